@@ -1,0 +1,137 @@
+"""The run folder: where a training run keeps everything that belongs to it.
+
+``recipe.yaml`` (resolved) · ``environment.json`` · ``metrics.jsonl`` · ``checkpoints/step-N/`` · ``model/`` (Hugging Face
+export with tokenizer) · ``summary.json`` (written last: a run that has one is finished) · ``evaluation/`` · ``report.html``
+"""
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from contextwise.base.config import read_yaml
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.files import atomic_write, disk_errors, read_json
+
+KEPT_OUT_OF_COMPARISON = {"output", "data.corpus", "training.save_every", "training.keep_checkpoints", "training.trackers"}
+"""Settings that may differ when a run is continued: they do not change its result (the data is compared by its hash)."""
+
+
+class RunFolder:
+    """A run on disk; nothing is read or written before a method is called."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.recipe_file = self.path / "recipe.yaml"
+        self.environment_file = self.path / "environment.json"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.summary_file = self.path / "summary.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.model = self.path / "model"
+        self.evaluation = self.path / "evaluation"
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunFolder":
+        """An existing run.
+
+        Raises:
+            CheckpointError: the folder is not there or holds no run.
+        """
+        run = cls(path)
+        if not run.recipe_file.exists():
+            raise CheckpointError(f"{path} is not a run: it has no recipe.yaml")
+        return run
+
+    @property
+    def finished(self) -> bool:
+        return self.summary_file.exists()
+
+    def recipe(self) -> dict[str, Any]:
+        """The resolved recipe, as a dictionary."""
+        return read_yaml(self.recipe_file)
+
+    def summary(self) -> dict[str, Any]:
+        """What the finished run was and reached.
+
+        Raises:
+            CheckpointError: the run has not finished.
+        """
+        if not self.finished:
+            raise CheckpointError(f"the run {self.path} has not finished; run the command that started it again")
+        return read_json(self.summary_file, "the run's summary")
+
+    def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all.
+
+        A last line that a killed process left unfinished is passed over.
+        """
+        if not self.metrics_file.exists():
+            return []
+        rows = []
+        for line in self.metrics_file.read_text(encoding="utf-8").split("\n"):
+            with contextlib.suppress(json.JSONDecodeError):
+                row = json.loads(line)
+                if kind is None or row.get("kind") == kind:
+                    rows.append(row)
+        return rows
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Add one row. The line reaches the file in one write."""
+        with disk_errors("metrics", self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def rewind_metrics(self, step: int) -> None:
+        """Drop the rows behind ``step``: they belong to steps that will be taken again."""
+        rows = [row for row in self.metrics() if row.get("step", 0) <= step]
+        atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows), "metrics")
+
+    def claim(self, recipe: dict[str, Any]) -> None:
+        """Make this folder the run of ``recipe``; a folder that is already that run stays as it is.
+
+        Raises:
+            ConfigError: it holds another run, or files that are no run.
+        """
+        if self.recipe_file.exists():
+            different = differing_keys(self.recipe(), recipe) - KEPT_OUT_OF_COMPARISON
+            if different:
+                raise ConfigError(
+                    f"{self.path} holds another run (its recipe differs in {', '.join(sorted(different)[:5])}); "
+                    "choose another folder with --out, or remove that one"
+                )
+            return
+        if self.path.exists() and any(not file.name.startswith(".") for file in self.path.iterdir()):
+            raise ConfigError(f"{self.path} is not empty and holds no run; choose another folder with --out")
+        atomic_write(self.recipe_file, yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), "the recipe")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run for this process; the lock ends with the process, however that ends.
+
+        Raises:
+            ConfigError: another process is training it.
+        """
+        with disk_errors("the run folder", self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("a")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(f"another process is training {self.path}; wait for it, or choose another --out") from None
+            yield
+
+
+def differing_keys(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> set[str]:
+    """Dotted names of the keys whose values differ."""
+    different = set()
+    for key in a.keys() | b.keys():
+        x, y, name = a.get(key), b.get(key), f"{prefix}{key}"
+        if isinstance(x, dict) and isinstance(y, dict):
+            different |= differing_keys(x, y, f"{name}.")
+        elif x != y:
+            different.add(name)
+    return different

@@ -1,0 +1,30 @@
+"""Small corpora and recipes for tests, made from nothing."""
+
+import json
+import random
+from pathlib import Path
+
+WORDS = "the a of model token context window loss learns reads writes predicts next chunk long short and but not with".split()
+
+
+def write_documents(path: Path, count: int = 120, seed: int = 0) -> Path:
+    """JSON Lines of made-up sentences, with metadata; the same bytes for the same seed."""
+    draw = random.Random(seed)
+    with path.open("w") as file:
+        for i in range(count):
+            text = " ".join(draw.choices(WORDS, k=draw.randint(5, 160))) + f" number {i}."
+            file.write(json.dumps({"text": text, "title": f"document {i}", "year": 1900 + i}) + "\n")
+    return path
+
+
+def recipe_values(corpus: Path, output: Path, **training: object) -> dict:
+    """A run of a tiny ContextLM: 12 steps of 4 windows of 32 tokens."""
+    settings = {"steps": 12, "tokens_per_step": 128, "warmup_steps": 2, "learning_rate": 3e-3, "save_every": 4}
+    settings |= {"log_every": 2, "evaluate_every": 6, "evaluation_tokens": 256}
+    return {
+        "name": "tiny",
+        "data": {"corpus": str(corpus), "context": 32},
+        "model": {"layers": 2, "width": 32, "heads": 2, "context_predictor": {"predictor_layers": 1}},
+        "training": settings | training,
+        "output": str(output),
+    }
