@@ -1,0 +1,39 @@
+"""Models: compositions around stock Hugging Face backbones, named sizes, and losses."""
+
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
+from contextwise.models.loading import load_model, load_tokenizer, model_folder
+from contextwise.models.losses import causal_loss, linear_cross_entropy, token_losses
+from contextwise.models.sizes import (
+    SIZES,
+    ModelSize,
+    backbone_config,
+    build_model,
+    match_parameters,
+    named_size,
+    parameter_count,
+    training_flops_per_token,
+)
+
+AutoConfig.register(ContextLMConfig.model_type, ContextLMConfig, exist_ok=True)
+AutoModelForCausalLM.register(ContextLMConfig, ContextLMForCausalLM, exist_ok=True)
+
+__all__ = [
+    "SIZES",
+    "ContextLMConfig",
+    "ContextLMForCausalLM",
+    "ModelSize",
+    "backbone_config",
+    "build_model",
+    "causal_loss",
+    "linear_cross_entropy",
+    "load_model",
+    "load_tokenizer",
+    "match_parameters",
+    "model_folder",
+    "named_size",
+    "parameter_count",
+    "token_losses",
+    "training_flops_per_token",
+]

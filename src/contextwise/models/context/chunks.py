@@ -1,0 +1,76 @@
+"""Which chunk each token belongs to, and which predicted context each position adds.
+
+The index convention (ContextLM, Section 2.2, with K = floor(T/w) complete chunks): chunk k is made of the tokens at
+positions k*w .. (k+1)*w-1 of a document; its predicted context is built from the chunks before it; and position t adds the
+predicted context of the chunk that its *target*, token t+1, belongs to. Positions before w-1 add ``c_init = h_0``.
+
+Positions count from each document's first real token, so the convention holds unchanged under left padding and for
+documents packed one behind the other: a chunk never holds tokens of two documents, and never padding.
+
+Shapes: B rows, T positions of this call, K chunks completed in this call, P chunks completed in earlier calls.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class ChunkLayout:
+    """Where the chunks of one call lie, for rows that may differ in padding and in their documents."""
+
+    ends_BK: torch.Tensor
+    """Index, in this call, of the last token of each chunk; rows with fewer chunks are filled with 0."""
+    valid_BK: torch.Tensor
+    """Which entries of ``ends_BK`` are chunks."""
+    first_BK: torch.Tensor
+    """Position of each chunk's first token in its document: the rotary position of the chunk."""
+    latest_BT: torch.Tensor
+    """How many chunks of this call end at or before each position; 0 means that none does."""
+    start_BT: torch.Tensor
+    """Index, in this call, of the document's first token; negative if that lies in an earlier call."""
+    initial_BT: torch.Tensor
+    """Positions that add c_init (fewer than w tokens of the document are known) and whose h_0 is in this call."""
+
+    @classmethod
+    def of(cls, positions_BT: torch.Tensor, real_BT: torch.Tensor, chunk_size: int) -> "ChunkLayout":
+        """Lay out the chunks of a call.
+
+        Args:
+            positions_BT: position of each token in its document.
+            real_BT: False for padding.
+            chunk_size: w.
+        """
+        index_BT = torch.arange(positions_BT.shape[1], device=positions_BT.device).expand_as(positions_BT)
+        is_end_BT = ((positions_BT + 1) % chunk_size == 0) & real_BT
+        latest_BT = is_end_BT.cumsum(1)
+        most = int(latest_BT[:, -1].max())
+        # Each end is scattered to its rank; positions that end no chunk go to a column that is cut off again.
+        column_BT = torch.where(is_end_BT, latest_BT - 1, most)
+        ends_BK = index_BT.new_zeros(index_BT.shape[0], most + 1).scatter_(1, column_BT, index_BT)[:, :most]
+        valid_BK = torch.arange(most, device=index_BT.device) < latest_BT[:, -1:]
+        start_BT = index_BT - positions_BT
+        return cls(
+            ends_BK=ends_BK,
+            valid_BK=valid_BK,
+            first_BK=(positions_BT.gather(1, ends_BK) - (chunk_size - 1)).clamp(min=0),
+            latest_BT=latest_BT,
+            start_BT=start_BT,
+            initial_BT=(positions_BT + 1 < chunk_size) & (start_BT >= 0) & real_BT,
+        )
+
+    def attention(self, earlier_valid_BP: torch.Tensor | None) -> torch.Tensor:
+        """Which chunks each chunk may attend to: (B, 1, K, P + K) booleans.
+
+        A chunk sees the chunks of its own document up to itself. Every row sees at least itself, so that no softmax is
+        taken over nothing (entries that are no chunk are never read).
+        """
+        start_BK = self.start_BT.gather(1, self.ends_BK)
+        count = start_BK.shape[1]
+        causal_KK = torch.ones(count, count, dtype=torch.bool, device=start_BK.device).tril()
+        same_BKK = (start_BK[:, :, None] == start_BK[:, None, :]) & self.valid_BK[:, None, :]
+        allowed = (same_BKK & causal_KK) | torch.eye(count, dtype=torch.bool, device=start_BK.device)
+        if earlier_valid_BP is not None:
+            continues_BK = start_BK < 0
+            allowed = torch.cat([earlier_valid_BP[:, None, :] & continues_BK[:, :, None], allowed], dim=2)
+        return allowed[:, None]

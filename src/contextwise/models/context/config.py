@@ -1,0 +1,117 @@
+"""Configuration of ContextLM: a backbone's own configuration, and how the context is predicted and injected."""
+
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.context.families import FAMILIES, family_of
+
+POOLINGS = ("mean",)
+INJECTIONS = ("gate", "add")
+
+
+class ContextLMConfig(PreTrainedConfig):
+    """Configuration of :class:`~contextwise.models.ContextLMForCausalLM`.
+
+    Args:
+        backbone_config: configuration of the decoder-only backbone (a transformers config, or its dictionary).
+        chunk_size: w, tokens a chunk; at least 1. The paper's default is 4 (ContextLM, Section 3.1).
+        predictor_layers: blocks of the context predictor, each of the backbone's own kind.
+        pooling: how the w token vectors of a chunk become its context vector: ``mean``.
+        injection: ``gate`` (``h + g * c`` with one learned factor per channel, zero at the start, so that the model starts
+            as exactly its backbone) or ``add`` (``h + c``, the form that the paper prints).
+        injection_layer: how many backbone layers form the token encoder; 0 is the embedding alone (the paper's "0/12").
+        inject_every_layer: add the context before every layer of the token decoder, each with a gate of its own, instead
+            of before the first one only.
+
+    Raises:
+        ConfigError: a value is out of its range, or the backbone is of a family that has no adapter.
+    """
+
+    model_type = "contextlm"
+    sub_configs = {"backbone_config": AutoConfig}  # noqa: RUF012 - the name and form that transformers reads
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        backbone_config: PreTrainedConfig | dict[str, Any] | None = None,
+        chunk_size: int = 4,
+        predictor_layers: int = 2,
+        pooling: str = "mean",
+        injection: str = "gate",
+        injection_layer: int = 0,
+        inject_every_layer: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if backbone_config is None:
+            backbone_config = {"model_type": "gpt2"}
+        if isinstance(backbone_config, dict):
+            values = dict(backbone_config)
+            backbone_config = AutoConfig.for_model(values.pop("model_type", "gpt2"), **values)
+        self.backbone_config = backbone_config
+        self.chunk_size = chunk_size
+        self.predictor_layers = predictor_layers
+        self.pooling = pooling
+        self.injection = injection
+        self.injection_layer = injection_layer
+        self.inject_every_layer = inject_every_layer
+        self._check()
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"):
+            kwargs.setdefault(name, getattr(backbone_config, name, None))
+        super().__init__(**kwargs)
+
+    # What code that knows only "a causal language model" asks a configuration for.
+    @property
+    def vocab_size(self) -> int:
+        return self.backbone_config.vocab_size
+
+    @vocab_size.setter
+    def vocab_size(self, value: int) -> None:
+        self.backbone_config.vocab_size = value
+
+    @property
+    def hidden_size(self) -> int:
+        return self.backbone_config.hidden_size
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return self.backbone_config.num_hidden_layers
+
+    @property
+    def num_attention_heads(self) -> int:
+        return self.backbone_config.num_attention_heads
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return self.backbone_config.max_position_embeddings
+
+    @property
+    def decoder_layers(self) -> range:
+        """Indices of the backbone layers that form the token decoder."""
+        return range(self.injection_layer, self.num_hidden_layers)
+
+    @property
+    def injections(self) -> int:
+        """How many times the context is added on its way through the decoder."""
+        return len(self.decoder_layers) if self.inject_every_layer else 1
+
+    def _check(self) -> None:
+        family_of(self.backbone_config)
+        layers = self.backbone_config.num_hidden_layers
+        for name, low, high in (
+            ("chunk_size", 1, None),
+            ("predictor_layers", 1, None),
+            ("injection_layer", 0, layers - 1),
+        ):
+            value = getattr(self, name)
+            wrong_type = not isinstance(value, int) or isinstance(value, bool)
+            if wrong_type or value < low or (high is not None and value > high):
+                bound = f"at least {low}" if high is None else f"from {low} to {high} (the backbone has {layers} layers)"
+                raise ConfigError(f"{name} is {value!r}, but must be a whole number {bound}")
+        for name, choices in (("pooling", POOLINGS), ("injection", INJECTIONS)):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(choices)}")
+
+
+__all__ = ["FAMILIES", "INJECTIONS", "POOLINGS", "ContextLMConfig"]

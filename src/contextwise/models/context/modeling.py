@@ -1,0 +1,232 @@
+"""ContextLM: a language model that predicts the embedding of its next chunk (ContextLM, Section 2).
+
+The whole model on a page::
+
+    h = token encoder(x)                            # embedding, and the first `injection_layer` backbone blocks
+    c_k = pool(h[k*w : (k+1)*w])                    # complete chunks
+    context_{k+1} = predictor(c_0 .. c_k)           # two blocks of the backbone's kind, causal over chunks
+    h_t += gate * context_{floor((t+1)/w)}          # context of the chunk that the *target* of t lies in; context_0 = h_0
+    logits = head(norm(token decoder(h)))           # the other backbone blocks
+
+The backbone is a stock transformers model; nothing of its arithmetic is written again here.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModel, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.context.cache import context_state
+from contextwise.models.context.config import ContextLMConfig
+from contextwise.models.context.families import FAMILIES, family_of
+from contextwise.models.context.pathway import ContextGate, ContextPathway
+from contextwise.models.losses import IGNORED, linear_cross_entropy
+
+
+class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
+    """A decoder-only backbone with a context predictor between its token encoder and its token decoder.
+
+    Attributes:
+        backbone: the stock base model (``GPT2Model``, ``GPTNeoXModel``).
+        context: the pathway: ``pooling``, ``layers`` (blocks of the backbone's own kind), ``gate``.
+        lm_head: the vocabulary head, tied to the embedding where the backbone's configuration ties it.
+    """
+
+    config: ContextLMConfig
+    config_class = ContextLMConfig
+    base_model_prefix = ""
+    supports_gradient_checkpointing = True
+    _no_split_modules = [family.block_class.__name__ for family in FAMILIES.values()]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: ContextLMConfig) -> None:
+        super().__init__(config)
+        backbone = config.backbone_config
+        self.family = family_of(backbone)
+        self.backbone = AutoModel.from_config(backbone, attn_implementation=config._attn_implementation)
+        config.backbone_config = self.backbone.config
+        self.context = ContextPathway(config)
+        self.lm_head = nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            self._tied_weights_keys = {"lm_head.weight": f"backbone.{self.family.embedding_name}.weight"}
+        self.post_init()
+
+    @classmethod
+    def from_backbone(cls, backbone: str | PreTrainedModel, **options: Any) -> "ContextLMForCausalLM":
+        """Put a context pathway into a pretrained causal language model; its weights are taken over as they are.
+
+        With the default gated injection the new model's logits equal the backbone's until it is trained on.
+
+        Args:
+            backbone: a model's name or folder, or a loaded causal language model (its weights are shared, not copied).
+            options: arguments of :class:`ContextLMConfig` (``chunk_size``, ``predictor_layers``, ...).
+        """
+        source = AutoModelForCausalLM.from_pretrained(backbone) if isinstance(backbone, str) else backbone
+        model = cls(ContextLMConfig(backbone_config=source.config, **options))
+        model.to(device=source.device, dtype=source.dtype)
+        model.backbone = source.base_model
+        model.lm_head = source.get_output_embeddings()
+        model.tie_weights()
+        return model
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """The gate starts at zero; the predictor's blocks start as the backbone starts its own."""
+        if isinstance(module, ContextGate):
+            init.zeros_(module.weight)
+        else:
+            self.backbone._init_weights(module)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.backbone.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.backbone.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.lm_head = new_embeddings
+
+    def hidden_states(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """What the vocabulary head reads: (B, T, D), after the final norm.
+
+        Args:
+            input_ids: (B, T) tokens; the ones that are not in ``past_key_values`` yet.
+            attention_mask: (B, past + T), 0 for left padding. Chunks are counted from each row's first real token.
+            position_ids: (B, T). Where they fall back to 0 inside a row a new document begins: neither attention nor a
+                chunk reaches across.
+            past_key_values: a dynamic cache, filled in place.
+        """
+        embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        self._check_length(embeds.shape[1], past_key_values)
+        even = past_key_values is None and position_ids is None and _all_real(attention_mask)
+        positions_BT, real_BT = _positions(embeds, attention_mask, position_ids, past_key_values)
+        mask = create_causal_mask(
+            config=self.backbone.config,
+            inputs_embeds=embeds,
+            attention_mask=None if even else attention_mask,
+            past_key_values=past_key_values,
+            position_ids=None if even else positions_BT,
+        )
+        state = None
+        if past_key_values is not None:
+            state = context_state(past_key_values, self.config.num_hidden_layers, self.config.predictor_layers)
+
+        family, backbone = self.family, self.backbone
+        h_BTD = family.embed(backbone, embeds, positions_BT)
+        rotary = family.rotary(backbone, h_BTD, positions_BT)
+        contexts = None
+        for i, block in enumerate(family.blocks(backbone)):
+            if i == self.config.injection_layer:
+                if even:
+                    contexts = self.context.contexts(h_BTD, backbone, **kwargs)
+                else:
+                    contexts = self.context.contexts_of_rows(
+                        h_BTD, backbone, positions_BT, real_BT, past_key_values, state, **kwargs
+                    )
+            place = i - self.config.injection_layer
+            if contexts is not None and (place == 0 or self.config.inject_every_layer):
+                h_BTD = self.context.inject(h_BTD, contexts, place)
+            h_BTD = family.run(block, h_BTD, mask, rotary, past_key_values, **kwargs)
+        return family.norm(backbone, h_BTD)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        shift_labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits, and the loss where there are labels.
+
+        Args:
+            labels: (B, T) as transformers takes them: the tokens themselves, shifted here; -100 is ignored.
+            shift_labels: (B, T) targets that are already shifted, instead of ``labels``.
+            logits_to_keep: compute the logits of the last so many positions only (0: all), or of these indices.
+            num_items_in_batch: divide the summed loss by this instead of by the number of targets.
+
+        While training with labels no logits are returned: the loss is computed piece by piece, never holding all logits.
+        """
+        for name in ("output_attentions", "output_hidden_states", "return_dict"):
+            kwargs.pop(name, None)
+        if use_cache is None:
+            use_cache = self.config.use_cache if hasattr(self.config, "use_cache") else not self.training
+        if labels is not None or shift_labels is not None:
+            use_cache = use_cache and not self.training
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        h_BTD = self.hidden_states(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, **kwargs)
+
+        if labels is not None and shift_labels is None:
+            shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        loss = None
+        if shift_labels is not None:
+            self._check_labels(shift_labels)
+            total = linear_cross_entropy(h_BTD, self.lm_head.weight, shift_labels)
+            loss = total / (shift_labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
+        logits = None
+        if not (self.training and loss is not None):
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.lm_head(h_BTD[:, kept])
+        return CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=past_key_values if use_cache else None
+        )
+
+    def _check_length(self, length: int, cache: Cache | None) -> None:
+        limit = self.config.max_position_embeddings
+        total = length + (cache.get_seq_length() if cache is not None else 0)
+        if self.config.backbone_config.model_type == "gpt2" and total > limit:
+            raise ConfigError(f"{total} tokens are more than the backbone's {limit} learned positions; shorten the context")
+
+    def _check_labels(self, labels: torch.Tensor) -> None:
+        # On an accelerator this would wait for the device at every step; there the kernel itself asserts.
+        if labels.device.type == "cpu" and int(labels.max()) >= self.config.vocab_size:
+            raise ConfigError(f"label {int(labels.max())} is outside the vocabulary of {self.config.vocab_size} tokens")
+
+
+def _all_real(attention_mask: torch.Tensor | None) -> bool:
+    return attention_mask is None or (attention_mask.dim() == 2 and bool(attention_mask.all()))
+
+
+def _positions(
+    embeds: torch.Tensor, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None, cache: Cache | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Position of each token in its document, and which tokens are real; both (B, T)."""
+    rows, length = embeds.shape[:2]
+    if attention_mask is not None and attention_mask.dim() != 2:
+        raise ConfigError("ContextLM takes attention masks of shape (batch, length), 1 for tokens and 0 for padding")
+    real = torch.ones(rows, length, dtype=torch.bool, device=embeds.device)
+    if attention_mask is not None:
+        real = attention_mask[:, -length:].bool()
+    if position_ids is not None:
+        return position_ids.expand(rows, -1), real
+    if attention_mask is not None:
+        return (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -length:], real
+    past = cache.get_seq_length() if cache is not None else 0
+    return torch.arange(past, past + length, device=embeds.device).expand(rows, -1), real

@@ -1,0 +1,188 @@
+"""The context pathway: chunk pooling, the context predictor, and the gate through which its output reaches the decoder.
+
+Shapes: B rows, T positions, D channels, w tokens a chunk, K chunks, P chunks of earlier calls; ``c`` is a chunk vector,
+``context`` a predicted one.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.context.cache import Cache, ContextState
+from contextwise.models.context.chunks import ChunkLayout
+from contextwise.models.context.config import ContextLMConfig
+from contextwise.models.context.families import family_of
+
+
+class MeanPooling(nn.Module):
+    """c_k = mean of the chunk's token vectors: (..., w, D) -> (..., D). No parameters (ContextLM, Section 3.1)."""
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return h.mean(dim=-2)
+
+
+class ContextGate(nn.Module):
+    """One factor per channel for each place where the context is injected; zero at the start.
+
+    With all factors at zero the model computes exactly what its backbone computes.
+    """
+
+    def __init__(self, injections: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(injections, width))
+
+    def forward(self, context: torch.Tensor, place: int) -> torch.Tensor:
+        return context * self.weight[place]
+
+
+class PlainAddition(nn.Module):
+    """The paper's element-wise addition, h + c (Section 2.2.3): passes the context on as it is."""
+
+    def forward(self, context: torch.Tensor, place: int) -> torch.Tensor:
+        return context
+
+
+POOLINGS = {"mean": MeanPooling}
+
+
+class ContextPathway(nn.Module):
+    """Predicts the embedding of each next chunk from the chunks before it (ContextLM, Section 2.2.2)."""
+
+    def __init__(self, config: ContextLMConfig) -> None:
+        super().__init__()
+        backbone = config.backbone_config
+        self.family = family_of(backbone)
+        self.backbone_config = backbone
+        self.chunk_size = config.chunk_size
+        self.pooling = POOLINGS[config.pooling]()
+        # The blocks count on from the backbone's, so that they use cache layers of their own.
+        first = backbone.num_hidden_layers
+        self.layers = nn.ModuleList(
+            self.family.block_class(backbone, layer_idx=first + i) for i in range(config.predictor_layers)
+        )
+        self.gate: nn.Module = (
+            ContextGate(config.injections, backbone.hidden_size) if config.injection == "gate" else PlainAddition()
+        )
+
+    def inject(self, h_BTD: torch.Tensor, contexts: "Contexts", place: int) -> torch.Tensor:
+        """h + gate(context), with each position adding the context of its target's chunk (Eq. 5)."""
+        return h_BTD + contexts.spread(lambda context: self.gate(context, place))
+
+    def predict(
+        self, c_BKD: torch.Tensor, backbone: Any, first_BK: torch.Tensor, mask: Any, cache: Cache | None, **kwargs: Any
+    ) -> torch.Tensor:
+        """The predictor: causal over chunks; its output at chunk k-1 is the predicted context of chunk k (Eq. 3)."""
+        rotary = self.family.rotary(backbone, c_BKD, first_BK)
+        for block in self.layers:
+            c_BKD = self.family.run(block, c_BKD, mask, rotary, cache, **kwargs)
+        return c_BKD
+
+    def contexts(self, h_BTD: torch.Tensor, backbone: Any, **kwargs: Any) -> "Contexts":
+        """Contexts of whole, unpadded rows that hold one document each: the form that training takes."""
+        rows, length, width = h_BTD.shape
+        w = self.chunk_size
+        count = length // w
+        first = h_BTD[:, :1]
+        if count == 0:
+            return EvenContexts(first, w, length)
+        c_BKD = self.pooling(h_BTD[:, : count * w].reshape(rows, count, w, width))
+        positions = torch.arange(0, count * w, w, device=h_BTD.device)[None]
+        # No mask and no position ids reach transformers' mask code: it would take positions 0, w, 2w, ... for documents
+        # of one token each. Without a mask the attention itself is causal.
+        mask = None if self._implicitly_causal() else self._as_mask(_causal(count, h_BTD.device), h_BTD.dtype)
+        predicted_BKD = self.predict(c_BKD, backbone, positions, mask, None, **kwargs)
+        return EvenContexts(torch.cat([first, predicted_BKD], dim=1), w, length)
+
+    def contexts_of_rows(
+        self,
+        h_BTD: torch.Tensor,
+        backbone: Any,
+        positions_BT: torch.Tensor,
+        real_BT: torch.Tensor,
+        cache: Cache | None = None,
+        state: ContextState | None = None,
+        **kwargs: Any,
+    ) -> "Contexts":
+        """Contexts of rows with padding, several documents or cached chunks; updates ``state`` where there is one."""
+        rows, length, width = h_BTD.shape
+        w = self.chunk_size
+        earlier = state if state is not None and state.is_initialized else None
+        tail_BUD = earlier.tail_BUD if earlier is not None else h_BTD.new_zeros(rows, w - 1, width)
+        current_BD = earlier.current_BD if earlier is not None else h_BTD[:, 0]
+        slots_BP = earlier.slots_BP if earlier is not None else None
+        extended = torch.cat([tail_BUD, h_BTD], dim=1)  # token t of this call stands at t + w - 1
+
+        layout = ChunkLayout.of(positions_BT, real_BT, w)
+        bank = current_BD[:, None]
+        count = layout.ends_BK.shape[1]
+        if count:
+            window_BKw = layout.ends_BK[..., None] + torch.arange(w, device=h_BTD.device)
+            chunks = extended.gather(1, window_BKw.view(rows, -1, 1).expand(-1, -1, width)).view(rows, count, w, width)
+            mask = self._as_mask(layout.attention(slots_BP), h_BTD.dtype)
+            predicted = self.predict(self.pooling(chunks), backbone, layout.first_BK, mask, cache, **kwargs)
+            bank = torch.cat([bank, predicted], dim=1)
+        context_BTD = bank.gather(1, layout.latest_BT[..., None].expand(-1, -1, width))
+        initial_BTD = h_BTD.gather(1, layout.start_BT.clamp(min=0)[..., None].expand(-1, -1, width))
+        context_BTD = torch.where(layout.initial_BT[..., None], initial_BTD, context_BTD)
+
+        if state is not None:
+            slots = [s for s in (slots_BP, layout.valid_BK if count else None) if s is not None]
+            known = torch.cat(slots, dim=1) if slots else layout.valid_BK[:, :0]
+            state.store(extended[:, extended.shape[1] - (w - 1) :], context_BTD[:, -1], known)
+        return RaggedContexts(context_BTD)
+
+    def _implicitly_causal(self) -> bool:
+        return self.backbone_config._attn_implementation != "eager"
+
+    def _as_mask(self, allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Booleans (True: may attend) as the attention implementation in use wants them.
+
+        Raises:
+            ConfigError: the implementation takes no masks of this form.
+        """
+        implementation = self.backbone_config._attn_implementation
+        if implementation == "sdpa":
+            return allowed
+        if implementation == "eager":
+            return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
+        raise ConfigError(
+            f"attention {implementation!r} cannot run ContextLM on padded, packed or cached rows; use 'sdpa' or 'eager'"
+        )
+
+
+class Contexts:
+    """The predicted contexts of a call, not yet laid out over the positions."""
+
+    def spread(self, gate: Any) -> torch.Tensor:
+        """``gate`` applied to the contexts, laid out over positions: (B, T, D)."""
+        raise TypeError("use EvenContexts or RaggedContexts")
+
+
+class EvenContexts(Contexts):
+    """Contexts (c_init, c_1, ..., c_K) of rows whose chunks all lie alike: gate first (K rows), spread after (T rows)."""
+
+    def __init__(self, bank_BKD: torch.Tensor, chunk_size: int, length: int) -> None:
+        self.bank_BKD, self.chunk_size, self.length = bank_BKD, chunk_size, length
+
+    def spread(self, gate: Any) -> torch.Tensor:
+        gated = gate(self.bank_BKD)
+        rows, count, width = gated.shape
+        repeated = gated[:, :, None].expand(-1, -1, self.chunk_size, -1).reshape(rows, count * self.chunk_size, width)
+        # Position t reads entry t + 1: the context of its target's chunk.
+        return repeated[:, 1 : self.length + 1]
+
+
+class RaggedContexts(Contexts):
+    """Contexts that were already laid out: (B, T, D)."""
+
+    def __init__(self, context_BTD: torch.Tensor) -> None:
+        self.context_BTD = context_BTD
+
+    def spread(self, gate: Any) -> torch.Tensor:
+        return gate(self.context_BTD)
+
+
+def _causal(count: int, device: torch.device) -> torch.Tensor:
+    return torch.ones(1, 1, count, count, dtype=torch.bool, device=device).tril()

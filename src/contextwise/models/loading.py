@@ -1,0 +1,66 @@
+"""Open any causal language model: a run of ours, a folder, or a name on the Hub."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from contextwise.base.errors import CheckpointError
+
+
+def model_folder(path_or_name: str | Path) -> str:
+    """The folder to load from: ``RUN/model`` for a run folder, else what was given.
+
+    Raises:
+        CheckpointError: a run that has not finished, or a folder that holds no model.
+    """
+    path = Path(path_or_name)
+    if not path.exists():
+        return str(path_or_name)
+    if (path / "model" / "config.json").exists():
+        return str(path / "model")
+    if (path / "config.json").exists():
+        return str(path)
+    if (path / "recipe.yaml").exists():
+        raise CheckpointError(f"the run {path} has no model yet; finish it with the command that started it")
+    raise CheckpointError(f"{path} holds no model: neither config.json nor model/config.json is there")
+
+
+def load_model(
+    path_or_name: str | Path, dtype: torch.dtype | None = None, device: str | torch.device | None = None
+) -> PreTrainedModel:
+    """Load a causal language model for inference.
+
+    Args:
+        path_or_name: a run folder, a Hugging Face model folder, or a name on the Hub (needs a network).
+        dtype: of the weights; as saved if None.
+        device: where to put it; a GPU if there is one, if None.
+
+    Raises:
+        CheckpointError: there is no such model, it is damaged, or it is no causal language model.
+    """
+    folder = model_folder(path_or_name)
+    try:
+        # Weights are taken from safetensors only: nothing that could run code is unpickled.
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        if not Path(folder).exists():
+            reason = "there is no such folder, and the Hub could not provide it"
+        raise CheckpointError(f"no causal language model could be loaded from {path_or_name}: {reason[:300]}") from error
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return model.to(device).eval()
+
+
+def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that lies with a model.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    folder = model_folder(path_or_name)
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except Exception as error:
+        raise CheckpointError(f"no tokenizer could be loaded from {path_or_name}") from error

@@ -1,0 +1,202 @@
+"""Named model sizes: configurations, exact parameter counts, floating-point operations, and parameter matching.
+
+``base`` to ``xl`` are the GPT-2 sizes of ContextLM's Table 7, ``pythia-70m`` to ``pythia-1.4b`` the Pythia sizes of its
+Table 8, with the learning rates printed there. The sizes below ``base`` are ours, for machines without a large GPU.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, PreTrainedConfig
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Depth, width and heads of a backbone, and the learning rate that goes with it."""
+
+    layers: int
+    width: int
+    heads: int
+    learning_rate: float
+
+
+SIZES: dict[str, dict[str, ModelSize]] = {
+    "gpt2": {
+        "nano": ModelSize(4, 128, 4, 2.0e-3),
+        "micro": ModelSize(6, 192, 6, 2.0e-3),
+        "tiny": ModelSize(6, 256, 8, 1.5e-3),
+        "mini": ModelSize(8, 384, 6, 1.2e-3),
+        "small": ModelSize(12, 512, 8, 1.0e-3),
+        "base": ModelSize(12, 768, 12, 1.0e-3),
+        "medium": ModelSize(24, 1024, 16, 8.0e-4),
+        "large": ModelSize(36, 1280, 20, 6.0e-4),
+        "xl": ModelSize(48, 1600, 25, 4.0e-4),
+    },
+    "gpt_neox": {
+        "nano": ModelSize(4, 128, 4, 2.0e-3),
+        "micro": ModelSize(6, 192, 6, 2.0e-3),
+        "tiny": ModelSize(6, 256, 8, 1.5e-3),
+        "mini": ModelSize(8, 384, 6, 1.2e-3),
+        "small": ModelSize(12, 512, 8, 1.0e-3),
+        "pythia-70m": ModelSize(6, 512, 8, 1.0e-3),
+        "pythia-160m": ModelSize(12, 768, 12, 6.0e-4),
+        "pythia-410m": ModelSize(24, 1024, 16, 3.0e-4),
+        "pythia-1b": ModelSize(16, 2048, 8, 2.5e-4),
+        "pythia-1.4b": ModelSize(24, 2048, 16, 2.0e-4),
+    },
+}
+
+
+def named_size(family: str, size: str) -> ModelSize:
+    """Look up a size.
+
+    Raises:
+        ConfigError: there is no such family, or no such size in it.
+    """
+    if family not in SIZES:
+        raise ConfigError(f"model.family is {family!r}, but must be one of {', '.join(SIZES)}")
+    if size not in SIZES[family]:
+        raise ConfigError(f"model.size is {size!r}, but the sizes of {family} are {', '.join(SIZES[family])}")
+    return SIZES[family][size]
+
+
+def backbone_config(
+    family: str, size: ModelSize, vocab_size: int, context: int, extra_layers: int = 0, end_of_text: int | None = None
+) -> PreTrainedConfig:
+    """A stock transformers configuration, without dropout (pretraining sees each token about once).
+
+    Args:
+        vocab_size: tokens in the vocabulary.
+        context: the longest context, tokens; GPT-2 learns one position embedding for each.
+        extra_layers: layers on top of the size's own; 2 makes the parameter-matched baseline of ContextLM's Table 1.
+        end_of_text: id of the token between documents.
+
+    Raises:
+        ConfigError: the heads do not divide the width, or a number is not positive.
+    """
+    if min(size.layers + extra_layers, size.width, size.heads, vocab_size, context) < 1:
+        raise ConfigError("layers, width, heads, vocabulary and context must all be at least 1")
+    if size.width % size.heads:
+        raise ConfigError(f"{size.heads} heads do not divide a width of {size.width}; choose heads that do")
+    ends: dict[str, Any] = {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
+    if family == "gpt2":
+        return GPT2Config(
+            vocab_size=vocab_size,
+            n_positions=context,
+            n_embd=size.width,
+            n_layer=size.layers + extra_layers,
+            n_head=size.heads,
+            # The same function as the default gelu_new, as one operation instead of eight.
+            activation_function="gelu_pytorch_tanh",
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            **ends,
+        )
+    if (size.width // size.heads) % 8:
+        raise ConfigError(
+            f"gpt_neox turns a quarter of each head: width / heads is {size.width // size.heads}, but must be a multiple of 8"
+        )
+    return GPTNeoXConfig(
+        vocab_size=vocab_size,
+        hidden_size=size.width,
+        num_hidden_layers=size.layers + extra_layers,
+        num_attention_heads=size.heads,
+        intermediate_size=4 * size.width,
+        max_position_embeddings=context,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+        **ends,
+    )
+
+
+def build_model(config: PreTrainedConfig) -> Any:
+    """A freshly initialised causal language model for ``config`` (a backbone's or a :class:`ContextLMConfig`)."""
+    if isinstance(config, ContextLMConfig):
+        return ContextLMForCausalLM(config)
+    return AutoModelForCausalLM.from_config(config)
+
+
+def parameter_count(config: PreTrainedConfig) -> int:
+    """Exact number of parameters, tied weights counted once; builds the model on the meta device (no memory)."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in build_model(config).parameters())
+
+
+def training_flops_per_token(config: PreTrainedConfig, context: int) -> float:
+    """Floating-point operations of one training token: forward, and twice that for backward.
+
+    Counts the matrix products of blocks and head (2 operations a weight) and of attention over ``context`` tokens, full
+    rows as is the convention for model FLOPs utilisation (PaLM, Appendix B): 6 N + 12 L D T. Embedding look-ups, norms
+    and softmax are left out. The context predictor works on one vector in ``chunk_size`` tokens.
+    """
+    backbone = config.backbone_config if isinstance(config, ContextLMConfig) else config
+    width, layers = backbone.hidden_size, backbone.num_hidden_layers
+    inner = getattr(backbone, "n_inner", None) or getattr(backbone, "intermediate_size", None) or 4 * width
+    block = 4 * width * width + 2 * width * inner
+    forward = 2 * (layers * block + width * backbone.vocab_size) + 4 * layers * width * context
+    if isinstance(config, ContextLMConfig):
+        chunks = context // config.chunk_size
+        forward += config.predictor_layers * (2 * block + 4 * width * chunks) / config.chunk_size
+    return 3.0 * forward
+
+
+@dataclass(frozen=True)
+class ParameterMatch:
+    """A backbone whose parameter count is as near to a target as whole layers, or steps of width, allow."""
+
+    config: PreTrainedConfig
+    parameters: int
+    difference: int
+    """Its parameters minus the target."""
+
+
+def match_parameters(
+    target: int, family: str, size: ModelSize, vocab_size: int, context: int, by: str = "layers"
+) -> ParameterMatch:
+    """Find the plain backbone with the number of parameters nearest to ``target``.
+
+    Args:
+        target: parameters to match, such as those of a ContextLM.
+        size: where to start from; its depth is varied, or with ``by="width"`` its width in steps of the heads times 8.
+
+    Raises:
+        ConfigError: ``by`` is neither, or the target lies below the smallest such model.
+    """
+    if by not in ("layers", "width"):
+        raise ConfigError(f"by is {by!r}, but parameters can be matched by layers or by width")
+    step = 8 * size.heads
+
+    def candidate(count: int) -> tuple[PreTrainedConfig, int]:
+        changed = (
+            ModelSize(count, size.width, size.heads, size.learning_rate)
+            if by == "layers"
+            else ModelSize(size.layers, count * step, size.heads, size.learning_rate)
+        )
+        config = backbone_config(family, changed, vocab_size, context)
+        return config, parameter_count(config)
+
+    if candidate(1)[1] > target:
+        raise ConfigError(f"a target of {target:,} parameters is below the smallest such model, {candidate(1)[1]:,}")
+    high = 1
+    while candidate(high)[1] < target:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if candidate(middle)[1] <= target else (low, middle)
+    near = [candidate(count) for count in (max(low, 1), high)]
+    config, parameters = min(near, key=lambda pair: abs(pair[1] - target))
+    return ParameterMatch(config, parameters, parameters - target)
+
+
+def readable_count(number: float) -> str:
+    """124439808 -> '124.4M'."""
+    if number < 1000:
+        return f"{number:g}"
+    power = min(int(math.log10(number)) // 3, 4)
+    return f"{number / 1000**power:.1f}{' KMBT'[power]}"
