@@ -1,0 +1,135 @@
+"""Windows of a training context over the documents of a corpus, in an order that only the seed decides.
+
+1. The documents stand one behind the other, an end-of-text token before each and one at the end: a document begins with
+   the token that ended the one before, in training and in evaluation alike.
+2. That stream is cut every ``context`` tokens. A window has ``context`` inputs and as many targets, each the token behind
+   its input; every token of the stream is a target exactly once.
+3. :class:`WindowStream` shuffles the windows anew for each epoch, from (seed, epoch) alone.
+
+With ``cross_documents=False`` each document is cut by itself and what is left over at its end is dropped. With
+``separate_documents=True`` windows may hold several documents, but come with positions that start again at each, which
+makes attention (and ContextLM's chunks) stay inside a document.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.corpus import Corpus
+
+
+class Windows(Dataset):
+    """All windows of one pass over a corpus, in the corpus's order.
+
+    Item i is a dictionary of int64 tensors: ``input_ids`` (context,), ``labels`` (context,) already shifted, ``window`` (),
+    and ``position_ids`` (context,) if documents are kept separate.
+
+    Raises:
+        ConfigError: settings that contradict each other or the corpus.
+        DataError: no window fits.
+    """
+
+    def __init__(
+        self, corpus: Corpus, context: int, cross_documents: bool = True, separate_documents: bool = False
+    ) -> None:
+        if context < 1:
+            raise ConfigError(f"data.context is {context}, but must be at least 1 token")
+        self.corpus, self.context = corpus, context
+        self.cross_documents, self.separate_documents = cross_documents, separate_documents
+        self.separators = int(corpus.end_of_text is not None)
+        if cross_documents and not self.separators and len(corpus) > 1:
+            raise ConfigError(
+                f"the corpus {corpus.path} has no end-of-text token to put between documents; set data.cross_documents=false"
+            )
+        lengths = np.asarray(corpus.lengths, dtype=np.int64)
+        # Where each document's piece of the stream begins: at the end-of-text token before it.
+        self.starts = np.concatenate([[0], np.cumsum(lengths + self.separators)])
+        if cross_documents:
+            # One token more than the inputs: the last target.
+            self.count = max(0, int(self.starts[-1]) + self.separators - 1) // context
+        else:
+            pieces = np.maximum(0, lengths + 2 * self.separators - 1) // context
+            self.first = np.concatenate([[0], np.cumsum(pieces)])
+            self.count = int(self.first[-1])
+        if self.count == 0:
+            longest = int(lengths.max(initial=0))
+            raise DataError(
+                f"no window of {context} tokens fits: the split {corpus.split!r} of {corpus.path} has "
+                f"{int(lengths.sum()):,} tokens, its longest document {longest:,}; choose a smaller data.context"
+                + ("" if cross_documents else " or set data.cross_documents=true")
+            )
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        if self.cross_documents:
+            start = index * self.context
+        else:
+            document = int(np.searchsorted(self.first, index, side="right")) - 1
+            start = int(self.starts[document]) + (index - int(self.first[document])) * self.context
+        tokens, positions = self._read(start, self.context + 1)
+        item = {
+            "input_ids": torch.from_numpy(tokens[:-1]),
+            "labels": torch.from_numpy(tokens[1:]),
+            "window": torch.tensor(index),
+        }
+        if self.separate_documents:
+            item["position_ids"] = torch.from_numpy(positions[:-1])
+        return item
+
+    def _read(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """``count`` tokens of the stream from ``start`` on, and their positions in their documents."""
+        tokens = np.empty(count, dtype=np.int64)
+        positions = np.empty(count, dtype=np.int64)
+        document = int(np.searchsorted(self.starts, start, side="right")) - 1
+        filled = 0
+        while filled < count and document < len(self.corpus):
+            offset = start + filled - int(self.starts[document])
+            begin = filled
+            if self.separators and offset == 0:
+                tokens[filled] = self.corpus.end_of_text
+                filled, offset = filled + 1, 1
+            body = self.corpus.document(document)[offset - self.separators :][: count - filled]
+            tokens[filled : filled + len(body)] = body
+            filled += len(body)
+            positions[begin:filled] = np.arange(filled - begin)
+            document += 1
+        if filled < count:  # behind the last document stands one end-of-text token
+            tokens[filled], positions[filled] = self.corpus.end_of_text, 0
+        return tokens, positions
+
+
+class WindowStream(Dataset):
+    """As many windows as a run takes: each epoch's shuffled anew from (seed, epoch), whatever reads them.
+
+    Item k of the stream is the same for any number of workers or processes, and after any restart.
+    """
+
+    def __init__(self, windows: Windows, seed: int, length: int) -> None:
+        self.windows, self.seed, self.length = windows, seed, length
+        self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def window(self, index: int) -> int:
+        """Which window item ``index`` is."""
+        epoch, place = divmod(index, len(self.windows))
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._order = np.random.Generator(np.random.PCG64([self.seed, epoch])).permutation(len(self.windows))
+        return int(self._order[place])
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return self.windows[self.window(index)]
+
+
+def stack(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Windows into a batch: every tensor gets a first dimension."""
+    return {name: torch.stack([item[name] for item in items]) for name in items[0]}

@@ -1,0 +1,192 @@
+"""Checkpoints that are complete or absent.
+
+A checkpoint is written aside, synced and renamed (:func:`contextwise.base.files.atomic_directory`); its manifest holds the
+SHA-256 of every file. Weights and optimizer state are whole tensors by name in safetensors, gathered from all processes,
+so that a run can go on with another number of processes, sharded or not; all else is JSON. Nothing is pickled.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from contextwise.base.errors import CheckpointError
+from contextwise.base.files import read_json, sha256_file, write_json
+from contextwise.base.progress import console
+
+MANIFEST, STATE = "manifest.json", "state.json"
+WEIGHTS, MOMENTS = "weights.safetensors", "optimizer.safetensors"
+_GATHER = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+def gather(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Whole weights and optimizer state on the CPU; every process must call it, rank 0 gets the result."""
+    return get_model_state_dict(model, options=_GATHER), get_optimizer_state_dict(model, optimizer, options=_GATHER)
+
+
+def write_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    """Weights into ``folder``; of tensors that share memory (tied weights) only the first is stored."""
+    save_file(_untied(weights), folder / WEIGHTS)
+
+
+def write_optimizer(folder: Path, state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Optimizer tensors into ``folder``; returns the parameter groups, which go into JSON."""
+    tensors = {
+        f"{parameter}::{name}": value.contiguous()
+        for parameter, values in state["state"].items()
+        for name, value in values.items()
+    }
+    save_file(tensors, folder / MOMENTS)
+    return state["param_groups"]
+
+
+def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+    """Load weights and optimizer state of a checkpoint into a (possibly sharded) model; every process must call it."""
+    weights = load_file(folder / WEIGHTS)
+    for name, twin in _ties(model).items():
+        weights.setdefault(name, weights[twin])
+    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=True))
+    state: dict[str, dict[str, torch.Tensor]] = {}
+    for key, value in load_file(folder / MOMENTS).items():
+        parameter, name = key.split("::")
+        state.setdefault(parameter, {})[name] = value
+    for group in groups:
+        if "betas" in group:
+            group["betas"] = tuple(group["betas"])
+    set_optimizer_state_dict(
+        model,
+        optimizer,
+        {"state": state, "param_groups": groups},
+        options=StateDictOptions(full_state_dict=True, strict=True),
+    )
+
+
+def _untied(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    kept: dict[int, str] = {}
+    for name, tensor in weights.items():
+        kept.setdefault(tensor.data_ptr(), name)
+    return {name: weights[name].contiguous() for name in kept.values()}
+
+
+def _ties(model: nn.Module) -> dict[str, str]:
+    """Names of tied weights, each with the name under which the same tensor comes first."""
+    first: dict[int, str] = {}
+    ties = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in first:
+            ties[name] = first[id(parameter)]
+        first.setdefault(id(parameter), name)
+    return ties
+
+
+def random_state() -> dict[str, Any]:
+    """State of this process's random number generators, as JSON-ready values."""
+    import random
+
+    version, words, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "python": [version, list(words), gauss],
+        "numpy": [kind, np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state().numpy().tobytes().hex(),
+        "cuda": torch.cuda.get_rng_state().numpy().tobytes().hex() if torch.cuda.is_available() else None,
+    }
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    """Inverse of :func:`random_state`."""
+    import random
+
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state["torch"]), dtype=torch.uint8))
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(torch.frombuffer(bytearray.fromhex(state["cuda"]), dtype=torch.uint8))
+
+
+def seal(folder: Path) -> None:
+    """Write the manifest: size and SHA-256 of every file in ``folder``. The last file to be written."""
+    files = {
+        str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+    write_json(folder / MANIFEST, {"format": 1, "files": files}, "the checkpoint")
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint's bytes, or None if all is as it was written."""
+    try:
+        files = read_json(folder / MANIFEST, "its manifest")["files"]
+        for name, facts in files.items():
+            file = folder / name
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != facts["bytes"] or sha256_file(file) != facts["sha256"]:
+                return f"{name} has changed since it was written"
+    except Exception as error:
+        return f"its manifest cannot be read ({error})"
+    return None
+
+
+def step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints in ``folder``, oldest first."""
+    found = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdigit()]
+    return sorted(found, key=step_of)
+
+
+def latest_sound(folder: Path) -> Path | None:
+    """The newest checkpoint whose bytes are as written; damaged ones are named and set aside.
+
+    Raises:
+        CheckpointError: there are checkpoints, but all are damaged.
+    """
+    found = list_checkpoints(folder)
+    for checkpoint in reversed(found):
+        problem = damage(checkpoint)
+        if problem is None:
+            return checkpoint
+        aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
+        discard(aside)
+        checkpoint.rename(aside)
+        console.print(f"warning: the checkpoint {checkpoint} is damaged: {problem}; it is now {aside.name}", markup=False)
+    if found:
+        raise CheckpointError(
+            f"all checkpoints in {folder} are damaged; restore one from a backup, or start again from nothing "
+            "with the same command"
+        )
+    return None
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder; renamed first, so that no part of it is ever found under its name."""
+    if folder.exists():
+        doomed = folder.with_name(f".removed-{folder.name}")
+        shutil.rmtree(doomed, ignore_errors=True)
+        folder.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest ``keep`` checkpoints, and what a killed process left of earlier removals."""
+    for checkpoint in list_checkpoints(folder)[:-keep]:
+        discard(checkpoint)
+    for leftover in folder.glob(".removed-*"):
+        shutil.rmtree(leftover, ignore_errors=True)

@@ -1,0 +1,178 @@
+"""The recipe of a training run: what the YAML file may say, checked as a whole before anything is read or written."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+from transformers import PreTrainedConfig
+
+from contextwise.base.config import Settings, read_yaml, validate, with_overrides
+from contextwise.base.errors import ConfigError
+from contextwise.models.context import ContextLMConfig
+from contextwise.models.sizes import ModelSize, backbone_config, named_size
+
+
+class DataSettings(Settings):
+    """Which corpus, and how its documents become windows."""
+
+    corpus: str = Field(description="folder of a prepared corpus, a Zarr array, or a nanoGPT .bin file")
+    split: str = "train"
+    validation_split: str = "validation"
+    context: int = Field(256, ge=1, description="training context: tokens a window")
+    cross_documents: bool = Field(True, description="windows may hold parts of several documents")
+    separate_documents: bool = Field(False, description="attention and positions stay inside a document")
+    verify: bool = Field(True, description="compare the corpus with its hashes before training")
+
+
+class ContextSettings(Settings):
+    """ContextLM's pathway; leaving the section out trains the plain backbone."""
+
+    chunk_size: int = Field(4, ge=1)
+    predictor_layers: int = Field(2, ge=1)
+    pooling: Literal["mean"] = "mean"
+    injection: Literal["gate", "add"] = "gate"
+    injection_layer: int = Field(0, ge=0)
+    inject_every_layer: bool = False
+
+
+class ModelSettings(Settings):
+    """A named size, or its numbers one by one."""
+
+    family: Literal["gpt2", "gpt_neox"] = "gpt2"
+    size: str = "nano"
+    layers: int | None = Field(None, ge=1, description="instead of the size's own")
+    width: int | None = Field(None, ge=1)
+    heads: int | None = Field(None, ge=1)
+    extra_layers: int = Field(0, ge=0, description="layers on top: 2 makes the parameter-matched baseline")
+    max_context: int | None = Field(None, ge=1, description="positions of the model; the training context if not given")
+    context_predictor: ContextSettings | None = None
+
+    @property
+    def shape(self) -> ModelSize:
+        """The named size with the given numbers in place of its own."""
+        size = named_size(self.family, self.size)
+        return ModelSize(
+            self.layers or size.layers, self.width or size.width, self.heads or size.heads, size.learning_rate
+        )
+
+    def build_config(self, vocab_size: int, context: int, end_of_text: int | None) -> PreTrainedConfig:
+        """The model's transformers configuration.
+
+        Raises:
+            ConfigError: values that contradict each other.
+        """
+        positions = self.max_context or context
+        config = backbone_config(self.family, self.shape, vocab_size, positions, self.extra_layers, end_of_text)
+        if self.context_predictor is None:
+            return config
+        return ContextLMConfig(backbone_config=config, **self.context_predictor.model_dump())
+
+
+class TrainingSettings(Settings):
+    """How long, how fast, and what is written on the way."""
+
+    steps: int | None = Field(None, ge=1)
+    tokens: int | None = Field(None, ge=1, description="training tokens; rounded up to whole steps")
+    tokens_per_step: int = Field(8192, ge=1, description="over all processes and micro-batches")
+    micro_batch_tokens: int | None = Field(None, ge=1, description="most tokens in one forward pass of one process")
+    learning_rate: float | None = Field(None, gt=0, description="the size's own if not given")
+    minimum_learning_rate: float = Field(0.1, ge=0, le=1, description="where the cosine ends, as a share of the top")
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup_steps: int = Field(0, ge=0)
+    weight_decay: float = Field(0.1, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    clip: float = Field(1.0, ge=0, description="largest gradient norm; 0 turns clipping off")
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it")
+    compile: bool = False
+    gradient_checkpointing: bool = False
+    fsdp: bool = Field(False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
+    workers: int = Field(0, ge=0, description="processes that read windows ahead")
+    log_every: int = Field(10, ge=1)
+    evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: at the end only")
+    evaluation_tokens: int = Field(65_536, ge=1, description="validation tokens of such an evaluation")
+    save_every: int = Field(100, ge=1, description="steps between checkpoints")
+    keep_checkpoints: int = Field(2, ge=1)
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = []
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        if self.steps is not None:
+            return self.steps
+        return -(-(self.tokens or 0) // self.tokens_per_step)
+
+    @model_validator(mode="after")
+    def _length(self) -> "TrainingSettings":
+        if (self.steps is None) == (self.tokens is None):
+            raise ConfigError("give either steps or tokens, one of the two")
+        if self.warmup_steps > self.total_steps:
+            raise ConfigError(f"warmup_steps is {self.warmup_steps}, but the run has only {self.total_steps} steps")
+        return self
+
+
+class Recipe(Settings):
+    """One training run."""
+
+    name: str = Field(pattern=r"^[^/\\]+$", description="names the run; runs of one name that differ in seed compare as one")
+    seed: int = Field(0, ge=0, lt=2**31)
+    data: DataSettings
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings
+    output: str = Field("", description="the run folder; runs/<name>-seed<seed> if not given")
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Recipe":
+        context, step = self.data.context, self.training.tokens_per_step
+        if step % context:
+            near = max(1, round(step / context)) * context
+            raise ConfigError(
+                f"training.tokens_per_step is {step}, which is no multiple of data.context ({context}); {near} is"
+            )
+        if self.model.max_context is not None and self.model.max_context < context:
+            raise ConfigError(
+                f"data.context is {context}, but the model has only {self.model.max_context} positions (model.max_context)"
+            )
+        predictor = self.model.context_predictor
+        if predictor is not None and predictor.chunk_size > context:
+            raise ConfigError(
+                f"model.context_predictor.chunk_size is {predictor.chunk_size}, more than data.context ({context})"
+            )
+        # Heads that do not divide the width, a split behind the last layer: the configuration itself says so.
+        self.model.build_config(vocab_size=256, context=context, end_of_text=None)
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """Where the run goes."""
+        return Path(self.output or f"runs/{self.name}-seed{self.seed}")
+
+    @property
+    def learning_rate(self) -> float:
+        """The top of the schedule."""
+        return self.training.learning_rate or self.model.shape.learning_rate
+
+    def resolved(self) -> dict[str, Any]:
+        """Every setting, defaults included, as plain values."""
+        data = self.model_dump(mode="json")
+        data["training"]["learning_rate"] = self.learning_rate
+        data.pop("output")
+        return data
+
+
+def load_recipe(path: Path, overrides: list[str] | None = None, output: Path | None = None) -> Recipe:
+    """Read a recipe file.
+
+    Args:
+        path: a YAML file.
+        overrides: ``section.key=value`` settings that go before the file's.
+        output: the run folder, before the file's.
+
+    Raises:
+        ConfigError: all that is wrong with it, in one message.
+    """
+    data = with_overrides(read_yaml(path), overrides or [])
+    if output is not None:
+        data["output"] = str(output)
+    data.setdefault("name", path.stem)
+    return validate(Recipe, data, f"the recipe {path}")

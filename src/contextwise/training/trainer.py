@@ -1,0 +1,321 @@
+"""transformers' Trainer, with our data order, losses, measurements and checkpoints.
+
+What a step does, in order (the hooks are the Trainer's own):
+
+1. ``training_step``: forward and backward of each micro-batch; the loss stays on the device.
+2. ``on_pre_optimizer_step``: the loss of all processes, once; if it or the gradient is not finite, training stops here,
+   before the weights change.
+3. optimizer and schedule.
+4. log, evaluate, save; a stop signal is noticed after each step, each micro-batch and each evaluation batch.
+"""
+
+import math
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers.pytorch_utils import Conv1D
+from transformers.trainer import TRAINER_STATE_NAME
+
+from contextwise.base.errors import TrainingError
+from contextwise.base.files import atomic_directory, read_json, write_json
+from contextwise.base.runs import RunFolder
+from contextwise.data.windows import Windows, WindowStream, stack
+from contextwise.training import checkpoints
+from contextwise.training.meter import Meter
+from contextwise.training.model import TrainedModel
+from contextwise.training.signals import StopRequest
+
+
+class StepAbandoned(Exception):
+    """A stop was asked for between two micro-batches: the step is not finished, and does not count."""
+
+
+class PretrainingTrainer(Trainer):
+    """Trains a causal language model on windows.
+
+    Args:
+        run: the run folder; metrics and checkpoints go there.
+        stream: the training windows, in order, for the whole run.
+        validation: windows to validate on, or None.
+        evaluation_windows: how many of them.
+        meter: counts tokens, operations and time.
+        stop: asked after each step, micro-batch and evaluation batch.
+        fingerprints: what identifies the data, kept in each checkpoint.
+        keep: how many checkpoints stay.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: TrainingArguments,
+        run: RunFolder,
+        stream: WindowStream,
+        validation: Windows | None,
+        evaluation_windows: int,
+        meter: Meter,
+        stop: StopRequest,
+        fingerprints: dict[str, str],
+        keep: int,
+    ) -> None:
+        self.run, self.stream, self.validation = run, stream, validation
+        self.evaluation_windows, self.meter, self.stop = evaluation_windows, meter, stop
+        self.fingerprints, self.keep = fingerprints, keep
+        self.evaluation_pending = False
+        self._losses: list[torch.Tensor] = []
+        self._windows: list[dict[str, torch.Tensor]] = []
+        self._norm: torch.Tensor | None = None
+        self._random: dict[str, Any] | None = None
+        super().__init__(
+            model=TrainedModel(model),
+            args=args,
+            data_collator=stack,
+            train_dataset=stream,
+            eval_dataset=validation,
+            callbacks=[_StepHooks(self)],
+        )
+        self.model_accepts_loss_kwargs = False  # every micro-batch has as many targets: its mean is what counts
+
+    # ---- the model's own part of a step ----
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> torch.Tensor:
+        """Mean loss of a micro-batch, nats per target."""
+        return model(**{name: value for name, value in inputs.items() if name != "window"})
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        if not self._losses:
+            self._random = checkpoints.random_state()
+        elif self.stop and self.accelerator.num_processes == 1:
+            raise StepAbandoned
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self._losses.append(loss)
+        self._windows.append(inputs)
+        return loss
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        self._norm = super()._clip_grad_norm(model)
+        return self._norm
+
+    def check_step(self) -> None:
+        """Share the step's loss, and stop if it, or the gradient, is not finite.
+
+        Raises:
+            TrainingError: naming step and windows; nothing has been stepped on.
+        """
+        facts = torch.stack([torch.stack(self._losses).sum().float(), torch.zeros((), device=self.args.device)])
+        facts[1] = float(bool(self.stop))
+        if self.accelerator.num_processes > 1:
+            dist.all_reduce(facts)
+        loss, asked = (facts / self.accelerator.num_processes).tolist()
+        norm = float(self._norm) if self._norm is not None else 0.0
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self._refuse_step(loss, norm)
+        if asked:
+            self.control.should_save = self.control.should_training_stop = True
+        self.meter.add_step(loss, norm)
+
+    def _refuse_step(self, loss: float, norm: float) -> NoReturn:
+        """Find the windows that did it, and say so."""
+        windows = [int(window) for inputs in self._windows for window in inputs["window"]]
+        if not self.is_fsdp_enabled:  # a sharded model cannot run on one process alone: then all windows are named
+            windows = self._windows_without_finite_loss() or windows
+        if self.accelerator.num_processes > 1:
+            everyone: list[Any] = [None] * self.accelerator.num_processes
+            dist.all_gather_object(everyone, windows)
+            windows = [window for share in everyone for window in share]
+        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
+        last = checkpoints.list_checkpoints(self.run.checkpoints)
+        raise TrainingError(
+            f"{what} at step {self.state.global_step + 1} (window{'s' * (len(windows) > 1)} "
+            f"{', '.join(map(str, windows[:8]))} of the training split); the step was not taken; "
+            + (f"the last good checkpoint is {last[-1]}" if last else "there is no checkpoint before it")
+            + "; a lower training.learning_rate or a longer warm-up is the usual mend"
+        )
+
+    def _windows_without_finite_loss(self) -> list[int]:
+        model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
+        found = []
+        with torch.no_grad():
+            for inputs in self._windows:
+                for i, window in enumerate(inputs["window"].tolist()):
+                    one = self._prepare_inputs({name: value[i : i + 1] for name, value in inputs.items()})
+                    if not math.isfinite(self.compute_loss(model, one).item()):
+                        found.append(window)
+        return found
+
+    def end_step(self) -> None:
+        """The step has been taken."""
+        self._losses.clear()
+        self._windows.clear()
+        self._random = None
+        self.meter.stop_clock()
+
+    # ---- data, optimizer ----
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """AdamW; weight decay on matrices only (not on biases, norms and gates)."""
+        if self.optimizer is None:
+            module = model if model is not None else self.model
+            matrices = {
+                id(part.weight) for part in module.modules() if isinstance(part, nn.Linear | nn.Embedding | Conv1D)
+            }
+            decayed, others = [], []
+            for parameter in module.parameters():
+                if parameter.requires_grad:
+                    (decayed if id(parameter) in matrices else others).append(parameter)
+            groups = [
+                {"params": decayed, "weight_decay": self.args.weight_decay},
+                {"params": others, "weight_decay": 0.0},
+            ]
+            self.optimizer = torch.optim.AdamW(
+                groups,
+                lr=self.args.learning_rate,
+                betas=(self.args.adam_beta1, self.args.adam_beta2),
+                eps=self.args.adam_epsilon,
+                fused=True,
+            )
+        return self.optimizer
+
+    # ---- what is logged ----
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """A row of ``metrics.jsonl``, and whatever trackers were asked for."""
+        if "loss" in logs:
+            row = self.meter.row(self.state.global_step, logs["learning_rate"])
+        elif "validation_loss" in logs:
+            row = self.meter.validation_row(self.state.global_step, logs["validation_loss"])
+        else:
+            return
+        if self.is_world_process_zero():
+            self.run.append_metrics(row)
+        # Straight to the callbacks (trackers, progress): the Trainer's own history would grow with every checkpoint.
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=row)
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        self.meter.start_clock()
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Mean loss over validation windows spread evenly over the split, in nats per target.
+
+        The same windows each time; they are shared out over the processes.
+        """
+        if self.validation is None:
+            return {}
+        rank, world = self.args.process_index, self.accelerator.num_processes
+        count = min(self.evaluation_windows, len(self.validation))
+        chosen = [i * len(self.validation) // count for i in range(count)]
+        batch = max(1, self.args.per_device_train_batch_size)
+        total = torch.zeros(2, dtype=torch.float64)
+        self.evaluation_pending = True
+        model = self.model_wrapped
+        model.eval()
+        with torch.no_grad():
+            for start in range(0, count, batch * world):
+                if self._asked_to_stop():
+                    self.control.should_save = self.control.should_training_stop = True
+                    return {}
+                mine = range(start + rank * batch, min(start + (rank + 1) * batch, count))
+                # Processes without a window of their own take part with one that does not count: sharded models need all.
+                items = [self.validation[chosen[i]] for i in mine] or [self.validation[0]]
+                with self.compute_loss_context_manager():
+                    loss = self.compute_loss(model, self._prepare_inputs(stack(items)))
+                total += torch.tensor([loss.item() * len(mine), len(mine)], dtype=torch.float64)
+        if world > 1:
+            shared = total.to(self.args.device, torch.float32 if self.args.device.type == "mps" else torch.float64)
+            dist.all_reduce(shared)
+            total = shared.cpu()
+        self.evaluation_pending = False
+        metrics = {"validation_loss": (total[0] / total[1]).item()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _asked_to_stop(self) -> bool:
+        if self.accelerator.num_processes == 1:
+            return bool(self.stop)
+        asked = torch.tensor(float(bool(self.stop)), device=self.args.device)
+        dist.all_reduce(asked)
+        return bool(asked.item())
+
+    # ---- checkpoints ----
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
+        self.save(checkpoints.random_state())
+
+    def save(self, random: dict[str, Any]) -> None:
+        """Write ``checkpoints/step-N``; every process takes part, the first one writes."""
+        target = self.run.checkpoints / f"step-{self.state.global_step}"
+        everyone = [random]
+        if self.accelerator.num_processes > 1:
+            everyone = [{} for _ in range(self.accelerator.num_processes)]
+            dist.all_gather_object(everyone, random)
+        weights, moments = checkpoints.gather(self.model_wrapped, _bare(self.optimizer))
+        if self.is_world_process_zero() and not target.exists():
+            with atomic_directory(target, "the checkpoint") as folder:
+                checkpoints.write_weights(folder, weights)
+                groups = checkpoints.write_optimizer(folder, moments)
+                self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
+                state = {
+                    "format": 1,
+                    "step": self.state.global_step,
+                    "meter": self.meter.state(),
+                    "fingerprints": self.fingerprints,
+                    "optimizer_groups": groups,
+                    "schedule": {k: v for k, v in self.lr_scheduler.state_dict().items() if k != "lr_lambdas"},
+                    "evaluation_pending": self.evaluation_pending,
+                    "random": everyone,
+                }
+                write_json(folder / checkpoints.STATE, state, "the checkpoint")
+                checkpoints.seal(folder)
+            checkpoints.prune(self.run.checkpoints, self.keep)
+        self.accelerator.wait_for_everyone()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """Nothing yet: weights are loaded with the optimizer, when the model is wrapped."""
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        folder = Path(checkpoint)
+        state = read_json(folder / checkpoints.STATE, "the checkpoint")
+        checkpoints.restore(folder, self.model_wrapped, _bare(self.optimizer), state["optimizer_groups"])
+        self.lr_scheduler.load_state_dict({**self.lr_scheduler.state_dict(), **state["schedule"]})
+        self.meter.restore(state["meter"])
+        self.evaluation_pending = state["evaluation_pending"]
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            states = read_json(Path(checkpoint) / checkpoints.STATE, "the checkpoint")["random"]
+            if len(states) == self.accelerator.num_processes:
+                checkpoints.restore_random_state(states[self.args.process_index])
+
+    def whole_weights(self) -> dict[str, torch.Tensor]:
+        """The trained model's weights, whole, on the CPU; every process must call it."""
+        weights, _ = checkpoints.gather(self.model_wrapped, _bare(self.optimizer))
+        return {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+
+
+def _bare(optimizer: Any) -> torch.optim.Optimizer:
+    return getattr(optimizer, "optimizer", optimizer)
+
+
+class _StepHooks(TrainerCallback):
+    """The places inside a step where the trainer has no method of its own to override."""
+
+    def __init__(self, trainer: PretrainingTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer.evaluation_pending:  # the run was stopped in the middle of one
+            self.trainer.evaluate()
+        self.trainer.meter.start_clock()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.check_step()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.end_step()

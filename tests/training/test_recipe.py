@@ -1,0 +1,132 @@
+"""Recipes: what is accepted, and that everything wrong is said in one message."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from small import recipe_values
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contextwise.base.errors import ConfigError
+from contextwise.training import Recipe, load_recipe
+
+SHIPPED = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_recipe_that_ships_is_valid(path):
+    recipe = load_recipe(path)
+    assert recipe.name == path.stem
+    assert recipe.training.total_steps > 0
+
+
+def test_recipes_ship():
+    assert {path.stem for path in SHIPPED} >= {"gpt2-nano", "pm-nano", "contextlm-nano"}
+
+
+def test_resolved_recipe_reads_back_the_same(tmp_path):
+    recipe = Recipe.model_validate(recipe_values(tmp_path / "corpus", tmp_path / "run"))
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(recipe.resolved()))
+    assert load_recipe(file).resolved() == recipe.resolved()
+
+
+def write(tmp_path, change):
+    values = recipe_values(tmp_path / "corpus", tmp_path / "run")
+    change(values)
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(values))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda r: r["training"].update(learning_rat=1), "did you mean 'learning_rate'"),
+        (lambda r: r.update(trainnig={}), "did you mean 'training'"),
+        (lambda r: r["model"]["context_predictor"].update(chunk=4), "did you mean 'chunk_size'"),
+        (lambda r: r["model"].update(heads=5), "5 heads do not divide a width of 32"),
+        (lambda r: r["model"].update(max_context=16), "only 16 positions"),
+        (lambda r: r["model"]["context_predictor"].update(chunk_size=64), "chunk_size is 64, more than data.context"),
+        (lambda r: r["model"]["context_predictor"].update(injection_layer=2), "injection_layer is 2.*from 0 to 1"),
+        (lambda r: r["model"].update(size="huge"), "model.size is 'huge', but the sizes of gpt2 are nano"),
+        (lambda r: r["model"].update(family="bert"), "model.family is 'bert'"),
+        (lambda r: r["training"].update(tokens_per_step=100), "no multiple of data.context .32.; 96 is"),
+        (lambda r: r["training"].update(tokens=1000), "either steps or tokens"),
+        (lambda r: r["training"].update(warmup_steps=13), "only 12 steps"),
+        (lambda r: r["training"].update(learning_rate=float("nan")), "learning_rate is nan"),
+        (lambda r: r["training"].update(learning_rate=-1), "learning_rate is -1"),
+        (lambda r: r["training"].update(trackers=["mlflow"]), "trackers"),
+        (lambda r: r["data"].pop("corpus"), "'data.corpus' is missing"),
+        (lambda r: r.update(training=[1, 2]), "training is"),
+        (lambda r: r.update(name="a/b"), "name is 'a/b'"),
+    ],
+)
+def test_wrong_values_get_one_sentence(tmp_path, change, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_recipe(write(tmp_path, change))
+    assert "the recipe" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_problems_come_in_one_message(tmp_path):
+    def change(recipe):
+        recipe["training"]["clipp"] = 1
+        recipe["data"]["context"] = 0
+        recipe["seed"] = "one"
+
+    with pytest.raises(ConfigError, match="3 problems") as caught:
+        load_recipe(write(tmp_path, change))
+    assert str(caught.value).count("\n  - ") == 3
+
+
+def test_overrides_go_before_the_file(tmp_path):
+    file = write(tmp_path, lambda recipe: None)
+    recipe = load_recipe(file, ["training.steps=500", "model.context_predictor=null", "seed=7"], tmp_path / "other")
+    assert (recipe.training.steps, recipe.model.context_predictor, recipe.seed) == (500, None, 7)
+    assert recipe.folder == tmp_path / "other"
+    for wrong, words in [("training.steps", "not of the form"), ("name.x=1", "single value"), ("a=[", "not valid YAML")]:
+        with pytest.raises(ConfigError, match=words):
+            load_recipe(file, [wrong])
+
+
+def test_files_that_are_no_recipes(tmp_path):
+    with pytest.raises(ConfigError, match="there is no recipe"):
+        load_recipe(tmp_path / "nothing.yaml")
+    for content, words in [("a: [", "not valid YAML"), ("- 1", "must be a mapping"), ("\0", "recipe")]:
+        file = tmp_path / "bad.yaml"
+        file.write_text(content)
+        with pytest.raises(ConfigError, match=words):
+            load_recipe(file)
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_recipe(tmp_path / "binary.yaml")
+
+
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_mutated_recipes_never_end_in_a_traceback(data, tmp_path_factory):
+    """Whatever stands in a recipe, it is either valid or refused with a ConfigError."""
+    values = recipe_values(Path("corpus"), Path("run"))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = values
+        while True:
+            key = data.draw(st.sampled_from(sorted(place)))
+            if isinstance(place[key], dict) and data.draw(st.booleans()):
+                place = place[key]
+                if place:
+                    continue
+            break
+        place[key if place else "key"] = data.draw(SCALARS)
+    file = tmp_path_factory.mktemp("mutated") / "recipe.yaml"
+    file.write_text(yaml.safe_dump(values))
+    try:
+        recipe = load_recipe(file)
+    except ConfigError as error:
+        assert str(error)
+    else:
+        assert recipe.training.total_steps >= 1

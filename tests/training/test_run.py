@@ -1,0 +1,331 @@
+"""Whole runs: exact resume, kills at any instant, several processes, losses that go bad, data that changed."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from small import recipe_values, write_documents
+from safetensors.torch import load_file
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, TrainingError
+from contextwise.base.runs import RunFolder
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.models import load_model, token_losses
+from contextwise.training import Recipe, train
+from contextwise.training.trainer import PretrainingTrainer
+
+PROCESS = Path(__file__).parent / "training_process.py"
+
+
+def start(recipe_file, *arguments, processes=1):
+    command = [sys.executable, str(PROCESS), str(recipe_file), *arguments]
+    if processes > 1:
+        command[0:1] = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def finish(recipe_file, *arguments, processes=1):
+    process = start(recipe_file, *arguments, processes=processes)
+    output, _ = process.communicate(timeout=300)
+    return process.returncode, output
+
+
+def write_recipe(folder, values):
+    file = folder / f"{Path(values['output']).name}.yaml"
+    file.write_text(yaml.safe_dump(values))
+    return file
+
+
+def weights(run):
+    return load_file(RunFolder(run).model / "model.safetensors")
+
+
+def same(a, b):
+    a, b = weights(a), weights(b)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def farthest(a, b):
+    a, b = weights(a), weights(b)
+    return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+@pytest.fixture(scope="module")
+def whole(corpus_folder, tmp_path_factory):
+    """A run that was never stopped."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    train(Recipe.model_validate(recipe_values(corpus_folder, run)))
+    return run
+
+
+def test_a_finished_run_holds_all_that_it_should(whole, corpus_folder):
+    run = RunFolder.open(whole)
+    summary = run.summary()
+    assert summary["steps"] == 12
+    assert summary["tokens"] == 12 * 128
+    model = load_model(whole)
+    assert summary["parameters"] == sum(p.numel() for p in model.parameters())
+    rows = run.metrics("train")
+    assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert [row["step"] for row in run.metrics("validation")] == [6, 12]
+    assert rows[2]["tokens"] == 6 * 128
+    assert rows[-1]["flops"] == summary["flops"] > 0
+    assert {path.name for path in run.checkpoints.iterdir()} == {"step-8", "step-12"}
+    assert run.recipe()["training"]["learning_rate"] == 3e-3
+    assert json.loads(run.environment_file.read_text())["versions"]["torch"]
+    from transformers import AutoTokenizer
+
+    assert len(AutoTokenizer.from_pretrained(run.model)) == Corpus.open(corpus_folder).vocab_size
+
+
+def test_the_validation_loss_is_what_the_exported_model_gives(whole, corpus_folder):
+    from contextwise.data.windows import Windows, stack
+
+    windows = Windows(Corpus.open(corpus_folder, "validation"), 32)
+    chosen = stack([windows[i * len(windows) // 8] for i in range(8)])
+    expected = token_losses(load_model(whole), chosen["input_ids"], chosen["labels"]).mean().item()
+    assert RunFolder(whole).summary()["validation_loss"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_same_command_again_does_nothing(whole, corpus_folder):
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
+    train(Recipe.model_validate(recipe_values(corpus_folder, whole)))
+    assert {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()} == before
+
+
+def test_runs_repeat_and_seeds_matter(whole, corpus_folder, tmp_path):
+    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "again")))
+    assert same(whole, tmp_path / "again")
+    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "other") | {"seed": 1}))
+    assert not same(whole, tmp_path / "other")
+
+
+def test_micro_batches_add_up_to_the_same_step(whole, corpus_folder, tmp_path):
+    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "micro", micro_batch_tokens=64)))
+    assert farthest(whole, tmp_path / "micro") < 1e-5
+
+
+def test_stopped_twice_by_sigterm_ends_with_the_same_weights(whole, corpus_folder, tmp_path):
+    recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run"))
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    for rows in (1, 3):
+        process = start(recipe, "0.25")
+        wait_for(lambda r=rows: metrics.exists() and len(metrics.read_text().splitlines()) >= r, process)
+        process.send_signal(signal.SIGTERM)
+        asked = time.monotonic()
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 1, output
+        assert "stopped by SIGTERM at step" in output
+        assert "Traceback" not in output
+        assert time.monotonic() - asked < 30
+    code, output = finish(recipe)
+    assert code == 0, output
+    assert same(whole, tmp_path / "run")
+    strip = [{k: v for k, v in row.items() if "second" not in k} for row in RunFolder(tmp_path / "run").metrics()]
+    assert strip == [{k: v for k, v in row.items() if "second" not in k} for row in RunFolder(whole).metrics()]
+
+
+@pytest.mark.parametrize(("kills", "seed"), [(2, 0), pytest.param(12, 1, marks=pytest.mark.slow)])
+def test_killed_at_random_instants_ends_with_the_same_weights(whole, corpus_folder, tmp_path, kills, seed):
+    recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run", save_every=2))
+    draw = random.Random(seed)
+    for _ in range(kills):
+        process = start(recipe, "0.1")
+        wait_for(lambda: (tmp_path / "run" / "recipe.yaml").exists(), process)
+        time.sleep(draw.uniform(0, 6))
+        process.kill()
+        process.wait()
+    code, output = finish(recipe)
+    assert code == 0, output
+    assert same(whole, tmp_path / "run")
+
+
+def wait_for(condition, process):
+    limit = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < limit, "nothing happened for two minutes"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
+def test_two_processes_give_the_loss_of_one(whole, corpus_folder, tmp_path, sharded):
+    values = recipe_values(corpus_folder, tmp_path / "two", fsdp=sharded)
+    code, output = finish(write_recipe(tmp_path, values), processes=2)
+    assert code == 0, output
+    assert farthest(whole, tmp_path / "two") < 1e-4
+    for one, two in zip(RunFolder(whole).metrics(), RunFolder(tmp_path / "two").metrics(), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], abs=1e-4)
+        assert two.get("grad_norm") == pytest.approx(one.get("grad_norm"), rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_sharded_run_that_is_stopped_goes_on(whole, corpus_folder, tmp_path):
+    recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "two", fsdp=True))
+    process = start(recipe, "0.3", processes=2)
+    wait_for(lambda: (tmp_path / "two" / "checkpoints" / "step-4").exists(), process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=90)
+    code, output = finish(recipe, processes=2)
+    assert code == 0, output
+    assert farthest(whole, tmp_path / "two") < 1e-4
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_step(corpus_folder, tmp_path, monkeypatch):
+    """From step 6 on one window's loss is NaN: the weights saved at step 4 stay the last ones, and the window is named."""
+    recipe = Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run"))
+    sound = PretrainingTrainer.compute_loss
+    broken = []
+
+    def poisoned(self, model, inputs, *rest, **more):
+        loss = sound(self, model, inputs, *rest, **more)
+        if self.state.global_step == 5 and self.is_in_train:
+            broken[:] = broken or [int(inputs["window"][-1])]
+            if broken[0] in inputs["window"].tolist():
+                return loss * float("nan")
+        return loss
+
+    monkeypatch.setattr(PretrainingTrainer, "compute_loss", poisoned)
+    with pytest.raises(TrainingError) as caught:
+        train(recipe)
+    message = str(caught.value)
+    assert "the loss is nan at step 6" in message
+    assert f"(window {broken[0]} of" in message
+    assert "step-4" in message
+    assert caught.value.exit_status == 1
+    assert [row["step"] for row in RunFolder(recipe.folder).metrics("train")] == [2, 4]
+    monkeypatch.undo()
+    train(recipe)
+    assert RunFolder(recipe.folder).finished
+
+
+def half_done(corpus, run, **training):
+    """A run that was stopped behind its first checkpoints."""
+    values = recipe_values(corpus, run, **training)
+
+    class Stopped(Exception):
+        pass
+
+    sound = PretrainingTrainer.end_step
+
+    def stopping(self):
+        sound(self)
+        if self.state.global_step == 10:
+            raise Stopped
+
+    PretrainingTrainer.end_step = stopping
+    try:
+        with pytest.raises(Stopped):
+            train(Recipe.model_validate(values))
+    finally:
+        PretrainingTrainer.end_step = sound
+    return values
+
+
+@pytest.mark.parametrize("harm", ["flipped byte", "cut short", "missing"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(whole, corpus_folder, tmp_path, capsys, harm):
+    values = half_done(corpus_folder, tmp_path / "run")
+    file = tmp_path / "run" / "checkpoints" / "step-8" / "weights.safetensors"
+    content = bytearray(file.read_bytes())
+    if harm == "flipped byte":
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif harm == "cut short":
+        file.write_bytes(content[:-10])
+    else:
+        file.unlink()
+    train(Recipe.model_validate(values))
+    assert "step-8 is damaged: weights.safetensors" in " ".join(capsys.readouterr().err.split())
+    assert same(whole, tmp_path / "run")
+
+
+def test_when_all_checkpoints_are_damaged_it_says_so(corpus_folder, tmp_path):
+    values = half_done(corpus_folder, tmp_path / "run")
+    for manifest in (tmp_path / "run" / "checkpoints").glob("*/manifest.json"):
+        manifest.write_text("{")
+    with pytest.raises(CheckpointError, match="all checkpoints in .* are damaged"):
+        train(Recipe.model_validate(values))
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
+
+
+def test_changed_data_refuses_to_resume(corpus_folder, tmp_path):
+    text = write_documents(tmp_path / "text.jsonl", seed=5)
+    shutil.copytree(corpus_folder, tmp_path / "corpus")
+    values = half_done(tmp_path / "corpus", tmp_path / "run")
+    prepare_corpus(text, "bytes", tmp_path / "corpus", validation=0.1, overwrite=True)
+    with pytest.raises(CheckpointError, match="not the one that .* was trained on"):
+        train(Recipe.model_validate(values))
+
+
+def test_a_corpus_whose_bytes_changed_is_refused(corpus_folder, tmp_path):
+    shutil.copytree(corpus_folder, tmp_path / "corpus")
+    arrow = next((tmp_path / "corpus" / "train").glob("*.arrow"))
+    content = bytearray(arrow.read_bytes())
+    content[len(content) // 2] ^= 1
+    arrow.write_bytes(content)
+    with pytest.raises(DataError, match=arrow.name):
+        train(Recipe.model_validate(recipe_values(tmp_path / "corpus", tmp_path / "run")))
+
+
+def test_a_folder_that_holds_another_run_is_refused(whole, corpus_folder, tmp_path):
+    with pytest.raises(ConfigError, match="holds another run .its recipe differs in training.steps"):
+        train(Recipe.model_validate(recipe_values(corpus_folder, whole, steps=13)))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="not empty and holds no run"):
+        train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "full")))
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.txt"]
+
+
+def test_two_processes_cannot_train_one_run(corpus_folder, tmp_path):
+    values = recipe_values(corpus_folder, tmp_path / "run")
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(ConfigError, match="another process is training"):
+        train(Recipe.model_validate(values))
+
+
+def test_a_full_disk_keeps_the_checkpoint_before(corpus_folder, tmp_path, monkeypatch):
+    """The second checkpoint does not fit; the first stays, nothing half-written does, and the run can go on."""
+    import errno
+
+    from contextwise.training import checkpoints
+
+    values = recipe_values(corpus_folder, tmp_path / "run")
+    sound = checkpoints.write_optimizer
+
+    def full(folder, state):
+        if "step-8" in folder.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return sound(folder, state)
+
+    monkeypatch.setattr(checkpoints, "write_optimizer", full)
+    with pytest.raises(DataError, match="no space left while writing the checkpoint"):
+        train(Recipe.model_validate(values))
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-4"]
+    monkeypatch.undo()
+    train(Recipe.model_validate(values))
+    assert RunFolder(tmp_path / "run").finished
+
+
+def test_windows_that_do_not_share_out_evenly_are_refused(corpus_folder, tmp_path):
+    values = recipe_values(corpus_folder, tmp_path / "two", tokens_per_step=96)
+    code, output = finish(write_recipe(tmp_path, values), processes=2)
+    assert code != 0
+    assert "cannot be shared out evenly over 2 processes" in " ".join(output.split())
+
+
+@pytest.mark.slow
+def test_compiled_and_checkpointed_training_agree(whole, corpus_folder, tmp_path):
+    for name in ("compile", "gradient_checkpointing"):
+        train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / name, **{name: True})))
+        assert farthest(whole, tmp_path / name) < 1e-3
