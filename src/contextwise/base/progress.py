@@ -13,6 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 console = Console(stderr=True, highlight=False)
 
 
+def say(text: str) -> None:
+    """One line for the person at the terminal; long paths in it are left whole."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
 @contextlib.contextmanager
 def progress_bar(description: str, total: float | None, unit: str = "") -> Iterator[Callable[..., None]]:
     """Show one bar; yields ``advance(amount=1, *, note="")``.

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from contextwise.base.errors import CheckpointError
 from contextwise.base.files import read_json, sha256_file, write_json
-from contextwise.base.progress import console
+from contextwise.base.progress import say
 
 MANIFEST, STATE = "manifest.json", "state.json"
 WEIGHTS, MOMENTS = "weights.safetensors", "optimizer.safetensors"
@@ -166,7 +166,7 @@ def latest_sound(folder: Path) -> Path | None:
         aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
         discard(aside)
         checkpoint.rename(aside)
-        console.print(f"warning: the checkpoint {checkpoint} is damaged: {problem}; it is now {aside.name}", markup=False)
+        say(f"warning: the checkpoint {checkpoint} is damaged: {problem}; it is now {aside.name}")
     if found:
         raise CheckpointError(
             f"all checkpoints in {folder} are damaged; restore one from a backup, or start again from nothing "

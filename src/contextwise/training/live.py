@@ -6,7 +6,7 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback
 
-from contextwise.base.progress import console
+from contextwise.base.progress import console, say
 
 LINE_EVERY_SECONDS = 20.0
 
@@ -43,7 +43,7 @@ class LiveProgress(TrainerCallback):
         self.text = f"loss {logs['loss']:.3f}  {logs['tokens_per_second']:,.0f} tok/s"
         if not console.is_terminal and time.monotonic() - self.last_line >= LINE_EVERY_SECONDS:
             self.last_line = time.monotonic()
-            console.print(f"{self.name}: step {logs['step']}/{self.steps}  {self.text}", markup=False)
+            say(f"{self.name}: step {logs['step']}/{self.steps}  {self.text}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.bar.stop()

@@ -13,7 +13,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, Interrupted
 from contextwise.base.files import PARTIAL, atomic_directory, read_json, write_json
-from contextwise.base.progress import console
+from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
 from contextwise.data.windows import Windows, WindowStream
@@ -56,7 +56,7 @@ def train(recipe: Recipe) -> RunFolder:
         with _claimed(run, recipe, processes):
             if run.finished:
                 if processes.is_main_process:
-                    console.print(f"{run.path} is finished already: nothing to do", markup=False)
+                    say(f"{run.path} is finished already: nothing to do")
                 return run
             checkpoint = _find_checkpoint(run, corpus, processes, recipe.data.verify)
             stream = WindowStream(
@@ -107,7 +107,7 @@ def _validation_windows(recipe: Recipe, corpus: Corpus) -> Windows | None:
     try:
         return _windows(recipe, Corpus.open(recipe.data.corpus, split=recipe.data.validation_split))
     except ContextwiseError as error:
-        console.print(f"note: no validation while training: {error}", markup=False)
+        say(f"note: no validation while training: {error}")
         return None
 
 
@@ -267,7 +267,7 @@ def _announce(recipe: Recipe, model: torch.nn.Module, checkpoint: Path | None) -
     parameters = readable_count(sum(parameter.numel() for parameter in model.parameters()))
     tokens = readable_count(recipe.training.total_steps * recipe.training.tokens_per_step)
     start = f"going on from step {checkpoints.step_of(checkpoint)}" if checkpoint else "from the start"
-    console.print(f"{recipe.name}: {parameters} parameters, {tokens} tokens, {start}", markup=False)
+    say(f"{recipe.name}: {parameters} parameters, {tokens} tokens, {start}")
 
 
 def _train_or_stop(trainer: PretrainingTrainer, stop: StopRequest, checkpoint: Path | None, steps: int) -> None:

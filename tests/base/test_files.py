@@ -1,0 +1,92 @@
+"""Files and folders that are complete or absent."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from contextwise.base.errors import DataError
+from contextwise.base.files import atomic_directory, atomic_write, read_json, sha256_file, write_json
+
+
+def test_a_folder_appears_whole(tmp_path):
+    target = tmp_path / "made" / "folder"
+    with atomic_directory(target) as partial:
+        (partial / "a").write_text("one")
+        assert not target.exists()
+    assert (target / "a").read_text() == "one"
+    assert [path.name for path in target.parent.iterdir()] == ["folder"]
+
+
+def test_a_folder_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), atomic_directory(tmp_path / "folder") as partial:
+        (partial / "a").write_text("one")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_process_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
+    program = (
+        "import sys, time; from pathlib import Path; from contextwise.base.files import atomic_directory\n"
+        "with atomic_directory(Path(sys.argv[1])) as p:\n"
+        "    (p / 'a').write_text('half'); print('ready', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "folder")], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "folder").exists()
+    assert len(list(tmp_path.iterdir())) == 1
+    with atomic_directory(tmp_path / "folder") as partial:
+        (partial / "a").write_text("whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("write", [atomic_write, lambda path, text, what: write_json(path, text, what)])
+def test_a_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch, write):
+    file = tmp_path / "file"
+    file.write_text("old")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DataError, match="no space left while writing the thing to .*file"):
+        write(file, "new", "the thing")
+    assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_real_limit_on_file_size_is_one_sentence(tmp_path):
+    program = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from contextwise.base.errors import DataError; from contextwise.base.files import atomic_write\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try: atomic_write(Path(sys.argv[1]), b'x' * 5000, 'the thing')\n"
+        "except DataError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "file")], capture_output=True, text=True)
+    assert "no space left while writing the thing" in done.stdout, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_is_read_back_or_refused(tmp_path):
+    write_json(tmp_path / "a.json", {"ä": [1, 2.5, None]})
+    assert read_json(tmp_path / "a.json", "it") == {"ä": [1, 2.5, None]}
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "b.json", float("nan"))
+    with pytest.raises(DataError, match="it is missing: there is no file"):
+        read_json(tmp_path / "b.json", "it")
+    (tmp_path / "c.json").write_text("{")
+    with pytest.raises(DataError, match="it cannot be read"):
+        read_json(tmp_path / "c.json", "it")
+
+
+def test_sha256_is_that_of_the_bytes(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+

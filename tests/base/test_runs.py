@@ -1,0 +1,57 @@
+"""Run folders: metrics that survive a kill, one owner at a time, no run over another."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.runs import RunFolder, differing_keys
+
+
+def test_a_torn_last_line_is_passed_over_and_rewound(tmp_path):
+    run = RunFolder(tmp_path)
+    for step in (1, 2, 3):
+        run.append_metrics({"kind": "train" if step != 2 else "validation", "step": step})
+    with run.metrics_file.open("a") as file:
+        file.write('{"kind": "train", "st')
+    assert [row["step"] for row in run.metrics()] == [1, 2, 3]
+    assert [row["step"] for row in run.metrics("validation")] == [2]
+    run.rewind_metrics(2)
+    assert [row["step"] for row in run.metrics()] == [1, 2]
+    run.append_metrics({"step": 3})
+    assert len(run.metrics()) == 3
+
+
+def test_only_the_same_recipe_may_go_on(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    run.claim({"a": 1, "training": {"steps": 5, "save_every": 1}})
+    run.claim({"a": 1, "training": {"steps": 5, "save_every": 2}})
+    with pytest.raises(ConfigError, match="differs in a, training.steps"):
+        run.claim({"a": 2, "training": {"steps": 6, "save_every": 1}})
+    assert run.recipe()["a"] == 1
+
+
+def test_what_is_no_run_is_not_opened(tmp_path):
+    with pytest.raises(CheckpointError, match="is not a run"):
+        RunFolder.open(tmp_path)
+    run = RunFolder(tmp_path)
+    run.claim({})
+    with pytest.raises(CheckpointError, match="has not finished"):
+        RunFolder.open(tmp_path).summary()
+
+
+def test_one_process_at_a_time(tmp_path):
+    with RunFolder(tmp_path).locked():
+        with pytest.raises(ConfigError, match="another process"), RunFolder(tmp_path).locked():
+            pass
+    with RunFolder(tmp_path).locked():
+        pass
+
+
+NESTED = st.recursive(st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner), max_leaves=8)
+
+
+@given(a=st.dictionaries(st.sampled_from("abc"), NESTED), b=st.dictionaries(st.sampled_from("abc"), NESTED))
+def test_differing_keys_is_empty_for_equals_alone(a, b):
+    assert (not differing_keys(a, b)) == (a == b)
+    assert differing_keys(a, b) == differing_keys(b, a)

@@ -1,0 +1,125 @@
+"""Chunked losses against torch's own cross entropy, and token losses of any model."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GPT2LMHeadModel, LlamaConfig
+
+from contextwise.models import causal_loss, linear_cross_entropy, losses, token_losses
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_value_and_gradients_are_those_of_torch(data):
+    n, d, v = (data.draw(st.integers(1, most)) for most in (40, 9, 30))
+    torch.manual_seed(data.draw(st.integers(0, 100)))
+    hidden, weight = torch.randn(n, d, dtype=torch.float64), torch.randn(v, d, dtype=torch.float64)
+    targets = torch.randint(0, v, (n,))
+    targets[torch.rand(n) < 0.3] = losses.IGNORED
+    scale = data.draw(st.floats(0.1, 3))
+    found = []
+    for chunked in (True, False):
+        h, w = hidden.float().requires_grad_(), weight.float().requires_grad_()
+        if chunked:
+            loss = linear_cross_entropy(h, w, targets)
+        else:
+            loss = cross_entropy(h @ w.t(), targets, ignore_index=losses.IGNORED, reduction="sum")
+        (loss * scale).backward()
+        found.append((loss.detach(), h.grad, w.grad))
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_pieces_do_not_matter(monkeypatch):
+    torch.manual_seed(0)
+    hidden, weight, targets = torch.randn(3, 100, 8), torch.randn(50, 8), torch.randint(0, 50, (3, 100))
+    results = []
+    for rows in (7, 100, 1000):
+        monkeypatch.setattr(losses, "_rows_at_once", lambda *_, rows=rows: rows)
+        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        loss = linear_cross_entropy(h, w, targets)
+        loss.backward()
+        results.append((loss.detach(), h.grad, w.grad))
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-5)
+
+
+def test_frozen_parts_get_no_gradient():
+    hidden, weight = torch.randn(5, 4), torch.randn(9, 4)
+    targets = torch.randint(0, 9, (5,))
+    h = hidden.clone().requires_grad_()
+    linear_cross_entropy(h, weight, targets).backward()
+    assert h.grad is not None
+    w = weight.clone().requires_grad_()
+    linear_cross_entropy(hidden, w, targets).backward()
+    assert w.grad is not None
+    assert not linear_cross_entropy(hidden, weight, targets).requires_grad
+
+
+def test_under_autocast_the_loss_stays_near():
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(64, 32, requires_grad=True), (torch.randn(100, 32) / 6).requires_grad_()
+    targets = torch.randint(0, 100, (64,))
+    expected = linear_cross_entropy(hidden, weight, targets)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = linear_cross_entropy(hidden, weight, targets)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=0)
+    found.backward()
+    assert weight.grad is not None and weight.grad.dtype == torch.float32
+
+
+def test_no_tensor_as_large_as_all_logits(monkeypatch):
+    """The claim itself: nothing of tokens x vocabulary elements is ever made."""
+    n, v = 512, 300
+    monkeypatch.setattr(losses, "_rows_at_once", lambda *_: 64)
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            out = function(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                largest = max(largest, out.numel())
+            return out
+
+    hidden, weight = torch.randn(n, 16, requires_grad=True), torch.randn(v, 16, requires_grad=True)
+    with Watch():
+        linear_cross_entropy(hidden, weight, torch.randint(0, v, (n,))).backward()
+    assert 64 * v <= largest < n * v // 4
+
+
+def stock(kind):
+    torch.manual_seed(0)
+    shape = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "head_dim": 8}
+    if kind == "gpt2":
+        return GPT2LMHeadModel(GPT2Config(vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=4)).eval()
+    config = LlamaConfig(**shape) if kind == "llama" else Gemma2Config(**shape, final_logit_softcapping=0.5)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma2"])
+def test_token_losses_of_any_model(kind):
+    """gemma2 caps its logits: a head that is applied by hand would give other numbers, and must be noticed."""
+    model = stock(kind)
+    tokens = torch.randint(0, 97, (3, 20))
+    targets = torch.roll(tokens, -1, 1)
+    targets[0, -5:] = losses.IGNORED
+    logits = model(tokens, use_cache=False).logits
+    expected = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=losses.IGNORED, reduction="none")
+    found = token_losses(model, tokens, targets)
+    torch.testing.assert_close(found, expected.view(3, 20), atol=1e-5, rtol=1e-5)
+    assert torch.count_nonzero(found[0, -5:]) == 0
+    assert losses._has_plain_head(model) == (kind != "gemma2")
+
+
+def test_causal_loss_is_that_of_transformers():
+    model = stock("gpt2")
+    tokens = torch.randint(0, 97, (2, 33))
+    theirs = model(tokens, labels=tokens).loss
+    mine = causal_loss(model, tokens[:, :-1], tokens[:, 1:]) / tokens[:, 1:].numel()
+    torch.testing.assert_close(mine, theirs)

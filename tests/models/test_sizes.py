@@ -1,0 +1,100 @@
+"""Named sizes: published parameter counts, operations counted by hand, matched parameters."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from contextwise.base.errors import ConfigError
+from contextwise.models import (
+    SIZES,
+    ContextLMConfig,
+    ModelSize,
+    backbone_config,
+    build_model,
+    match_parameters,
+    named_size,
+    parameter_count,
+    training_flops_per_token,
+)
+from contextwise.models.sizes import readable_count
+
+# GPT-2: the released checkpoints. Pythia: the table of the Pythia paper (vocabulary padded to 50,304).
+PUBLISHED = {
+    ("gpt2", "base"): 124_439_808,
+    ("gpt2", "medium"): 354_823_168,
+    ("gpt2", "large"): 774_030_080,
+    ("gpt2", "xl"): 1_557_611_200,
+    ("gpt_neox", "pythia-70m"): 70_426_624,
+    ("gpt_neox", "pythia-160m"): 162_322_944,
+    ("gpt_neox", "pythia-410m"): 405_334_016,
+    ("gpt_neox", "pythia-1b"): 1_011_781_632,
+    ("gpt_neox", "pythia-1.4b"): 1_414_647_808,
+}
+
+
+@pytest.mark.parametrize(("name", "count"), PUBLISHED.items(), ids=lambda value: str(value))
+def test_published_parameter_counts(name, count):
+    family, size = name
+    vocabulary, context = (50_257, 1024) if family == "gpt2" else (50_304, 2048)
+    assert parameter_count(backbone_config(family, named_size(family, size), vocabulary, context)) == count
+
+
+@pytest.mark.parametrize("family", SIZES)
+@pytest.mark.parametrize("form", [{}, {"inject_every_layer": True}], ids=["embedding", "every layer"])
+def test_contextlm_and_its_matched_baseline_differ_by_the_gate_alone(family, form):
+    size = named_size(family, "nano")
+    plain = backbone_config(family, size, 4096, 256)
+    matched = backbone_config(family, size, 4096, 256, extra_layers=2)
+    gate = size.width * (size.layers if form else 1)
+    assert parameter_count(ContextLMConfig(plain, predictor_layers=2, **form)) - parameter_count(matched) == gate
+
+
+@pytest.mark.parametrize("family", SIZES)
+@pytest.mark.parametrize("predictor", [None, 1, 4])
+def test_operations_are_those_that_torch_counts(family, predictor):
+    """Against torch's own counter, which sees every matrix product; attention is counted over full rows here and there."""
+    context = 64
+    config = backbone_config(family, ModelSize(3, 64, 4, 1e-3) if family == "gpt2" else ModelSize(3, 64, 2, 1e-3), 200, context)
+    if predictor:
+        config = ContextLMConfig(config, chunk_size=predictor, predictor_layers=2)
+    model = build_model(config)
+    model.set_attn_implementation("eager")
+    tokens = torch.randint(0, 200, (1, context))
+    with FlopCounterMode(display=False) as counter:
+        model(tokens, use_cache=False).logits.sum().backward()
+    # The rotary table's outer product is no model operation; it is counted by torch all the same.
+    assert training_flops_per_token(config, context) * context == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def test_parameters_are_matched_by_layers_or_width():
+    size = named_size("gpt2", "nano")
+    target = parameter_count(ContextLMConfig(backbone_config("gpt2", size, 4096, 256)))
+    by_layers = match_parameters(target, "gpt2", size, 4096, 256)
+    assert by_layers.config.num_hidden_layers == size.layers + 2
+    assert by_layers.difference == -size.width
+    assert by_layers.parameters == parameter_count(by_layers.config)
+    by_width = match_parameters(target, "gpt2", size, 4096, 256, by="width")
+    assert by_width.config.num_hidden_layers == size.layers
+    neighbours = [
+        parameter_count(backbone_config("gpt2", ModelSize(size.layers, by_width.config.n_embd + step, 4, 1e-3), 4096, 256))
+        for step in (-32, 32)
+    ]
+    assert all(abs(n - target) >= abs(by_width.difference) for n in neighbours)
+    with pytest.raises(ConfigError, match="below the smallest"):
+        match_parameters(1000, "gpt2", size, 4096, 256)
+    with pytest.raises(ConfigError, match="by layers or by width"):
+        match_parameters(target, "gpt2", size, 4096, 256, by="heads")
+
+
+def test_impossible_shapes_are_refused():
+    with pytest.raises(ConfigError, match="5 heads do not divide a width of 128"):
+        backbone_config("gpt2", ModelSize(2, 128, 5, 1e-3), 100, 64)
+    with pytest.raises(ConfigError, match="must all be at least 1"):
+        backbone_config("gpt2", ModelSize(2, 128, 4, 1e-3), 100, 0)
+    with pytest.raises(ConfigError, match="multiple of 8"):
+        backbone_config("gpt_neox", ModelSize(2, 48, 4, 1e-3), 100, 64)
+
+
+@pytest.mark.parametrize(("number", "text"), [(950, "950"), (1234, "1.2K"), (124_439_808, "124.4M"), (3e11, "300.0B")])
+def test_counts_are_readable(number, text):
+    assert readable_count(number) == text

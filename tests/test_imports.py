@@ -1,0 +1,46 @@
+"""One way for the data: a package imports only from packages to its left."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "contextwise"
+ORDER = ["base", "data", "objectives", "models", "training", "evaluation", "sweeps", "analysis", "reports", "cli"]
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def imported(file):
+    """Names of the packages of contextwise that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: relative imports hide the package they cross"
+            names = [f"{node.module}.{alias.name}" if node.module == "contextwise" else node.module for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "contextwise" and len(parts) > 1 and parts[1] in ORDER:
+                yield parts[1], node.lineno
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_imports_go_one_way(file):
+    parts = file.relative_to(SOURCE).parts
+    if len(parts) == 1:
+        return  # the package itself and __main__ stand above all
+    own = ORDER.index(parts[0])
+    for package, line in imported(file):
+        assert ORDER.index(package) <= own, f"{file.name}:{line}: {parts[0]} may not import from {package}"
+
+
+def test_every_package_has_its_place():
+    assert {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"} <= set(ORDER)
+    assert len(FILES) > 10
+
+
+def test_the_check_would_notice(tmp_path):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("def f():\n    from contextwise.cli import main\n")
+    assert list(imported(wrong)) == [("cli", 2)]
