@@ -16,6 +16,10 @@ def model_folder(path_or_name: str | Path) -> str:
     """
     path = Path(path_or_name)
     if not path.exists():
+        # "owner/name" may be a name on the Hub; what begins like a path, or lies in a folder that is there, is none.
+        parts = path.parts
+        if path.is_absolute() or len(parts) > 2 or parts[0] in ("..", "~") or (len(parts) == 2 and path.parent.is_dir()):
+            raise CheckpointError(f"there is no run and no model at {path_or_name}")
         return str(path_or_name)
     if (path / "model" / "config.json").exists():
         return str(path / "model")

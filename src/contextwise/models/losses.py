@@ -146,15 +146,15 @@ def token_losses(
     inputs = {"position_ids": position_ids, "attention_mask": attention_mask}
     inputs = {name: value for name, value in inputs.items() if value is not None}
     flat = targets.reshape(-1)
+    counted = flat.ne(IGNORED).nonzero()[:, 0]  # the head is applied to these positions only
     if _has_plain_head(model):
         hidden = final_hidden_states(model, input_ids=input_ids, **inputs).flatten(0, 1)
         head = model.get_output_embeddings()
     else:
         hidden = model(input_ids=input_ids, use_cache=False, **inputs).logits.flatten(0, 1)
         head = nn.Identity()
-    vocabulary = model.config.get_text_config().vocab_size
-    pieces = [
-        nn.functional.cross_entropy(head(h).float(), y, ignore_index=IGNORED, reduction="none")
-        for h, y in zip(*(x.split(_rows_at_once(vocabulary, flat.device)) for x in (hidden, flat)), strict=True)
-    ]
-    return torch.cat(pieces).view_as(targets)
+    rows = _rows_at_once(model.config.get_text_config().vocab_size, flat.device)
+    found = torch.zeros(flat.shape, dtype=torch.float32, device=flat.device)
+    for piece in counted.split(rows):
+        found[piece] = nn.functional.cross_entropy(head(hidden[piece]).float(), flat[piece], reduction="none")
+    return found.view_as(targets)

@@ -1,0 +1,71 @@
+"""``contextwise compare``: which run is better on the same documents, by how much, and at what cost."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from contextwise.base.errors import ConfigError
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(help="Runs, evaluation folders, or models evaluated from here.", show_default=False),
+    ],
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="Evaluate on this corpus the runs that lack it, then compare.", show_default=False),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Which documents of --corpus.")] = "validation",
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="Which evaluation (CORPUS-SPLIT), where the runs have several.", show_default=False
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the model to compare the others to; not given: the first.", show_default=False
+        ),
+    ] = None,
+    all_pairs: Annotated[bool, typer.Option("--all-pairs", help="Compare every pair of models.")] = False,
+    unit: Annotated[str, typer.Option(help="Of differences: token (nats) or byte (bits).")] = "token",
+    out: Annotated[
+        Path | None, typer.Option(help="Write the comparison to this JSON file.", show_default=False)
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with the table and the curves.", show_default=False)
+    ] = None,
+) -> None:
+    """Compare runs on the same documents.
+
+    Runs of one recipe with different seeds count as one model. Differences are
+    paired by document, and by seed where the seeds are the same; their 95%
+    intervals say whether a difference is more than chance.
+    """
+    from rich.console import Console
+
+    from contextwise.data import Corpus
+    from contextwise.evaluation import compare as compare_evaluations
+    from contextwise.evaluation import evaluate_missing
+    from contextwise.evaluation.tables import comparison_tables
+    from contextwise.training.signals import StopRequest
+
+    if corpus is not None and label is not None:
+        raise ConfigError("--label and --corpus both choose the evaluation; give one of them")
+    if corpus is not None:
+        with StopRequest().listening() as stop:
+            label = evaluate_missing(runs, Corpus.open(corpus, split=split), should_stop=lambda: bool(stop))
+    comparison = compare_evaluations(runs, label=label, reference=reference, all_pairs=all_pairs, unit=unit)
+    printed = Console(highlight=False)
+    printed.print(comparison_tables(comparison))
+    if out is not None:
+        comparison.write(out)
+        printed.print(f"written to {out}", markup=False, soft_wrap=True)
+    if html is not None:
+        from contextwise.reports import write_comparison_page
+
+        write_comparison_page(comparison, html)
+        printed.print(f"page: {html}", markup=False, soft_wrap=True)

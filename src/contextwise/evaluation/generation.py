@@ -1,0 +1,264 @@
+"""Text from a model, and the time that a token of it takes, both by transformers' own ``generate()``."""
+
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation.streamers import BaseStreamer
+
+from contextwise.base.environment import describe_environment
+from contextwise.base.errors import ConfigError
+from contextwise.base.files import read_json, write_json
+from contextwise.base.progress import progress_bar
+from contextwise.base.runs import RunFolder
+from contextwise.evaluation.evaluator import positions
+from contextwise.models import load_model, load_tokenizer
+
+WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen.
+
+    Attributes:
+        temperature: divides the logits; below 1 favours likely tokens.
+        top_k: draw from the k likeliest tokens only.
+        top_p: draw from the likeliest tokens that together have this probability only.
+        seed: of the draws; the same seed gives the same text on the same machine.
+        greedy: always take the likeliest token; the settings above then count for nothing.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+
+    temperature: float = 0.8
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+    greedy: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise ConfigError(
+                f"the temperature is {self.temperature}, but must be a positive number; "
+                "for the likeliest token use --greedy"
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError(f"top-k is {self.top_k}, but must be at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ConfigError(f"top-p is {self.top_p}, but must lie between 0 and 1")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"the seed is {self.seed}, but must be a whole number from 0 on")
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of ``generate()``; a model's own settings of sampling are overruled."""
+        if self.greedy:
+            return {"do_sample": False, "num_beams": 1}
+        return {
+            "do_sample": True,
+            "num_beams": 1,
+            "temperature": self.temperature,
+            "top_k": self.top_k or 0,
+            "top_p": self.top_p or 1.0,
+        }
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> torch.Tensor:
+    """Token ids (1, T) of a prompt; of an empty one the end-of-text token, behind which documents begin.
+
+    Raises:
+        ConfigError: the prompt is empty and the tokenizer has no end-of-text token.
+    """
+    ids = tokenizer(prompt).input_ids if prompt else []
+    if not ids:
+        start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+        if start is None:
+            raise ConfigError(
+                "the prompt is empty, and the model has no end-of-text token to start from; give some text"
+            )
+        ids = [start]
+    return torch.tensor([ids])
+
+
+def allowed_new_tokens(model: PreTrainedModel, prompt_tokens: int, wanted: int) -> int:
+    """How many of the ``wanted`` tokens the model has positions for, behind a prompt.
+
+    Raises:
+        ConfigError: ``wanted`` is not positive, or the prompt leaves no position.
+    """
+    if wanted < 1:
+        raise ConfigError(f"{wanted} tokens were asked for; ask for at least 1")
+    limit = positions(model)
+    if limit is None:
+        return wanted
+    if prompt_tokens >= limit:
+        raise ConfigError(
+            f"the prompt has {prompt_tokens} tokens, but the model has only {limit} positions for prompt and "
+            "text; shorten it"
+        )
+    return min(wanted, limit - prompt_tokens)
+
+
+@torch.no_grad()
+def sample_text(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: str = "",
+    *,
+    max_new_tokens: int = 100,
+    sampling: Sampling | None = None,
+    samples: int = 1,
+    streamer: BaseStreamer | None = None,
+) -> list[str]:
+    """Continue a prompt to the end-of-text token, to ``max_new_tokens``, or to the last position.
+
+    Args:
+        prompt: text; may be empty (see :func:`encode_prompt`).
+        samples: how many texts; the first is the same whatever this is.
+        streamer: gets the tokens of each text as they come, the prompt's first.
+
+    Returns:
+        The continuations, without the prompt and without special tokens.
+
+    Raises:
+        ConfigError: a setting is out of range, or the prompt is too long.
+    """
+    sampling = sampling or Sampling()
+    ids = encode_prompt(tokenizer, prompt).to(model.device)
+    count = allowed_new_tokens(model, ids.shape[1], max_new_tokens)
+    torch.manual_seed(sampling.seed)
+    texts = []
+    for _ in range(samples):
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=count,
+            pad_token_id=tokenizer.pad_token_id
+            if tokenizer.pad_token_id is not None
+            else tokenizer.eos_token_id,
+            streamer=streamer,
+            **sampling.arguments(),
+        )
+        texts.append(tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True))
+    return texts
+
+
+def measure_generation(
+    models: dict[str, PreTrainedModel], prompt_tokens: int = 32, new_tokens: int = 128, repeats: int = 3
+) -> dict[str, dict[str, Any]]:
+    """Time the cached, greedy generation of one text with each model, in alternation.
+
+    The time does not depend on what the tokens are: the prompt is random ids, and end-of-text ends nothing.
+    Models with few positions get a shorter prompt and text.
+
+    Args:
+        models: name -> model in evaluation mode.
+        prompt_tokens: T of the prompt; its pass is part of the time.
+        new_tokens: tokens generated behind it.
+        repeats: measurements of each model; a short one more, before, is not counted.
+
+    Returns:
+        name -> ``ms_per_token`` (median of the repeats, milliseconds), ``repeats``, ``prompt_tokens``,
+        ``new_tokens``, ``batch``.
+    """
+    limits = [limit for limit in map(positions, models.values()) if limit is not None]
+    room = min([prompt_tokens + new_tokens, *limits])
+    new = min(new_tokens, max(1, room - min(prompt_tokens, room // 2)))
+    prompt = room - new
+    times: dict[str, list[float]] = {name: [] for name in models}
+    with progress_bar("time generation", repeats * len(models)) as advance:
+        for model in models.values():
+            _generation_seconds(model, prompt, min(new, WARM_UP_TOKENS))
+        for _ in range(repeats):
+            for name, model in models.items():
+                times[name].append(1000 * _generation_seconds(model, prompt, new) / new)
+                advance(note=name)
+    return {
+        name: {
+            "ms_per_token": statistics.median(values),
+            "repeats": values,
+            "prompt_tokens": prompt,
+            "new_tokens": new,
+            "batch": 1,
+        }
+        for name, values in times.items()
+    }
+
+
+@torch.no_grad()
+def _generation_seconds(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -> float:
+    vocabulary = model.config.get_text_config().vocab_size
+    ids = torch.randint(vocabulary, (1, prompt_tokens), generator=torch.Generator().manual_seed(0)).to(
+        model.device
+    )
+    _wait(model.device)
+    started = time.perf_counter()
+    model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        num_beams=1,
+        min_new_tokens=new_tokens,
+        max_new_tokens=new_tokens,
+        pad_token_id=0,
+    )
+    _wait(model.device)
+    return time.perf_counter() - started
+
+
+def _wait(device: torch.device) -> None:
+    """Until an accelerator, which runs behind the program, has done what it was given."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def time_runs(
+    runs: list[RunFolder], prompt_tokens: int = 32, new_tokens: int = 128, repeats: int = 3
+) -> None:
+    """Time the generation of several runs against each other; writes ``evaluation/generation.json`` in each.
+
+    Runs that were all measured together before, with these settings, are not measured again.
+
+    Raises:
+        CheckpointError: a run has no model yet.
+    """
+    files = [run.evaluation / "generation.json" for run in runs]
+    together = sorted(run.path.resolve().name for run in runs)
+    wanted = {"together": together, "asked": [prompt_tokens, new_tokens, repeats]}
+    if all(
+        file.exists() and wanted.items() <= read_json(file, "the timing of generation").items()
+        for file in files
+    ):
+        return
+    models = {str(run.path): load_model(run.path) for run in runs}
+    times = measure_generation(models, prompt_tokens, new_tokens, repeats)
+    environment = describe_environment()
+    for run, file in zip(runs, files, strict=True):
+        measured = {**times[str(run.path)], **wanted, "environment": environment}
+        write_json(file, measured, "the timing of generation")
+
+
+def sample_runs(runs: list[RunFolder], prompt: str, max_new_tokens: int, sampling: Sampling) -> None:
+    """Continue one prompt with each run's model; writes ``evaluation/samples.json`` in each.
+
+    The file is a list of ``{"prompt", "text", "sampling"}``. A text that is there for this prompt and these
+    settings is kept.
+
+    Raises:
+        CheckpointError: a run has no model yet.
+    """
+    settings = {"max_new_tokens": max_new_tokens, **asdict(sampling)}
+    for run in runs:
+        file = run.evaluation / "samples.json"
+        kept = read_json(file, "the generated texts") if file.exists() else []
+        if any(sample["prompt"] == prompt and sample["sampling"] == settings for sample in kept):
+            continue
+        model, tokenizer = load_model(run.path), load_tokenizer(run.path)
+        [text] = sample_text(model, tokenizer, prompt, max_new_tokens=max_new_tokens, sampling=sampling)
+        write_json(
+            file, [*kept, {"prompt": prompt, "text": text, "sampling": settings}], "the generated texts"
+        )

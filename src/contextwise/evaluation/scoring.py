@@ -1,0 +1,258 @@
+"""One pass over a corpus: the loss of every token, with the number of tokens that its prediction could see.
+
+1. Each document becomes one sequence: end-of-text, then its tokens. Position j of the sequence predicts token
+   j of the document, so that the first token is scored too. A corpus without an end-of-text token starts with
+   its first token, which is then not scored.
+2. The sequence is cut into windows of ``context`` positions that start every ``stride`` positions. The first
+   window scores all its targets, each later one its last ``stride`` targets only (fewer at the document's
+   end). So each target is scored once, and sees at least ``context - stride`` tokens, or all that precede it
+   in its document.
+3. Windows of like length from many documents are padded on the right into one batch. The models are causal,
+   so what follows a position cannot change it, and no attention mask is needed.
+
+Legend of shapes: B windows in a batch, T positions of the longest of them, N targets in the corpus.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+from transformers import PreTrainedModel
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.models import token_losses
+
+DEFAULT_BATCH_TOKENS = 16384
+IGNORED = -100
+
+
+class Documents(Protocol):
+    """What the scoring pass needs of a corpus; :class:`contextwise.data.Corpus` has it."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(documents,) tokens of each document, without end-of-text."""
+
+    @property
+    def end_of_text(self) -> int | None:
+        """Id of the token that stands before a document, if there is one."""
+
+    def document(self, index: int, /) -> np.ndarray:
+        """Token ids of one document."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The windows of a scoring pass; all arrays are (windows,) int64.
+
+    ``start`` is the position in the document's sequence at which the window starts, ``length`` its positions,
+    and ``skip`` the number of its first targets that an earlier window scores.
+    """
+
+    document: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+    skip: np.ndarray
+
+
+def plan_windows(targets: np.ndarray, context: int, stride: int) -> Plan:
+    """Cut documents with ``targets`` (documents,) targets each into windows, in the order of the documents.
+
+    Raises:
+        ConfigError: ``context`` is not positive, or ``stride`` is not between 1 and ``context``.
+    """
+    if context < 1:
+        raise ConfigError(f"the context is {context} tokens; it must be at least 1")
+    if not 1 <= stride <= context:
+        raise ConfigError(f"the stride is {stride} tokens; it must be between 1 and the context, {context}")
+    targets = np.asarray(targets, dtype=np.int64)
+    beyond_first = np.maximum(targets - context, 0)
+    windows = (targets > 0) + -(-beyond_first // stride)
+    document = np.repeat(np.arange(len(targets)), windows)
+    index = np.arange(len(document)) - np.repeat(np.cumsum(windows) - windows, windows)
+    start = index * stride
+    length = np.minimum(context, targets[document] - start)
+    skip = np.where(index > 0, context - stride, 0)
+    return Plan(document, start, length, skip)
+
+
+def batches(plan: Plan, batch_tokens: int) -> Iterator[np.ndarray]:
+    """Indices of the windows of each batch, longest first: at most ``batch_tokens`` positions, padded.
+
+    Longest first, so that a batch too large for the memory fails in the first seconds. A window longer than
+    ``batch_tokens`` is a batch of its own.
+    """
+    order = np.argsort(-plan.length, kind="stable")
+    first = 0
+    while first < len(order):
+        rows = max(1, batch_tokens // int(plan.length[order[first]]))
+        yield order[first : first + rows]
+        first += rows
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The loss of every target of a corpus, document after document.
+
+    Attributes:
+        targets: (documents,) targets scored in each document.
+        nats: (N,) float32, loss of each target.
+        visible: (N,) int32, tokens of the document that the prediction could see; end-of-text is not counted.
+        first_position: index in its document of the first target: 0, or 1 where there is no end-of-text.
+    """
+
+    targets: np.ndarray
+    nats: np.ndarray
+    visible: np.ndarray
+    first_position: int
+
+    def document_sums(self) -> np.ndarray:
+        """(documents,) float64: nats of each document."""
+        documents = np.repeat(np.arange(len(self.targets)), self.targets)
+        return np.bincount(documents, weights=self.nats, minlength=len(self.targets))
+
+    def table(self) -> pa.Table:
+        """One row a target: ``document``, ``position`` (from 0), ``visible``, ``nats``."""
+        starts = np.repeat(np.cumsum(self.targets) - self.targets, self.targets)
+        position = np.arange(len(self.nats)) - starts + self.first_position
+        return pa.table(
+            {
+                "document": pa.array(np.repeat(np.arange(len(self.targets), dtype=np.int32), self.targets)),
+                "position": pa.array(position.astype(np.int32)),
+                "visible": pa.array(self.visible),
+                "nats": pa.array(self.nats),
+            }
+        )
+
+
+def score_documents(
+    model: PreTrainedModel,
+    corpus: Documents,
+    context: int,
+    stride: int,
+    *,
+    limit_documents: int | None = None,
+    batch_tokens: int = DEFAULT_BATCH_TOKENS,
+    on_progress: Callable[[int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Scores:
+    """Score every token of the corpus (of its first ``limit_documents`` documents, if given).
+
+    The scores do not depend on ``batch_tokens``, up to the rounding of the model's arithmetic.
+
+    Args:
+        model: a causal language model that :func:`contextwise.models.token_losses` knows; scored on the
+            device where it is, in evaluation mode.
+        context: positions of a window, end-of-text included.
+        stride: how far a window starts from the one before it, 1 to ``context``.
+        batch_tokens: positions of a batch, padding included.
+        on_progress: called with the number of targets scored, after each batch.
+        should_stop: asked before each batch.
+
+    Raises:
+        ConfigError: ``context``, ``stride``, ``limit_documents`` or ``batch_tokens`` are out of range.
+        DataError: there is nothing to score, or a token id is beyond the model's vocabulary.
+        CheckpointError: the model gives a loss that is not finite.
+        Interrupted: ``should_stop`` said so.
+    """
+    for name, value in (("--batch-tokens", batch_tokens), ("--limit-documents", limit_documents)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} is {value}; it must be at least 1")
+    lengths = np.asarray(corpus.lengths[:limit_documents], dtype=np.int64)
+    first_position = 0 if corpus.end_of_text is not None else 1
+    targets = np.maximum(lengths - first_position, 0)
+    plan = plan_windows(targets, context, stride)
+    if not len(plan.document):
+        raise DataError(
+            "there is no token to score: the documents are empty, or hold one token and no end-of-text"
+        )
+    ends = np.cumsum(targets)
+    scores = Scores(targets, np.zeros(ends[-1], np.float32), np.zeros(ends[-1], np.int32), first_position)
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            for rows in batches(plan, batch_tokens):
+                if should_stop is not None and should_stop():
+                    raise Interrupted("scoring was stopped; nothing was written, run the same command again")
+                done = _score_batch(model, corpus, plan, rows, ends - targets, scores)
+                if on_progress is not None:
+                    on_progress(done)
+    finally:
+        model.train(was_training)
+    return scores
+
+
+def _score_batch(
+    model: PreTrainedModel,
+    corpus: Documents,
+    plan: Plan,
+    rows: np.ndarray,
+    offsets: np.ndarray,
+    scores: Scores,
+) -> int:
+    """Score the windows ``rows``, write the results into ``scores``; returns the number of targets scored."""
+    input_ids_BT, targets_BT = _padded(corpus, plan, rows)
+    _check_ids(model, input_ids_BT, targets_BT, plan.document[rows])
+    device = next(model.parameters()).device
+    losses_BT = token_losses(
+        model, torch.from_numpy(input_ids_BT).to(device), torch.from_numpy(targets_BT).to(device)
+    )
+    nats_BT = losses_BT.float().cpu().numpy()
+    for row, window in enumerate(rows):
+        skip, length, start = int(plan.skip[window]), int(plan.length[window]), int(plan.start[window])
+        nats = nats_BT[row, skip:length]
+        document = int(plan.document[window])
+        if not np.isfinite(nats).all():
+            place = start + skip + int(np.argmin(np.isfinite(nats))) + scores.first_position
+            raise CheckpointError(
+                f"the model's loss is not finite at token {place} of document {document}: its weights are "
+                "damaged, or its number format is too narrow (try --dtype float32)"
+            )
+        place = int(offsets[document]) + start
+        scores.nats[place + skip : place + length] = nats
+        end_of_text_seen = int(start == 0 and scores.first_position == 0)
+        scores.visible[place + skip : place + length] = np.arange(skip + 1, length + 1) - end_of_text_seen
+    return int((plan.length[rows] - plan.skip[rows]).sum())
+
+
+def _padded(corpus: Documents, plan: Plan, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets (B, T) int64 of the windows ``rows``; only targets that are to be scored are set."""
+    shape = (len(rows), int(plan.length[rows].max()))
+    input_ids_BT = np.zeros(shape, dtype=np.int64)
+    targets_BT = np.full(shape, IGNORED, dtype=np.int64)
+    for row, window in enumerate(rows):
+        start, length, skip = int(plan.start[window]), int(plan.length[window]), int(plan.skip[window])
+        tokens = corpus.document(int(plan.document[window]))
+        if corpus.end_of_text is None:
+            input_ids_BT[row, :length] = tokens[start : start + length]
+            targets_BT[row, skip:length] = tokens[start + skip + 1 : start + length + 1]
+            continue
+        if start == 0:
+            input_ids_BT[row, 0] = corpus.end_of_text
+            input_ids_BT[row, 1:length] = tokens[: length - 1]
+        else:
+            input_ids_BT[row, :length] = tokens[start - 1 : start + length - 1]
+        targets_BT[row, skip:length] = tokens[start + skip : start + length]
+    return input_ids_BT, targets_BT
+
+
+def _check_ids(
+    model: PreTrainedModel, input_ids_BT: np.ndarray, targets_BT: np.ndarray, documents: np.ndarray
+) -> None:
+    vocabulary = vocabulary_size(model)
+    highest_B = np.maximum(input_ids_BT.max(axis=1), targets_BT.max(axis=1))
+    worst = int(highest_B.argmax())
+    if highest_B[worst] >= vocabulary:
+        raise DataError(
+            f"document {int(documents[worst])} holds token id {int(highest_B[worst])}, but the model's "
+            f"vocabulary has {vocabulary} tokens; use the corpus that was prepared with the model's tokenizer"
+        )
+
+
+def vocabulary_size(model: PreTrainedModel) -> int:
+    """Rows of the model's input embedding."""
+    return int(model.get_input_embeddings().weight.shape[0])

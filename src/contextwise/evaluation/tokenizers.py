@@ -1,0 +1,66 @@
+"""Whether two tokenizers give the same token ids for the same text."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError
+from tokenizers import Tokenizer
+
+from contextwise.base.errors import DataError
+from contextwise.models import model_folder
+
+FILE = "tokenizer.json"
+
+
+def tokenizer_hash(file: Path) -> str:
+    """SHA-256 of what decides the token ids of a text: vocabulary, merges, normalizer and pre-tokenizer.
+
+    The bytes of ``tokenizer.json`` do not serve: the same tokenizer, loaded and saved again, has other bytes.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    try:
+        settings = json.loads(Tokenizer.from_file(str(file)).to_str())
+    except Exception as error:
+        raise DataError(
+            f"the tokenizer {file} cannot be read: {' '.join(str(error).split())[:200]}"
+        ) from None
+    kept = {"model": settings["model"], **{key: settings[key] for key in ("normalizer", "pre_tokenizer")}}
+    return hashlib.sha256(json.dumps(_essential(kept), sort_keys=True).encode()).hexdigest()
+
+
+def _essential(value: Any) -> Any:
+    """Without empty settings (writers differ in whether they spell those out) and those of offsets."""
+    if isinstance(value, dict):
+        return {
+            key: _essential(part)
+            for key, part in value.items()
+            if part is not None and part != "" and part is not False and key != "trim_offsets"
+        }
+    return [_essential(part) for part in value] if isinstance(value, list) else value
+
+
+def corpus_tokenizer_hash(corpus_path: Path) -> str | None:
+    """Hash of the tokenizer that lies with a corpus; None where there is none (Zarr, ``.bin``)."""
+    file = corpus_path / "tokenizer" / FILE
+    return tokenizer_hash(file) if file.is_file() else None
+
+
+def model_tokenizer_hash(source: str) -> str | None:
+    """Hash of the tokenizer that lies with a model (run, folder or Hub name); None where there is none."""
+    folder = Path(model_folder(source))
+    if folder.is_dir():
+        file = folder / FILE
+        return tokenizer_hash(file) if file.is_file() else None
+    cached = try_to_load_from_cache(source, FILE)
+    if isinstance(cached, str):
+        return tokenizer_hash(Path(cached))
+    try:
+        return tokenizer_hash(Path(hf_hub_download(source, FILE)))
+    except (HfHubHTTPError, OSError):
+        # No such file, or a model from the cache and no network: then the ids alone are checked.
+        return None

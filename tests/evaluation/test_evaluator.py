@@ -1,0 +1,206 @@
+"""Whole evaluations: a prepared corpus and a saved model in, an evaluation folder out."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.evaluation import Evaluation, evaluate_model
+from contextwise.evaluation.tokenizers import corpus_tokenizer_hash
+
+WORDS = ["the", "model", "predicts", "its", "context", "before", "next", "token", "text", "of"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Some dozens of short texts, as bytes."""
+    folder = tmp_path_factory.mktemp("corpus")
+    generator = np.random.default_rng(0)
+    texts = [" ".join(generator.choice(WORDS, generator.integers(1, 30))) for _ in range(40)]
+    (folder / "texts.jsonl").write_text(
+        "".join(json.dumps({"text": f"{i} {text} é"}) + "\n" for i, text in enumerate(texts))
+    )
+    prepare_corpus(folder / "texts.jsonl", "bytes", folder / "texts", validation=0.4)
+    return Corpus.open(folder / "texts", split="validation")
+
+
+@pytest.fixture
+def model(tmp_path, corpus, model_of):
+    """A saved model with the corpus's tokenizer."""
+    folder = tmp_path / "small"
+    model_of("gpt2", vocab_size=corpus.vocab_size, n_positions=64).save_pretrained(folder)
+    for file in (corpus.path / "tokenizer").iterdir():
+        shutil.copy(file, folder)
+    return folder
+
+
+def test_an_evaluation_holds_what_an_independent_computation_gives(corpus, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    evaluation = evaluate_model(model, corpus, context=64, stride=64)
+    assert evaluation.path.parts == ("evaluation", "small", "texts-validation")
+    summary = json.loads((evaluation.path / "summary.json").read_text())
+    assert summary == Evaluation.open(evaluation.path).summary
+    texts = [corpus.tokenizer().decode(corpus.document(i)) for i in range(len(corpus))]
+    assert summary["bytes"] == sum(len(text.encode()) for text in texts) == corpus.bytes.sum()
+    assert summary["words"] == sum(len(text.split()) for text in texts)
+    assert summary["tokens"] == corpus.tokens and summary["documents"] == len(corpus)
+    tokens, documents = evaluation.tokens(), evaluation.documents
+    assert tokens.num_rows == corpus.tokens
+    total = sum(tokens["nats"].to_pylist())
+    assert sum(documents["nats"].to_pylist()) == pytest.approx(total)
+    assert summary["loss"]["value"] == pytest.approx(total / corpus.tokens)
+    assert summary["bits_per_byte"]["value"] == pytest.approx(total / math.log(2) / summary["bytes"])
+    assert summary["loss"]["low"] < summary["loss"]["value"] < summary["loss"]["high"]
+    assert summary["first_token_scored"] and summary["dtype"] == "float32"
+    assert documents["document_hash"].to_pylist() == corpus.column("document_hash")
+
+
+def test_a_run_is_scored_at_its_training_context_and_keeps_its_evaluation(corpus, model, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copytree(model, run / "model")
+    (run / "recipe.yaml").write_text(yaml.safe_dump({"name": "x", "seed": 1, "data": {"context": 24}}))
+    evaluation = evaluate_model(run, corpus)
+    assert evaluation.path == run / "evaluation" / "texts-validation"
+    assert (evaluation.summary["context"], evaluation.summary["stride"]) == (24, 12)
+    visible = evaluation.tokens()["visible"].to_numpy()
+    assert visible.max() == 24 and visible.min() == 0
+    again = evaluate_model(run, corpus, limit_documents=3, context=1)
+    assert again.path == evaluation.path and Evaluation.open(again.path).summary["documents"] == 3
+    assert again.summary["stride"] == 1 and set(again.tokens()["visible"].to_pylist()) == {0, 1}
+    assert [place.name for place in evaluation.path.parent.iterdir()] == ["texts-validation"]
+
+
+def test_a_model_without_a_recipe_is_scored_at_its_positions_up_to_1024(corpus, tmp_path, model_of):
+    for positions, expected in ((32, 32), (2048, 1024)):
+        model_of("gpt2", vocab_size=corpus.vocab_size, n_positions=positions).save_pretrained(tmp_path / "m")
+        evaluation = evaluate_model(tmp_path / "m", corpus, limit_documents=2, out=tmp_path / f"e{positions}")
+        assert evaluation.summary["context"] == expected
+
+
+def test_contextlm_and_a_wider_vocabulary_work(corpus, tmp_path, model_of):
+    model_of("contextlm", vocab_size=corpus.vocab_size + 7).save_pretrained(tmp_path / "m")
+    summary = evaluate_model(tmp_path / "m", corpus, limit_documents=2, out=tmp_path / "e").summary
+    assert summary["context"] == 12 and summary["loss"]["value"] > 0
+
+
+def test_bfloat16_is_taken_when_asked_for(corpus, model, tmp_path):
+    exact = evaluate_model(model, corpus, out=tmp_path / "a").summary
+    rounded = evaluate_model(model, corpus, out=tmp_path / "b", dtype="bfloat16").summary
+    assert rounded["dtype"] == "bfloat16"
+    assert rounded["loss"]["value"] == pytest.approx(exact["loss"]["value"], rel=0.02)
+    assert rounded["loss"]["value"] != exact["loss"]["value"]
+
+
+def test_a_bin_file_has_no_words_bytes_or_end_of_text(model, tmp_path):
+    np.random.default_rng(0).integers(0, 256, 100).astype(np.uint16).tofile(tmp_path / "text.bin")
+    evaluation = evaluate_model(model, Corpus.open(tmp_path / "text.bin"), out=tmp_path / "e")
+    assert evaluation.summary["tokens"] == 99 and not evaluation.summary["first_token_scored"]
+    assert evaluation.summary["bits_per_byte"] is None and evaluation.summary["bytes"] is None
+    assert evaluation.summary["loss"]["low"] is None
+    assert pq.read_table(evaluation.path / "documents.parquet")["bytes"].null_count == 1
+
+
+class TestRefusals:
+    """Each in one sentence, before anything is written."""
+
+    def test_another_tokenizer(self, corpus, model, tmp_path):
+        other = prepare_corpus(
+            corpus.path.parent / "texts.jsonl", "train:300", tmp_path / "bpe", validation=0.4
+        )
+        with pytest.raises(DataError, match=f"tokenizer that is not the one of {model}; prepare a corpus"):
+            evaluate_model(model, Corpus.open(other.path, "validation"), out=tmp_path / "e")
+        assert not (tmp_path / "e").exists()
+
+    def test_a_vocabulary_that_is_too_small(self, corpus, tmp_path, model_of):
+        model_of("gpt2", vocab_size=100).save_pretrained(tmp_path / "m")
+        with pytest.raises(
+            DataError, match=f"vocabulary of {corpus.vocab_size} tokens, but .* knows only 100"
+        ):
+            evaluate_model(tmp_path / "m", corpus, out=tmp_path / "e")
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"context": 65}, "--context is 65, but .* has only 64 positions; give at most 64"),
+            ({"stride": 65}, "stride is 65 tokens; it must be between 1 and the context, 64"),
+            ({"dtype": "int8"}, "--dtype is 'int8'; it must be one of auto, float32"),
+            ({"device": "warp"}, "--device is 'warp', which this machine does not have"),
+            ({"limit_documents": 0}, "--limit-documents is 0"),
+        ],
+    )
+    def test_options(self, corpus, model, tmp_path, options, message):
+        with pytest.raises(ConfigError, match=message):
+            evaluate_model(model, corpus, out=tmp_path / "e", **options)
+        assert not (tmp_path / "e").exists()
+
+    def test_no_model(self, corpus, tmp_path):
+        with pytest.raises(CheckpointError, match="holds no model"):
+            evaluate_model(tmp_path, corpus, out=tmp_path / "e")
+
+    def test_a_place_that_holds_something_else(self, corpus, model, tmp_path, model_of):
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+        with pytest.raises(ConfigError, match="not an evaluation; give another place with --out"):
+            evaluate_model(model, corpus, out=tmp_path / "mine")
+        evaluate_model(model, corpus, limit_documents=2, out=tmp_path / "e")
+        model_of("gpt2", vocab_size=corpus.vocab_size).save_pretrained(tmp_path / "m")
+        with pytest.raises(ConfigError, match=r"holds an evaluation of another model, .*small"):
+            evaluate_model(tmp_path / "m", corpus, out=tmp_path / "e")
+        with pytest.raises(ConfigError, match=r"holds an evaluation of other data, .*texts"):
+            evaluate_model(model, Corpus.open(corpus.path, "train"), out=tmp_path / "e")
+
+    def test_a_corpus_whose_bytes_changed(self, corpus, model, tmp_path):
+        copy = shutil.copytree(corpus.path, tmp_path / "copy")
+        file = next((copy / "validation").glob("*.arrow"))
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=file.name):
+            evaluate_model(model, Corpus.open(copy, "validation"), out=tmp_path / "e")
+
+    def test_a_stopped_evaluation_leaves_the_one_before(self, corpus, model, tmp_path):
+        evaluate_model(model, corpus, limit_documents=2, out=tmp_path / "e")
+        with pytest.raises(Interrupted):
+            evaluate_model(model, corpus, out=tmp_path / "e", should_stop=lambda: True)
+        assert Evaluation.open(tmp_path / "e").summary["documents"] == 2
+
+    @pytest.mark.parametrize(
+        "step", ["contextwise.evaluation.results.pq.write_table", "contextwise.base.files.sync_tree"]
+    )
+    def test_a_full_disk_leaves_the_one_before(self, corpus, model, tmp_path, monkeypatch, step):
+        evaluate_model(model, corpus, limit_documents=2, out=tmp_path / "e")
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(step, full)
+        with pytest.raises(DataError, match="no space left while writing the evaluation"):
+            evaluate_model(model, corpus, out=tmp_path / "e")
+        assert Evaluation.open(tmp_path / "e").summary["documents"] == 2
+        assert [place.name for place in tmp_path.iterdir() if "partial" in place.name] == []
+
+
+def test_a_tokenizer_saved_again_is_the_same_tokenizer(corpus, tmp_path):
+    corpus.tokenizer().save_pretrained(tmp_path / "tokenizer")
+    written = (tmp_path / "tokenizer" / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text(json.dumps(json.loads(written)))  # other bytes
+    assert corpus_tokenizer_hash(tmp_path) == corpus_tokenizer_hash(corpus.path) is not None
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{")
+    with pytest.raises(DataError, match=r"tokenizer\.json cannot be read"):
+        corpus_tokenizer_hash(tmp_path)
+
+
+def test_weights_that_are_not_numbers_are_named(corpus, tmp_path, model_of):
+    broken = model_of("gpt2", vocab_size=corpus.vocab_size)
+    torch.nn.init.constant_(broken.transformer.wpe.weight, float("nan"))
+    broken.save_pretrained(tmp_path / "m")
+    with pytest.raises(CheckpointError, match="loss is not finite"):
+        evaluate_model(tmp_path / "m", corpus, out=tmp_path / "e")

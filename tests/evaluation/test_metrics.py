@@ -1,0 +1,88 @@
+"""Measures by hand, and intervals that cover."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextwise.evaluation.metrics import Estimate, exponential, measures, ratios
+
+
+def test_measures_by_hand():
+    # Two documents: 4 tokens at 1.0 nats and 2 tokens at 2.5 nats; 3 words and 12 bytes in all.
+    found = measures(np.array([4.0, 5.0]), np.array([4, 2]), np.array([2, 1]), np.array([8, 4]))
+    values = {name: measure["value"] for name, measure in found.items()}
+    assert values["loss"] == pytest.approx(9 / 6)
+    assert values["perplexity"] == pytest.approx(math.exp(1.5))
+    assert values["word_perplexity"] == pytest.approx(math.exp(3.0))
+    assert values["byte_perplexity"] == pytest.approx(math.exp(0.75))
+    assert values["bits_per_byte"] == pytest.approx(0.75 / math.log(2))
+    # Resamples hold document 1 twice, 2 twice, or each once: 1.0, 2.5 and 1.5 nats a token.
+    assert (found["loss"]["low"], found["loss"]["high"]) == (1.0, 2.5)
+    assert found["perplexity"]["high"] == pytest.approx(math.exp(2.5))
+
+
+def test_a_uniform_model_has_the_perplexity_of_its_vocabulary():
+    tokens = np.array([10, 700, 3])
+    found = measures(tokens * math.log(256), tokens, None, tokens)
+    assert found["perplexity"]["value"] == pytest.approx(256)
+    assert found["bits_per_byte"]["value"] == pytest.approx(8)
+    assert found["bits_per_byte"]["low"] == pytest.approx(found["bits_per_byte"]["high"])
+
+
+def test_unknown_words_and_bytes_are_null_not_numbers():
+    found = measures(np.array([4.0, 5.0]), np.array([4, 2]), None, np.array([0, 0]))
+    assert (
+        found["word_perplexity"] is None
+        and found["byte_perplexity"] is None
+        and found["bits_per_byte"] is None
+    )
+
+
+def test_one_document_has_no_interval():
+    assert measures(np.array([4.0]), np.array([4]), None, None)["loss"] == {
+        "value": 1.0,
+        "low": None,
+        "high": None,
+    }
+
+
+def test_a_perplexity_beyond_all_floats_is_null():
+    assert exponential(1000.0) == math.inf
+    assert Estimate(1000.0, 1.0, 2000.0).map(exponential).to_dict() == {
+        "value": None,
+        "low": pytest.approx(math.e),
+        "high": None,
+    }
+
+
+def test_intervals_cover_the_true_ratio():
+    generator, covered, trials = np.random.default_rng(1), 0, 300
+    for _ in range(trials):
+        tokens = generator.integers(20, 2000, 120)
+        nats = tokens * (3 + generator.normal(0, 0.4, 120))
+        found = ratios(nats, {"tokens": tokens})["tokens"]
+        covered += found.low <= 3 <= found.high
+    assert covered / trials >= 0.91
+
+
+def test_intervals_take_documents_as_the_unit_and_weight_them_by_length():
+    # 100 documents whose losses differ: an interval over tokens would be ten times as narrow.
+    generator = np.random.default_rng(2)
+    tokens = np.full(100, 100)
+    nats = tokens * (3 + generator.normal(0, 0.5, 100))
+    found = ratios(nats, {"tokens": tokens})["tokens"]
+    expected = 1.96 * (nats / 100).std(ddof=1) / 10
+    assert (found.high - found.low) / 2 == pytest.approx(expected, rel=0.1)
+
+
+@given(st.integers(2, 30), st.integers(0, 100))
+def test_the_value_lies_in_its_interval_for_equal_documents_and_repeats_exactly(documents, seed):
+    generator = np.random.default_rng(seed)
+    tokens = generator.integers(1, 100, documents)
+    nats = 2.0 * tokens
+    first = ratios(nats, {"tokens": tokens, "bytes": 3 * tokens})
+    assert first == ratios(nats, {"tokens": tokens, "bytes": 3 * tokens})
+    assert first["tokens"].low == pytest.approx(2) and first["bytes"].high == pytest.approx(2 / 3)
