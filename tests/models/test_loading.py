@@ -35,7 +35,7 @@ def test_what_is_no_model_gets_one_sentence(saved, tmp_path):
     (tmp_path / "empty" / "recipe.yaml").write_text("name: x")
     with pytest.raises(CheckpointError, match="has no model yet; finish it"):
         load_model(tmp_path / "empty")
-    with pytest.raises(CheckpointError, match="no tokenizer could be loaded"):
+    with pytest.raises(CheckpointError, match="no tokenizer lies with the model"):
         load_tokenizer(run)
 
 

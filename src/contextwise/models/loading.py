@@ -7,6 +7,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from contextwise.base.errors import CheckpointError
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+
 
 def model_folder(path_or_name: str | Path) -> str:
     """The folder to load from: ``RUN/model`` for a run folder, else what was given.
@@ -64,6 +66,9 @@ def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
         CheckpointError: there is none.
     """
     folder = model_folder(path_or_name)
+    # transformers would make an empty tokenizer of the model's kind where there is none.
+    if Path(folder).is_dir() and not any((Path(folder) / name).exists() for name in TOKENIZER_FILES):
+        raise CheckpointError(f"no tokenizer lies with the model {path_or_name}; save it there with tokenizer.save_pretrained")
     try:
         return AutoTokenizer.from_pretrained(folder)
     except Exception as error:
