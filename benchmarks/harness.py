@@ -1,0 +1,75 @@
+"""Two or more things measured in alternation in one run, because machines are shared and drift.
+
+Each round measures every contender once, in turn; what is quoted is the median over rounds of the ratio within a round.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from contextwise.base.environment import describe_environment
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass
+class Outcome:
+    """Seconds of each contender in each round, and the ratios to the first one named."""
+
+    seconds: dict[str, list[float]]
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.seconds[name])
+
+    def speed(self, name: str, against: str) -> float:
+        """How many times as fast ``name`` is as ``against``: median over rounds of seconds(against) / seconds(name)."""
+        pairs = zip(self.seconds[against], self.seconds[name], strict=True)
+        return statistics.median(a / b for a, b in pairs)
+
+    def spread(self, name: str, against: str) -> tuple[float, float]:
+        """Lower and upper quartile of that ratio over the rounds."""
+        ratios = sorted(a / b for a, b in zip(self.seconds[against], self.seconds[name], strict=True))
+        quarter = len(ratios) // 4
+        return ratios[quarter], ratios[-quarter - 1]
+
+
+def alternate(contenders: dict[str, Callable[[], Any]], rounds: int, warmup: int = 2) -> Outcome:
+    """Time each contender once a round, after ``warmup`` rounds that do not count; the order turns with the round."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
+    for round_ in range(warmup + rounds):
+        turn = round_ % len(names)
+        for name in names[turn:] + names[:turn]:
+            start = time.perf_counter()
+            contenders[name]()
+            if round_ >= warmup:
+                seconds[name].append(time.perf_counter() - start)
+    return Outcome(seconds)
+
+
+def peak_memory(module: str, *arguments: str) -> dict[str, Any]:
+    """Run ``python -m module arguments`` in a process of its own; it prints one JSON line with what it measured."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.strip().split("\n")[-1])
+
+
+def publish(name: str, result: dict[str, Any]) -> Path:
+    """Keep a result as JSON, with the hardware and versions that it came from."""
+    RESULTS.mkdir(exist_ok=True)
+    environment = describe_environment()
+    kind = environment["gpus"][0].split()[-1].lower() if environment["gpus"] else "cpu"
+    path = RESULTS / f"{name}-{kind}.json"
+    when = datetime.now(UTC).strftime("%Y-%m-%d")
+    path.write_text(json.dumps({"benchmark": name, "date": when, **result, "environment": environment}, indent=2) + "\n")
+    return path

@@ -1,0 +1,106 @@
+"""The command line: one module for each command, imported when that command is run.
+
+So ``--help``, ``--version`` and a mistyped command are answered at once, without torch.
+
+Exit status: 0 done; 2 the input is at fault; 130 stopped by Ctrl-C; 1 anything else.
+"""
+
+import importlib
+import os
+import sys
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from contextwise.base.errors import ContextwiseError
+from contextwise.cli.errors import INTERRUPTED, print_error
+
+COMMANDS = {
+    "demo": "Train three small models on real text, and see which is better, by how much, at what cost.",
+    "prepare": "Tokenize text into a corpus: documents, split by their content, with their metadata.",
+    "train": "Train a model as a recipe says; the same command again goes on where a stopped run was.",
+    "evaluate": "Score every token of held-out documents.",
+    "compare": "Compare runs on the same documents.",
+    "generate": "Continue a prompt with a model; the text goes to standard output as it is made.",
+    "report": "Write one page about runs: losses, differences, curves, texts, and how they were made.",
+}
+"""Each command's name, which is also its module's and its function's, and the first line of its help."""
+
+
+class LazyCommand(TyperCommand):
+    """Stands for a command in the list of commands, and becomes the command itself when that is run."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        module = importlib.import_module(f"contextwise.cli.{self.name}")
+        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        single.command(self.name)(getattr(module, str(self.name)))
+        return typer.main.get_command(single).make_context(info_name, args, parent=parent, **extra)
+
+
+class LazyCommands(TyperGroup):
+    """The commands of :data:`COMMANDS`, in that order."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.commands = {name: LazyCommand(name, help=text) for name, text in COMMANDS.items()}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+
+app = typer.Typer(
+    cls=LazyCommands,
+    name="contextwise",
+    help="Pretrain language models that predict their context, and measure how much context they really use.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"contextwise {metadata.version('contextwise')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    pass
+
+
+def quieten_libraries() -> None:
+    """Keep other libraries' progress bars and warnings off the terminal; what the user has set himself stays.
+
+    Set before those libraries are imported, which is when they read it. It changes what is shown, no result.
+    """
+    for name, value in {
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "DATASETS_VERBOSITY": "error",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    quieten_libraries()
+    try:
+        app()
+    except ContextwiseError as error:
+        print_error(error)
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+__all__ = ["app", "main"]

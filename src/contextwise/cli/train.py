@@ -1,0 +1,40 @@
+"""``contextwise train``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from contextwise.cli.errors import first_process
+
+
+def train(
+    recipe: Annotated[
+        Path,
+        typer.Argument(help="A YAML file; its settings are listed in the reference.", show_default=False),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting before the recipe's: --set training.steps=500. Repeatable.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The run folder; runs/NAME-seedN if neither this nor the recipe says.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Train a model as a recipe says; the same command again goes on where a stopped run was.
+
+    Several processes: torchrun --nproc-per-node 2 -m contextwise train RECIPE
+    """
+    from contextwise.training import load_recipe
+    from contextwise.training import train as train_model
+
+    run = train_model(load_recipe(recipe, settings or [], out))
+    if first_process():
+        print(run.path)

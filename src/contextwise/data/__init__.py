@@ -1,0 +1,22 @@
+"""Text to documents of token ids on disk: ``prepare_corpus`` writes a corpus, ``Corpus`` reads it."""
+
+from contextwise.data.corpus import Corpus
+from contextwise.data.documents import BadRecord, Document
+from contextwise.data.prepare import prepare_corpus
+from contextwise.data.sources import Source, open_source
+from contextwise.data.stdlib import iter_stdlib_documents
+from contextwise.data.tokenizers import CorpusTokenizer, byte_tokenizer, learn_bpe, load_tokenizer
+
+__all__ = [
+    "BadRecord",
+    "Corpus",
+    "CorpusTokenizer",
+    "Document",
+    "Source",
+    "byte_tokenizer",
+    "iter_stdlib_documents",
+    "learn_bpe",
+    "load_tokenizer",
+    "open_source",
+    "prepare_corpus",
+]

@@ -1,0 +1,228 @@
+"""A corpus: documents of token ids on disk, opened without reading them."""
+
+import difflib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from contextwise.base.errors import DataError
+from contextwise.data.manifest import FILE, check_hashes, check_sizes, read_manifest
+from contextwise.data.stores import ArrowStore, BinStore, Store, open_zarr, zarr_store
+
+_ZARR_FILES = (".zarray", ".zgroup", "zarr.json")
+_BIN_SPLITS = {"train": "train.bin", "validation": "val.bin", "test": "test.bin"}
+
+
+class Corpus:
+    """Documents of token ids, memory-mapped; made by :meth:`open`. A pickled copy opens the same files.
+
+    Attributes:
+        path: the folder (or file) that was opened.
+        split: the split that was opened.
+        splits: names of all splits that are there.
+        manifest: what a prepared corpus says about itself; empty for Zarr arrays and ``.bin`` files.
+        lengths: int64, tokens of each document, without end-of-text.
+    """
+
+    def __init__(
+        self, path: Path, split: str, splits: list[str], store: Store, manifest: dict[str, Any]
+    ) -> None:
+        self.path, self.split, self.splits, self.manifest = path, split, splits, manifest
+        self._store = store
+        self.lengths: np.ndarray = store.lengths
+
+    @classmethod
+    def open(cls, path: str | Path, split: str = "train") -> "Corpus":
+        """Open a corpus.
+
+        Args:
+            path: a folder that ``contextwise prepare`` wrote; a Zarr array (documents, length) or a group of
+                such arrays; a flat uint16 ``.bin`` file, or a folder with ``train.bin`` and ``val.bin``.
+            split: which split. A single array or ``.bin`` file has one, ``train``, and is opened whatever is
+                asked for.
+
+        Raises:
+            DataError: there is no corpus, no such split, or the files are not those that the manifest lists.
+        """
+        path = Path(path).expanduser()
+        if (path / FILE).exists():
+            return cls._open_prepared(path, split)
+        if path.suffix == ".bin" and path.is_file():
+            return cls(path, "train", ["train"], BinStore(path), {})
+        if any((path / name).exists() for name in _ZARR_FILES):
+            arrays = open_zarr(path)
+            split = "train" if list(arrays.values()) == [path] else split
+            _check_split(path, split, list(arrays))
+            return cls(path, split, list(arrays), zarr_store(arrays[split]), {})
+        bins = {name: path / file for name, file in _BIN_SPLITS.items() if (path / file).is_file()}
+        if bins:
+            _check_split(path, split, list(bins))
+            return cls(path, split, list(bins), BinStore(bins[split]), {})
+        if not path.exists():
+            raise DataError(
+                f"there is no corpus at {path}; make one with `contextwise prepare SOURCE --out {path}`"
+            )
+        raise DataError(
+            f"{path} is not a corpus: it is no folder with a {FILE} (`contextwise prepare` writes it), "
+            "no Zarr array, no .bin file and no folder with a train.bin"
+        )
+
+    @classmethod
+    def _open_prepared(cls, path: Path, split: str) -> "Corpus":
+        manifest = read_manifest(path)
+        _check_split(path, split, list(manifest["splits"]))
+        about = manifest["splits"][split]
+        check_sizes(path, {**about["files"], **manifest["tokenizer"]["files"]})
+        files = [path / name for name in about["files"] if name.endswith(".arrow")]
+        store = ArrowStore(files, about["fingerprint"])
+        counts = len(store.lengths), int(store.lengths.sum())
+        if counts != (about["documents"], about["tokens"]) or store.lengths.min(initial=0) < 0:
+            raise DataError(
+                f"the corpus {path} is damaged: the split {split!r} has {counts[0]:,} documents of "
+                f"{counts[1]:,} tokens, its manifest says {about['documents']:,} of {about['tokens']:,}; "
+                "prepare the corpus again"
+            )
+        return cls(path, split, list(manifest["splits"]), store, manifest)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __repr__(self) -> str:
+        counts = f"documents={len(self):,}, tokens={self.tokens:,}"
+        return f"Corpus({str(self.path)!r}, split={self.split!r}, {counts})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.path, self.split, self.manifest.get("digest"))
+
+    def document(self, index: int) -> np.ndarray:
+        """Token ids of document ``index``, (tokens,), read-only: a view of the mapped file (Zarr: a copy).
+
+        Raises:
+            IndexError: there is no such document.
+        """
+        return self._store.document(self._checked(index))
+
+    def metadata(self, index: int) -> dict[str, Any]:
+        """The document's values of :attr:`columns`; what is stored as JSON text is given as its value."""
+        self._checked(index)
+        if not isinstance(self._store, ArrowStore):
+            return {}
+        row = self._store.row(index, self.columns)
+        return {name: self._decoded(name, value) for name, value in row.items()}
+
+    def column(self, name: str) -> list[Any]:
+        """Values of a metadata column, one a document.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        if name not in self.columns or not isinstance(self._store, ArrowStore):
+            near = difflib.get_close_matches(name, self.columns, n=1)
+            hint = (
+                f"did you mean {near[0]!r}?" if near else f"it has {', '.join(self.columns) or 'no metadata'}"
+            )
+            raise DataError(f"the corpus {self.path} has no metadata column {name!r}; {hint}")
+        return [self._decoded(name, value) for value in self._store.column(name)]
+
+    def _decoded(self, name: str, value: Any) -> Any:
+        return json.loads(value) if value is not None and name in self.manifest["columns_as_json"] else value
+
+    def _checked(self, index: int) -> int:
+        if not 0 <= index < len(self):
+            raise IndexError(f"document {index} of {len(self)}")
+        return index
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the metadata columns: ``document_hash`` (of the text, hexadecimal) and the source's."""
+        return self._store.columns if isinstance(self._store, ArrowStore) else []
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of all documents, without end-of-text."""
+        return int(self.lengths.sum())
+
+    @cached_property
+    def bytes(self) -> np.ndarray | None:
+        """int64, bytes of each document's text in UTF-8; None if the texts are not known."""
+        return self._store.numbers("n_bytes") if isinstance(self._store, ArrowStore) else None
+
+    @cached_property
+    def words(self) -> np.ndarray | None:
+        """int64, words (between whitespace) of each document's text; None if the texts are not known."""
+        return self._store.numbers("n_words") if isinstance(self._store, ArrowStore) else None
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Size of the tokenizer's vocabulary; None if there is no tokenizer."""
+        return self.manifest["tokenizer"]["vocab_size"] if self.manifest else None
+
+    @property
+    def end_of_text(self) -> int | None:
+        """Id of the token between documents; None if there is no tokenizer."""
+        return self.manifest["tokenizer"]["end_of_text"] if self.manifest else None
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the token ids."""
+        return self._store.dtype
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, hexadecimal, of the split's tokens (and the tokenizer).
+
+        A prepared corpus knows it; for Zarr and ``.bin`` all data is read, the first time it is asked for.
+        """
+        return self._store.fingerprint()
+
+    def tokenizer(self) -> PreTrainedTokenizerFast | None:
+        """The tokenizer in the corpus's folder; None for Zarr and ``.bin``.
+
+        Raises:
+            DataError: it is damaged.
+        """
+        if not self.manifest:
+            return None
+        folder = self.path / "tokenizer"
+        try:
+            return AutoTokenizer.from_pretrained(folder)
+        except Exception as error:  # transformers and tokenizers raise errors of many classes here
+            raise DataError(
+                f"the tokenizer {folder} is damaged: {str(error)[:200]}; prepare the corpus again"
+            ) from None
+
+    def verify(self) -> None:
+        """Read every file of the split and the tokenizer, and compare it with its hash in the manifest.
+
+        Zarr arrays and ``.bin`` files come with no hashes to compare with; they pass.
+
+        Raises:
+            DataError: naming the first file that is missing or whose bytes changed.
+        """
+        if self.manifest:
+            read_manifest(self.path)
+            check_hashes(
+                self.path,
+                {**self.manifest["splits"][self.split]["files"], **self.manifest["tokenizer"]["files"]},
+            )
+
+
+def _check_split(path: Path, split: str, splits: list[str]) -> None:
+    if split not in splits:
+        raise DataError(f"the corpus {path} has no split {split!r}; it has {', '.join(splits)}")
+
+
+def _reopen(path: Path, split: str, digest: str | None) -> Corpus:
+    """Open the corpus of a pickle (in a worker process, for example).
+
+    Raises:
+        DataError: another corpus lies there now.
+    """
+    corpus = Corpus.open(path, split)
+    if corpus.manifest.get("digest") != digest:
+        raise DataError(f"the corpus {path} was replaced while it was in use; start again")
+    return corpus

@@ -1,0 +1,173 @@
+"""Documents, and how they are read: bad records, empty texts and the limit, alike for all sources."""
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
+
+from contextwise.base.errors import ConfigError, DataError
+
+BATCH_BYTES = 4_000_000
+BATCH_DOCUMENTS = 4096
+LONGEST_TEXT = 2**31 - 1  # Arrow's list offsets are 32-bit, and a token has at least one byte
+SPLITS = ("train", "validation", "test")
+T = TypeVar("T")
+
+
+class Document(NamedTuple):
+    """One text and what is known about it."""
+
+    text: str
+    metadata: dict[str, Any]
+
+
+class BadRecord(NamedTuple):
+    """A record of a source that holds no document: ``where`` it is (``file:line``) and ``why``."""
+
+    where: str
+    why: str
+
+
+@dataclass
+class Skipped:
+    """What one pass over the sources passed over, and the first bad record."""
+
+    bad: int = 0
+    empty: int = 0
+    first_bad: BadRecord | None = None
+
+
+@dataclass(frozen=True)
+class SplitFractions:
+    """Shares of the documents held out; a document's split depends on its text alone.
+
+    Raises:
+        ConfigError: a share outside 0..1, or nothing left for training.
+    """
+
+    validation: float = 0.05
+    test: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("validation", self.validation), ("test", self.test)):
+            if not 0 <= value < 1:
+                raise ConfigError(
+                    f"--{name} is {value}, but must be a share of the documents from 0 to below 1"
+                )
+        if self.validation + self.test >= 1:
+            raise ConfigError(
+                f"--validation {self.validation} and --test {self.test} leave no document for training; "
+                "their sum must be below 1"
+            )
+
+    def split_of(self, digest: bytes) -> str:
+        """Where the document with this digest goes: its first 64 bits, as a number in [0, 1), decide."""
+        place = int.from_bytes(digest[:8], "big") / 2**64
+        if place < self.validation:
+            return "validation"
+        return "test" if place < self.validation + self.test else "train"
+
+
+def text_digest(utf8: bytes) -> bytes:
+    """128-bit BLAKE2b of a text's UTF-8 bytes: the document's identity."""
+    return blake2b(utf8, digest_size=16).digest()
+
+
+@dataclass
+class Batch:
+    """Documents that are tokenized together; all lists have one entry a document."""
+
+    texts: list[str] = field(default_factory=list)
+    metadata: list[dict[str, Any]] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    n_bytes: list[int] = field(default_factory=list)
+    n_words: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def read_documents(
+    records: Iterable[Document | BadRecord], skip_bad: bool, limit: int | None, skipped: Skipped
+) -> Iterator[Document]:
+    """Yield the documents among ``records``, at most ``limit``; count in ``skipped`` what is passed over.
+
+    Raises:
+        DataError: a bad record, unless ``skip_bad``.
+    """
+    count = 0
+    if limit == 0:
+        return
+    for record in records:
+        if isinstance(record, BadRecord):
+            if not skip_bad:
+                raise DataError(
+                    f"{record.where}: {record.why}; mend it, or pass --skip-bad to leave out such records"
+                )
+            skipped.bad += 1
+            skipped.first_bad = skipped.first_bad or record
+        elif not record.text or record.text.isspace():
+            skipped.empty += 1
+        else:
+            yield record
+            count += 1
+            if count == limit:
+                return
+
+
+def in_batches(documents: Iterable[Document]) -> Iterator[Batch]:
+    """Group documents, in order, into batches bounded by bytes; their sizes and digests are computed here."""
+    batch, size = Batch(), 0
+    for text, metadata in documents:
+        utf8 = text.encode()
+        batch.texts.append(text)
+        batch.metadata.append(metadata)
+        batch.digests.append(text_digest(utf8))
+        batch.n_bytes.append(len(utf8))
+        batch.n_words.append(len(text.split()))
+        size += len(utf8)
+        if size >= BATCH_BYTES or len(batch) >= BATCH_DOCUMENTS:
+            yield batch
+            batch, size = Batch(), 0
+    if len(batch):
+        yield batch
+
+
+def read_ahead(items: Iterator[T], depth: int = 2) -> Iterator[T]:
+    """Run ``items`` in a thread, at most ``depth`` items ahead; its errors are raised here."""
+    waiting: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=depth)
+    stopped = threading.Event()
+
+    def put(entry: tuple[str, Any]) -> None:
+        while not stopped.is_set():
+            try:
+                waiting.put(entry, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            for item in items:
+                put(("item", item))
+                if stopped.is_set():
+                    return
+            put(("end", None))
+        except BaseException as error:
+            put(("error", error))
+
+    thread = threading.Thread(target=work, name="reader", daemon=True)
+    thread.start()
+    try:
+        while True:
+            kind, value = waiting.get()
+            if kind == "end":
+                return
+            if kind == "error":
+                raise value
+            yield value
+    finally:
+        stopped.set()
+        thread.join()

@@ -1,0 +1,98 @@
+"""``manifest.json``: what a prepared corpus holds, with a hash of every file and of the manifest itself."""
+
+import hashlib
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from contextwise.base.errors import DataError
+from contextwise.base.files import read_json, sha256_file, write_json
+
+FILE = "manifest.json"
+FORMAT = "contextwise-corpus"
+VERSION = 1
+_AGAIN = "prepare the corpus again, or fetch it again"
+
+
+def package_version() -> str:
+    """The version of Contextwise that is installed."""
+    return metadata.version("contextwise")
+
+
+def write_manifest(folder: Path, content: dict[str, Any]) -> None:
+    """Write ``content`` with the format, its version and a digest of itself."""
+    manifest = {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "created_with": f"contextwise {package_version()}",
+        **content,
+    }
+    write_json(folder / FILE, {**manifest, "digest": _digest(manifest)}, "the manifest")
+
+
+def is_corpus(folder: Path) -> bool:
+    """Whether a folder has the manifest of a prepared corpus, whatever state the rest is in."""
+    try:
+        content = json.loads((folder / FILE).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read and check a manifest.
+
+    Raises:
+        DataError: it is missing, damaged or changed, or of a version that this Contextwise does not know.
+    """
+    path = folder / FILE
+    manifest = read_json(path, "the corpus's manifest")
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DataError(
+            f"{path} is not the manifest of a corpus; give a folder that `contextwise prepare` wrote"
+        )
+    if manifest.get("format_version") != VERSION:
+        raise DataError(
+            f"{path} has format version {manifest.get('format_version')!r}, but this Contextwise reads "
+            f"version {VERSION}; prepare the corpus again with it"
+        )
+    digest = manifest.pop("digest", None)
+    if digest != _digest(manifest):
+        raise DataError(f"{path} was changed after the corpus was prepared; {_AGAIN}")
+    return {**manifest, "digest": digest}
+
+
+def check_sizes(folder: Path, files: dict[str, dict[str, Any]]) -> None:
+    """See that every file is there and has its size; reads none of them.
+
+    Raises:
+        DataError: naming the file.
+    """
+    for name, entry in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise DataError(f"the corpus {folder} is not whole: {name} is missing; {_AGAIN}")
+        if path.stat().st_size != entry["bytes"]:
+            raise DataError(
+                f"the corpus {folder} is damaged: {name} has {path.stat().st_size:,} bytes, "
+                f"its manifest says {entry['bytes']:,}; {_AGAIN}"
+            )
+
+
+def check_hashes(folder: Path, files: dict[str, dict[str, Any]]) -> None:
+    """Read every file and compare its hash with the manifest's.
+
+    Raises:
+        DataError: naming the file whose bytes changed.
+    """
+    check_sizes(folder, files)
+    for name, entry in files.items():
+        if sha256_file(folder / name) != entry["sha256"]:
+            raise DataError(
+                f"the corpus {folder} is damaged: the bytes of {name} changed since it was prepared; {_AGAIN}"
+            )
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

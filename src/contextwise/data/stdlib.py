@@ -1,0 +1,71 @@
+"""The embedded corpus: the source of the standard library of the Python that runs this."""
+
+import re
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from contextwise.base.errors import DataError
+from contextwise.data.documents import Document
+
+SMALLEST_FILE = 256
+_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+# A leading string literal, after nothing but comments and blank lines. (ast.parse on every module would cost
+# as much time as tokenizing it.)
+_DOCSTRING = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*[rRuU]?(\"\"\"|'''|\"|')(.*?)(?<!\\)\1", re.DOTALL)
+
+
+def stdlib_files() -> list[tuple[str, Path]]:
+    """(module name, file) of every module of the standard library, by name.
+
+    Left out: tests and their data, installed packages, files below 256 bytes, and the build's settings
+    (``_sysconfigdata``), which name folders of the machine.
+
+    Raises:
+        DataError: this Python comes without the source of its library.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    modules = []
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        importable = all(part.isidentifier() for part in parts)
+        if not importable or _LEFT_OUT & set(parts) or parts[-1].startswith("_sysconfigdata"):
+            continue
+        if path.stat().st_size >= SMALLEST_FILE:
+            modules.append((".".join(parts).removesuffix(".__init__"), path))
+    if not modules:
+        raise DataError(
+            f"this Python has no source of its standard library in {root}; install it, or give another source"
+        )
+    return sorted(modules)
+
+
+def docstring_summary(source: str) -> str:
+    """First line of a module's docstring, or an empty string."""
+    match = _DOCSTRING.match(source)
+    lines = match.group(2).strip().splitlines() if match else []
+    return lines[0].strip() if lines else ""
+
+
+def stdlib_document(module: str, path: Path) -> Document | None:
+    """One module as a document; None if its file is not UTF-8."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    metadata = {"module": module, "package": module.partition(".")[0], "docstring": docstring_summary(text)}
+    return Document(text, metadata)
+
+
+def iter_stdlib_documents() -> Iterator[Document]:
+    """The modules of the standard library in the order of their names.
+
+    Metadata: ``module`` (dotted name), ``package`` (its first part), ``docstring`` (first line, or empty).
+
+    Raises:
+        DataError: this Python comes without the source of its library.
+    """
+    for module, path in stdlib_files():
+        document = stdlib_document(module, path)
+        if document is not None:
+            yield document

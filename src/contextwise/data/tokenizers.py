@@ -1,0 +1,291 @@
+"""The corpus's tokenizer: a folder, a name on the Hub, ``train:N`` or ``bytes``; and text to ids, fast."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import sha256_file
+from contextwise.data.hub import hub_problem
+
+END_OF_TEXT = "<|endoftext|>"
+SMALLEST_BPE = 257  # 256 bytes and end-of-text
+PIECE = 65_536  # characters after which a long text is cut, where that cannot change its tokens
+GROUP_BYTES = (
+    4_000_000  # text that is tokenized at once: the tokenizer needs about a hundred times this memory
+)
+_KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
+_CUT = re.compile(r"(?<=[!-~])\n")
+
+
+@dataclass
+class CorpusTokenizer:
+    """A tokenizer as a corpus uses it.
+
+    Attributes:
+        kind: ``folder``, ``hub``, ``trained`` or ``bytes``.
+        name: as the user gave it, without folders.
+        end_of_text: id of the token that windows put between documents; never inside a document.
+    """
+
+    tokenizer: PreTrainedTokenizerFast
+    kind: str
+    name: str
+    end_of_text: int
+
+    def __post_init__(self) -> None:
+        self.backend: Tokenizer = self.tokenizer.backend_tokenizer
+        self.backend.no_truncation()
+        self.backend.no_padding()
+        # "<|endoftext|>" written out in a document is text about that token, not the end of the text.
+        self.backend.encode_special_tokens = True
+        self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
+        self.dtype = np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
+        self.piece = PIECE if _may_be_cut(self.backend) else None
+
+    def encode(self, texts: list[str]) -> list[np.ndarray]:
+        """Token ids of each text, without special tokens, as arrays of :attr:`dtype`. Uses all cores.
+
+        Raises:
+            DataError: the tokenizer has no token for some text.
+        """
+        if self.kind == "bytes":  # its ids are the bytes
+            return [np.frombuffer(text.encode(), dtype=np.uint8).astype(self.dtype) for text in texts]
+        pieces_of = [list(pieces(text, self.piece)) for text in texts]
+        flat = [piece for cut in pieces_of for piece in cut]
+        ids: list[np.ndarray] = []
+        for group in _groups(flat):
+            try:
+                encodings = self.backend.encode_batch_fast(group, add_special_tokens=False)
+            except Exception as error:
+                raise DataError(f"the tokenizer {self.name} cannot tokenize the text: {error}") from None
+            ids += [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
+        result, start = [], 0
+        for cut in pieces_of:
+            result.append(ids[start] if len(cut) == 1 else np.concatenate(ids[start : start + len(cut)]))
+            start += len(cut)
+        return result
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write ``tokenizer.json`` and ``tokenizer_config.json``; returns the manifest's entry about them.
+
+        Raises:
+            OSError: the disk is full, for example.
+        """
+        try:
+            self.tokenizer.save_pretrained(folder)
+        except (
+            Exception
+        ) as error:  # the Rust library raises a bare Exception, with the system's error number in its text
+            number = re.search(r"\(os error (\d+)\)", str(error))
+            if number is None:
+                raise
+            raise OSError(int(number.group(1)), "the tokenizer cannot be written") from error
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "vocab_size": self.vocab_size,
+            "end_of_text": self.end_of_text,
+            "sha256": sha256_file(folder / "tokenizer.json"),
+        }
+
+
+def _may_be_cut(backend: Tokenizer) -> bool:
+    """Whether tokens before a newline that follows a visible character never depend on what comes behind it.
+
+    True for the regular expression of GPT-2 (GPT-2, GPT-NeoX, ``train:N``): none of its matches spans that
+    place, and none of its look-aheads sees over it. NFC composes nothing there either.
+    """
+    pre, normalizer = backend.pre_tokenizer, backend.normalizer
+    if not isinstance(pre, pre_tokenizers.ByteLevel) or pre.add_prefix_space or not pre.use_regex:
+        return False
+    if not isinstance(normalizer, normalizers.NFC | None):
+        return False
+    added = backend.get_added_tokens_decoder().values()
+    return not any(token.lstrip or token.rstrip or "\n" in token.content for token in added)
+
+
+def pieces(text: str, size: int | None) -> Iterator[str]:
+    """Cut a long text about every ``size`` characters, before newlines that follow visible ASCII."""
+    start = 0
+    while size is not None and len(text) - start > size:
+        place = _CUT.search(text, start + size)
+        if place is None:
+            break
+        yield text[start : place.start()]
+        start = place.start()
+    yield text[start:]
+
+
+def _groups(texts: list[str]) -> Iterator[list[str]]:
+    group: list[str] = []
+    size = 0
+    for text in texts:
+        if group and size + len(text) > GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(text)
+        size += len(text)
+    if group:
+        yield group
+
+
+def vocabulary_to_learn(spec: str) -> int | None:
+    """N of ``train:N``; None if ``spec`` names a tokenizer that exists already.
+
+    Raises:
+        ConfigError: N is not a number, or too small.
+    """
+    if not spec.startswith("train:"):
+        return None
+    number = spec.removeprefix("train:")
+    if not (number.isascii() and number.isdigit()):
+        raise ConfigError(f"--tokenizer is {spec!r}, but train: takes a vocabulary size, such as train:4096")
+    if int(number) < SMALLEST_BPE:
+        raise ConfigError(
+            f"--tokenizer is {spec!r}, but a vocabulary needs at least {SMALLEST_BPE} tokens: "
+            "256 bytes and end-of-text"
+        )
+    return int(number)
+
+
+def learn_bpe(texts: Iterable[str], vocab_size: int) -> CorpusTokenizer:
+    """Learn a byte-level BPE (GPT-2's splitting into words) with ``<|endoftext|>`` as its only special token.
+
+    The same texts give the same tokenizer. The vocabulary is smaller than ``vocab_size`` where the texts do
+    not have as many repeated pairs.
+    """
+    backend = _byte_level(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=[AddedToken(END_OF_TEXT, special=True, normalized=False)],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # Pieces instead of texts: the same words, in bounded memory.
+    backend.train_from_iterator((piece for text in texts for piece in pieces(text, PIECE)), trainer)
+    return _wrap(backend, "trained", f"train:{vocab_size}")
+
+
+def byte_tokenizer() -> CorpusTokenizer:
+    """Every byte of the UTF-8 text is a token, whose id is the byte; end-of-text is 256."""
+    vocabulary = {character: byte for byte, character in enumerate(_byte_characters())}
+    backend = _byte_level(models.BPE(vocab=vocabulary, merges=[]))
+    backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    return _wrap(backend, "bytes", "bytes")
+
+
+def _byte_characters() -> list[str]:
+    """What byte-level BPE writes for each byte: printable Latin-1 as it is, the others from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+def _byte_level(model: models.BPE) -> Tokenizer:
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _wrap(backend: Tokenizer, kind: str, name: str) -> CorpusTokenizer:
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token=END_OF_TEXT, clean_up_tokenization_spaces=False
+    )
+    return CorpusTokenizer(tokenizer, kind, name, backend.get_vocab()[END_OF_TEXT])
+
+
+def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer:
+    """Open an existing tokenizer: ``bytes``, a folder, a ``tokenizer.json``, or a name on the Hub.
+
+    Args:
+        end_of_text: the token that ends a document; the tokenizer's own end-of-sequence token if None.
+
+    Raises:
+        DataError: there is no such tokenizer, it is damaged or slow, or it names no end-of-text token.
+    """
+    if spec == "bytes":
+        return byte_tokenizer()
+    path = Path(spec).expanduser()
+    if path.exists():
+        tokenizer, kind, name = _load_local(path), "folder", path.resolve().name
+    elif re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", spec):
+        tokenizer, kind, name = _load_from_hub(spec), "hub", spec
+    else:
+        raise DataError(f"there is no tokenizer folder {spec}")
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        raise DataError(f"the tokenizer {spec} is a slow one; give one that has a tokenizer.json")
+    vocabulary = tokenizer.get_vocab()
+    end = (
+        end_of_text or tokenizer.eos_token or next((name for name in _KNOWN_ENDS if name in vocabulary), None)
+    )
+    if end is None:
+        raise DataError(
+            f"the tokenizer {spec} names no end-of-text token; give one of its tokens with --end-of-text, "
+            'or add "eos_token" to its tokenizer_config.json'
+        )
+    if end not in vocabulary:
+        raise DataError(f"the tokenizer {spec} has no token {end!r} for --end-of-text; give one that it has")
+    if tokenizer.eos_token != end:
+        tokenizer.eos_token = end
+    return CorpusTokenizer(tokenizer, kind, name, vocabulary[end])
+
+
+def _load_local(path: Path) -> Any:
+    """A tokenizer folder, a ``tokenizer.json``, or a corpus or run that has a tokenizer in it."""
+    if path.is_file():
+        return _from_file(path)
+    for folder in (path, path / "tokenizer", path / "model"):
+        if (folder / "tokenizer_config.json").exists():
+            return _from_pretrained(str(folder), f"the tokenizer in {path} cannot be loaded")
+        if (folder / "tokenizer.json").exists():
+            return _from_file(folder / "tokenizer.json")
+        if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+            return _from_vocabulary(folder)
+    raise DataError(
+        f"{path} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt is there"
+    )
+
+
+def _from_file(file: Path) -> Any:
+    try:
+        backend = Tokenizer.from_file(str(file))
+    except Exception as error:
+        raise DataError(f"the tokenizer {file} cannot be read: {str(error)[:200]}") from None
+    return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False)
+
+
+def _from_vocabulary(folder: Path) -> Any:
+    """GPT-2's two files."""
+    try:
+        model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    except Exception as error:
+        raise DataError(f"the tokenizer in {folder} cannot be read: {str(error)[:200]}") from None
+    backend = _byte_level(model)
+    if backend.token_to_id(END_OF_TEXT) is not None:
+        backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False)
+
+
+def _from_pretrained(name: str, problem: str) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except Exception as error:
+        raise DataError(f"{problem}: {' '.join(str(error).split())[:300]}") from None
+
+
+def _load_from_hub(name: str) -> Any:
+    problem = hub_problem()
+    if problem:
+        raise DataError(f"there is no tokenizer folder {name} here, and {problem}")
+    return _from_pretrained(
+        name, f"there is no tokenizer folder {name} here, and the Hub did not give that tokenizer"
+    )

@@ -1,0 +1,248 @@
+"""The figures of a page, as Plotly figures without colours: in the page those follow the reader's scheme.
+
+A trace says by ``meta.series`` which model it belongs to; the page's script gives it that model's colour.
+"""
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from contextwise.base.runs import RunFolder
+from contextwise.evaluation.comparison import Comparison, Difference
+
+MOST_POINTS = 1000
+"""Points of a curve; longer logs are averaged in bins, which keeps the page of a long run small."""
+SMOOTHED_SHARE = 0.02
+BEHIND_START = 0.1
+"""The first tenth of training, where the loss falls from ln(vocabulary), does not set the vertical axis."""
+SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "cross")
+ROW_HEIGHT = 62
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A run whose losses are drawn: its label, and the number of the model it belongs to."""
+
+    run: RunFolder
+    label: str
+    series: int
+
+
+def training_figure(curves: list[Curve]) -> dict[str, Any] | None:
+    """Training and validation loss against tokens, training time and FLOPs.
+
+    Returns:
+        ``{"data", "layout", "axes"}``: the figure over tokens, and each axis's ``label``, ``layout`` and x of
+        every trace; None if no run has logged anything.
+    """
+    traces: list[go.Scatter] = []
+    spent: dict[str, list[np.ndarray]] = {"tokens": [], "seconds": [], "flops": []}
+    for curve in curves:
+        for trace, rows in _traces(curve):
+            traces.append(trace)
+            for name, values in spent.items():
+                values.append(rows[name])
+    if not traces:
+        return None
+    layout = go.Layout(
+        height=440,
+        margin={"l": 56, "r": 12, "t": 8, "b": 52},
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        hovermode="closest",
+        yaxis={"title": {"text": "loss, nats per token"}, "range": _loss_range(traces, spent["tokens"])},
+    )
+    axes = _axes(spent)
+    return {**go.Figure(traces, layout.update(xaxis=axes[0]["layout"])).to_plotly_json(), "axes": axes}
+
+
+def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[str, Any]:
+    """Paired differences with their intervals, a row each; the seeds as small points where there are several.
+
+    Args:
+        series: name of a group -> number of its colour.
+    """
+    rows = len(comparison.differences)
+    traces, labels = [], []
+    for place, found in enumerate(comparison.differences):
+        y = rows - place
+        traces += _difference_traces(found, y, series[found.group])
+        # Above the interval, not at an axis: on a phone the names of two models leave no room beside them.
+        where = {"x": 0, "xref": "paper", "xanchor": "left", "y": y + 0.33, "yanchor": "middle"}
+        labels.append({"text": _pair(found), "showarrow": False, **where})
+    title = f"difference of held-out loss, {_plain(comparison.unit)}<br>left of zero: the first is better"
+    layout = go.Layout(
+        height=74 + ROW_HEIGHT * rows,
+        margin={"l": 12, "r": 12, "t": 4, "b": 56},
+        showlegend=False,
+        hovermode="closest",
+        annotations=labels,
+        xaxis={
+            "title": {"text": title},
+            "zeroline": True,
+            "zerolinewidth": 2,
+            "range": _difference_range(comparison),
+            "tickformat": "~g",
+            "nticks": 7,
+        },
+        yaxis={"visible": False, "range": [0.5, rows + 0.62], "fixedrange": True},
+    )
+    return go.Figure(traces, layout).to_plotly_json()
+
+
+def _difference_traces(found: Difference, y: float, series: int) -> list[go.Scatter]:
+    """The difference with its whiskers, and below it the seeds' own differences if there are several."""
+    value, low, high = found.difference.value, found.difference.low, found.difference.high
+    whiskers, ends = None, ""
+    if low is not None and high is not None:
+        whiskers = {"array": [high - value], "arrayminus": [value - low], "thickness": 2.5, "width": 7}
+        ends = f"<br>95% interval [{low:+.4f}, {high:+.4f}]"
+    drawn = [
+        go.Scatter(
+            x=[value],
+            y=[y],
+            error_x=whiskers,
+            mode="markers",
+            marker={"size": 11, "symbol": SYMBOLS[series % len(SYMBOLS)]},
+            hovertemplate=f"{_pair(found)}<br>%{{x:+.4f}}{ends}<extra></extra>",
+            meta={"series": series},
+        )
+    ]
+    if len(found.seed_differences) > 1:
+        seeds = list(found.seed_differences)
+        drawn.append(
+            go.Scatter(
+                x=list(found.seed_differences.values()),
+                y=[y - 0.22] * len(seeds),
+                mode="markers",
+                marker={"size": 7, "symbol": "circle-open"},
+                hovertemplate=[
+                    f"{_pair(found)}<br>seed {seed}: %{{x:+.4f}}<extra></extra>" for seed in seeds
+                ],
+                meta={"series": series},
+            )
+        )
+    return drawn
+
+
+def _pair(found: Difference) -> str:
+    return f"{_plain(found.group)} − {_plain(found.reference)}"
+
+
+def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
+    """Raw training loss (faint), the same smoothed, and validation points, with what was spent by then."""
+    shared = {"meta": {"series": curve.series}, "name": _plain(curve.label), "legendgroup": curve.label}
+    found = []
+    train = _columns(curve.run.metrics("train"))
+    if train:
+        smooth = {**train, "loss": smoothed(train["loss"])}
+        raw, smooth = _binned(train), _binned(smooth)
+        found.append(
+            (_line(raw, shared, opacity=0.25, line_width=1, showlegend=False, hoverinfo="skip"), raw)
+        )
+        hover = "%{fullData.name}<br>training loss %{y:.4f}<extra></extra>"
+        found.append((_line(smooth, shared, line_width=2, hovertemplate=hover), smooth))
+    validation = _columns(curve.run.metrics("validation"))
+    if validation:
+        points = go.Scatter(
+            x=validation["tokens"].tolist(),
+            y=validation["loss"].tolist(),
+            mode="markers",
+            marker={"size": 8, "symbol": SYMBOLS[curve.series % len(SYMBOLS)]},
+            showlegend=not train,
+            hovertemplate="%{fullData.name}<br>validation loss %{y:.4f}<extra></extra>",
+            **shared,
+        )
+        found.append((points, validation))
+    return found
+
+
+def _line(rows: dict[str, np.ndarray], shared: dict[str, Any], **style: Any) -> go.Scatter:
+    return go.Scatter(x=rows["tokens"].tolist(), y=rows["loss"].tolist(), mode="lines", **shared, **style)
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    if not rows:
+        return {}
+    return {
+        name: np.array([row[name] for row in rows], dtype=float)
+        for name in ("tokens", "seconds", "flops", "loss")
+    }
+
+
+def smoothed(losses: np.ndarray) -> np.ndarray:
+    """Mean over about 2% of the rows around each row; near the ends over fewer, as many before as behind."""
+    rows = len(losses)
+    sums = np.concatenate([[0.0], np.cumsum(losses)])
+    places = np.arange(rows)
+    reach = np.minimum(max(2, round(SMOOTHED_SHARE * rows / 2)), np.minimum(places, rows - 1 - places))
+    return (sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1)
+
+
+def _binned(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """At most :data:`MOST_POINTS` points: the mean loss of each bin, at the bin's end."""
+    rows = len(columns["loss"])
+    if rows <= MOST_POINTS:
+        return columns
+    edges = np.linspace(0, rows, MOST_POINTS + 1).astype(int)
+    ends = {name: values[edges[1:] - 1] for name, values in columns.items()}
+    return {**ends, "loss": np.add.reduceat(columns["loss"], edges[:-1]) / np.diff(edges)}
+
+
+def _axes(spent: dict[str, list[np.ndarray]]) -> list[dict[str, Any]]:
+    longest = max(float(values.max(initial=0)) for values in spent["seconds"])
+    unit, divisor = next(
+        (unit, size)
+        for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
+        if longest >= 3 * size or size == 1
+    )
+    return [
+        {
+            "label": "tokens",
+            "x": [values.tolist() for values in spent["tokens"]],
+            "layout": {"title": {"text": "training tokens"}, "tickformat": "~s"},
+        },
+        {
+            "label": "training time",
+            "x": [(values / divisor).tolist() for values in spent["seconds"]],
+            "layout": {"title": {"text": f"training time, {unit}"}, "tickformat": "~g"},
+        },
+        {
+            "label": "FLOPs",
+            "x": [values.tolist() for values in spent["flops"]],
+            "layout": {"title": {"text": "training FLOPs"}, "tickformat": "", "exponentformat": "power"},
+        },
+    ]
+
+
+def _loss_range(traces: list[go.Scatter], tokens: list[np.ndarray]) -> list[float]:
+    """Vertical range that shows the losses behind the first tenth of training."""
+    start = BEHIND_START * max(float(values.max(initial=0)) for values in tokens)
+    behind = np.concatenate(
+        [np.asarray(trace.y)[at >= start] for trace, at in zip(traces, tokens, strict=True)]
+    )
+    low, high = float(behind.min()), float(behind.max())
+    room = 0.04 * (high - low) or 0.1
+    return [low - room, high + room]
+
+
+def _difference_range(comparison: Comparison) -> list[float]:
+    """Horizontal range with zero and all that is drawn in it."""
+    shown = [0.0]
+    for found in comparison.differences:
+        ends = (
+            found.difference.value,
+            found.difference.low,
+            found.difference.high,
+            *found.seed_differences.values(),
+        )
+        shown += [end for end in ends if end is not None]
+    room = 0.08 * (max(shown) - min(shown)) or 0.01
+    return [min(shown) - room, max(shown) + room]
+
+
+def _plain(text: str) -> str:
+    """Text that Plotly, which knows some HTML tags, shows as it is."""
+    return html.escape(text, quote=False)

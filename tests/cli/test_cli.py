@@ -1,0 +1,131 @@
+"""What every command shares: quick help, exit statuses, and errors that people can read."""
+
+import importlib
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from contextwise import cli
+from contextwise.base.errors import (
+    CheckpointError,
+    ConfigError,
+    ContextwiseError,
+    DataError,
+    Interrupted,
+    TrainingError,
+)
+
+HEAVY = ("torch", "transformers", "datasets", "plotly", "scipy", "pyarrow")
+
+
+COMMAND = str(Path(sys.executable).with_name("contextwise"))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], [], ["trian"], ["--nonsense"]])
+def test_nothing_heavy_is_imported_to_answer(arguments: list[str]) -> None:
+    code = (
+        "import sys\nsys.argv[0] = 'contextwise'\nfrom contextwise.cli import main\n"
+        "try:\n    main()\nfinally:\n"
+        f"    print('imported', [name for name in {HEAVY} if name in sys.modules])"
+    )
+    assert run(sys.executable, "-c", code, *arguments).stdout.endswith("imported []\n")
+
+
+@pytest.mark.parametrize("command", [[COMMAND], [sys.executable, "-m", "contextwise"]])
+def test_command_and_module_are_the_same(command: list[str]) -> None:
+    done = run(*command, "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"contextwise {metadata.version('contextwise')}\n",
+        "",
+    )
+
+
+def test_a_mistyped_command_is_a_usage_error() -> None:
+    done = run(COMMAND, "trian")
+    assert done.returncode == 2 and "Did you mean 'train'?" in done.stderr
+
+
+def test_an_error_has_one_message_and_no_traceback() -> None:
+    done = run(COMMAND, "train", "no/such/[red]recipe.yaml")
+    assert done.returncode == 2 and done.stdout == ""
+    assert (
+        done.stderr == "error: there is no recipe at no/such/[red]recipe.yaml; give the path of a YAML file\n"
+    )
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    assert run("bash", "-c", f"{COMMAND} --help | true").stderr == ""
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_the_help_that_the_list_shows(name: str) -> None:
+    command = getattr(importlib.import_module(f"contextwise.cli.{name}"), name)
+    assert command.__doc__.split("\n")[0] == cli.COMMANDS[name]
+    shown = CliRunner().invoke(cli.app, [name, "--help"])
+    assert shown.exit_code == 0
+    assert f"Usage: contextwise {name}" in shown.output.replace("root", "contextwise")
+
+
+def exit_status_of(problem: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
+    def app() -> None:
+        raise problem
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(SystemExit) as raised:
+        cli.main()
+    return int(raised.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [(ConfigError, 2), (DataError, 2), (CheckpointError, 2), (TrainingError, 1), (Interrupted, 1)],
+)
+def test_exit_statuses(
+    kind: type[ContextwiseError],
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert exit_status_of(kind("it went wrong"), monkeypatch) == status
+    assert capsys.readouterr() == ("", "error: it went wrong\n")
+
+
+def test_control_c_has_its_own_exit_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_status_of(KeyboardInterrupt(), monkeypatch) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_error_of_the_program_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        exit_status_of(ZeroDivisionError(), monkeypatch)
+
+
+def test_only_the_first_process_of_a_launch_speaks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert exit_status_of(ConfigError("it went wrong"), monkeypatch) == 2
+    assert capsys.readouterr() == ("", "")
+
+
+def test_text_of_users_does_not_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = "the file \x1b[31m[bold]x[/bold]\x07 :smile: is bad:\n  - café " + "word " * 40
+    exit_status_of(DataError(message), monkeypatch)
+    shown = capsys.readouterr().err
+    assert shown.startswith(
+        "error: the file \\x1b[31m[bold]x[/bold]\\x07 :smile: is bad:\n  - café word word"
+    )
+    assert len(shown.splitlines()) == 2  # in a log no line is broken

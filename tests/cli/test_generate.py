@@ -1,0 +1,286 @@
+"""Text from a model, the time of a token, and ``contextwise generate`` as it is typed."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.generation.streamers import BaseStreamer
+
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.runs import RunFolder
+from contextwise.cli import main
+from contextwise.data import byte_tokenizer
+from contextwise.evaluation import generation
+from contextwise.evaluation.generation import (
+    Sampling,
+    allowed_new_tokens,
+    encode_prompt,
+    measure_generation,
+    sample_runs,
+    sample_text,
+    time_runs,
+)
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+
+POSITIONS = 48
+TOKENIZER = byte_tokenizer().tokenizer
+END = TOKENIZER.eos_token_id
+
+
+def gpt2(seed: int = 0, positions: int = POSITIONS) -> GPT2LMHeadModel:
+    torch.manual_seed(seed)
+    shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": positions, "initializer_range": 0.5}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=257, bos_token_id=END, eos_token_id=END, **shape)).eval()
+
+
+def context_lm(seed: int = 0) -> ContextLMForCausalLM:
+    torch.manual_seed(seed)
+    return ContextLMForCausalLM(ContextLMConfig(backbone_config=gpt2().config, injection="add")).eval()
+
+
+def write_model(folder: Path, model: Any) -> Path:
+    model.save_pretrained(folder)
+    TOKENIZER.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[RunFolder]:
+    """Two runs, as far as generation looks at them."""
+    folders = []
+    for name, model in (("plain", gpt2()), ("context", context_lm())):
+        write_model(tmp_path / name / "model", model)
+        (tmp_path / name / "recipe.yaml").write_text(f"name: {name}\n")
+        folders.append(RunFolder(tmp_path / name))
+    return folders
+
+
+@pytest.mark.parametrize("make", [gpt2, context_lm])
+def test_greedy_text_is_the_likeliest_token_again_and_again(make: Callable[[], Any]) -> None:
+    model = make()
+    ids = encode_prompt(TOKENIZER, "def f(")
+    for _ in range(20):
+        with torch.no_grad():
+            following = model(input_ids=ids, use_cache=False).logits[0, -1].argmax()
+        if following == END:
+            break
+        ids = torch.cat([ids, following[None, None]], dim=1)
+    expected = TOKENIZER.decode(ids[0, len("def f(") :])
+    assert sample_text(model, TOKENIZER, "def f(", max_new_tokens=20, sampling=Sampling(greedy=True)) == [
+        expected
+    ]
+
+
+def test_an_empty_prompt_is_the_end_of_a_document() -> None:
+    assert encode_prompt(TOKENIZER, "").tolist() == [[END]]
+
+
+def test_an_empty_prompt_without_such_a_token_is_refused() -> None:
+    tokenizer = byte_tokenizer().tokenizer
+    tokenizer.eos_token = None
+    with pytest.raises(
+        ConfigError, match=r"the prompt is empty, and the model has no end-of-text token .* give some text"
+    ):
+        encode_prompt(tokenizer, "")
+
+
+def test_the_seed_decides_the_text() -> None:
+    model = gpt2()
+
+    def text(seed: int, samples: int = 1) -> list[str]:
+        return sample_text(
+            model, TOKENIZER, "x", max_new_tokens=30, sampling=Sampling(seed=seed), samples=samples
+        )
+
+    assert text(1) == text(1) != text(2)
+    three = text(1, samples=3)
+    assert three[0] == text(1)[0]
+    assert len(set(three)) == 3
+
+
+def test_top_k_of_one_is_greedy() -> None:
+    model = gpt2()
+    one = sample_text(model, TOKENIZER, "x", sampling=Sampling(top_k=1, seed=3), max_new_tokens=20)
+    assert one == sample_text(model, TOKENIZER, "x", sampling=Sampling(greedy=True), max_new_tokens=20)
+
+
+def test_a_models_own_sampling_settings_are_overruled() -> None:
+    plain, opinionated = gpt2(), gpt2()
+    opinionated.generation_config.do_sample = True
+    opinionated.generation_config.top_k = 2
+    opinionated.generation_config.num_beams = 3
+    for sampling in (Sampling(seed=5), Sampling(greedy=True)):
+        texts = [sample_text(model, TOKENIZER, "x", sampling=sampling) for model in (plain, opinionated)]
+        assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0.0}, "the temperature is 0.0, but must be a positive number.*--greedy"),
+        ({"temperature": float("nan")}, "the temperature is nan"),
+        ({"top_k": 0}, "top-k is 0, but must be at least 1"),
+        ({"top_p": 1.5}, "top-p is 1.5, but must lie between 0 and 1"),
+        ({"seed": -1}, "the seed is -1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Sampling(**settings)
+
+
+def test_the_text_ends_with_the_models_last_position() -> None:
+    assert allowed_new_tokens(gpt2(), 40, 100) == POSITIONS - 40
+    assert allowed_new_tokens(gpt2(), 40, 5) == 5
+    model = gpt2(seed=1)
+    with torch.no_grad():  # a text that does not end by itself
+        model.transformer.wte.weight[END] = 0
+
+    class Counter(BaseStreamer):
+        tokens = 0
+
+        def put(self, value: torch.Tensor) -> None:
+            self.tokens += value.numel()
+
+        def end(self) -> None:
+            pass
+
+    counter = Counter()
+    sample_text(model, TOKENIZER, "x" * 40, sampling=Sampling(greedy=True), streamer=counter)
+    assert counter.tokens == POSITIONS
+
+
+def test_a_prompt_that_leaves_no_position_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the prompt has 48 tokens, but the model has only 48 positions"):
+        sample_text(gpt2(), TOKENIZER, "x" * POSITIONS)
+
+
+def test_generation_is_timed_in_alternation_and_gives_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {"a": gpt2(), "b": context_lm()}
+    names = {id(model): name for name, model in models.items()}
+    seconds = iter([9.0, 9.0, 1.0, 4.0, 3.0, 5.0, 2.0, 6.0])  # two of warm-up, then three rounds
+    order = []
+
+    def timed(model: Any, prompt: int, new: int) -> float:
+        order.append((names[id(model)], prompt, new))
+        return next(seconds)
+
+    monkeypatch.setattr(generation, "_generation_seconds", timed)
+    found = measure_generation(models, prompt_tokens=8, new_tokens=20, repeats=3)
+    assert [name for name, _, _ in order] == list("ab" + "ab" * 3)
+    assert set(order[2:]) == {("a", 8, 20), ("b", 8, 20)}
+    assert found["a"]["ms_per_token"] == 1000 * 2.0 / 20
+    assert found["b"]["repeats"] == [200.0, 250.0, 300.0]
+
+
+def test_every_model_generates_the_same_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending, going = gpt2(), gpt2(positions=30)
+    with torch.no_grad():  # this one would end its text at once
+        ending.transformer.wte.weight[END] *= 100
+    lengths = []
+    for model in (ending, going):
+        own = model.generate
+
+        def counted(*arguments: Any, own: Any = own, **settings: Any) -> torch.Tensor:
+            out = own(*arguments, **settings)
+            lengths.append(out.shape[1])
+            return out
+
+        monkeypatch.setattr(model, "generate", counted)
+    found = measure_generation({"ending": ending, "going": going}, prompt_tokens=20, new_tokens=40, repeats=1)
+    assert lengths[2:] == [30, 30]  # the shorter model's positions
+    assert found["ending"]["prompt_tokens"] + found["ending"]["new_tokens"] == 30
+
+
+def test_runs_are_timed_once(runs: list[RunFolder]) -> None:
+    time_runs(runs, prompt_tokens=4, new_tokens=8, repeats=1)
+    files = [run.evaluation / "generation.json" for run in runs]
+    first = [json.loads(file.read_text()) for file in files]
+    assert all(content["ms_per_token"] > 0 and content["environment"]["cores"] for content in first)
+    time_runs(runs, prompt_tokens=4, new_tokens=8, repeats=1)
+    assert [json.loads(file.read_text()) for file in files] == first
+    time_runs(runs, prompt_tokens=4, new_tokens=12, repeats=1)
+    assert json.loads(files[0].read_text())["new_tokens"] == 12
+
+
+def test_texts_of_runs_are_kept(runs: list[RunFolder]) -> None:
+    sample_runs(runs, "one", 8, Sampling(seed=1))
+    sample_runs(runs, "two", 8, Sampling(seed=1))
+    sample_runs(runs, "one", 8, Sampling(seed=1))
+    texts = json.loads((runs[1].evaluation / "samples.json").read_text())
+    assert [sample["prompt"] for sample in texts] == ["one", "two"]
+    assert texts[0]["sampling"]["seed"] == 1 and texts[0]["sampling"]["max_new_tokens"] == 8
+    assert [texts[0]["text"]] == sample_text(
+        context_lm(), TOKENIZER, "one", max_new_tokens=8, sampling=Sampling(seed=1)
+    )
+
+
+def test_a_run_without_a_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("name: x\n")
+    with pytest.raises(CheckpointError, match="has no model yet"):
+        time_runs([RunFolder(tmp_path)])
+
+
+@pytest.fixture
+def typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Type ``contextwise generate …``; gives (exit status, standard output, standard error)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["contextwise", "generate", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_status:
+            main()
+        return int(exit_status.value.code or 0), *capsys.readouterr()
+
+    return run
+
+
+def test_generate_prints_prompt_and_text_and_nothing_else(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", context_lm())
+    command = [Path(sys.executable).with_name("contextwise"), "generate", folder, "def f(", "--greedy"]
+    done = subprocess.run([*command, "--max-new-tokens", "10"], capture_output=True, text=True, timeout=120)
+    [text] = sample_text(context_lm(), TOKENIZER, "def f(", max_new_tokens=10, sampling=Sampling(greedy=True))
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"def f({text}\n", "")
+
+
+def test_generate_separates_several_texts(tmp_path: Path, typed: Callable[..., Any]) -> None:
+    folder = write_model(tmp_path / "model", gpt2())
+    status, output, _ = typed(folder, "x", "--num-samples", 3, "--max-new-tokens", 5, "--seed", 7)
+    texts = sample_text(gpt2(), TOKENIZER, "x", max_new_tokens=5, sampling=Sampling(seed=7), samples=3)
+    assert status == 0
+    assert output == "\n--------\n".join(f"x{text}" for text in texts) + "\n"
+
+
+def test_generate_says_where_the_positions_end(tmp_path: Path, typed: Callable[..., Any]) -> None:
+    folder = write_model(tmp_path / "model", gpt2())
+    status, _, errors = typed(folder, "x" * 40)
+    assert status == 0
+    assert "ends after 8 tokens at most: the model has 48 positions, and the prompt takes 40" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x" * 60], "the prompt has 60 tokens, but the model has only 48 positions"),
+        (["x", "--temperature", "0"], "the temperature is 0.0"),
+        (["x", "--max-new-tokens", "0"], "--max-new-tokens"),
+    ],
+)
+def test_generate_refuses(
+    tmp_path: Path, typed: Callable[..., Any], arguments: list[str], message: str
+) -> None:
+    folder = write_model(tmp_path / "model", gpt2())
+    status, output, errors = typed(folder, *arguments)
+    assert status == 2 and output == "" and message in errors and "Traceback" not in errors
+
+
+def test_generate_names_a_model_that_is_not_there(tmp_path: Path, typed: Callable[..., Any]) -> None:
+    status, _, errors = typed(tmp_path, "x")
+    assert status == 2 and errors.startswith("error: ") and "holds no model" in errors

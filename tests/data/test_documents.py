@@ -1,0 +1,101 @@
+"""Which documents are taken, which split they go to, and in which batches."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data import documents as module
+from contextwise.data.documents import (
+    BadRecord,
+    Document,
+    Skipped,
+    SplitFractions,
+    in_batches,
+    read_ahead,
+    read_documents,
+    text_digest,
+)
+
+
+def test_split_follows_the_first_64_bits_of_blake2b() -> None:
+    text = "héllo".encode()
+    place = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest()[:8], "big") / 2**64
+    assert SplitFractions(validation=place + 1e-9).split_of(text_digest(text)) == "validation"
+    assert SplitFractions(validation=place, test=1e-9).split_of(text_digest(text)) == "test"
+    assert SplitFractions(validation=place - 1e-9).split_of(text_digest(text)) == "train"
+
+
+def test_shares_are_met_and_a_test_share_leaves_validation_alone() -> None:
+    digests = [text_digest(str(i).encode()) for i in range(20_000)]
+    without, with_test = SplitFractions(0.1), SplitFractions(0.1, 0.3)
+    first = [without.split_of(digest) == "validation" for digest in digests]
+    second = [with_test.split_of(digest) for digest in digests]
+    assert first == [split == "validation" for split in second]
+    assert sum(first) == pytest.approx(2000, abs=200)
+    assert second.count("test") == pytest.approx(6000, abs=350)
+
+
+@pytest.mark.parametrize(
+    ("validation", "test"), [(-0.1, 0), (1.0, 0), (0, 1.5), (0.6, 0.4), (float("nan"), 0)]
+)
+def test_impossible_shares(validation: float, test: float) -> None:
+    with pytest.raises(ConfigError, match=r"--validation|--test"):
+        SplitFractions(validation, test)
+
+
+def test_bad_and_empty_records_are_counted_and_the_limit_counts_documents() -> None:
+    bad, other = BadRecord("f:2", "is bad"), BadRecord("f:4", "is worse")
+    records = [Document("a", {}), bad, Document(" \n\u2003", {}), other, Document("b", {}), Document("c", {})]
+    skipped = Skipped()
+    assert [d.text for d in read_documents(records, True, 2, skipped)] == ["a", "b"]
+    assert (skipped.bad, skipped.empty, skipped.first_bad) == (2, 1, bad)
+    with pytest.raises(DataError, match=r"f:2: is bad; mend it, or pass --skip-bad"):
+        list(read_documents(records, False, None, Skipped()))
+
+
+@given(st.lists(st.text(max_size=30), max_size=30))
+def test_batches_keep_order_and_count_bytes_and_words(texts: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BATCH_BYTES", 40)
+        patch.setattr(module, "BATCH_DOCUMENTS", 7)
+        batches = list(in_batches(Document(text, {"n": i}) for i, text in enumerate(texts)))
+    assert [text for batch in batches for text in batch.texts] == texts
+    assert [row["n"] for batch in batches for row in batch.metadata] == list(range(len(texts)))
+    assert [n for batch in batches for n in batch.n_bytes] == [len(text.encode()) for text in texts]
+    assert [n for batch in batches for n in batch.n_words] == [len(text.split()) for text in texts]
+    assert all(len(batch) <= 7 and sum(batch.n_bytes[:-1]) < 40 for batch in batches)
+
+
+def test_reading_ahead_keeps_order_and_passes_errors_on() -> None:
+    def numbers() -> Iterator[int]:
+        yield from range(50)
+        raise DataError("the file ends here")
+
+    seen = []
+    with pytest.raises(DataError, match="the file ends here"):
+        for number in read_ahead(numbers()):
+            seen.append(number)  # noqa: PERF402
+    assert seen == list(range(50))
+
+
+def test_reading_ahead_is_bounded_and_stops_when_it_is_no_longer_wanted() -> None:
+    made = 0
+
+    def endless() -> Iterator[int]:
+        nonlocal made
+        while True:
+            made += 1
+            yield made
+
+    items = read_ahead(endless(), depth=3)
+    assert next(items) == 1
+    time.sleep(0.3)
+    assert made <= 6
+    items.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "reader"]

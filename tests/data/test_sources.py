@@ -1,0 +1,225 @@
+"""Readers of texts: what they read, and what they say about what they cannot."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from contextwise.base.errors import DataError
+from contextwise.data import BadRecord, Document, open_source
+from contextwise.data import sources as module
+
+
+def read(source: str | Path, text_field: str = "text") -> list[Any]:
+    return list(open_source(source).records(text_field))
+
+
+def test_json_lines_are_split_on_newlines_alone(write_jsonl: Callable[..., Path]) -> None:
+    texts = ["one\u2028two\u2029three\x85four\x0b\x0c\x1c", "line\nline\r\nline", "déjà 🙂"]
+    path = write_jsonl({"text": text, "n": i} for i, text in enumerate(texts))
+    assert read(path) == [Document(text, {"n": i}) for i, text in enumerate(texts)]
+
+
+def test_gzip_byte_order_mark_windows_lines_and_blank_lines(tmp_path: Path) -> None:
+    content = b'\xef\xbb\xbf{"text": "a"}\r\n\r\n{"text": "b"}'
+    (tmp_path / "a.jsonl").write_bytes(content)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(content))
+    wanted = [Document("a", {}), Document("b", {})]
+    assert read(tmp_path / "a.jsonl") == read(tmp_path / "b.jsonl.gz") == wanted
+    assert read(tmp_path) == read(str(tmp_path / "*.jsonl*")) == wanted * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"{", "the line is not JSON (Expecting property name"),
+        (b"[1]", "the line is not a JSON object but a list"),
+        (b'"text"', "the line is not a JSON object but a string"),
+        (b"7", "the line is not a JSON object but a number"),
+        (
+            b'{"body": "a", "id": 3}',
+            "there is no field 'text' (fields: 'body', 'id'; --text-field names another)",
+        ),
+        (b'{"text": null}', "the field 'text' is not a string but null"),
+        (b'{"text": ["a"]}', "the field 'text' is not a string but a list"),
+        (b'{"text": "\xff"}', "the line is not UTF-8"),
+        (b'{"text": "\\ud800"}', "a string holds half of a surrogate pair, which is no text"),
+        (
+            b'{"text": "a", "title": {"x": ["\\udfff"]}}',
+            "a string holds half of a surrogate pair, which is no text",
+        ),
+        (b"[" * 100_000, "the line is not JSON"),
+        (b'{"text": "a", "n": ' + b"9" * 5000 + b"}", "the line is not JSON"),
+    ],
+)
+def test_bad_lines_say_where_and_why(tmp_path: Path, line: bytes, why: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"text": "fine"}\n' + line + b'\n{"text": "\\ud83d\\ude42"}\n')
+    first, bad, last = read(path)
+    assert (first, last) == (Document("fine", {}), Document("🙂", {}))
+    assert isinstance(bad, BadRecord) and bad.where == f"{path}:2" and bad.why.startswith(why)
+
+
+def test_another_text_field(write_jsonl: Callable[..., Path]) -> None:
+    path = write_jsonl([{"text": 1, "body": "b"}])
+    assert read(path, "body") == [Document("b", {"text": 1})]
+
+
+def test_text_files_of_a_folder_are_documents_with_paths(tmp_path: Path) -> None:
+    (tmp_path / "sub" / ".hidden").mkdir(parents=True)
+    (tmp_path / "b.txt").write_bytes("\ufeffzwei\r\n".encode())
+    (tmp_path / "sub" / "a.md").write_text("eins")
+    (tmp_path / "sub" / ".hidden" / "c.txt").write_text("not read")
+    (tmp_path / ".d.txt").write_text("not read")
+    (tmp_path / "z.txt.gz").write_bytes(gzip.compress(b"drei"))
+    assert read(tmp_path) == [
+        Document("zwei\r\n", {"path": "b.txt"}),
+        Document("eins", {"path": "sub/a.md"}),
+        Document("drei", {"path": "z.txt.gz"}),
+    ]
+    assert read(tmp_path / "b.txt") == [Document("zwei\r\n", {"path": "b.txt"})]
+    assert [record.metadata["path"] for record in read(str(tmp_path / "**" / "*.md"))] == ["a.md"]
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(b"abc\x89PNG")
+    assert read(tmp_path) == [BadRecord(str(tmp_path / "picture.png"), "the file is not UTF-8 text (byte 3)")]
+
+
+@pytest.fixture
+def table() -> pa.Table:
+    return pa.table(
+        {"text": [f"row {i}" for i in range(150)], "n": range(150), "day": pa.array([0] * 150, pa.date32())}
+    )
+
+
+def test_parquet_files_and_folders(tmp_path: Path, table: pa.Table) -> None:
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=40)
+    pq.write_table(
+        table.slice(0, 3).set_column(0, "text", pa.array(["x", None, "z"], pa.large_string())),
+        tmp_path / "b.parquet",
+    )
+    records = read(tmp_path)
+    assert [record.text for record in records[:150]] == table.column("text").to_pylist()
+    assert records[149].metadata["n"] == 149
+    assert records[151] == BadRecord(
+        f"{tmp_path / 'b.parquet'} row 2", "the column 'text' is not a string but null"
+    )
+    with pytest.raises(
+        DataError, match=r"a\.parquet has no column 'body'; its columns are 'text', 'n', 'day'"
+    ):
+        read(tmp_path, "body")
+
+
+def test_hugging_face_folders(tmp_path: Path, table: pa.Table) -> None:
+    dataset = datasets.Dataset(table.select(["text", "n"]))
+    dataset.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict(train=dataset, other=dataset.select([0])).save_to_disk(tmp_path / "two")
+    datasets.DatasetDict(a=dataset, b=dataset).save_to_disk(tmp_path / "three")
+    wanted = [Document(f"row {i}", {"n": i}) for i in range(150)]
+    assert read(tmp_path / "one") == read(tmp_path / "two") == read(tmp_path / "three" / "a") == wanted
+    with pytest.raises(DataError, match=r"has no split 'train' but a, b; give .*three/a"):
+        read(tmp_path / "three")
+    (tmp_path / "one" / "data-00000-of-00001.arrow").write_bytes(b"junk")
+    with pytest.raises(DataError, match="is not a dataset that save_to_disk wrote, or it is damaged"):
+        read(tmp_path / "one")
+
+
+def test_a_dataset_on_the_hub(monkeypatch: pytest.MonkeyPatch, table: pa.Table) -> None:
+    asked = []
+
+    def load_dataset(name: str, config: str | None, split: str, streaming: bool) -> Any:
+        asked.append((name, config, split, streaming))
+        dataset = datasets.Dataset(table.select(["text", "n"]))
+        return dataset.to_iterable_dataset() if streaming else dataset
+
+    monkeypatch.setattr(module, "hub_problem", lambda: None)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert read("owner/name:config") == read("name") == [Document(f"row {i}", {"n": i}) for i in range(150)]
+    assert next(iter(open_source("name:c:test", limit=1).records("text"))) == Document("row 0", {"n": 0})
+    assert asked == [
+        ("owner/name", "config", "train", False),
+        ("name", None, "train", False),
+        ("name", "c", "test", True),
+    ]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: 1 / 0)
+    with pytest.raises(
+        DataError, match=r"no file or folder owner/name here, and the Hub did not give that dataset: division"
+    ):
+        open_source("owner/name")
+
+
+def test_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "hub_problem", lambda: "the Hub is away")
+    for name in (
+        "texts.jsonl",
+        "a/b/c",
+        "./x",
+        str(tmp_path / "x"),
+        "notes.txt",
+        "x.parquet",
+        "~/nothing-here",
+    ):
+        with pytest.raises(DataError, match="there is no file or folder"):
+            open_source(name)
+    with pytest.raises(DataError, match=r"there is no file or folder owner/name here, and the Hub is away"):
+        open_source("owner/name")
+    with pytest.raises(DataError, match=r"no file matches .*\*\.jsonl"):
+        open_source(str(tmp_path / "*.jsonl"))
+    with pytest.raises(DataError, match="holds no files"):
+        open_source(tmp_path)
+
+
+def test_files_of_several_kinds(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.parquet", "c.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(DataError, match=r"files of several kinds \(jsonl, parquet\); name one kind"):
+        open_source(tmp_path)
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    lines = b"".join(json.dumps({"text": f"{i} " * 50}).encode() + b"\n" for i in range(2000))
+    packed = gzip.compress(lines)
+    for name, content in {
+        "cut.jsonl.gz": packed[: len(packed) // 2],
+        "changed.jsonl.gz": packed[:-8] + b"\0" * 8,
+        "plain.jsonl.gz": lines,
+        "noise.jsonl.gz": packed[:200] + b"\xff" * 300 + packed[500:],
+        "x.parquet": b"PAR1 no PAR1",
+        "empty.parquet": b"",
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=f"{name} (is damaged or cut short|cannot be read)"):
+            read(tmp_path / name)
+
+
+def test_a_file_that_vanishes_or_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"text": "a"}\n')
+    source = open_source(path)
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(DataError, match=r"x\.jsonl cannot be read: Permission denied"):
+            list(source.records("text"))
+    path.unlink()
+    with pytest.raises(DataError, match=r"there is no file .*x\.jsonl"):
+        list(source.records("text"))
+
+
+def test_progress_reaches_the_end_and_starts_again(tmp_path: Path, write_jsonl: Callable[..., Path]) -> None:
+    for part in range(3):
+        write_jsonl(({"text": str(i)} for i in range(100)), f"{part}.jsonl")
+    source = open_source(tmp_path)
+    for _ in range(2):
+        seen = [source.done for _ in source.records("text")]
+        assert seen == sorted(seen) and seen[-1] == 1.0 and 0 < seen[0] < 0.4

@@ -1,0 +1,117 @@
+"""The verdict says what the figures carry, and no more."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from contextwise.evaluation import Comparison, Difference, Estimate, Group
+from contextwise.reports import verdict
+
+
+def group(name: str, loss: float, **facts: Any) -> Group:
+    values: dict[str, Any] = {
+        "name": name,
+        "sources": [name],
+        "seeds": [0],
+        "parameters": 1_000_000,
+        "loss": Estimate(loss, loss - 0.1, loss + 0.1),
+        "losses": [loss],
+        "perplexity": Estimate(50.0),
+        "bits_per_byte": Estimate(1.9),
+        "training_tokens": 1e6,
+        "tokens_per_second": 1000.0,
+        "training_seconds": 1000.0,
+        "ms_per_token": 2.0,
+    }
+    return Group(**{**values, **facts})
+
+
+def difference(a: str, b: str, *ends: float | None) -> Difference:
+    return Difference(a, b, "nats per token", Estimate(*ends), True, {}, None, None, 0.5)
+
+
+def comparison(
+    groups: list[Group], differences: list[Difference], unit: str = "nats per token"
+) -> Comparison:
+    return Comparison({}, 40, 80_000, unit, groups[0].name, groups, differences, [], [])
+
+
+def test_a_clear_difference_is_given_without_sign_and_with_its_interval() -> None:
+    found = comparison([group("A", 4.0), group("B", 3.9)], [difference("B", "A", -0.1, -0.13, -0.07)])
+    assert verdict(found)[0] == (
+        "B has the lowest held-out loss, 3.9000 nats per token: lower than A's by 0.1000 [0.0700, 0.1300] "
+        "nats per token (95% intervals over documents, paired by document)."
+    )
+
+
+def test_the_reference_can_be_the_best() -> None:
+    found = comparison([group("A", 3.9), group("B", 4.0)], [difference("B", "A", 0.1, 0.07, 0.13)])
+    assert (
+        "A has the lowest held-out loss, 3.9000 nats per token: lower than B's by 0.1000 [0.0700, 0.1300]"
+        in verdict(found)[0]
+    )
+
+
+def test_an_interval_around_zero_is_no_win() -> None:
+    found = comparison([group("A", 4.0), group("B", 3.99)], [difference("B", "A", -0.01, -0.03, 0.01)])
+    assert verdict(found)[0] == (
+        "B has the lowest held-out loss, 3.9900 nats per token. Between B and A no difference is shown: "
+        "the interval contains zero (B − A = -0.0100 [-0.0300, +0.0100] nats per token)."
+    )
+
+
+@pytest.mark.parametrize("ends", [(-0.02, 0.0), (0.0, 0.02)])
+def test_an_interval_that_ends_at_zero_contains_it(ends: tuple[float, float]) -> None:
+    found = comparison([group("A", 4.0), group("B", 3.99)], [difference("B", "A", -0.01, *ends)])
+    assert "no difference is shown" in verdict(found)[0]
+
+
+def test_clear_and_unclear_differences_stand_in_one_verdict() -> None:
+    groups = [group("A", 4.0), group("B", 3.95), group("C", 3.94)]
+    pairs = [
+        difference("B", "A", -0.05, -0.06, -0.04),
+        difference("C", "A", -0.06, -0.07, -0.05),
+        difference("C", "B", -0.01, -0.02, 0.01),
+    ]
+    words = verdict(comparison(groups, pairs))[0]
+    assert "lower than A's by 0.0600 [0.0500, 0.0700] nats per token (95%" in words
+    assert "But between C and B no difference is shown" in words
+    assert "B − A" not in words
+
+
+def test_one_document_allows_no_claim() -> None:
+    found = comparison([group("A", 4.0), group("B", 3.9)], [difference("B", "A", -0.1, None, None)])
+    assert verdict(found)[0].endswith("B − A = -0.1000 nats per token; one document allows no interval.")
+    assert "lower than" not in verdict(found)[0]
+
+
+def test_seeds_are_named_where_there_are_several() -> None:
+    groups = [group("A", 4.0, seeds=[0, 1, 2]), group("B", 3.9, seeds=[0, 1, 2])]
+    found = comparison(groups, [difference("B", "A", -0.1, -0.13, -0.07)])
+    assert "95% intervals over documents and seeds" in verdict(found)[0]
+
+
+def test_bits_per_byte_decide_where_they_are_the_unit() -> None:
+    groups = [group("A", 3.0, bits_per_byte=Estimate(2.0)), group("B", 4.0, bits_per_byte=Estimate(1.5))]
+    pair = dataclasses.replace(difference("B", "A", -0.5, -0.6, -0.4), unit="bits per byte")
+    assert verdict(comparison(groups, [pair], "bits per byte"))[0].startswith(
+        "B has the lowest held-out loss, 1.5000 bits per byte: lower than A's by 0.5000 [0.4000, 0.6000]"
+    )
+
+
+def test_costs_are_ratios_of_the_best_to_the_others() -> None:
+    groups = [
+        group("A", 4.0),
+        group("B", 3.9, tokens_per_second=900.0, ms_per_token=3.0, parameters=1_300_000),
+    ]
+    assert verdict(comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)]))[1] == (
+        "B has 1.3M parameters, against 1M of A. It trains at 0.90 times the speed of A, and takes 3.00 ms "
+        "for a generated token, 1.50 times that of A."
+    )
+
+
+def test_costs_that_are_not_known_are_not_told() -> None:
+    groups = [group("A", 4.0, tokens_per_second=None, ms_per_token=None), group("B", 3.9)]
+    costs = verdict(comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)]))[1]
+    assert costs == "B has 1M parameters, against 1M of A."
