@@ -71,5 +71,7 @@ def publish(name: str, result: dict[str, Any]) -> Path:
     kind = environment["gpus"][0].split()[-1].lower() if environment["gpus"] else "cpu"
     path = RESULTS / f"{name}-{kind}.json"
     when = datetime.now(UTC).strftime("%Y-%m-%d")
-    path.write_text(json.dumps({"benchmark": name, "date": when, **result, "environment": environment}, indent=2) + "\n")
+    path.write_text(
+        json.dumps({"benchmark": name, "date": when, **result, "environment": environment}, indent=2) + "\n"
+    )
     return path

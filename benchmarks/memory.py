@@ -37,7 +37,11 @@ def one(which: str, task: str, context: int) -> None:
     targets = torch.roll(tokens, -1, 1)
     before = peak_bytes()
     if task == "train":
-        loss = TrainedModel(model)(tokens, targets) if which == "contextwise" else model(tokens, labels=tokens).loss
+        loss = (
+            TrainedModel(model)(tokens, targets)
+            if which == "contextwise"
+            else model(tokens, labels=tokens).loss
+        )
         loss.backward()
     elif which == "contextwise":
         model.eval()
@@ -59,7 +63,11 @@ def main(arguments: list[str] | None = None) -> None:
         one(options.child[0], options.child[1], int(options.child[2]))
         return
     context = options.context
-    result: dict[str, Any] = {"context": context, "vocabulary": VOCABULARY, "full_logits_bytes_per_token": VOCABULARY * 4}
+    result: dict[str, Any] = {
+        "context": context,
+        "vocabulary": VOCABULARY,
+        "full_logits_bytes_per_token": VOCABULARY * 4,
+    }
     for task in ("train", "score"):
         found = {
             which: peak_memory("benchmarks.memory", "--child", which, task, str(context))["bytes"] / context

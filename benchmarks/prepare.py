@@ -39,7 +39,9 @@ def with_datasets(text: list[str], tokenizer: Any, out: Path, processes: int | N
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", nargs="*", default=[])
-    parser.add_argument("--tokenizer", default=None, help="folder; a byte-level BPE learned on the text if not given")
+    parser.add_argument(
+        "--tokenizer", default=None, help="folder; a byte-level BPE learned on the text if not given"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args(arguments)
     datasets.disable_progress_bars()
@@ -53,7 +55,9 @@ def main(arguments: list[str] | None = None) -> None:
             with open(text[0], "w") as file:  # noqa: PTH123
                 for document in iter_stdlib_documents():
                     file.write(json.dumps({"text": document.text}) + "\n")
-        learned = options.tokenizer or str(prepare_corpus(text, "train:4096", folder / "learn").path / "tokenizer")
+        learned = options.tokenizer or str(
+            prepare_corpus(text, "train:4096", folder / "learn").path / "tokenizer"
+        )
         tokenizer = AutoTokenizer.from_pretrained(learned)
         megabytes = sum(manifest_bytes(text, learned, folder)) / 1e6
 
@@ -78,7 +82,8 @@ def main(arguments: list[str] | None = None) -> None:
         pairs = zip(seconds[which], seconds["contextwise"], strict=True)
         ratios[which] = statistics.median(theirs / ours for theirs, ours in pairs)
         print(
-            f"prepare: {speeds['contextwise']:.1f} MB/s, {which} {speeds[which]:.1f} MB/s: {ratios[which]:.2f}x", flush=True
+            f"prepare: {speeds['contextwise']:.1f} MB/s, {which} {speeds[which]:.1f} MB/s: {ratios[which]:.2f}x",
+            flush=True,
         )
     publish("prepare", {"megabytes": megabytes, "mb_per_second": speeds, "speed_of_contextwise": ratios})
 

@@ -7,16 +7,17 @@ documents; prints the paired differences and keeps them as JSON. A run that is f
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from benchmarks.harness import publish
 from contextwise.base.progress import say
 from contextwise.data import Corpus
 from contextwise.evaluation import compare, evaluate_missing
+from contextwise.evaluation.tables import comparison_tables
 from contextwise.training import Recipe, train
 
 PREDICTOR = {"chunk_size": 4, "predictor_layers": 2}
@@ -44,6 +45,7 @@ def recipe(options: argparse.Namespace, model: str, seed: int) -> Recipe:
                 "tokens": tokens,
                 "tokens_per_step": step,
                 "learning_rate": options.learning_rate,
+                "precision": options.precision,
                 "warmup_steps": options.warmup_steps,
                 "evaluate_every": max(1, tokens // step // 8),
                 "evaluation_tokens": 32_768,
@@ -69,6 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--learning-rate", type=float, default=None)
     parser.add_argument("--warmup-steps", type=int, default=30)
     parser.add_argument("--limit-documents", type=int, default=None)
+    parser.add_argument("--precision", choices=["auto", "fp32", "bf16"], default="auto")
     parser.add_argument("--threads", type=int, default=None)
     options = parser.parse_args(arguments)
     if options.threads:
@@ -81,8 +84,10 @@ def main(arguments: list[str] | None = None) -> None:
     held_out = Corpus.open(options.corpus, split="validation")
     label = evaluate_missing(sources, held_out, limit_documents=options.limit_documents)
     comparison = compare(sources, label=label, reference=options.models[0], all_pairs=True)
-    say(json.dumps(comparison.to_dict(), indent=1)[:200])
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+    Console(highlight=False).print(comparison_tables(comparison))
+    settings = {
+        name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()
+    }
     settings["corpus"], settings["out"] = options.corpus.name, options.out.name
     path = publish(options.name, {"settings": settings, "comparison": comparison.to_dict()})
     say(f"{path}")

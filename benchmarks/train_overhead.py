@@ -35,7 +35,9 @@ def recipe_values(corpus: Path, output: Path, steps: int) -> dict:
 def bare_loop(recipe: Recipe, corpus: Corpus) -> float:
     """Tokens/s of nothing but batches, forward, backward, clip and step."""
     torch.manual_seed(recipe.seed)
-    model = TrainedModel(build_model(recipe.model.build_config(corpus.vocab_size or 0, 256, corpus.end_of_text)))
+    model = TrainedModel(
+        build_model(recipe.model.build_config(corpus.vocab_size or 0, 256, corpus.end_of_text))
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), fused=True)
     steps, rows = recipe.training.total_steps, recipe.training.tokens_per_step // 256
     stream = WindowStream(Windows(corpus, 256), recipe.seed, steps * rows)
@@ -62,7 +64,9 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         corpus = prepare_corpus("stdlib", "train:4096", Path(folder) / "corpus", limit=200)
         for round_ in range(options.rounds + 1):
-            recipe = Recipe.model_validate(recipe_values(corpus.path, Path(folder) / f"run{round_}", options.steps))
+            recipe = Recipe.model_validate(
+                recipe_values(corpus.path, Path(folder) / f"run{round_}", options.steps)
+            )
             speeds = {}
             for which in ("ours", "bare") if round_ % 2 else ("bare", "ours"):
                 if which == "bare":
@@ -81,7 +85,10 @@ def main(arguments: list[str] | None = None) -> None:
         {
             "steps": options.steps,
             "ratio": {"median": ratio, "rounds": ratios},
-            "tokens_per_second": {"contextwise": statistics.median(ours), "bare loop": statistics.median(bare)},
+            "tokens_per_second": {
+                "contextwise": statistics.median(ours),
+                "bare loop": statistics.median(bare),
+            },
         },
     )
 

@@ -57,9 +57,13 @@ def measure(shape: tuple[int, ...], nanogpt: Any | None, rounds: int, device: st
     tokens = torch.randint(0, vocabulary, (rows, context + 1), device=device)
     x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    ours = TrainedModel(build_model(backbone_config("gpt2", ModelSize(layers, width, heads, 1e-3), vocabulary, context)))
+    ours = TrainedModel(
+        build_model(backbone_config("gpt2", ModelSize(layers, width, heads, 1e-3), vocabulary, context))
+    )
     ours.to(device).train()
-    config = GPT2Config(vocab_size=vocabulary, n_positions=context, n_embd=width, n_layer=layers, n_head=heads)
+    config = GPT2Config(
+        vocab_size=vocabulary, n_positions=context, n_embd=width, n_layer=layers, n_head=heads
+    )
     config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
     stock = GPT2LMHeadModel(config).to(device).train()
     contenders = {
@@ -69,7 +73,12 @@ def measure(shape: tuple[int, ...], nanogpt: Any | None, rounds: int, device: st
     if nanogpt is not None:
         other = nanogpt.GPT(
             nanogpt.GPTConfig(
-                block_size=context, vocab_size=vocabulary, n_layer=layers, n_head=heads, n_embd=width, dropout=0.0
+                block_size=context,
+                vocab_size=vocabulary,
+                n_layer=layers,
+                n_head=heads,
+                n_embd=width,
+                dropout=0.0,
             )
         )
         other.to(device).train()
@@ -82,7 +91,10 @@ def measure(shape: tuple[int, ...], nanogpt: Any | None, rounds: int, device: st
         "rounds": rounds,
         "tokens_per_second": {name: rows * context / outcome.median(name) for name in contenders},
         "speed_of_contextwise": {
-            f"against {name}": {"median": outcome.speed("contextwise", name), "quartiles": outcome.spread("contextwise", name)}
+            f"against {name}": {
+                "median": outcome.speed("contextwise", name),
+                "quartiles": outcome.spread("contextwise", name),
+            }
             for name in contenders
             if name != "contextwise"
         },
@@ -109,7 +121,10 @@ def main(arguments: list[str] | None = None) -> None:
         results[name] = measure(shape, nanogpt, options.rounds, device)
         for against, ratio in results[name]["speed_of_contextwise"].items():
             low, high = ratio["quartiles"]
-            print(f"training step, {name}: {ratio['median']:.2f}x {against} (quartiles {low:.2f}-{high:.2f})", flush=True)
+            print(
+                f"training step, {name}: {ratio['median']:.2f}x {against} (quartiles {low:.2f}-{high:.2f})",
+                flush=True,
+            )
     if nanogpt is None:
         print(f"training step: nanoGPT was not measured; there is no model.py in {options.nanogpt}")
     publish("training_step", {"shapes": results})

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from small import write_documents
 
 # One thread: the models of the tests are tiny, and waiting threads cost more than they give on a shared machine.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -4,7 +4,8 @@ import json
 import random
 from pathlib import Path
 
-WORDS = "the a of model token context window loss learns reads writes predicts next chunk long short and but not with".split()
+SENTENCE = "the a of model token context window loss learns reads writes predicts next chunk long short and but not with"
+WORDS = SENTENCE.split(" ")
 
 
 def write_documents(path: Path, count: int = 120, seed: int = 0) -> Path:
@@ -19,7 +20,13 @@ def write_documents(path: Path, count: int = 120, seed: int = 0) -> Path:
 
 def recipe_values(corpus: Path, output: Path, **training: object) -> dict:
     """A run of a tiny ContextLM: 12 steps of 4 windows of 32 tokens."""
-    settings = {"steps": 12, "tokens_per_step": 128, "warmup_steps": 2, "learning_rate": 3e-3, "save_every": 4}
+    settings = {
+        "steps": 12,
+        "tokens_per_step": 128,
+        "warmup_steps": 2,
+        "learning_rate": 3e-3,
+        "save_every": 4,
+    }
     settings |= {"log_every": 2, "evaluate_every": 6, "evaluation_tokens": 256}
     return {
         "name": "tiny",

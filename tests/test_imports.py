@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "contextwise"
-ORDER = ["base", "data", "objectives", "models", "training", "evaluation", "sweeps", "analysis", "reports", "cli"]
+ORDER = [
+    "base",
+    "data",
+    "objectives",
+    "models",
+    "training",
+    "evaluation",
+    "sweeps",
+    "analysis",
+    "reports",
+    "cli",
+]
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -18,7 +29,10 @@ def imported(file):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}:{node.lineno}: relative imports hide the package they cross"
-            names = [f"{node.module}.{alias.name}" if node.module == "contextwise" else node.module for alias in node.names]
+            names = [
+                f"{node.module}.{alias.name}" if node.module == "contextwise" else node.module
+                for alias in node.names
+            ]
         for name in names:
             parts = name.split(".")
             if parts[0] == "contextwise" and len(parts) > 1 and parts[1] in ORDER:
@@ -36,7 +50,9 @@ def test_imports_go_one_way(file):
 
 
 def test_every_package_has_its_place():
-    assert {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"} <= set(ORDER)
+    assert {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"} <= set(
+        ORDER
+    )
     assert len(FILES) > 10
 
 

@@ -33,7 +33,9 @@ def test_a_killed_process_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
         "with atomic_directory(Path(sys.argv[1])) as p:\n"
         "    (p / 'a').write_text('half'); print('ready', flush=True); time.sleep(60)"
     )
-    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "folder")], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "folder")], stdout=subprocess.PIPE
+    )
     assert process.stdout.readline() == b"ready\n"
     process.kill()
     process.wait()
@@ -68,7 +70,9 @@ def test_a_real_limit_on_file_size_is_one_sentence(tmp_path):
         "try: atomic_write(Path(sys.argv[1]), b'x' * 5000, 'the thing')\n"
         "except DataError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "file")], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "file")], capture_output=True, text=True
+    )
     assert "no space left while writing the thing" in done.stdout, done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -88,5 +92,3 @@ def test_json_is_read_back_or_refused(tmp_path):
 def test_sha256_is_that_of_the_bytes(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-

@@ -41,14 +41,19 @@ def test_what_is_no_run_is_not_opened(tmp_path):
 
 
 def test_one_process_at_a_time(tmp_path):
-    with RunFolder(tmp_path).locked():
-        with pytest.raises(ConfigError, match="another process"), RunFolder(tmp_path).locked():
-            pass
+    with (
+        RunFolder(tmp_path).locked(),
+        pytest.raises(ConfigError, match="another process"),
+        RunFolder(tmp_path).locked(),
+    ):
+        pass
     with RunFolder(tmp_path).locked():
         pass
 
 
-NESTED = st.recursive(st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner), max_leaves=8)
+NESTED = st.recursive(
+    st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner), max_leaves=8
+)
 
 
 @given(a=st.dictionaries(st.sampled_from("abc"), NESTED), b=st.dictionaries(st.sampled_from("abc"), NESTED))

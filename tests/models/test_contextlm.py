@@ -16,9 +16,20 @@ VOCABULARY, LONGEST = 61, 48
 def backbone(family, **changes):
     if family == "gpt2":
         values = {"vocab_size": VOCABULARY, "n_positions": LONGEST, "n_embd": 16, "n_layer": 3, "n_head": 2}
-        values |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None}
+        values |= {
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
         return GPT2Config(**values | changes)
-    values = {"vocab_size": VOCABULARY, "max_position_embeddings": LONGEST, "hidden_size": 16, "num_hidden_layers": 3}
+    values = {
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": LONGEST,
+        "hidden_size": 16,
+        "num_hidden_layers": 3,
+    }
     values |= {"num_attention_heads": 2, "intermediate_size": 32, "bos_token_id": None, "eos_token_id": None}
     values["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     return GPTNeoXConfig(**values | changes)
@@ -40,7 +51,13 @@ def draw(rows, length, seed=0):
 FAMILIES = pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
 FORMS = pytest.mark.parametrize(
     "options",
-    [{}, {"inject_every_layer": True}, {"injection_layer": 2}, {"injection": "add"}, {"injection_layer": 1, "inject_every_layer": True}],
+    [
+        {},
+        {"inject_every_layer": True},
+        {"injection_layer": 2},
+        {"injection": "add"},
+        {"injection_layer": 1, "inject_every_layer": True},
+    ],
     ids=["embedding", "every layer", "2/1", "add", "1/2 every"],
 )
 
@@ -53,7 +70,10 @@ def test_equals_the_paper_written_out(family, options, w, length):
     tokens = draw(1, length)
     with torch.no_grad():
         torch.testing.assert_close(
-            model(tokens, use_cache=False).logits[0], reference_logits(model, tokens[0].tolist()), atol=2e-5, rtol=1e-4
+            model(tokens, use_cache=False).logits[0],
+            reference_logits(model, tokens[0].tolist()),
+            atol=2e-5,
+            rtol=1e-4,
         )
 
 
@@ -63,7 +83,15 @@ def test_worked_example_of_the_index_convention(family):
     model = contextlm(family, chunk_size=4)
     h = torch.randn(1, 10, 16, requires_grad=True)
     contexts = model.context.contexts(h, model.backbone).spread(lambda c: c)
-    expected = {0: {0}, 1: {0}, 2: {0}, 3: set(range(4)), 4: set(range(4)), 5: set(range(4)), 6: set(range(4))}
+    expected = {
+        0: {0},
+        1: {0},
+        2: {0},
+        3: set(range(4)),
+        4: set(range(4)),
+        5: set(range(4)),
+        6: set(range(4)),
+    }
     expected |= {7: set(range(8)), 8: set(range(8)), 9: set(range(8))}
     for t, sources in expected.items():
         (gradient,) = torch.autograd.grad(contexts[0, t].square().sum(), h, retain_graph=True)
@@ -142,8 +170,12 @@ def test_padded_rows_equal_each_row_alone(family, options, data):
     model = contextlm(family, chunk_size=w, **options)
     rows = [draw(1, n + more, seed=i)[0] for i, n in enumerate(lengths)]
     longest = max(lengths)
-    padded = torch.stack([torch.nn.functional.pad(r[:n], (longest - n, 0)) for r, n in zip(rows, lengths, strict=True)])
-    mask = torch.stack([torch.nn.functional.pad(torch.ones(n, dtype=torch.long), (longest - n, 0)) for n in lengths])
+    padded = torch.stack(
+        [torch.nn.functional.pad(r[:n], (longest - n, 0)) for r, n in zip(rows, lengths, strict=True)]
+    )
+    mask = torch.stack(
+        [torch.nn.functional.pad(torch.ones(n, dtype=torch.long), (longest - n, 0)) for n in lengths]
+    )
     with torch.no_grad():
         out = model(padded, attention_mask=mask, use_cache=True)
         found = [out.logits]
@@ -200,7 +232,10 @@ def test_eager_attention_gives_the_same(family):
     tokens = draw(2, 17)
     positions = torch.cat([torch.arange(8), torch.arange(9)])[None]
     with torch.no_grad():
-        whole, packed = model(tokens, use_cache=False).logits, model(tokens, position_ids=positions, use_cache=False).logits
+        whole, packed = (
+            model(tokens, use_cache=False).logits,
+            model(tokens, position_ids=positions, use_cache=False).logits,
+        )
         model.set_attn_implementation("eager")
         assert model.backbone.config._attn_implementation == "eager"
         torch.testing.assert_close(model(tokens, use_cache=False).logits, whole, atol=1e-5, rtol=1e-4)

@@ -46,7 +46,9 @@ def test_contextlm_and_its_matched_baseline_differ_by_the_gate_alone(family, for
     plain = backbone_config(family, size, 4096, 256)
     matched = backbone_config(family, size, 4096, 256, extra_layers=2)
     gate = size.width * (size.layers if form else 1)
-    assert parameter_count(ContextLMConfig(plain, predictor_layers=2, **form)) - parameter_count(matched) == gate
+    assert (
+        parameter_count(ContextLMConfig(plain, predictor_layers=2, **form)) - parameter_count(matched) == gate
+    )
 
 
 @pytest.mark.parametrize("family", SIZES)
@@ -54,7 +56,9 @@ def test_contextlm_and_its_matched_baseline_differ_by_the_gate_alone(family, for
 def test_operations_are_those_that_torch_counts(family, predictor):
     """Against torch's own counter, which sees every matrix product; attention is counted over full rows here and there."""
     context = 64
-    config = backbone_config(family, ModelSize(3, 64, 4, 1e-3) if family == "gpt2" else ModelSize(3, 64, 2, 1e-3), 200, context)
+    config = backbone_config(
+        family, ModelSize(3, 64, 4, 1e-3) if family == "gpt2" else ModelSize(3, 64, 2, 1e-3), 200, context
+    )
     if predictor:
         config = ContextLMConfig(config, chunk_size=predictor, predictor_layers=2)
     model = build_model(config)
@@ -63,7 +67,9 @@ def test_operations_are_those_that_torch_counts(family, predictor):
     with FlopCounterMode(display=False) as counter:
         model(tokens, use_cache=False).logits.sum().backward()
     # The rotary table's outer product is no model operation; it is counted by torch all the same.
-    assert training_flops_per_token(config, context) * context == pytest.approx(counter.get_total_flops(), rel=0.01)
+    assert training_flops_per_token(config, context) * context == pytest.approx(
+        counter.get_total_flops(), rel=0.01
+    )
 
 
 def test_parameters_are_matched_by_layers_or_width():
@@ -76,7 +82,9 @@ def test_parameters_are_matched_by_layers_or_width():
     by_width = match_parameters(target, "gpt2", size, 4096, 256, by="width")
     assert by_width.config.num_hidden_layers == size.layers
     neighbours = [
-        parameter_count(backbone_config("gpt2", ModelSize(size.layers, by_width.config.n_embd + step, 4, 1e-3), 4096, 256))
+        parameter_count(
+            backbone_config("gpt2", ModelSize(size.layers, by_width.config.n_embd + step, 4, 1e-3), 4096, 256)
+        )
         for step in (-32, 32)
     ]
     assert all(abs(n - target) >= abs(by_width.difference) for n in neighbours)
@@ -95,6 +103,8 @@ def test_impossible_shapes_are_refused():
         backbone_config("gpt_neox", ModelSize(2, 48, 4, 1e-3), 100, 64)
 
 
-@pytest.mark.parametrize(("number", "text"), [(950, "950"), (1234, "1.2K"), (124_439_808, "124.4M"), (3e11, "300.0B")])
+@pytest.mark.parametrize(
+    ("number", "text"), [(950, "950"), (1234, "1.2K"), (124_439_808, "124.4M"), (3e11, "300.0B")]
+)
 def test_counts_are_readable(number, text):
     assert readable_count(number) == text

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from small import recipe_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError
 from contextwise.training import Recipe, load_recipe
+from small import recipe_values
 
 SHIPPED = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
 
@@ -48,8 +48,14 @@ def write(tmp_path, change):
         (lambda r: r["model"]["context_predictor"].update(chunk=4), "did you mean 'chunk_size'"),
         (lambda r: r["model"].update(heads=5), "5 heads do not divide a width of 32"),
         (lambda r: r["model"].update(max_context=16), "only 16 positions"),
-        (lambda r: r["model"]["context_predictor"].update(chunk_size=64), "chunk_size is 64, more than data.context"),
-        (lambda r: r["model"]["context_predictor"].update(injection_layer=2), "injection_layer is 2.*from 0 to 1"),
+        (
+            lambda r: r["model"]["context_predictor"].update(chunk_size=64),
+            "chunk_size is 64, more than data.context",
+        ),
+        (
+            lambda r: r["model"]["context_predictor"].update(injection_layer=2),
+            "injection_layer is 2.*from 0 to 1",
+        ),
         (lambda r: r["model"].update(size="huge"), "model.size is 'huge', but the sizes of gpt2 are nano"),
         (lambda r: r["model"].update(family="bert"), "model.family is 'bert'"),
         (lambda r: r["training"].update(tokens_per_step=100), "no multiple of data.context .32.; 96 is"),
@@ -83,10 +89,16 @@ def test_all_problems_come_in_one_message(tmp_path):
 
 def test_overrides_go_before_the_file(tmp_path):
     file = write(tmp_path, lambda recipe: None)
-    recipe = load_recipe(file, ["training.steps=500", "model.context_predictor=null", "seed=7"], tmp_path / "other")
+    recipe = load_recipe(
+        file, ["training.steps=500", "model.context_predictor=null", "seed=7"], tmp_path / "other"
+    )
     assert (recipe.training.steps, recipe.model.context_predictor, recipe.seed) == (500, None, 7)
     assert recipe.folder == tmp_path / "other"
-    for wrong, words in [("training.steps", "not of the form"), ("name.x=1", "single value"), ("a=[", "not valid YAML")]:
+    for wrong, words in [
+        ("training.steps", "not of the form"),
+        ("name.x=1", "single value"),
+        ("a=[", "not valid YAML"),
+    ]:
         with pytest.raises(ConfigError, match=words):
             load_recipe(file, [wrong])
 
@@ -104,7 +116,14 @@ def test_files_that_are_no_recipes(tmp_path):
         load_recipe(tmp_path / "binary.yaml")
 
 
-SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2))
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.integers(), max_size=2),
+)
 
 
 @settings(max_examples=150, deadline=None)

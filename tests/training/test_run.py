@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from small import recipe_values, write_documents
 from safetensors.torch import load_file
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, TrainingError
@@ -22,6 +21,7 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.models import load_model, token_losses
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import PretrainingTrainer
+from small import recipe_values, write_documents
 
 PROCESS = Path(__file__).parent / "training_process.py"
 
@@ -29,9 +29,17 @@ PROCESS = Path(__file__).parent / "training_process.py"
 def start(recipe_file, *arguments, processes=1):
     command = [sys.executable, str(PROCESS), str(recipe_file), *arguments]
     if processes > 1:
-        command[0:1] = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        command[0:1] = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={processes}",
+        ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
 
 
 def finish(recipe_file, *arguments, processes=1):
@@ -132,8 +140,12 @@ def test_stopped_twice_by_sigterm_ends_with_the_same_weights(whole, corpus_folde
     code, output = finish(recipe)
     assert code == 0, output
     assert same(whole, tmp_path / "run")
-    strip = [{k: v for k, v in row.items() if "second" not in k} for row in RunFolder(tmp_path / "run").metrics()]
-    assert strip == [{k: v for k, v in row.items() if "second" not in k} for row in RunFolder(whole).metrics()]
+    strip = [
+        {k: v for k, v in row.items() if "second" not in k} for row in RunFolder(tmp_path / "run").metrics()
+    ]
+    assert strip == [
+        {k: v for k, v in row.items() if "second" not in k} for row in RunFolder(whole).metrics()
+    ]
 
 
 @pytest.mark.parametrize(("kills", "seed"), [(2, 0), pytest.param(12, 1, marks=pytest.mark.slow)])
@@ -290,7 +302,10 @@ def test_a_folder_that_holds_another_run_is_refused(whole, corpus_folder, tmp_pa
 
 def test_two_processes_cannot_train_one_run(corpus_folder, tmp_path):
     values = recipe_values(corpus_folder, tmp_path / "run")
-    with RunFolder(tmp_path / "run").locked(), pytest.raises(ConfigError, match="another process is training"):
+    with (
+        RunFolder(tmp_path / "run").locked(),
+        pytest.raises(ConfigError, match="another process is training"),
+    ):
         train(Recipe.model_validate(values))
 
 

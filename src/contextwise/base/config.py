@@ -15,7 +15,9 @@ Model = TypeVar("Model", bound="Settings")
 class Settings(BaseModel):
     """Base of all settings: unknown keys are refused, values are checked on assignment, numbers must be finite."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -60,7 +62,9 @@ def with_overrides(data: dict[str, Any], overrides: list[str]) -> dict[str, Any]
                 place[section] = {}
             place = place[section]
             if not isinstance(place, dict):
-                raise ConfigError(f"--set {override!r}: {section!r} is a single value, it has no keys below it")
+                raise ConfigError(
+                    f"--set {override!r}: {section!r} is a single value, it has no keys below it"
+                )
         place[last] = value
     return result
 

@@ -28,8 +28,12 @@ def _commit() -> str | None:
     here = Path(__file__).resolve().parent
     run = ["git", "-C", str(here)]
     try:
-        head = subprocess.run([*run, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
-        dirty = subprocess.run([*run, "status", "--porcelain", "."], capture_output=True, text=True, timeout=10, check=True)
+        head = subprocess.run(
+            [*run, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
+        )
+        dirty = subprocess.run(
+            [*run, "status", "--porcelain", "."], capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
@@ -37,7 +41,7 @@ def _commit() -> str | None:
 
 def describe_environment() -> dict[str, Any]:
     """Hardware and versions, as JSON-ready values. No names of users, hosts or folders."""
-    versions = {}
+    versions: dict[str, str | None] = {}
     for package in PACKAGES:
         try:
             versions[package] = metadata.version(package)

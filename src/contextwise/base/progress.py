@@ -8,7 +8,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 console = Console(stderr=True, highlight=False)
 
@@ -44,6 +51,8 @@ def progress_bar(description: str, total: float | None, unit: str = "") -> Itera
         task = bar.add_task(description, total=total, note="")
 
         def advance(amount: float = 1, *, note: str | None = None) -> None:
-            bar.update(task, advance=amount, **({} if note is None else {"note": note}))
+            if note is not None:
+                bar.update(task, note=note)
+            bar.update(task, advance=amount)
 
         yield advance

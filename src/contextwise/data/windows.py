@@ -33,12 +33,18 @@ class Windows(Dataset):
     """
 
     def __init__(
-        self, corpus: Corpus, context: int, cross_documents: bool = True, separate_documents: bool = False
+        self,
+        corpus: Corpus,
+        context: int,
+        cross_documents: bool = True,
+        separate_documents: bool = False,
+        vocab_size: int | None = None,
     ) -> None:
         if context < 1:
             raise ConfigError(f"data.context is {context}, but must be at least 1 token")
-        self.corpus, self.context = corpus, context
+        self.corpus, self.context, self.vocab_size = corpus, context, vocab_size
         self.cross_documents, self.separate_documents = cross_documents, separate_documents
+        self.separator = corpus.end_of_text if corpus.end_of_text is not None else -1
         self.separators = int(corpus.end_of_text is not None)
         if cross_documents and not self.separators and len(corpus) > 1:
             raise ConfigError(
@@ -74,6 +80,11 @@ class Windows(Dataset):
             document = int(np.searchsorted(self.first, index, side="right")) - 1
             start = int(self.starts[document]) + (index - int(self.first[document])) * self.context
         tokens, positions = self._read(start, self.context + 1)
+        if self.vocab_size is not None and tokens.max() >= self.vocab_size:
+            raise DataError(
+                f"{self.corpus.path} holds the token id {tokens.max()}, but the model's vocabulary has {self.vocab_size} "
+                "tokens; set model.vocab_size"
+            )
         item = {
             "input_ids": torch.from_numpy(tokens[:-1]),
             "labels": torch.from_numpy(tokens[1:]),
@@ -93,7 +104,7 @@ class Windows(Dataset):
             offset = start + filled - int(self.starts[document])
             begin = filled
             if self.separators and offset == 0:
-                tokens[filled] = self.corpus.end_of_text
+                tokens[filled] = self.separator
                 filled, offset = filled + 1, 1
             body = self.corpus.document(document)[offset - self.separators :][: count - filled]
             tokens[filled : filled + len(body)] = body
@@ -101,7 +112,7 @@ class Windows(Dataset):
             positions[begin:filled] = np.arange(filled - begin)
             document += 1
         if filled < count:  # behind the last document stands one end-of-text token
-            tokens[filled], positions[filled] = self.corpus.end_of_text, 0
+            tokens[filled], positions[filled] = self.separator, 0
         return tokens, positions
 
 
@@ -123,7 +134,9 @@ class WindowStream(Dataset):
         epoch, place = divmod(index, len(self.windows))
         if epoch != self._epoch:
             self._epoch = epoch
-            self._order = np.random.Generator(np.random.PCG64([self.seed, epoch])).permutation(len(self.windows))
+            self._order = np.random.Generator(np.random.PCG64([self.seed, epoch])).permutation(
+                len(self.windows)
+            )
         return int(self._order[place])
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:

@@ -7,7 +7,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from contextwise.base.errors import CheckpointError
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "spiece.model",
+    "vocab.json",
+    "vocab.txt",
+)
 
 
 def model_folder(path_or_name: str | Path) -> str:
@@ -20,7 +27,12 @@ def model_folder(path_or_name: str | Path) -> str:
     if not path.exists():
         # "owner/name" may be a name on the Hub; what begins like a path, or lies in a folder that is there, is none.
         parts = path.parts
-        if path.is_absolute() or len(parts) > 2 or parts[0] in ("..", "~") or (len(parts) == 2 and path.parent.is_dir()):
+        if (
+            path.is_absolute()
+            or len(parts) > 2
+            or parts[0] in ("..", "~")
+            or (len(parts) == 2 and path.parent.is_dir())
+        ):
             raise CheckpointError(f"there is no run and no model at {path_or_name}")
         return str(path_or_name)
     if (path / "model" / "config.json").exists():
@@ -53,7 +65,9 @@ def load_model(
         reason = " ".join(str(error).split())
         if not Path(folder).exists():
             reason = "there is no such folder, and the Hub could not provide it"
-        raise CheckpointError(f"no causal language model could be loaded from {path_or_name}: {reason[:300]}") from error
+        raise CheckpointError(
+            f"no causal language model could be loaded from {path_or_name}: {reason[:300]}"
+        ) from error
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return model.to(device).eval()
@@ -68,7 +82,9 @@ def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
     folder = model_folder(path_or_name)
     # transformers would make an empty tokenizer of the model's kind where there is none.
     if Path(folder).is_dir() and not any((Path(folder) / name).exists() for name in TOKENIZER_FILES):
-        raise CheckpointError(f"no tokenizer lies with the model {path_or_name}; save it there with tokenizer.save_pretrained")
+        raise CheckpointError(
+            f"no tokenizer lies with the model {path_or_name}; save it there with tokenizer.save_pretrained"
+        )
     try:
         return AutoTokenizer.from_pretrained(folder)
     except Exception as error:

@@ -99,7 +99,9 @@ def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
     return model.base_model(**inputs, use_cache=False).last_hidden_state
 
 
-def causal_loss(model: PreTrainedModel, input_ids: torch.Tensor, targets: torch.Tensor, **inputs: Any) -> torch.Tensor:
+def causal_loss(
+    model: PreTrainedModel, input_ids: torch.Tensor, targets: torch.Tensor, **inputs: Any
+) -> torch.Tensor:
     """Summed cross entropy in nats of ``targets`` (B, T), already shifted, given ``input_ids`` (B, T)."""
     hidden = final_hidden_states(model, input_ids=input_ids, **inputs)
     return linear_cross_entropy(hidden, model.get_output_embeddings().weight, targets)

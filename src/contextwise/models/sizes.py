@@ -66,7 +66,12 @@ def named_size(family: str, size: str) -> ModelSize:
 
 
 def backbone_config(
-    family: str, size: ModelSize, vocab_size: int, context: int, extra_layers: int = 0, end_of_text: int | None = None
+    family: str,
+    size: ModelSize,
+    vocab_size: int,
+    context: int,
+    extra_layers: int = 0,
+    end_of_text: int | None = None,
 ) -> PreTrainedConfig:
     """A stock transformers configuration, without dropout (pretraining sees each token about once).
 
@@ -181,7 +186,9 @@ def match_parameters(
         return config, parameter_count(config)
 
     if candidate(1)[1] > target:
-        raise ConfigError(f"a target of {target:,} parameters is below the smallest such model, {candidate(1)[1]:,}")
+        raise ConfigError(
+            f"a target of {target:,} parameters is below the smallest such model, {candidate(1)[1]:,}"
+        )
     high = 1
     while candidate(high)[1] < target:
         high *= 2

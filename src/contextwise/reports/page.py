@@ -14,7 +14,6 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
-from plotly.utils import PlotlyJSONEncoder
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write, read_json
@@ -108,7 +107,7 @@ def _file(name: str) -> str:
 def _script_json(value: Any) -> str:
     """JSON that may stand inside a script element: no character of it can end the element."""
     return (
-        json.dumps(value, cls=PlotlyJSONEncoder)
+        json.dumps(value, allow_nan=False)
         .replace("<", "\\u003c")
         .replace(">", "\\u003e")
         .replace("&", "\\u0026")

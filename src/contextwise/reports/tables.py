@@ -12,6 +12,7 @@ from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.results import Evaluation, is_evaluation
 from contextwise.evaluation.tables import (
     MEASURES,
+    MID_SCHEDULE,
     NOT_KNOWN,
     count,
     difference_cell,
@@ -89,18 +90,13 @@ def budget_tables(comparison: Comparison, series: dict[str, int]) -> list[Table]
         at = duration(budget.at) if budget.kind == "seconds" else f"{count(budget.at)} tokens"
         rows = []
         for row in budget.rows:
-            mid = (
-                "still training then, with a learning rate that had not come down" if row.mid_schedule else ""
-            )
-            cells = [
-                (row.group, ""),
-                (f"{row.loss:.4f}", mid),
-                (difference_cell(row.difference) or NOT_KNOWN, ""),
-            ]
-            rows.append({"series": series[row.group], "cells": cells})
+            loss = f"{row.loss:.4f}{'*' if row.mid_schedule else ''}"
+            cells = [row.group, loss, difference_cell(row.difference) or NOT_KNOWN]
+            rows.append({"series": series[row.group], "cells": [(cell, "") for cell in cells]})
+        star = f" {MID_SCHEDULE}" if any(row.mid_schedule for row in budget.rows) else ""
         tables.append(
             {
-                "caption": f"Validation loss after {at} of training.",
+                "caption": f"Validation loss after {at} of training.{star}",
                 "head": ["model", "validation loss", f"minus {comparison.reference}"],
                 "rows": rows,
                 "best": None,

@@ -30,9 +30,13 @@ WEIGHTS, MOMENTS = "weights.safetensors", "optimizer.safetensors"
 _GATHER = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
-def gather(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def gather(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Whole weights and optimizer state on the CPU; every process must call it, rank 0 gets the result."""
-    return get_model_state_dict(model, options=_GATHER), get_optimizer_state_dict(model, optimizer, options=_GATHER)
+    weights: Any = get_model_state_dict(model, options=_GATHER)
+    moments: Any = get_optimizer_state_dict(model, optimizer, options=_GATHER)
+    return weights, moments
 
 
 def write_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
@@ -51,13 +55,15 @@ def write_optimizer(folder: Path, state: dict[str, Any]) -> list[dict[str, Any]]
     return state["param_groups"]
 
 
-def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+def restore(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
+) -> None:
     """Load weights and optimizer state of a checkpoint into a (possibly sharded) model; every process must call it."""
     weights = load_file(folder / WEIGHTS)
     for name, twin in _ties(model).items():
         weights.setdefault(name, weights[twin])
     set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=True))
-    state: dict[str, dict[str, torch.Tensor]] = {}
+    state: Any = {}
     for key, value in load_file(folder / MOMENTS).items():
         parameter, name = key.split("::")
         state.setdefault(parameter, {})[name] = value

@@ -31,13 +31,17 @@ class LiveProgress(TrainerCallback):
         )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.task = self.bar.add_task(self.name, total=self.steps, completed=state.global_step, text=self.text)
+        self.task = self.bar.add_task(
+            self.name, total=self.steps, completed=state.global_step, text=self.text
+        )
         self.bar.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.bar.update(self.task, completed=state.global_step, text=self.text)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
         if not logs or logs["kind"] != "train":
             return
         self.text = f"loss {logs['loss']:.3f}  {logs['tokens_per_second']:,.0f} tok/s"

@@ -39,12 +39,17 @@ class ModelSettings(Settings):
     """A named size, or its numbers one by one."""
 
     family: Literal["gpt2", "gpt_neox"] = "gpt2"
+    vocab_size: int | None = Field(
+        None, ge=2, description="tokens of the vocabulary; the tokenizer's if not given"
+    )
     size: str = "nano"
     layers: int | None = Field(None, ge=1, description="instead of the size's own")
     width: int | None = Field(None, ge=1)
     heads: int | None = Field(None, ge=1)
     extra_layers: int = Field(0, ge=0, description="layers on top: 2 makes the parameter-matched baseline")
-    max_context: int | None = Field(None, ge=1, description="positions of the model; the training context if not given")
+    max_context: int | None = Field(
+        None, ge=1, description="positions of the model; the training context if not given"
+    )
     context_predictor: ContextSettings | None = None
 
     @property
@@ -62,7 +67,9 @@ class ModelSettings(Settings):
             ConfigError: values that contradict each other.
         """
         positions = self.max_context or context
-        config = backbone_config(self.family, self.shape, vocab_size, positions, self.extra_layers, end_of_text)
+        config = backbone_config(
+            self.family, self.shape, vocab_size, positions, self.extra_layers, end_of_text
+        )
         if self.context_predictor is None:
             return config
         return ContextLMConfig(backbone_config=config, **self.context_predictor.model_dump())
@@ -74,9 +81,13 @@ class TrainingSettings(Settings):
     steps: int | None = Field(None, ge=1)
     tokens: int | None = Field(None, ge=1, description="training tokens; rounded up to whole steps")
     tokens_per_step: int = Field(8192, ge=1, description="over all processes and micro-batches")
-    micro_batch_tokens: int | None = Field(None, ge=1, description="most tokens in one forward pass of one process")
+    micro_batch_tokens: int | None = Field(
+        None, ge=1, description="most tokens in one forward pass of one process"
+    )
     learning_rate: float | None = Field(None, gt=0, description="the size's own if not given")
-    minimum_learning_rate: float = Field(0.1, ge=0, le=1, description="where the cosine ends, as a share of the top")
+    minimum_learning_rate: float = Field(
+        0.1, ge=0, le=1, description="where the cosine ends, as a share of the top"
+    )
     schedule: Literal["cosine", "constant"] = "cosine"
     warmup_steps: int = Field(0, ge=0)
     weight_decay: float = Field(0.1, ge=0)
@@ -93,7 +104,7 @@ class TrainingSettings(Settings):
     evaluation_tokens: int = Field(65_536, ge=1, description="validation tokens of such an evaluation")
     save_every: int = Field(100, ge=1, description="steps between checkpoints")
     keep_checkpoints: int = Field(2, ge=1)
-    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = []
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
 
     @property
     def total_steps(self) -> int:
@@ -107,14 +118,18 @@ class TrainingSettings(Settings):
         if (self.steps is None) == (self.tokens is None):
             raise ConfigError("give either steps or tokens, one of the two")
         if self.warmup_steps > self.total_steps:
-            raise ConfigError(f"warmup_steps is {self.warmup_steps}, but the run has only {self.total_steps} steps")
+            raise ConfigError(
+                f"warmup_steps is {self.warmup_steps}, but the run has only {self.total_steps} steps"
+            )
         return self
 
 
 class Recipe(Settings):
     """One training run."""
 
-    name: str = Field(pattern=r"^[^/\\]+$", description="names the run; runs of one name that differ in seed compare as one")
+    name: str = Field(
+        pattern=r"^[^/\\]+$", description="names the run; runs of one name that differ in seed compare as one"
+    )
     seed: int = Field(0, ge=0, lt=2**31)
     data: DataSettings
     model: ModelSettings = ModelSettings()
@@ -146,6 +161,23 @@ class Recipe(Settings):
     def folder(self) -> Path:
         """Where the run goes."""
         return Path(self.output or f"runs/{self.name}-seed{self.seed}")
+
+    def model_config_for(self, vocab_size: int | None, end_of_text: int | None) -> PreTrainedConfig:
+        """The model's configuration for a corpus with this vocabulary.
+
+        Raises:
+            ConfigError: the corpus says nothing of its vocabulary and neither does the recipe, or the recipe's is smaller.
+        """
+        size = self.model.vocab_size or vocab_size
+        if size is None:
+            raise ConfigError(
+                f"{self.data.corpus} comes without a tokenizer; give model.vocab_size (GPT-2's tokens fit 50304)"
+            )
+        if vocab_size is not None and size < vocab_size:
+            raise ConfigError(
+                f"model.vocab_size is {size}, but the corpus's tokenizer has {vocab_size} tokens"
+            )
+        return self.model.build_config(size, self.data.context, end_of_text)
 
     @property
     def learning_rate(self) -> float:

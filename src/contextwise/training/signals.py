@@ -4,6 +4,7 @@ import contextlib
 import signal
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -20,11 +21,11 @@ class StopRequest:
     @contextlib.contextmanager
     def listening(self) -> Iterator["StopRequest"]:
         """Listen while the block runs; only the main thread can."""
-        before = {}
+        before: dict[signal.Signals, Any] = {}
 
         def note(number: int, frame: FrameType | None) -> None:
             self.name = signal.Signals(number).name
-            signal.signal(number, before[number])
+            signal.signal(number, before[signal.Signals(number)])
 
         try:
             for number in _SIGNALS:

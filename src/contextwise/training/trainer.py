@@ -31,7 +31,14 @@ from contextwise.training.signals import StopRequest
 
 
 class StepAbandoned(Exception):
-    """A stop was asked for between two micro-batches: the step is not finished, and does not count."""
+    """A stop was asked for between two micro-batches: the step is not finished, and does not count.
+
+    ``random`` is the state of the random number generators before the step.
+    """
+
+    def __init__(self, random: dict[str, Any]) -> None:
+        super().__init__()
+        self.random = random
 
 
 class PretrainingTrainer(Trainer):
@@ -68,7 +75,9 @@ class PretrainingTrainer(Trainer):
         self._losses: list[torch.Tensor] = []
         self._windows: list[dict[str, torch.Tensor]] = []
         self._norm: torch.Tensor | None = None
-        self._random: dict[str, Any] | None = None
+        self._random: dict[str, Any] = {}
+        self.optimizer: Any = None
+        self.control: Any = None
         super().__init__(
             model=TrainedModel(model),
             args=args,
@@ -77,7 +86,9 @@ class PretrainingTrainer(Trainer):
             eval_dataset=validation,
             callbacks=[_StepHooks(self)],
         )
-        self.model_accepts_loss_kwargs = False  # every micro-batch has as many targets: its mean is what counts
+        self.model_accepts_loss_kwargs = (
+            False  # every micro-batch has as many targets: its mean is what counts
+        )
 
     # ---- the model's own part of a step ----
 
@@ -85,11 +96,13 @@ class PretrainingTrainer(Trainer):
         """Mean loss of a micro-batch, nats per target."""
         return model(**{name: value for name, value in inputs.items() if name != "window"})
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> torch.Tensor:
         if not self._losses:
             self._random = checkpoints.random_state()
         elif self.stop and self.accelerator.num_processes == 1:
-            raise StepAbandoned
+            raise StepAbandoned(self._random)
         loss = super().training_step(model, inputs, num_items_in_batch)
         self._losses.append(loss)
         self._windows.append(inputs)
@@ -105,7 +118,9 @@ class PretrainingTrainer(Trainer):
         Raises:
             TrainingError: naming step and windows; nothing has been stepped on.
         """
-        facts = torch.stack([torch.stack(self._losses).sum().float(), torch.zeros((), device=self.args.device)])
+        facts = torch.stack(
+            [torch.stack(self._losses).sum().float(), torch.zeros((), device=self.args.device)]
+        )
         facts[1] = float(bool(self.stop))
         if self.accelerator.num_processes > 1:
             dist.all_reduce(facts)
@@ -120,7 +135,9 @@ class PretrainingTrainer(Trainer):
     def _refuse_step(self, loss: float, norm: float) -> NoReturn:
         """Find the windows that did it, and say so."""
         windows = [int(window) for inputs in self._windows for window in inputs["window"]]
-        if not self.is_fsdp_enabled:  # a sharded model cannot run on one process alone: then all windows are named
+        if (
+            not self.is_fsdp_enabled
+        ):  # a sharded model cannot run on one process alone: then all windows are named
             windows = self._windows_without_finite_loss() or windows
         if self.accelerator.num_processes > 1:
             everyone: list[Any] = [None] * self.accelerator.num_processes
@@ -150,7 +167,6 @@ class PretrainingTrainer(Trainer):
         """The step has been taken."""
         self._losses.clear()
         self._windows.clear()
-        self._random = None
         self.meter.stop_clock()
 
     # ---- data, optimizer ----
@@ -160,9 +176,12 @@ class PretrainingTrainer(Trainer):
         if self.optimizer is None:
             module = model if model is not None else self.model
             matrices = {
-                id(part.weight) for part in module.modules() if isinstance(part, nn.Linear | nn.Embedding | Conv1D)
+                id(part.weight)
+                for part in module.modules()
+                if isinstance(part, nn.Linear | nn.Embedding | Conv1D)
             }
-            decayed, others = [], []
+            decayed: list[nn.Parameter] = []
+            others: list[nn.Parameter] = []
             for parameter in module.parameters():
                 if parameter.requires_grad:
                     (decayed if id(parameter) in matrices else others).append(parameter)
@@ -225,7 +244,9 @@ class PretrainingTrainer(Trainer):
                     loss = self.compute_loss(model, self._prepare_inputs(stack(items)))
                 total += torch.tensor([loss.item() * len(mine), len(mine)], dtype=torch.float64)
         if world > 1:
-            shared = total.to(self.args.device, torch.float32 if self.args.device.type == "mps" else torch.float64)
+            shared = total.to(
+                self.args.device, torch.float32 if self.args.device.type == "mps" else torch.float64
+            )
             dist.all_reduce(shared)
             total = shared.cpu()
         self.evaluation_pending = False
@@ -265,7 +286,9 @@ class PretrainingTrainer(Trainer):
                     "meter": self.meter.state(),
                     "fingerprints": self.fingerprints,
                     "optimizer_groups": groups,
-                    "schedule": {k: v for k, v in self.lr_scheduler.state_dict().items() if k != "lr_lambdas"},
+                    "schedule": {
+                        k: v for k, v in self.lr_scheduler.state_dict().items() if k != "lr_lambdas"
+                    },
                     "evaluation_pending": self.evaluation_pending,
                     "random": everyone,
                 }

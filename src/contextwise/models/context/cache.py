@@ -22,11 +22,9 @@ class ContextState(CacheLayerMixin):
 
     is_croppable = False
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.tail_BUD: torch.Tensor | None = None
-        self.current_BD: torch.Tensor | None = None
-        self.slots_BP: torch.Tensor | None = None
+    tail_BUD: torch.Tensor
+    current_BD: torch.Tensor
+    slots_BP: torch.Tensor
 
     def store(self, tail_BUD: torch.Tensor, current_BD: torch.Tensor, slots_BP: torch.Tensor) -> None:
         """Replace the state after a call."""
@@ -35,7 +33,9 @@ class ContextState(CacheLayerMixin):
 
     def _map(self, change) -> None:  # type: ignore[no-untyped-def]
         if self.is_initialized:
-            self.tail_BUD, self.current_BD, self.slots_BP = map(change, (self.tail_BUD, self.current_BD, self.slots_BP))
+            self.tail_BUD, self.current_BD, self.slots_BP = map(
+                change, (self.tail_BUD, self.current_BD, self.slots_BP)
+            )
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         self._map(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
@@ -47,7 +47,7 @@ class ContextState(CacheLayerMixin):
         self._map(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
 
     def reset(self) -> None:
-        self.__init__()  # type: ignore[misc]
+        self.is_initialized = False
 
     def crop(self, tokens_to_remove: int) -> None:
         if tokens_to_remove != 0:
@@ -92,9 +92,13 @@ def context_state(cache: Cache, backbone_layers: int, predictor_layers: int) -> 
             raise ConfigError("past_key_values comes from another model: its number of layers does not fit")
         return cache.layers[-1]
     if cache.get_seq_length() > 0:
-        raise ConfigError("past_key_values was filled by a model without a context predictor; start with an empty cache")
+        raise ConfigError(
+            "past_key_values was filled by a model without a context predictor; start with an empty cache"
+        )
     if not all(type(layer) is DynamicLayer for layer in cache.layers):
-        raise ConfigError("ContextLM generates with a dynamic cache only; leave cache_implementation at its default")
+        raise ConfigError(
+            "ContextLM generates with a dynamic cache only; leave cache_implementation at its default"
+        )
     while len(cache.layers) < backbone_layers + predictor_layers:
         cache.layers.append(DynamicLayer())
     state = ContextState()

@@ -49,7 +49,7 @@ class ContextLMConfig(PreTrainedConfig):
         if isinstance(backbone_config, dict):
             values = dict(backbone_config)
             backbone_config = AutoConfig.for_model(values.pop("model_type", "gpt2"), **values)
-        self.backbone_config = backbone_config
+        self.backbone_config: PreTrainedConfig = backbone_config
         self.chunk_size = chunk_size
         self.predictor_layers = predictor_layers
         self.pooling = pooling
@@ -107,11 +107,17 @@ class ContextLMConfig(PreTrainedConfig):
             value = getattr(self, name)
             wrong_type = not isinstance(value, int) or isinstance(value, bool)
             if wrong_type or value < low or (high is not None and value > high):
-                bound = f"at least {low}" if high is None else f"from {low} to {high} (the backbone has {layers} layers)"
+                bound = (
+                    f"at least {low}"
+                    if high is None
+                    else f"from {low} to {high} (the backbone has {layers} layers)"
+                )
                 raise ConfigError(f"{name} is {value!r}, but must be a whole number {bound}")
         for name, choices in (("pooling", POOLINGS), ("injection", INJECTIONS)):
             if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(choices)}")
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(choices)}"
+                )
 
 
 __all__ = ["FAMILIES", "INJECTIONS", "POOLINGS", "ContextLMConfig"]

@@ -30,14 +30,22 @@ class Family(Protocol):
     def blocks(self, backbone: Any) -> nn.ModuleList:
         """The backbone's blocks, in order."""
 
-    def embed(self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+    def embed(
+        self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor
+    ) -> torch.Tensor:
         """From token vectors to what the first block reads (adds learned positions, applies dropout)."""
 
     def rotary(self, backbone: Any, h_BTD: torch.Tensor, positions_BT: torch.Tensor) -> Rotary | None:
         """Rotary cosines and sines at the given positions, or None where positions are learned."""
 
     def run(
-        self, block: nn.Module, h_BTD: torch.Tensor, mask: Any, rotary: Rotary | None, cache: Cache | None, **kwargs: Any
+        self,
+        block: nn.Module,
+        h_BTD: torch.Tensor,
+        mask: Any,
+        rotary: Rotary | None,
+        cache: Cache | None,
+        **kwargs: Any,
     ) -> torch.Tensor:
         """One block."""
 
@@ -54,14 +62,22 @@ class GPT2Family:
     def blocks(self, backbone: Any) -> nn.ModuleList:
         return backbone.h
 
-    def embed(self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+    def embed(
+        self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor
+    ) -> torch.Tensor:
         return backbone.drop(inputs_embeds_BTD + backbone.wpe(positions_BT))
 
     def rotary(self, backbone: Any, h_BTD: torch.Tensor, positions_BT: torch.Tensor) -> Rotary | None:
         return None
 
     def run(
-        self, block: nn.Module, h_BTD: torch.Tensor, mask: Any, rotary: Rotary | None, cache: Cache | None, **kwargs: Any
+        self,
+        block: nn.Module,
+        h_BTD: torch.Tensor,
+        mask: Any,
+        rotary: Rotary | None,
+        cache: Cache | None,
+        **kwargs: Any,
     ) -> torch.Tensor:
         return block(h_BTD, cache, mask, use_cache=cache is not None, **kwargs)
 
@@ -78,14 +94,22 @@ class GPTNeoXFamily:
     def blocks(self, backbone: Any) -> nn.ModuleList:
         return backbone.layers
 
-    def embed(self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
+    def embed(
+        self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor
+    ) -> torch.Tensor:
         return backbone.emb_dropout(inputs_embeds_BTD)
 
     def rotary(self, backbone: Any, h_BTD: torch.Tensor, positions_BT: torch.Tensor) -> Rotary | None:
         return backbone.rotary_emb(h_BTD, position_ids=positions_BT)
 
     def run(
-        self, block: nn.Module, h_BTD: torch.Tensor, mask: Any, rotary: Rotary | None, cache: Cache | None, **kwargs: Any
+        self,
+        block: nn.Module,
+        h_BTD: torch.Tensor,
+        mask: Any,
+        rotary: Rotary | None,
+        cache: Cache | None,
+        **kwargs: Any,
     ) -> torch.Tensor:
         return block(
             h_BTD,

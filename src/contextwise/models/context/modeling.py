@@ -55,7 +55,7 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
         self.backbone = AutoModel.from_config(backbone, attn_implementation=config._attn_implementation)
         config.backbone_config = self.backbone.config
         self.context = ContextPathway(config)
-        self.lm_head = nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False)
+        self.lm_head: Any = nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self._tied_weights_keys = {"lm_head.weight": f"backbone.{self.family.embedding_name}.weight"}
         self.post_init()
@@ -129,7 +129,9 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
         )
         state = None
         if past_key_values is not None:
-            state = context_state(past_key_values, self.config.num_hidden_layers, self.config.predictor_layers)
+            state = context_state(
+                past_key_values, self.config.num_hidden_layers, self.config.predictor_layers
+            )
 
         family, backbone = self.family, self.backbone
         h_BTD = family.embed(backbone, embeds, positions_BT)
@@ -181,7 +183,9 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
             use_cache = use_cache and not self.training
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        h_BTD = self.hidden_states(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, **kwargs)
+        h_BTD = self.hidden_states(
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, **kwargs
+        )
 
         if labels is not None and shift_labels is None:
             shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
@@ -189,7 +193,9 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
         if shift_labels is not None:
             self._check_labels(shift_labels)
             total = linear_cross_entropy(h_BTD, self.lm_head.weight, shift_labels)
-            loss = total / (shift_labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
+            loss = total / (
+                shift_labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
+            )
         logits = None
         if not (self.training and loss is not None):
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -202,12 +208,16 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
         limit = self.config.max_position_embeddings
         total = length + (cache.get_seq_length() if cache is not None else 0)
         if self.config.backbone_config.model_type == "gpt2" and total > limit:
-            raise ConfigError(f"{total} tokens are more than the backbone's {limit} learned positions; shorten the context")
+            raise ConfigError(
+                f"{total} tokens are more than the backbone's {limit} learned positions; shorten the context"
+            )
 
     def _check_labels(self, labels: torch.Tensor) -> None:
         # On an accelerator this would wait for the device at every step; there the kernel itself asserts.
         if labels.device.type == "cpu" and int(labels.max()) >= self.config.vocab_size:
-            raise ConfigError(f"label {int(labels.max())} is outside the vocabulary of {self.config.vocab_size} tokens")
+            raise ConfigError(
+                f"label {int(labels.max())} is outside the vocabulary of {self.config.vocab_size} tokens"
+            )
 
 
 def _all_real(attention_mask: torch.Tensor | None) -> bool:
@@ -215,12 +225,17 @@ def _all_real(attention_mask: torch.Tensor | None) -> bool:
 
 
 def _positions(
-    embeds: torch.Tensor, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None, cache: Cache | None
+    embeds: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    cache: Cache | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Position of each token in its document, and which tokens are real; both (B, T)."""
     rows, length = embeds.shape[:2]
     if attention_mask is not None and attention_mask.dim() != 2:
-        raise ConfigError("ContextLM takes attention masks of shape (batch, length), 1 for tokens and 0 for padding")
+        raise ConfigError(
+            "ContextLM takes attention masks of shape (batch, length), 1 for tokens and 0 for padding"
+        )
     real = torch.ones(rows, length, dtype=torch.bool, device=embeds.device)
     if attention_mask is not None:
         real = attention_mask[:, -length:].bool()

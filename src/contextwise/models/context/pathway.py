@@ -63,7 +63,9 @@ class ContextPathway(nn.Module):
             self.family.block_class(backbone, layer_idx=first + i) for i in range(config.predictor_layers)
         )
         self.gate: nn.Module = (
-            ContextGate(config.injections, backbone.hidden_size) if config.injection == "gate" else PlainAddition()
+            ContextGate(config.injections, backbone.hidden_size)
+            if config.injection == "gate"
+            else PlainAddition()
         )
 
     def inject(self, h_BTD: torch.Tensor, contexts: "Contexts", place: int) -> torch.Tensor:
@@ -71,7 +73,13 @@ class ContextPathway(nn.Module):
         return h_BTD + contexts.spread(lambda context: self.gate(context, place))
 
     def predict(
-        self, c_BKD: torch.Tensor, backbone: Any, first_BK: torch.Tensor, mask: Any, cache: Cache | None, **kwargs: Any
+        self,
+        c_BKD: torch.Tensor,
+        backbone: Any,
+        first_BK: torch.Tensor,
+        mask: Any,
+        cache: Cache | None,
+        **kwargs: Any,
     ) -> torch.Tensor:
         """The predictor: causal over chunks; its output at chunk k-1 is the predicted context of chunk k (Eq. 3)."""
         rotary = self.family.rotary(backbone, c_BKD, first_BK)
@@ -106,7 +114,7 @@ class ContextPathway(nn.Module):
         **kwargs: Any,
     ) -> "Contexts":
         """Contexts of rows with padding, several documents or cached chunks; updates ``state`` where there is one."""
-        rows, length, width = h_BTD.shape
+        rows, _, width = h_BTD.shape
         w = self.chunk_size
         earlier = state if state is not None and state.is_initialized else None
         tail_BUD = earlier.tail_BUD if earlier is not None else h_BTD.new_zeros(rows, w - 1, width)
@@ -119,7 +127,9 @@ class ContextPathway(nn.Module):
         count = layout.ends_BK.shape[1]
         if count:
             window_BKw = layout.ends_BK[..., None] + torch.arange(w, device=h_BTD.device)
-            chunks = extended.gather(1, window_BKw.view(rows, -1, 1).expand(-1, -1, width)).view(rows, count, w, width)
+            chunks = extended.gather(1, window_BKw.view(rows, -1, 1).expand(-1, -1, width)).view(
+                rows, count, w, width
+            )
             mask = self._as_mask(layout.attention(slots_BP), h_BTD.dtype)
             predicted = self.predict(self.pooling(chunks), backbone, layout.first_BK, mask, cache, **kwargs)
             bank = torch.cat([bank, predicted], dim=1)
@@ -128,8 +138,7 @@ class ContextPathway(nn.Module):
         context_BTD = torch.where(layout.initial_BT[..., None], initial_BTD, context_BTD)
 
         if state is not None:
-            slots = [s for s in (slots_BP, layout.valid_BK if count else None) if s is not None]
-            known = torch.cat(slots, dim=1) if slots else layout.valid_BK[:, :0]
+            known = layout.valid_BK if slots_BP is None else torch.cat([slots_BP, layout.valid_BK], dim=1)
             state.store(extended[:, extended.shape[1] - (w - 1) :], context_BTD[:, -1], known)
         return RaggedContexts(context_BTD)
 
@@ -169,7 +178,11 @@ class EvenContexts(Contexts):
     def spread(self, gate: Any) -> torch.Tensor:
         gated = gate(self.bank_BKD)
         rows, count, width = gated.shape
-        repeated = gated[:, :, None].expand(-1, -1, self.chunk_size, -1).reshape(rows, count * self.chunk_size, width)
+        repeated = (
+            gated[:, :, None]
+            .expand(-1, -1, self.chunk_size, -1)
+            .reshape(rows, count * self.chunk_size, width)
+        )
         # Position t reads entry t + 1: the context of its target's chunk.
         return repeated[:, 1 : self.length + 1]
 
