@@ -27,5 +27,5 @@ def __getattr__(name: str) -> Any:
 
 # Importing the package registers its models with transformers' Auto classes. That imports torch, which takes seconds; the
 # `contextwise` command answers --help and mistyped options at once, and its commands import the models themselves.
-if Path(sys.argv[0]).name != "contextwise":
+if Path(sys.argv[0]).name != "contextwise" and sys.orig_argv[1:3] != ["-m", "contextwise"]:
     import contextwise.models  # noqa: F401

@@ -1,5 +1,7 @@
 """Run folders: metrics that survive a kill, one owner at a time, no run over another."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +40,16 @@ def test_what_is_no_run_is_not_opened(tmp_path):
     run.claim({})
     with pytest.raises(CheckpointError, match="has not finished"):
         RunFolder.open(tmp_path).summary()
+
+
+def test_places_where_no_run_can_be(tmp_path):
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(ConfigError, match="file is a file"):
+        RunFolder(tmp_path / "file").claim({})
+    for place in (tmp_path / "file" / "run", Path("/proc/run")):
+        with pytest.raises(ConfigError, match="cannot be made"), RunFolder(place).locked():
+            pass
+    assert (tmp_path / "file").read_text() == "precious"
 
 
 def test_one_process_at_a_time(tmp_path):

@@ -18,6 +18,7 @@ from typing import Any
 from contextwise.base.errors import DataError
 
 PARTIAL = ".partial-"
+_REFUSED = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -56,7 +57,7 @@ def disk_errors(what: str, where: Path) -> Iterator[None]:
                 f"no space left while writing {what} to {where}; nothing that was there has changed: "
                 "free some space, or choose another folder, and run the same command again"
             ) from error
-        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        if isinstance(error, _REFUSED) or error.errno == errno.EROFS:
             raise DataError(f"{what} cannot be written to {where}: {error.strerror or error}") from error
         raise
 

@@ -111,6 +111,8 @@ class RunFolder:
                     "choose another folder with --out, or remove that one"
                 )
             return
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"{self.path} is a file; choose another folder for the run with --out")
         if self.path.exists() and any(not file.name.startswith(".") for file in self.path.iterdir()):
             raise ConfigError(f"{self.path} is not empty and holds no run; choose another folder with --out")
         atomic_write(
@@ -124,9 +126,13 @@ class RunFolder:
         Raises:
             ConfigError: another process is training it.
         """
-        with disk_errors("the run folder", self.path):
+        try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / ".lock").open("a")
+        except OSError as error:
+            raise ConfigError(
+                f"the run folder {self.path} cannot be made ({error.strerror}); choose another with --out"
+            ) from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

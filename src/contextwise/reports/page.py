@@ -105,13 +105,8 @@ def _file(name: str) -> str:
 
 
 def _script_json(value: Any) -> str:
-    """JSON that may stand inside a script element: no character of it can end the element."""
-    return (
-        json.dumps(value, allow_nan=False)
-        .replace("<", "\\u003c")
-        .replace(">", "\\u003e")
-        .replace("&", "\\u0026")
-    )
+    """JSON that may stand inside a script element: without ``<`` nothing in it can end the element."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
 def _run_of(source: str) -> RunFolder | None:
