@@ -175,7 +175,8 @@ class Corpus:
     def fingerprint(self) -> str:
         """SHA-256, hexadecimal, of the split's tokens (and the tokenizer).
 
-        A prepared corpus knows it; for Zarr and ``.bin`` all data is read, the first time it is asked for.
+        A prepared corpus knows it. For Zarr and ``.bin`` it is of names, sizes and 64 blocks of 1 MiB spread evenly, read the
+        first time it is asked for: those arrays may be too large to be read through at every start.
         """
         return self._store.fingerprint()
 
