@@ -52,7 +52,7 @@ class DemoScale:
 
 FULL = DemoScale(
     documents=None,
-    held_out=0.06,
+    held_out=0.1,
     vocabulary=4096,
     size="nano",
     context=256,

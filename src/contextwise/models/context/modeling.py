@@ -178,7 +178,7 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
         for name in ("output_attentions", "output_hidden_states", "return_dict"):
             kwargs.pop(name, None)
         if use_cache is None:
-            use_cache = self.config.use_cache if hasattr(self.config, "use_cache") else not self.training
+            use_cache = getattr(self.config, "use_cache", not self.training)
         if labels is not None or shift_labels is not None:
             use_cache = use_cache and not self.training
         if use_cache and past_key_values is None:
