@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -330,6 +331,19 @@ def test_a_full_disk_keeps_the_checkpoint_before(corpus_folder, tmp_path, monkey
     monkeypatch.undo()
     train(Recipe.model_validate(values))
     assert RunFolder(tmp_path / "run").finished
+
+
+def test_a_flat_file_of_tokens_trains_when_its_vocabulary_is_given(corpus_folder, tmp_path):
+    corpus = Corpus.open(corpus_folder)
+    np.concatenate([corpus.document(i) for i in range(20)]).astype("<u2").tofile(tmp_path / "train.bin")
+    values = recipe_values(tmp_path / "train.bin", tmp_path / "run", steps=3)
+    with pytest.raises(ConfigError, match="comes without a tokenizer; give model.vocab_size"):
+        train(Recipe.model_validate(values))
+    values["model"]["vocab_size"] = 100
+    with pytest.raises(DataError, match="holds the token id 1.., but the model's vocabulary has 100"):
+        train(Recipe.model_validate(values))
+    values["model"]["vocab_size"], values["output"] = 256, str(tmp_path / "other")
+    assert train(Recipe.model_validate(values)).summary()["steps"] == 3
 
 
 def test_windows_that_do_not_share_out_evenly_are_refused(corpus_folder, tmp_path):

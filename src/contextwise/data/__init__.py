@@ -1,4 +1,9 @@
-"""Text to documents of token ids on disk: ``prepare_corpus`` writes a corpus, ``Corpus`` reads it."""
+"""Text to documents of token ids on disk: ``prepare_corpus`` writes a corpus, ``Corpus`` reads it.
+
+corpus = prepare_corpus("texts.jsonl.gz", "train:4096", "corpora/texts")
+corpus = Corpus.open("corpora/texts", "validation")
+corpus.document(0)  # token ids, a view of the file
+"""
 
 from contextwise.data.corpus import Corpus
 from contextwise.data.documents import BadRecord, Document

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from contextwise.base.errors import DataError
-from contextwise.base.files import PARTIAL, atomic_directory
+from contextwise.base.files import PARTIAL, atomic_directory, sync_directory
 from contextwise.data.manifest import is_corpus
 
 _AT_FDCWD = -100
@@ -65,6 +65,7 @@ def output_folder(out: Path) -> Iterator[Path]:
         with atomic_directory(fresh, "the corpus") as partial:
             yield partial
         _exchange(fresh, out)
+        sync_directory(out.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

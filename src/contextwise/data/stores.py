@@ -48,12 +48,14 @@ class ArrowStore:
     def __init__(self, paths: Sequence[Path], fingerprint: str) -> None:
         self._fingerprint = fingerprint
         self.batches: list[pa.RecordBatch] = []
+        ids: list[pa.ListArray] = []
         for path in paths:
             try:
-                self.batches += [batch for batch in read_stream(path) if batch.num_rows]
-            except (pa.ArrowException, OSError) as error:
+                batches = list(read_stream(path))
+                ids += [batch.column("input_ids") for batch in batches]
+            except (pa.ArrowException, OSError, KeyError) as error:
                 raise DataError(f"{path} is damaged: {str(error)[:200]}; prepare the corpus again") from None
-        ids = [batch.column("input_ids") for batch in self.batches]
+            self.batches += batches
         self._values = [column.values.to_numpy(zero_copy_only=True) for column in ids]
         self._offsets = [column.offsets.to_numpy(zero_copy_only=True) for column in ids]
         self._starts = [0, *np.cumsum([batch.num_rows for batch in self.batches]).tolist()]

@@ -15,12 +15,13 @@ DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
 
 
 def training_arguments(
-    recipe: Recipe, run: RunFolder, blocks: list[str], processes: PartialState
+    recipe: Recipe, run: RunFolder, blocks: list[str], processes: PartialState, validates: bool
 ) -> TrainingArguments:
     """Arguments of the Trainer.
 
     Args:
         blocks: class names of the model's blocks, the units that FSDP shards.
+        validates: whether there is anything to validate on.
 
     Raises:
         ConfigError: the batch cannot be shared out over the processes, or there is nothing to shard over.
@@ -82,7 +83,7 @@ def training_arguments(
         logging_strategy="steps",
         logging_steps=settings.log_every,
         logging_nan_inf_filter=False,
-        eval_strategy="steps" if settings.evaluate_every else "no",
+        eval_strategy="steps" if validates and settings.evaluate_every else "no",
         eval_steps=settings.evaluate_every or None,
         save_strategy="steps",
         save_steps=settings.save_every,

@@ -79,7 +79,9 @@ def _trainer(
     total_tokens = recipe.training.total_steps * recipe.training.tokens_per_step
     trainer = PretrainingTrainer(
         model=model,
-        args=training_arguments(recipe, run, type(model)._no_split_modules or [], processes),
+        args=training_arguments(
+            recipe, run, type(model)._no_split_modules or [], processes, validation is not None
+        ),
         run=run,
         stream=WindowStream(windows, recipe.seed, total_tokens // recipe.data.context),
         validation=validation,

@@ -333,8 +333,9 @@ class _StepHooks(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.trainer.evaluation_pending:  # the run was stopped in the middle of one
-            self.trainer.evaluate()
+        done = [row["step"] for row in self.trainer.run.metrics("validation")]
+        if self.trainer.evaluation_pending and state.global_step not in done:
+            self.trainer.evaluate()  # the run was stopped in the middle of one
         self.trainer.meter.start_clock()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
