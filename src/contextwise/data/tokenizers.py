@@ -17,9 +17,8 @@ from contextwise.data.hub import hub_problem
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_BPE = 257  # 256 bytes and end-of-text
 PIECE = 65_536  # characters after which a long text is cut, where that cannot change its tokens
-GROUP_BYTES = (
-    4_000_000  # text that is tokenized at once: the tokenizer needs about a hundred times this memory
-)
+# Text that is tokenized at once: on the way the tokenizer needs about a hundred times this memory.
+GROUP_BYTES = 2_000_000
 CACHED_WORDS = 200_000
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 _CUT = re.compile(r"(?<=[!-~])\n")
