@@ -35,5 +35,6 @@ def test_summary_is_the_first_line_that_python_sees() -> None:
 def test_summary_of_odd_beginnings() -> None:
     assert docstring_summary("#!/usr/bin/python\n# -*- coding: utf-8 -*-\n\nr'''\n  One.\nTwo'''\n") == "One."
     assert docstring_summary('"""It\'s "quoted" here."""\n') == 'It\'s "quoted" here.'
+    assert docstring_summary('"""\\\nContinued.\n"""\n') == "Continued."
     assert docstring_summary("import os\n'''no docstring'''\n") == ""
     assert docstring_summary('""" """\n') == ""

@@ -43,7 +43,7 @@ def stdlib_files() -> list[tuple[str, Path]]:
 def docstring_summary(source: str) -> str:
     """First line of a module's docstring, or an empty string."""
     match = _DOCSTRING.match(source)
-    lines = match.group(2).strip().splitlines() if match else []
+    lines = match.group(2).replace("\\\n", "").strip().splitlines() if match else []
     return lines[0].strip() if lines else ""
 
 
