@@ -92,3 +92,11 @@ def test_json_is_read_back_or_refused(tmp_path):
 def test_sha256_is_that_of_the_bytes(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_names_with_brackets_are_names_and_no_patterns(tmp_path):
+    (tmp_path / "x[1].partial-old").mkdir()
+    (tmp_path / "x1.partial-of-another").mkdir()
+    with atomic_directory(tmp_path / "x[1]") as partial:
+        (partial / "a").write_text("one")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x1.partial-of-another", "x[1]"]

@@ -6,6 +6,7 @@ after a power cut, sees the old content or the new, never a mixture.
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -74,7 +75,7 @@ def atomic_directory(path: Path, what: str = "the output") -> Iterator[Path]:
     """
     with disk_errors(what, path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in path.parent.glob(f"{path.name}{PARTIAL}*"):
+        for leftover in path.parent.glob(f"{glob.escape(path.name)}{PARTIAL}*"):
             shutil.rmtree(leftover, ignore_errors=True)
         partial = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
         partial.mkdir()

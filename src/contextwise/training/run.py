@@ -102,7 +102,9 @@ def _windows(recipe: Recipe, corpus: Corpus, config: PreTrainedConfig) -> Window
 
 
 def _validation_windows(recipe: Recipe, corpus: Corpus, config: PreTrainedConfig) -> Windows | None:
-    if recipe.data.validation_split not in corpus.splits:
+    if (
+        recipe.data.validation_split not in corpus.splits
+    ):  # a lone .bin file has one split, the one that is trained on
         return None
     try:
         return _windows(recipe, Corpus.open(recipe.data.corpus, split=recipe.data.validation_split), config)
