@@ -100,7 +100,7 @@ def test_evaluate_says_when_the_documents_were_trained_on(contextwise):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["runs/no/such", "--corpus", "corpus"], "could be loaded from runs/no/such"),
+        (["runs/no/such", "--corpus", "corpus"], "no model at runs/no/such"),
         (["runs/alpha", "--corpus", "nowhere"], "there is no corpus at nowhere"),
         (["runs/alpha", "--corpus", "corpus", "--split", "dev"], "no split 'dev'; it has"),
         (["runs/alpha", "--corpus", "corpus", "--context", "49"], "--context is 49"),
