@@ -183,7 +183,6 @@ def test_two_processes_give_the_loss_of_one(whole, corpus_folder, tmp_path, shar
         assert two.get("grad_norm", 0) == pytest.approx(one.get("grad_norm", 0), rel=1e-3)
 
 
-@pytest.mark.slow
 def test_a_sharded_run_that_is_stopped_goes_on(whole, corpus_folder, tmp_path):
     recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "two", fsdp=True))
     process = start(recipe, "0.3", processes=2)

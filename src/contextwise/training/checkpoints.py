@@ -85,11 +85,15 @@ def _untied(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: weights[name].contiguous() for name in kept.values()}
 
 
+_WRAPPERS = {"module", "_orig_mod"}  # what DDP and torch.compile put into the names of parameters
+
+
 def _ties(model: nn.Module) -> dict[str, str]:
     """Names of tied weights, each with the name under which the same tensor comes first."""
     first: dict[int, str] = {}
     ties = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    for wrapped, parameter in model.named_parameters(remove_duplicate=False):
+        name = ".".join(part for part in wrapped.split(".") if part not in _WRAPPERS)
         if id(parameter) in first:
             ties[name] = first[id(parameter)]
         first.setdefault(id(parameter), name)
