@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from benchmarks.harness import alternate, publish
-from benchmarks.training_step import _synchronised, step_of
+from benchmarks.training_step import synchronised, step_of
+from contextwise.base.memory import keep_freed_memory
 from contextwise.models import ContextLMConfig, ModelSize, backbone_config, build_model, parameter_count
 from contextwise.training.model import TrainedModel
 
@@ -39,7 +40,7 @@ def measure(shape: tuple[int, ...], rounds: int, device: str) -> dict[str, Any]:
     def contender(config: Any) -> Any:
         model = TrainedModel(build_model(config)).to(device).train()
         step = step_of(model, lambda: model(x, y))
-        return _synchronised(step) if device == "cuda" else step
+        return synchronised(step) if device == "cuda" else step
 
     outcome = alternate({name: contender(config) for name, config in configs.items()}, rounds)
     return {
@@ -60,6 +61,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        keep_freed_memory()  # as `contextwise train` does
     results = {}
     for name, shape in SHAPES.items():
         results[name] = measure(shape, options.rounds, device)

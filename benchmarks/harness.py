@@ -54,6 +54,37 @@ def alternate(contenders: dict[str, Callable[[], Any]], rounds: int, warmup: int
     return Outcome(seconds)
 
 
+class Worker:
+    """A contender in a process of its own, with its own memory allocator: calling it runs one step there."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def __call__(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print("step", file=self.process.stdin, flush=True)
+        while (line := self.process.stdout.readline()).strip() != "done":
+            if not line:
+                raise RuntimeError(f"{' '.join(self.process.args)} ended with status {self.process.wait()}")  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def serve(step: Callable[[], Any]) -> None:
+    """The worker's side: one ``step`` for each line of standard input."""
+    for _ in sys.stdin:
+        step()
+        print("done", flush=True)
+
+
 def peak_memory(module: str, *arguments: str) -> dict[str, Any]:
     """Run ``python -m module arguments`` in a process of its own; it prints one JSON line with what it measured."""
     done = subprocess.run(

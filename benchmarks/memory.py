@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import peak_memory, publish
+from contextwise.base.memory import keep_freed_memory
 
 VOCABULARY, WIDTH, LAYERS, HEADS = 50_304, 256, 4, 4
 
@@ -31,6 +32,8 @@ def one(which: str, task: str, context: int) -> None:
     from contextwise.training.model import TrainedModel
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if which == "contextwise" and device == "cpu":
+        keep_freed_memory()  # as `contextwise train` and `evaluate` do
     config = backbone_config("gpt2", ModelSize(LAYERS, WIDTH, HEADS, 1e-3), VOCABULARY, context)
     model = GPT2LMHeadModel(config).to(device)
     tokens = torch.randint(0, VOCABULARY, (1, context), device=device)

@@ -1,5 +1,8 @@
 """One training step at equal shape: our plain GPT-2 path, transformers' own, and nanoGPT's model.
 
+Each runs in a process of its own, set up the way its users run it: ours as ``contextwise train`` sets it up (the chunked
+loss, freed memory kept), the others as they come. All take the same fused AdamW and clipping.
+
 Claims: ours at least 1.25 times as fast as ``GPT2LMHeadModel`` called with ``labels=``, and not slower than nanoGPT.
 
 nanoGPT is not part of this repository; give its folder with ``--nanogpt`` (a clone of karpathy/nanoGPT beside this one is
@@ -8,13 +11,15 @@ found by itself).
 
 import argparse
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from benchmarks.harness import alternate, publish
+from benchmarks.harness import Worker, alternate, publish, serve
+from contextwise.base.memory import keep_freed_memory
 from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.training.model import TrainedModel
 
@@ -39,69 +44,74 @@ def step_of(model: torch.nn.Module, loss_of: Any) -> Any:
     return step
 
 
-def load_nanogpt(folder: Path) -> Any | None:
-    """nanoGPT's ``model.py`` as a module, or None where it is not at hand."""
-    file = folder / "model.py"
-    if not file.exists():
-        return None
-    spec = importlib.util.spec_from_file_location("nanogpt_model", file)
+def load_nanogpt(folder: Path) -> Any:
+    """nanoGPT's ``model.py`` as a module."""
+    spec = importlib.util.spec_from_file_location("nanogpt_model", folder / "model.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def measure(shape: tuple[int, ...], nanogpt: Any | None, rounds: int, device: str) -> dict[str, Any]:
+def contender(name: str, shape: tuple[int, ...], nanogpt: Path, device: str) -> Callable[[], None]:
+    """One training step of a contender, set up the way its users run it."""
     layers, width, heads, vocabulary, context, rows = shape
     torch.manual_seed(0)
     tokens = torch.randint(0, vocabulary, (rows, context + 1), device=device)
     x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-
-    ours = TrainedModel(
-        build_model(backbone_config("gpt2", ModelSize(layers, width, heads, 1e-3), vocabulary, context))
-    )
-    ours.to(device).train()
-    config = GPT2Config(
-        vocab_size=vocabulary, n_positions=context, n_embd=width, n_layer=layers, n_head=heads
-    )
-    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
-    stock = GPT2LMHeadModel(config).to(device).train()
-    contenders = {
-        "contextwise": step_of(ours, lambda: ours(x, y)),
-        "transformers": step_of(stock, lambda: stock(x, labels=x, use_cache=False).loss),
-    }
-    if nanogpt is not None:
-        other = nanogpt.GPT(
-            nanogpt.GPTConfig(
-                block_size=context,
-                vocab_size=vocabulary,
-                n_layer=layers,
-                n_head=heads,
-                n_embd=width,
-                dropout=0.0,
-            )
+    if name == "contextwise":
+        if device == "cpu":
+            keep_freed_memory()  # as `contextwise train` does
+        size = ModelSize(layers, width, heads, 1e-3)
+        model: torch.nn.Module = TrainedModel(
+            build_model(backbone_config("gpt2", size, vocabulary, context))
         )
-        other.to(device).train()
-        contenders["nanogpt"] = step_of(other, lambda: other(x, y)[1])
-    if device == "cuda":
-        contenders = {name: _synchronised(step) for name, step in contenders.items()}
-    outcome = alternate(contenders, rounds)
+        step = step_of(model.to(device).train(), lambda: model(x, y))
+    elif name == "transformers":
+        config = GPT2Config(
+            vocab_size=vocabulary, n_positions=context, n_embd=width, n_layer=layers, n_head=heads
+        )
+        config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
+        model = GPT2LMHeadModel(config)
+        step = step_of(model.to(device).train(), lambda: model(x, labels=x, use_cache=False).loss)
+    else:
+        theirs = load_nanogpt(nanogpt)
+        config = theirs.GPTConfig(
+            block_size=context, vocab_size=vocabulary, n_layer=layers, n_head=heads, n_embd=width, dropout=0.0
+        )
+        model = theirs.GPT(config)
+        step = step_of(model.to(device).train(), lambda: model(x, y)[1])
+    return synchronised(step) if device == "cuda" else step
+
+
+def measure(name: str, nanogpt: Path | None, rounds: int) -> dict[str, Any]:
+    """Speeds at one of the ``SHAPES``, each contender in a process of its own."""
+    names = ["contextwise", "transformers", *(["nanogpt"] if nanogpt else [])]
+    folder = str(nanogpt or ".")
+    workers = {
+        each: Worker("benchmarks.training_step", "--child", name, each, "--nanogpt", folder) for each in names
+    }
+    try:
+        outcome = alternate(workers, rounds)
+    finally:
+        for worker in workers.values():
+            worker.close()
+    shape = dict(zip(("layers", "width", "heads", "vocabulary", "context", "rows"), SHAPES[name], strict=True))
     return {
-        "shape": dict(zip(("layers", "width", "heads", "vocabulary", "context", "rows"), shape, strict=True)),
+        "shape": shape,
         "rounds": rounds,
-        "tokens_per_second": {name: rows * context / outcome.median(name) for name in contenders},
+        "tokens_per_second": {each: shape["rows"] * shape["context"] / outcome.median(each) for each in names},
         "speed_of_contextwise": {
-            f"against {name}": {
-                "median": outcome.speed("contextwise", name),
-                "quartiles": outcome.spread("contextwise", name),
+            f"against {each}": {
+                "median": outcome.speed("contextwise", each),
+                "quartiles": outcome.spread("contextwise", each),
             }
-            for name in contenders
-            if name != "contextwise"
+            for each in names[1:]
         },
     }
 
 
-def _synchronised(step: Any) -> Any:
+def synchronised(step: Any) -> Any:
     def run() -> None:
         step()
         torch.cuda.synchronize()
@@ -113,12 +123,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nanogpt", type=Path, default=Path(__file__).parents[2] / "nanoGPT")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--child", nargs=2, metavar=("SHAPE", "CONTENDER"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    nanogpt = load_nanogpt(options.nanogpt)
+    if options.child:
+        shape, name = options.child
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        serve(contender(name, SHAPES[shape], options.nanogpt, device))
+        return
+    nanogpt = options.nanogpt if (options.nanogpt / "model.py").exists() else None
     results = {}
-    for name, shape in SHAPES.items():
-        results[name] = measure(shape, nanogpt, options.rounds, device)
+    for name in SHAPES:
+        results[name] = measure(name, nanogpt, options.rounds)
         for against, ratio in results[name]["speed_of_contextwise"].items():
             low, high = ratio["quartiles"]
             print(

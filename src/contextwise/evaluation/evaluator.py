@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.memory import keep_freed_memory
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
@@ -132,6 +133,8 @@ def _open_model(source: str, corpus: Corpus, dtype: str, device: str) -> PreTrai
         DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
     """
     place = _device(device)
+    if place.type == "cpu":
+        keep_freed_memory()
     model = load_model(source, dtype=_dtype(dtype, place), device=place)
     mend = f"prepare a corpus for it with --tokenizer {model_folder(source)}"
     hashes = {corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}

@@ -34,20 +34,25 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        rows = _rows_at_once(weight.shape[0], hidden.device)
         compute = _compute_dtype(hidden)
         matrix = weight.to(compute)
-        for start in range(0, hidden.shape[0], rows):
+        # Two buffers serve every piece: memory touched for the first time costs a CPU more than the arithmetic on it.
+        rows = min(hidden.shape[0], _rows_at_once(weight.shape[0], hidden.device))
+        all_logits = hidden.new_empty((rows, weight.shape[0]), dtype=compute)
+        all_log_p = hidden.new_empty((rows, weight.shape[0]), dtype=torch.float32)
+        for start in range(0, hidden.shape[0], max(rows, 1)):
             x = hidden[start : start + rows].to(compute)
             y = targets[start : start + rows]
             counted = y.ne(IGNORED)
             index = y.clamp(min=0)[:, None]
-            log_p = torch.log_softmax((x @ matrix.t()).float(), dim=-1)
+            logits = torch.mm(x, matrix.t(), out=all_logits[: len(x)])
+            log_p = torch.log_softmax(logits, -1, dtype=torch.float32, out=all_log_p[: len(x)])
             total -= (log_p.gather(1, index)[:, 0] * counted).sum()
             if not (needs_hidden or needs_weight):
                 continue
-            grad = log_p.exp_().scatter_add_(1, index, -torch.ones_like(index, dtype=log_p.dtype))
-            grad = grad.mul_(counted[:, None]).to(compute)
+            grad = log_p.exp_().scatter_add_(1, index, -torch.ones_like(index, dtype=torch.float32))
+            grad = grad.mul_(counted[:, None])
+            grad = grad if compute == torch.float32 else logits.copy_(grad)
             if grad_hidden is not None:
                 grad_hidden[start : start + rows] = grad @ matrix
             if grad_weight is not None:

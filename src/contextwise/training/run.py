@@ -8,6 +8,7 @@ from transformers import PreTrainedConfig, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from contextwise.base.errors import ContextwiseError, Interrupted
+from contextwise.base.memory import keep_freed_memory
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
@@ -46,6 +47,8 @@ def train(recipe: Recipe) -> RunFolder:
     windows = _windows(recipe, corpus, config)
     validation = _validation_windows(recipe, corpus, config)
     processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
+    if processes.device.type == "cpu":
+        keep_freed_memory()
 
     with StopRequest().listening() as stop, ClaimedRun(run, recipe, processes):
         if run.finished:
