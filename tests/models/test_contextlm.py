@@ -5,10 +5,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_contextlm import reference_logits
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    DynamicCache,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+)
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
+from contextwise.models.context.cache import context_state
 
 VOCABULARY, LONGEST = 61, 48
 
@@ -217,6 +225,68 @@ def test_generation_with_cache_equals_without(family, beams):
         assert torch.equal(model.generate(padded, attention_mask=mask, **options)[:, 5:], cached)
 
 
+@FAMILIES
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_a_cropped_cache_goes_on_as_if_the_tokens_had_never_been(family, data):
+    w = data.draw(st.sampled_from([1, 2, 3, 4, 7]))
+    length = data.draw(st.integers(2, 20))
+    pieces = data.draw(st.integers(1, 3))
+    removed = data.draw(st.integers(0, length - 1))
+    pads = data.draw(st.lists(st.integers(0, 3), min_size=2, max_size=2))
+    model = contextlm(family, chunk_size=w)
+    tokens, others = draw(2, length), draw(2, 8, seed=1)
+    mask = torch.ones(2, length, dtype=torch.long)
+    for row, pad in enumerate(pads):
+        mask[row, : min(pad, length - removed - 1)] = 0
+    cache, at = None, 0
+    with torch.no_grad():
+        for piece in tokens.tensor_split(pieces, dim=1):
+            if piece.shape[1]:
+                at += piece.shape[1]
+                out = model(piece, attention_mask=mask[:, :at], past_key_values=cache, use_cache=True)
+                cache = out.past_key_values
+        cache.crop(-removed)
+        kept = length - removed
+        whole_mask = torch.cat([mask[:, :kept], mask.new_ones(2, 8)], 1)
+        found = model(others, attention_mask=whole_mask, past_key_values=cache, use_cache=True).logits
+        whole = torch.cat([tokens[:, :kept], others], 1)
+        expected = model(whole, attention_mask=whole_mask, use_cache=False).logits[:, kept:]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@FAMILIES
+def test_drafts_looked_up_in_the_prompt_change_nothing(family):
+    """transformers' assisted generation crops the cache after each draft that is not accepted."""
+    model = contextlm(family, chunk_size=4)
+    tokens = draw(1, 6).clamp(min=1).repeat(1, 2)
+    options = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
+    plain = model.generate(tokens, **options)
+    assert torch.equal(model.generate(tokens, prompt_lookup_num_tokens=5, **options), plain)
+
+
+@FAMILIES
+def test_packed_documents_stay_apart_in_the_predictor_when_the_cache_goes_on(family):
+    """The chunks of a neighbour that were cached are not seen by the document that goes on."""
+    model = contextlm(family, chunk_size=2)
+    first, second, more = draw(1, 6, seed=1), draw(1, 4, seed=2), draw(1, 2, seed=3)
+    h = {name: model.get_input_embeddings()(ids) for name, ids in (("a", first), ("b", second), ("c", more))}
+    positions = torch.cat([torch.arange(6), torch.arange(4)])[None]
+
+    def contexts(parts, at):
+        cache = DynamicCache()
+        state = context_state(cache, 3, 2)
+        for part, position in zip(parts, at, strict=True):
+            mask = torch.ones_like(position, dtype=torch.bool)
+            out = model.context.contexts_of_rows(part, model.backbone, position, mask, cache, state)
+        return out.context_BTD
+
+    with torch.no_grad():
+        packed = contexts([torch.cat([h["a"], h["b"]], 1), h["c"]], [positions, torch.tensor([[4, 5]])])
+        alone = contexts([h["b"], h["c"]], [torch.arange(4)[None], torch.tensor([[4, 5]])])
+    torch.testing.assert_close(packed, alone, atol=1e-6, rtol=1e-5)
+
+
 def test_the_predictor_runs_at_chunk_ends_only():
     model = contextlm("gpt2", chunk_size=4)
     calls = []
@@ -333,5 +403,5 @@ def test_misuse_gets_one_sentence():
     with pytest.raises(ConfigError, match="filled by a model without a context predictor"):
         model(draw(1, 1), past_key_values=filled, use_cache=True)
     cache = model(draw(1, 5), use_cache=True).past_key_values
-    with pytest.raises(ConfigError, match="cannot be shortened"):
-        cache.crop(-1)
+    with pytest.raises(ConfigError, match="cropped by a negative number"):
+        cache.layers[-1].crop(1)

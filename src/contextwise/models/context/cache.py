@@ -1,40 +1,120 @@
 """The context's part of a key-value cache (ContextLM, Algorithm 1).
 
-transformers' cache is a list of layers, and beams, batch selection and repetition go through the layers' own methods. The
-predictor's blocks keep their keys and values in further layers of the same list, whose length is counted in chunks; one
-last layer, :class:`ContextState`, keeps what the next token needs besides: the token vectors of the unfinished chunk, the
-current context, and which chunk slots each row really has.
+transformers' cache is a list of layers, and beams, batch selection, repetition and cropping go through the layers' own
+methods. The predictor's blocks keep their keys and values in further layers of the same list, whose length is counted in
+chunks; one last layer, :class:`ContextState`, keeps what the next token needs besides: the token vectors, and the context
+predicted after each chunk.
+
+Shapes: B rows, S tokens and P chunk slots cached so far, T tokens and K slots of this call, D channels. Rows of a
+left-padded batch complete their chunks at different steps, so a slot is a chunk for some rows and nothing for the others.
 """
 
 import torch
+from torch import nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 from contextwise.base.errors import ConfigError
 
 
-class ContextState(CacheLayerMixin):
-    """Unfinished chunk and current context of each row; grows with nothing but the number of chunk slots.
+class ChunkLayer(DynamicLayer):
+    """Keys and values of one predictor block, one entry a chunk; :class:`ContextState` shortens it, in chunks."""
 
-    ``tail_BUD``: the last w-1 token vectors; ``current_BD``: the context that the next position adds unless it completes a
-    chunk; ``slots_BP``: which of the predictor's cached entries are chunks of that row (rows of a left-padded batch complete
-    their chunks at different steps).
+    def crop(self, tokens_to_remove: int) -> None:
+        """Nothing: how many chunks a number of tokens is, only the context state knows."""
+
+    def keep(self, chunks: int) -> None:
+        """Forget all but the first ``chunks`` entries."""
+        if self.is_initialized:
+            self.keys, self.values = self.keys[:, :, :chunks], self.values[:, :, :chunks]
+
+
+class ContextState(CacheLayerMixin):
+    """Token vectors and predicted contexts of everything cached.
+
+    ``h_BSD``: output of the token encoder. ``start_BS``: index, among all S, of the first token of each token's document.
+    ``context_BPD``: the context predicted after each chunk. ``end_BP``: index of that chunk's last token, -1 for no chunk.
+
+    All token vectors are kept, not the last w - 1 alone, so that a cache can be cropped into the middle of a chunk; that is
+    one vector a token beside the backbone's two for each layer.
     """
 
-    is_croppable = False
+    is_croppable = True
 
-    tail_BUD: torch.Tensor
-    current_BD: torch.Tensor
-    slots_BP: torch.Tensor
+    h_BSD: torch.Tensor
+    start_BS: torch.Tensor
+    context_BPD: torch.Tensor
+    end_BP: torch.Tensor
 
-    def store(self, tail_BUD: torch.Tensor, current_BD: torch.Tensor, slots_BP: torch.Tensor) -> None:
-        """Replace the state after a call."""
-        self.tail_BUD, self.current_BD, self.slots_BP = tail_BUD, current_BD, slots_BP
+    def __init__(self, chunk_layers: list[ChunkLayer]) -> None:
+        super().__init__()
+        self.chunk_layers = chunk_layers
+
+    @property
+    def length(self) -> int:
+        """S, the tokens cached so far."""
+        return self.h_BSD.shape[1] if self.is_initialized else 0
+
+    def extend(
+        self, h_BTD: torch.Tensor, start_BT: torch.Tensor, context_BKD: torch.Tensor, end_BK: torch.Tensor
+    ) -> None:
+        """Append the tokens and the chunks of one call."""
+        if self.is_initialized:
+            h_BTD = torch.cat([self.h_BSD, h_BTD], dim=1)
+            start_BT = torch.cat([self.start_BS, start_BT], dim=1)
+            if end_BK.shape[1]:
+                context_BKD = torch.cat([self.context_BPD, context_BKD], dim=1)
+                end_BK = torch.cat([self.end_BP, end_BK], dim=1)
+            else:
+                context_BKD, end_BK = self.context_BPD, self.end_BP
+        self.h_BSD, self.start_BS, self.context_BPD, self.end_BP = h_BTD, start_BT, context_BKD, end_BK
+        self.device = h_BTD.device
         self.is_initialized = True
+
+    def tail(self, count: int) -> torch.Tensor:
+        """The last ``count`` token vectors, (B, count, D); zeros stand for tokens before the first."""
+        tail_BUD = self.h_BSD[:, max(0, self.length - count) :] if count else self.h_BSD[:, :0]
+        return nn.functional.pad(tail_BUD, (0, 0, count - tail_BUD.shape[1], 0))
+
+    def current(self, chunk_size: int) -> torch.Tensor:
+        """The context that the next token adds unless it completes a chunk: (B, D).
+
+        The newest context of its document; before the first one, h_0 of that document.
+        """
+        start_B1 = self.start_BS[:, -1:]
+        first_BD = self.h_BSD.take_along_dim(start_B1[..., None], 1)[:, 0]
+        own_BP = self.end_BP - (chunk_size - 1) >= start_B1
+        if not own_BP.shape[1]:
+            return first_BD
+        newest_B = torch.where(own_BP, self.end_BP, -1).argmax(dim=1)
+        context_BD = self.context_BPD.take_along_dim(newest_B[:, None, None], 1)[:, 0]
+        return torch.where(own_BP.any(dim=1, keepdim=True), context_BD, first_BD)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens of every row (a negative number, as in all layers), and the chunks that end in them."""
+        if tokens_to_remove > 0:
+            raise ConfigError(
+                f"a cache is cropped by a negative number of tokens, not by {tokens_to_remove}: -3 removes the last three"
+            )
+        if tokens_to_remove == 0 or not self.is_initialized:
+            return
+        length = max(0, self.length + tokens_to_remove)
+        if length == 0:
+            self.reset()
+            for layer in self.chunk_layers:
+                layer.keep(0)
+            return
+        self.h_BSD, self.start_BS = self.h_BSD[:, :length], self.start_BS[:, :length]
+        self.end_BP = self.end_BP.masked_fill(self.end_BP >= length, -1)
+        used = (self.end_BP >= 0).any(dim=0).nonzero()[:, 0]
+        chunks = int(used[-1]) + 1 if len(used) else 0
+        self.end_BP, self.context_BPD = self.end_BP[:, :chunks], self.context_BPD[:, :chunks]
+        for layer in self.chunk_layers:
+            layer.keep(chunks)
 
     def _map(self, change) -> None:  # type: ignore[no-untyped-def]
         if self.is_initialized:
-            self.tail_BUD, self.current_BD, self.slots_BP = map(
-                change, (self.tail_BUD, self.current_BD, self.slots_BP)
+            self.h_BSD, self.start_BS, self.context_BPD, self.end_BP = map(
+                change, (self.h_BSD, self.start_BS, self.context_BPD, self.end_BP)
             )
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
@@ -48,12 +128,6 @@ class ContextState(CacheLayerMixin):
 
     def reset(self) -> None:
         self.is_initialized = False
-
-    def crop(self, tokens_to_remove: int) -> None:
-        if tokens_to_remove != 0:
-            raise ConfigError(
-                "a ContextLM cache cannot be shortened (assisted generation does that): generate without an assistant model"
-            )
 
     # A state has no keys, no length of its own and no mask; these are what the abstract class asks for.
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -77,7 +151,7 @@ class ContextState(CacheLayerMixin):
         self._map(lambda tensor: tensor.to("cpu", non_blocking=True))
 
     def prefetch(self) -> None:
-        return None
+        self._map(lambda tensor: tensor.to(self.device, non_blocking=True))
 
 
 def context_state(cache: Cache, backbone_layers: int, predictor_layers: int) -> ContextState:
@@ -99,8 +173,10 @@ def context_state(cache: Cache, backbone_layers: int, predictor_layers: int) -> 
         raise ConfigError(
             "ContextLM generates with a dynamic cache only; leave cache_implementation at its default"
         )
-    while len(cache.layers) < backbone_layers + predictor_layers:
-        cache.layers.append(DynamicLayer())
-    state = ContextState()
-    cache.layers.append(state)
+    if len(cache.layers) > backbone_layers:
+        raise ConfigError("past_key_values comes from another model: its number of layers does not fit")
+    cache.layers += [DynamicLayer() for _ in range(backbone_layers - len(cache.layers))]
+    chunk_layers = [ChunkLayer() for _ in range(predictor_layers)]
+    state = ContextState(chunk_layers)
+    cache.layers += [*chunk_layers, state]
     return state

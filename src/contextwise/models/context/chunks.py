@@ -59,18 +59,22 @@ class ChunkLayout:
             initial_BT=(positions_BT + 1 < chunk_size) & (start_BT >= 0) & real_BT,
         )
 
-    def attention(self, earlier_valid_BP: torch.Tensor | None) -> torch.Tensor:
+    def attention(self, earlier_end_BP: torch.Tensor | None, past: int) -> torch.Tensor:
         """Which chunks each chunk may attend to: (B, 1, K, P + K) booleans.
 
         A chunk sees the chunks of its own document up to itself. Every row sees at least itself, so that no softmax is
         taken over nothing (entries that are no chunk are never read).
+
+        Args:
+            earlier_end_BP: where the chunks of earlier calls end, counted from the first token of all; -1 for no chunk.
+            past: tokens of earlier calls.
         """
         start_BK = self.start_BT.gather(1, self.ends_BK)
         count = start_BK.shape[1]
         causal_KK = torch.ones(count, count, dtype=torch.bool, device=start_BK.device).tril()
         same_BKK = (start_BK[:, :, None] == start_BK[:, None, :]) & self.valid_BK[:, None, :]
         allowed = (same_BKK & causal_KK) | torch.eye(count, dtype=torch.bool, device=start_BK.device)
-        if earlier_valid_BP is not None:
-            continues_BK = start_BK < 0
-            allowed = torch.cat([earlier_valid_BP[:, None, :] & continues_BK[:, :, None], allowed], dim=2)
+        if earlier_end_BP is not None:
+            earlier = earlier_end_BP[:, None, :] >= (past + start_BK)[:, :, None]
+            allowed = torch.cat([earlier & (earlier_end_BP >= 0)[:, None, :], allowed], dim=2)
         return allowed[:, None]

@@ -117,29 +117,36 @@ class ContextPathway(nn.Module):
         rows, _, width = h_BTD.shape
         w = self.chunk_size
         earlier = state if state is not None and state.is_initialized else None
-        tail_BUD = earlier.tail_BUD if earlier is not None else h_BTD.new_zeros(rows, w - 1, width)
-        current_BD = earlier.current_BD if earlier is not None else h_BTD[:, 0]
-        slots_BP = earlier.slots_BP if earlier is not None else None
+        past = earlier.length if earlier is not None else 0
+        tail_BUD = earlier.tail(w - 1) if earlier is not None else h_BTD.new_zeros(rows, w - 1, width)
+        current_BD = earlier.current(w) if earlier is not None else h_BTD[:, 0]
         extended = torch.cat([tail_BUD, h_BTD], dim=1)  # token t of this call stands at t + w - 1
 
         layout = ChunkLayout.of(positions_BT, real_BT, w)
-        bank = current_BD[:, None]
         count = layout.ends_BK.shape[1]
+        predicted_BKD = h_BTD.new_empty(rows, 0, width)
         if count:
             window_BKw = layout.ends_BK[..., None] + torch.arange(w, device=h_BTD.device)
             chunks = extended.gather(1, window_BKw.view(rows, -1, 1).expand(-1, -1, width)).view(
                 rows, count, w, width
             )
-            mask = self._as_mask(layout.attention(slots_BP), h_BTD.dtype)
-            predicted = self.predict(self.pooling(chunks), backbone, layout.first_BK, mask, cache, **kwargs)
-            bank = torch.cat([bank, predicted], dim=1)
+            mask = layout.attention(earlier.end_BP if earlier is not None else None, past)
+            predicted_BKD = self.predict(
+                self.pooling(chunks),
+                backbone,
+                layout.first_BK,
+                self._as_mask(mask, h_BTD.dtype),
+                cache,
+                **kwargs,
+            )
+        bank = torch.cat([current_BD[:, None], predicted_BKD], dim=1)
         context_BTD = bank.gather(1, layout.latest_BT[..., None].expand(-1, -1, width))
         initial_BTD = h_BTD.gather(1, layout.start_BT.clamp(min=0)[..., None].expand(-1, -1, width))
         context_BTD = torch.where(layout.initial_BT[..., None], initial_BTD, context_BTD)
 
         if state is not None:
-            known = layout.valid_BK if slots_BP is None else torch.cat([slots_BP, layout.valid_BK], dim=1)
-            state.store(extended[:, extended.shape[1] - (w - 1) :], context_BTD[:, -1], known)
+            end_BK = torch.where(layout.valid_BK, past + layout.ends_BK, -1)
+            state.extend(h_BTD, past + layout.start_BT, predicted_BKD, end_BK)
         return RaggedContexts(context_BTD)
 
     def _implicitly_causal(self) -> bool:
