@@ -6,24 +6,32 @@ computed here with Python loops, independently of the package.
 
 import torch
 
+NAMES = {  # model type: blocks, embedding, final norm inside the backbone
+    "gpt2": ("h", "wte", "ln_f"),
+    "gpt_neox": ("layers", "embed_in", "final_layer_norm"),
+    "llama": ("layers", "embed_tokens", "norm"),
+    "qwen3": ("layers", "embed_tokens", "norm"),
+}
+
 
 def reference_logits(model, tokens):
-    """Logits (T, V) of one unpadded document, for injection behind ``injection_layer`` blocks."""
+    """Logits (T, V) of one unpadded document."""
     config = model.config
     w, split = config.chunk_size, config.injection_layer
-    neox = config.backbone_config.model_type == "gpt_neox"
     backbone = model.backbone
-    blocks = list(backbone.layers if neox else backbone.h)
+    names = NAMES[config.backbone_config.model_type]
+    blocks, embedding, norm = (getattr(backbone, name) for name in names)
     length = len(tokens)
     positions = list(range(length))
 
-    h = (backbone.embed_in if neox else backbone.wte)(torch.tensor(tokens))
-    if not neox:
+    h = embedding(torch.tensor(tokens))
+    if config.backbone_config.model_type == "gpt2":
         h = h + backbone.wpe(torch.tensor(positions))
     for block in blocks[:split]:
         h = run(model, block, h, positions)
 
-    chunks = [h[k * w : (k + 1) * w].mean(0) for k in range(length // w)]
+    pool = (lambda chunk: chunk.mean(0)) if config.pooling == "mean" else model.context.pooling
+    chunks = [pool(h[k * w : (k + 1) * w]) for k in range(length // w)]
     predicted = {0: h[0]}
     for k in range(1, len(chunks) + 1):  # each from the chunks before it alone: nothing later can leak in
         c = torch.stack(chunks[:k])
@@ -34,11 +42,22 @@ def reference_logits(model, tokens):
 
     for place, block in enumerate(blocks[split:]):
         if place == 0 or config.inject_every_layer:
-            gate = model.context.gate.weight[place] if config.injection == "gate" else 1.0
-            h = h + gate * contexts
+            h = h + injected(model, contexts, place)
         h = run(model, block, h, positions)
-    norm = backbone.final_layer_norm if neox else backbone.ln_f
     return model.lm_head(norm(h))
+
+
+def injected(model, contexts, place):
+    """What is added to h, written out for each form."""
+    form = model.config.injection
+    if form == "add":
+        return contexts
+    weight = model.context.gate.weight[place]
+    if form == "projection":
+        return torch.stack([weight @ context for context in contexts])
+    if form.startswith("norm"):
+        contexts = contexts / contexts.square().mean(-1, keepdim=True).sqrt()
+    return weight * contexts
 
 
 def run(model, block, x, positions):
@@ -47,7 +66,7 @@ def run(model, block, x, positions):
     for t in range(len(x)):
         prefix = x[: t + 1][None]
         kwargs = {}
-        if model.config.backbone_config.model_type == "gpt_neox":
+        if model.config.backbone_config.model_type != "gpt2":
             place = torch.tensor([positions[: t + 1]])
             kwargs["position_embeddings"] = model.backbone.rotary_emb(prefix, position_ids=place)
             kwargs["attention_mask"] = None

@@ -1,73 +1,38 @@
 """ContextLM against the paper's equations, against itself, and against its backbone."""
 
+from typing import get_args
+
 import pytest
 import torch
+from contextlm_models import (
+    FAMILIES,
+    FORMS,
+    LONGEST,
+    PARTS,
+    VOCABULARY,
+    backbone,
+    contextlm,
+    draw,
+    stock_model,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_contextlm import reference_logits
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
-    DynamicCache,
-    GPT2Config,
     GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
+    OlmoConfig,
 )
+from transformers.models.olmo.modeling_olmo import OlmoDecoderLayer
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
-from contextwise.base.errors import ConfigError
-from contextwise.models.context.cache import context_state
-
-VOCABULARY, LONGEST = 61, 48
-
-
-def backbone(family, **changes):
-    if family == "gpt2":
-        values = {"vocab_size": VOCABULARY, "n_positions": LONGEST, "n_embd": 16, "n_layer": 3, "n_head": 2}
-        values |= {
-            "resid_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "attn_pdrop": 0.0,
-            "bos_token_id": None,
-            "eos_token_id": None,
-        }
-        return GPT2Config(**values | changes)
-    values = {
-        "vocab_size": VOCABULARY,
-        "max_position_embeddings": LONGEST,
-        "hidden_size": 16,
-        "num_hidden_layers": 3,
-    }
-    values |= {"num_attention_heads": 2, "intermediate_size": 32, "bos_token_id": None, "eos_token_id": None}
-    values["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
-    return GPTNeoXConfig(**values | changes)
-
-
-def contextlm(family, seed=0, **options):
-    """A model in which everything matters: the gate is drawn, not zero."""
-    torch.manual_seed(seed)
-    model = ContextLMForCausalLM(ContextLMConfig(backbone(family), **options)).eval()
-    if model.config.injection == "gate":
-        torch.nn.init.normal_(model.context.gate.weight)
-    return model
-
-
-def draw(rows, length, seed=0):
-    return torch.randint(0, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
-
-
-FAMILIES = pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
-FORMS = pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"inject_every_layer": True},
-        {"injection_layer": 2},
-        {"injection": "add"},
-        {"injection_layer": 1, "inject_every_layer": True},
-    ],
-    ids=["embedding", "every layer", "2/1", "add", "1/2 every"],
-)
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.models.context.families import FAMILIES as ADAPTERS
+from contextwise.models.context.families import Family
+from contextwise.models.context.injection import INJECTIONS
+from contextwise.models.context.pooling import POOLINGS
+from contextwise.training.recipe import ContextSettings
 
 
 @FAMILIES
@@ -83,6 +48,46 @@ def test_equals_the_paper_written_out(family, options, w, length):
             atol=2e-5,
             rtol=1e-4,
         )
+
+
+@PARTS
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_other_injections_and_poolings_equal_the_equations_written_out(family, options):
+    model = contextlm(family, chunk_size=3, **options)
+    tokens = draw(1, 10)
+    with torch.no_grad():
+        full = model(tokens, use_cache=False).logits
+        torch.testing.assert_close(full[0], reference_logits(model, tokens[0].tolist()), atol=2e-5, rtol=1e-4)
+        cache, steps = None, []
+        for t in range(10):
+            out = model(tokens[:, t : t + 1], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            steps.append(out.logits)
+    torch.testing.assert_close(torch.cat(steps, 1), full, atol=2e-5, rtol=1e-4)
+
+
+@PARTS
+def test_other_injections_and_poolings_are_saved_trained_and_start_as_the_backbone(options, tmp_path):
+    stock = stock_model("gpt2")
+    model = ContextLMForCausalLM.from_backbone(stock, chunk_size=3, **options)
+    tokens = draw(2, 12)
+    if options.get("injection") != "norm_add":
+        with torch.no_grad():
+            assert torch.equal(model.eval()(tokens, use_cache=False).logits, stock(tokens).logits)
+    if options.get("pooling"):  # behind a closed gate no gradient would reach it
+        torch.nn.init.normal_(model.context.gate.weight)
+    model.train()(tokens, labels=tokens).loss.backward()
+    parts = dict(model.context.gate.named_parameters()) | dict(model.context.pooling.named_parameters())
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in parts.values()), parts.keys()
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    for (name, one), other in zip(model.named_parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_the_recipe_offers_what_the_model_has():
+    for name, registry in (("pooling", POOLINGS), ("injection", INJECTIONS)):
+        assert get_args(ContextSettings.model_fields[name].annotation) == tuple(registry)
 
 
 @FAMILIES
@@ -138,162 +143,11 @@ def test_each_chunk_reaches_the_later_ones(family):
 def test_gate_starts_as_the_backbone(family, options):
     if options.get("injection") == "add":
         pytest.skip("plain addition has no such start")
-    stock = (GPT2LMHeadModel if family == "gpt2" else GPTNeoXForCausalLM)(backbone(family)).eval()
+    stock = stock_model(family)
     model = ContextLMForCausalLM.from_backbone(stock, **options).eval()
     tokens = draw(2, 21)
     with torch.no_grad():
         assert torch.equal(model(tokens, use_cache=False).logits, stock(tokens, use_cache=False).logits)
-
-
-@FAMILIES
-@FORMS
-@settings(max_examples=12, deadline=None)
-@given(data=st.data())
-def test_every_cached_step_equals_the_full_pass(family, options, data):
-    w = data.draw(st.sampled_from([1, 2, 3, 4, 7, 16]))
-    length = data.draw(st.integers(2, 24))
-    prompt = data.draw(st.integers(1, length))
-    piece = data.draw(st.integers(1, 5))
-    model = contextlm(family, chunk_size=w, **options)
-    tokens = draw(2, length)
-    with torch.no_grad():
-        full = model(tokens, use_cache=False).logits
-        out = model(tokens[:, :prompt], use_cache=True)
-        found, at = [out.logits], prompt
-        while at < length:
-            out = model(tokens[:, at : at + piece], past_key_values=out.past_key_values, use_cache=True)
-            found.append(out.logits)
-            at += piece
-    torch.testing.assert_close(torch.cat(found, 1), full, atol=1e-5, rtol=1e-4)
-
-
-@FAMILIES
-@FORMS
-@settings(max_examples=12, deadline=None)
-@given(data=st.data())
-def test_padded_rows_equal_each_row_alone(family, options, data):
-    w = data.draw(st.integers(1, 6))
-    lengths = data.draw(st.lists(st.integers(1, 14), min_size=2, max_size=4))
-    more = data.draw(st.integers(1, 6))
-    model = contextlm(family, chunk_size=w, **options)
-    rows = [draw(1, n + more, seed=i)[0] for i, n in enumerate(lengths)]
-    longest = max(lengths)
-    padded = torch.stack(
-        [torch.nn.functional.pad(r[:n], (longest - n, 0)) for r, n in zip(rows, lengths, strict=True)]
-    )
-    mask = torch.stack(
-        [torch.nn.functional.pad(torch.ones(n, dtype=torch.long), (longest - n, 0)) for n in lengths]
-    )
-    with torch.no_grad():
-        out = model(padded, attention_mask=mask, use_cache=True)
-        found = [out.logits]
-        for step in range(more):  # rows complete their chunks at different steps
-            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
-            token = torch.stack([r[n + step] for r, n in zip(rows, lengths, strict=True)])[:, None]
-            out = model(token, attention_mask=mask, past_key_values=out.past_key_values, use_cache=True)
-            found.append(out.logits)
-        found = torch.cat(found, 1)
-        for i, (row, n) in enumerate(zip(rows, lengths, strict=True)):
-            alone = model(row[None], use_cache=False).logits[0]
-            torch.testing.assert_close(found[i, longest - n :], alone, atol=1e-5, rtol=1e-4)
-
-
-@FAMILIES
-@FORMS
-def test_packed_documents_equal_each_alone(family, options):
-    model = contextlm(family, chunk_size=4, **options)
-    lengths = [5, 1, 11, 4, 3]
-    documents = [draw(1, n, seed=i) for i, n in enumerate(lengths)]
-    positions = torch.cat([torch.arange(n) for n in lengths])[None]
-    with torch.no_grad():
-        packed = model(torch.cat(documents, 1), position_ids=positions, use_cache=False).logits[0]
-        alone = torch.cat([model(d, use_cache=False).logits[0] for d in documents])
-    torch.testing.assert_close(packed, alone, atol=1e-5, rtol=1e-4)
-
-
-@FAMILIES
-@pytest.mark.parametrize("beams", [1, 3])
-def test_generation_with_cache_equals_without(family, beams):
-    model = contextlm(family, chunk_size=4, inject_every_layer=True)
-    for length in (2, 4, 9):
-        tokens = draw(2, length).clamp(min=1)  # 0 is the padding: generate() would take it for that
-        options = {"max_new_tokens": 14, "do_sample": False, "num_beams": beams, "pad_token_id": 0}
-        cached = model.generate(tokens, **options)
-        assert torch.equal(cached, model.generate(tokens, use_cache=False, **options))
-        padded = torch.nn.functional.pad(tokens, (5, 0))
-        mask = torch.nn.functional.pad(torch.ones_like(tokens), (5, 0))
-        assert torch.equal(model.generate(padded, attention_mask=mask, **options)[:, 5:], cached)
-
-
-@FAMILIES
-@settings(max_examples=20, deadline=None)
-@given(data=st.data())
-def test_a_cropped_cache_goes_on_as_if_the_tokens_had_never_been(family, data):
-    w = data.draw(st.sampled_from([1, 2, 3, 4, 7]))
-    length = data.draw(st.integers(2, 20))
-    pieces = data.draw(st.integers(1, 3))
-    removed = data.draw(st.integers(0, length - 1))
-    pads = data.draw(st.lists(st.integers(0, 3), min_size=2, max_size=2))
-    model = contextlm(family, chunk_size=w)
-    tokens, others = draw(2, length), draw(2, 8, seed=1)
-    mask = torch.ones(2, length, dtype=torch.long)
-    for row, pad in enumerate(pads):
-        mask[row, : min(pad, length - removed - 1)] = 0
-    cache, at = None, 0
-    with torch.no_grad():
-        for piece in tokens.tensor_split(pieces, dim=1):
-            if piece.shape[1]:
-                at += piece.shape[1]
-                out = model(piece, attention_mask=mask[:, :at], past_key_values=cache, use_cache=True)
-                cache = out.past_key_values
-        cache.crop(-removed)
-        kept = length - removed
-        whole_mask = torch.cat([mask[:, :kept], mask.new_ones(2, 8)], 1)
-        found = model(others, attention_mask=whole_mask, past_key_values=cache, use_cache=True).logits
-        whole = torch.cat([tokens[:, :kept], others], 1)
-        expected = model(whole, attention_mask=whole_mask, use_cache=False).logits[:, kept:]
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
-
-
-@FAMILIES
-def test_drafts_looked_up_in_the_prompt_change_nothing(family):
-    """transformers' assisted generation crops the cache after each draft that is not accepted."""
-    model = contextlm(family, chunk_size=4)
-    tokens = draw(1, 6).clamp(min=1).repeat(1, 2)
-    options = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
-    plain = model.generate(tokens, **options)
-    assert torch.equal(model.generate(tokens, prompt_lookup_num_tokens=5, **options), plain)
-
-
-@FAMILIES
-def test_packed_documents_stay_apart_in_the_predictor_when_the_cache_goes_on(family):
-    """The chunks of a neighbour that were cached are not seen by the document that goes on."""
-    model = contextlm(family, chunk_size=2)
-    first, second, more = draw(1, 6, seed=1), draw(1, 4, seed=2), draw(1, 2, seed=3)
-    h = {name: model.get_input_embeddings()(ids) for name, ids in (("a", first), ("b", second), ("c", more))}
-    positions = torch.cat([torch.arange(6), torch.arange(4)])[None]
-
-    def contexts(parts, at):
-        cache = DynamicCache()
-        state = context_state(cache, 3, 2)
-        for part, position in zip(parts, at, strict=True):
-            mask = torch.ones_like(position, dtype=torch.bool)
-            out = model.context.contexts_of_rows(part, model.backbone, position, mask, cache, state)
-        return out.context_BTD
-
-    with torch.no_grad():
-        packed = contexts([torch.cat([h["a"], h["b"]], 1), h["c"]], [positions, torch.tensor([[4, 5]])])
-        alone = contexts([h["b"], h["c"]], [torch.arange(4)[None], torch.tensor([[4, 5]])])
-    torch.testing.assert_close(packed, alone, atol=1e-6, rtol=1e-5)
-
-
-def test_the_predictor_runs_at_chunk_ends_only():
-    model = contextlm("gpt2", chunk_size=4)
-    calls = []
-    model.context.layers[0].register_forward_hook(lambda *_: calls.append(1))
-    model.generate(draw(1, 6), max_new_tokens=16, do_sample=False, pad_token_id=0)
-    # The prompt's chunk (0-3) in one call, then the ends at positions 7, 11, 15, 19 of the 15 steps that follow.
-    assert len(calls) == 1 + 4
 
 
 @FAMILIES
@@ -325,7 +179,7 @@ def test_saved_and_loaded_through_the_auto_class(family, options, tmp_path):
     tokens = draw(2, 20)
     with torch.no_grad():
         assert torch.equal(model(tokens, use_cache=False).logits, again(tokens, use_cache=False).logits)
-    tied = family == "gpt2"
+    tied = family in ("gpt2", "qwen3")
     assert (again.lm_head.weight is again.get_input_embeddings().weight) == tied
 
 
@@ -378,8 +232,8 @@ def test_gradient_checkpointing_changes_nothing():
         ({"chunk_size": 2.5}, "whole number"),
         ({"predictor_layers": 0}, "predictor_layers is 0"),
         ({"injection_layer": 3}, "from 0 to 2"),
-        ({"pooling": "max"}, "one of mean"),
-        ({"injection": "multiply"}, "one of gate, add"),
+        ({"pooling": "max"}, "one of mean, mlp"),
+        ({"injection": "multiply"}, "one of gate, scalar_gate"),
     ],
 )
 def test_values_out_of_range_are_refused(options, words):
@@ -390,6 +244,30 @@ def test_values_out_of_range_are_refused(options, words):
 def test_unknown_families_are_refused():
     with pytest.raises(ConfigError, match="no adapter for backbones of type 'bert'"):
         ContextLMConfig({"model_type": "bert"})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": "mistral", "sliding_window": 16},
+        {"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+    ],
+    ids=["mistral", "qwen3"],
+)
+def test_sliding_windows_are_refused(values):
+    with pytest.raises(ConfigError, match="has sliding windows; set sliding_window to null"):
+        ContextLMConfig(values)
+
+
+@pytest.mark.parametrize("kind", ["mistral", "qwen2"])
+def test_other_llama_kin_start_as_their_backbone(kind):
+    values = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    values |= {"intermediate_size": 32, "vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None}
+    config = AutoConfig.for_model(kind, sliding_window=None, **values)
+    stock = AutoModelForCausalLM.from_config(config).eval()
+    model = ContextLMForCausalLM.from_backbone(stock).eval()
+    with torch.no_grad():
+        assert torch.equal(model(draw(2, 9), use_cache=False).logits, stock(draw(2, 9)).logits)
 
 
 def test_misuse_gets_one_sentence():
@@ -405,3 +283,42 @@ def test_misuse_gets_one_sentence():
     cache = model(draw(1, 5), use_cache=True).past_key_values
     with pytest.raises(ConfigError, match="cropped by a negative number"):
         cache.layers[-1].crop(1)
+
+
+def test_a_head_with_a_bias_is_refused():
+    stock = stock_model("gpt2")
+    stock.lm_head.bias = torch.nn.Parameter(torch.zeros(VOCABULARY))
+    with pytest.raises(ConfigError, match="vocabulary head of this gpt2 has a bias"):
+        ContextLMForCausalLM.from_backbone(stock)
+
+
+def test_a_family_added_as_the_guide_says_works(monkeypatch):
+    class OlmoFamily(Family):
+        block_class = OlmoDecoderLayer
+        embedding_name, norm_name = "embed_tokens", "norm"
+
+    monkeypatch.setitem(ADAPTERS, "olmo", OlmoFamily())
+    values = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    ends = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    stock = AutoModelForCausalLM.from_config(OlmoConfig(**values, **ends)).eval()
+    model = ContextLMForCausalLM.from_backbone(stock, chunk_size=3).eval()
+    tokens = draw(2, 10)
+    with torch.no_grad():
+        assert torch.equal(model(tokens, use_cache=False).logits, stock(tokens).logits)
+        torch.nn.init.normal_(model.context.gate.weight)
+        full = model(tokens, use_cache=False).logits
+        first = model(tokens[:, :4], use_cache=True)
+        rest = model(tokens[:, 4:], past_key_values=first.past_key_values, use_cache=True)
+    assert not torch.allclose(full, stock(tokens).logits, atol=1e-4)
+    torch.testing.assert_close(rest.logits, full[:, 4:], atol=1e-5, rtol=1e-4)
+
+
+def test_a_saved_backbone_is_taken_by_its_folder(tmp_path):
+    stock = stock_model("llama")
+    stock.save_pretrained(tmp_path / "backbone")
+    model = ContextLMForCausalLM.from_backbone(tmp_path / "backbone", chunk_size=2)
+    assert not model.training
+    with torch.no_grad():
+        assert torch.equal(model(draw(1, 7), use_cache=False).logits, stock(draw(1, 7)).logits)
+    with pytest.raises(CheckpointError, match="there is no run and no model at"):
+        ContextLMForCausalLM.from_backbone(tmp_path / "nothing")

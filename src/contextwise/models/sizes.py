@@ -1,7 +1,8 @@
 """Named model sizes: configurations, exact parameter counts, floating-point operations, and parameter matching.
 
 ``base`` to ``xl`` are the GPT-2 sizes of ContextLM's Table 7, ``pythia-70m`` to ``pythia-1.4b`` the Pythia sizes of its
-Table 8, with the learning rates printed there. The sizes below ``base`` are ours, for machines without a large GPU.
+Table 8, with the learning rates printed there. The sizes below ``base``, and those of Llama and Qwen3, are ours, for machines
+without a large GPU.
 """
 
 import math
@@ -9,10 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, PreTrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    Qwen3Config,
+)
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
+from contextwise.models.context.families import family_of
 
 
 @dataclass(frozen=True)
@@ -25,30 +34,32 @@ class ModelSize:
     learning_rate: float
 
 
+OUR_SIZES = {
+    "nano": ModelSize(4, 128, 4, 2.0e-3),
+    "micro": ModelSize(6, 192, 6, 2.0e-3),
+    "tiny": ModelSize(6, 256, 8, 1.5e-3),
+    "mini": ModelSize(8, 384, 6, 1.2e-3),
+    "small": ModelSize(12, 512, 8, 1.0e-3),
+}
+
 SIZES: dict[str, dict[str, ModelSize]] = {
     "gpt2": {
-        "nano": ModelSize(4, 128, 4, 2.0e-3),
-        "micro": ModelSize(6, 192, 6, 2.0e-3),
-        "tiny": ModelSize(6, 256, 8, 1.5e-3),
-        "mini": ModelSize(8, 384, 6, 1.2e-3),
-        "small": ModelSize(12, 512, 8, 1.0e-3),
+        **OUR_SIZES,
         "base": ModelSize(12, 768, 12, 1.0e-3),
         "medium": ModelSize(24, 1024, 16, 8.0e-4),
         "large": ModelSize(36, 1280, 20, 6.0e-4),
         "xl": ModelSize(48, 1600, 25, 4.0e-4),
     },
     "gpt_neox": {
-        "nano": ModelSize(4, 128, 4, 2.0e-3),
-        "micro": ModelSize(6, 192, 6, 2.0e-3),
-        "tiny": ModelSize(6, 256, 8, 1.5e-3),
-        "mini": ModelSize(8, 384, 6, 1.2e-3),
-        "small": ModelSize(12, 512, 8, 1.0e-3),
+        **OUR_SIZES,
         "pythia-70m": ModelSize(6, 512, 8, 1.0e-3),
         "pythia-160m": ModelSize(12, 768, 12, 6.0e-4),
         "pythia-410m": ModelSize(24, 1024, 16, 3.0e-4),
         "pythia-1b": ModelSize(16, 2048, 8, 2.5e-4),
         "pythia-1.4b": ModelSize(24, 2048, 16, 2.0e-4),
     },
+    "llama": OUR_SIZES,
+    "qwen3": OUR_SIZES,
 }
 
 
@@ -103,20 +114,33 @@ def backbone_config(
             attn_pdrop=0.0,
             **ends,
         )
-    if (size.width // size.heads) % 8:
-        raise ConfigError(
-            f"gpt_neox turns a quarter of each head: width / heads is {size.width // size.heads}, but must be a multiple of 8"
-        )
-    return GPTNeoXConfig(
-        vocab_size=vocab_size,
-        hidden_size=size.width,
-        num_hidden_layers=size.layers + extra_layers,
-        num_attention_heads=size.heads,
-        intermediate_size=4 * size.width,
-        max_position_embeddings=context,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+    common: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": size.width,
+        "num_hidden_layers": size.layers + extra_layers,
+        "num_attention_heads": size.heads,
+        "max_position_embeddings": context,
         **ends,
-    )
+    }
+    if family == "gpt_neox":
+        if (size.width // size.heads) % 8:
+            raise ConfigError(
+                "gpt_neox turns a quarter of each head: width / heads is "
+                f"{size.width // size.heads}, but must be a multiple of 8"
+            )
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+        return GPTNeoXConfig(intermediate_size=4 * size.width, rope_parameters=rope, **common)
+    if (size.width // size.heads) % 2:
+        raise ConfigError(
+            f"{family} turns pairs of channels: width / heads is {size.width // size.heads}, but must be even"
+        )
+    # Three matrices of 8/3 of the width have the parameters of two of four times the width; embeddings are tied, as in
+    # the small models of both families.
+    inner = 32 * round(8 * size.width / 3 / 32)
+    common |= {"intermediate_size": inner, "num_key_value_heads": size.heads, "tie_word_embeddings": True}
+    if family == "llama":
+        return LlamaConfig(**common)
+    return Qwen3Config(head_dim=size.width // size.heads, **common)
 
 
 def build_model(config: PreTrainedConfig) -> Any:
@@ -137,16 +161,21 @@ def training_flops_per_token(config: PreTrainedConfig, context: int) -> float:
 
     Counts the matrix products of blocks and head (2 operations a weight) and of attention over ``context`` tokens, full
     rows as is the convention for model FLOPs utilisation (PaLM, Appendix B): 6 N + 12 L D T. Embedding look-ups, norms
-    and softmax are left out. The context predictor works on one vector in ``chunk_size`` tokens.
+    and softmax are left out. The context predictor works on one vector in ``chunk_size`` tokens; poolings and injections
+    with matrices of their own are not counted.
     """
     backbone = config.backbone_config if isinstance(config, ContextLMConfig) else config
     width, layers = backbone.hidden_size, backbone.num_hidden_layers
-    inner = getattr(backbone, "n_inner", None) or getattr(backbone, "intermediate_size", None) or 4 * width
-    block = 4 * width * width + 2 * width * inner
-    forward = 2 * (layers * block + width * backbone.vocab_size) + 4 * layers * width * context
+    with torch.device("meta"):
+        one = family_of(backbone).new_block(backbone, layers)
+    block = sum(weight.numel() for weight in one.parameters() if weight.dim() == 2)
+    attended = (
+        getattr(backbone, "head_dim", None) or width // backbone.num_attention_heads
+    ) * backbone.num_attention_heads
+    forward = 2 * (layers * block + width * backbone.vocab_size) + 4 * layers * attended * context
     if isinstance(config, ContextLMConfig):
         chunks = context // config.chunk_size
-        forward += config.predictor_layers * (2 * block + 4 * width * chunks) / config.chunk_size
+        forward += config.predictor_layers * (2 * block + 4 * attended * chunks) / config.chunk_size
     return 3.0 * forward
 
 

@@ -29,8 +29,8 @@ class ContextSettings(Settings):
 
     chunk_size: int = Field(4, ge=1)
     predictor_layers: int = Field(2, ge=1)
-    pooling: Literal["mean"] = "mean"
-    injection: Literal["gate", "add"] = "gate"
+    pooling: Literal["mean", "mlp", "attention", "latent_attention"] = "mean"
+    injection: Literal["gate", "scalar_gate", "norm_gate", "projection", "add", "norm_add"] = "gate"
     injection_layer: int = Field(0, ge=0)
     inject_every_layer: bool = False
 
@@ -38,7 +38,7 @@ class ContextSettings(Settings):
 class ModelSettings(Settings):
     """A named size, or its numbers one by one."""
 
-    family: Literal["gpt2", "gpt_neox"] = "gpt2"
+    family: Literal["gpt2", "gpt_neox", "llama", "qwen3"] = "gpt2"
     vocab_size: int | None = Field(
         None, ge=2, description="tokens of the vocabulary; the tokenizer's if not given"
     )

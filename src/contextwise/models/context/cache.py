@@ -19,6 +19,9 @@ from contextwise.base.errors import ConfigError
 class ChunkLayer(DynamicLayer):
     """Keys and values of one predictor block, one entry a chunk; :class:`ContextState` shortens it, in chunks."""
 
+    keys: torch.Tensor
+    values: torch.Tensor
+
     def crop(self, tokens_to_remove: int) -> None:
         """Nothing: how many chunks a number of tokens is, only the context state knows."""
 
@@ -39,6 +42,7 @@ class ContextState(CacheLayerMixin):
     """
 
     is_croppable = True
+    is_initialized: bool
 
     h_BSD: torch.Tensor
     start_BS: torch.Tensor

@@ -5,10 +5,9 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.context.families import FAMILIES, family_of
-
-POOLINGS = ("mean",)
-INJECTIONS = ("gate", "add")
+from contextwise.models.context.families import family_of
+from contextwise.models.context.injection import INJECTIONS
+from contextwise.models.context.pooling import POOLINGS
 
 
 class ContextLMConfig(PreTrainedConfig):
@@ -18,9 +17,12 @@ class ContextLMConfig(PreTrainedConfig):
         backbone_config: configuration of the decoder-only backbone (a transformers config, or its dictionary).
         chunk_size: w, tokens a chunk; at least 1. The paper's default is 4 (ContextLM, Section 3.1).
         predictor_layers: blocks of the context predictor, each of the backbone's own kind.
-        pooling: how the w token vectors of a chunk become its context vector: ``mean``.
+        pooling: how the w token vectors of a chunk become its context vector: ``mean``, ``mlp``, ``attention`` or
+            ``latent_attention`` (see :mod:`contextwise.models.context.pooling`).
         injection: ``gate`` (``h + g * c`` with one learned factor per channel, zero at the start, so that the model starts
-            as exactly its backbone) or ``add`` (``h + c``, the form that the paper prints).
+            as exactly its backbone), ``add`` (``h + c``, the form that the paper prints), or one of the forms compared with
+            them: ``scalar_gate``, ``norm_gate``, ``projection``, ``norm_add`` (see
+            :mod:`contextwise.models.context.injection`).
         injection_layer: how many backbone layers form the token encoder; 0 is the embedding alone (the paper's "0/12").
         inject_every_layer: add the context before every layer of the token decoder, each with a gate of its own, instead
             of before the first one only.
@@ -118,6 +120,3 @@ class ContextLMConfig(PreTrainedConfig):
                 raise ConfigError(
                     f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(choices)}"
                 )
-
-
-__all__ = ["FAMILIES", "INJECTIONS", "POOLINGS", "ContextLMConfig"]

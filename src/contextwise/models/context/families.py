@@ -6,7 +6,8 @@ of the same kind for the context predictor. A new family is one more class here 
 Shapes: B rows, T positions, D channels; ``h_BTD`` is a hidden state.
 """
 
-from typing import Any, Protocol
+import copy
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,92 +15,55 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXLayer
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from contextwise.base.errors import ConfigError
 
 Rotary = tuple[torch.Tensor, torch.Tensor]
 
 
-class Family(Protocol):
-    """What ContextLM asks of a family of backbones."""
+class Family:
+    """What ContextLM asks of a family of backbones; the defaults are those of a rotary model.
+
+    Attributes:
+        block_class: a block of the backbone.
+        blocks_name, embedding_name, norm_name: what the blocks, the token embedding and the final norm are called inside the
+            backbone.
+        cache_argument: what a block calls its key-value cache.
+    """
 
     block_class: type[nn.Module]
+    blocks_name = "layers"
     embedding_name: str
-    """Name of the token embedding inside the backbone, for weight tying."""
+    norm_name: str
+    cache_argument = "past_key_values"
+
+    def check(self, config: PreTrainedConfig) -> None:
+        """Refuse what the adapter cannot run.
+
+        Raises:
+            ConfigError: one sentence.
+        """
+
+    def new_block(self, config: Any, index: int) -> nn.Module:
+        """A fresh block of the backbone's own kind; its cache layer is ``index``, which lies behind the backbone's own."""
+        return self.block_class(config, layer_idx=index)
 
     def blocks(self, backbone: Any) -> nn.ModuleList:
         """The backbone's blocks, in order."""
+        return getattr(backbone, self.blocks_name)
 
     def embed(
         self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor
     ) -> torch.Tensor:
         """From token vectors to what the first block reads (adds learned positions, applies dropout)."""
+        return inputs_embeds_BTD
 
     def rotary(self, backbone: Any, h_BTD: torch.Tensor, positions_BT: torch.Tensor) -> Rotary | None:
         """Rotary cosines and sines at the given positions, or None where positions are learned."""
-
-    def run(
-        self,
-        block: nn.Module,
-        h_BTD: torch.Tensor,
-        mask: Any,
-        rotary: Rotary | None,
-        cache: Cache | None,
-        **kwargs: Any,
-    ) -> torch.Tensor:
-        """One block."""
-
-    def norm(self, backbone: Any, h_BTD: torch.Tensor) -> torch.Tensor:
-        """The final norm."""
-
-
-class GPT2Family:
-    """GPT-2: learned absolute positions. Chunk vectors get none of their own; the mean of ``h`` carries them."""
-
-    block_class = GPT2Block
-    embedding_name = "wte"
-
-    def blocks(self, backbone: Any) -> nn.ModuleList:
-        return backbone.h
-
-    def embed(
-        self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor
-    ) -> torch.Tensor:
-        return backbone.drop(inputs_embeds_BTD + backbone.wpe(positions_BT))
-
-    def rotary(self, backbone: Any, h_BTD: torch.Tensor, positions_BT: torch.Tensor) -> Rotary | None:
-        return None
-
-    def run(
-        self,
-        block: nn.Module,
-        h_BTD: torch.Tensor,
-        mask: Any,
-        rotary: Rotary | None,
-        cache: Cache | None,
-        **kwargs: Any,
-    ) -> torch.Tensor:
-        return block(h_BTD, cache, mask, use_cache=cache is not None, **kwargs)
-
-    def norm(self, backbone: Any, h_BTD: torch.Tensor) -> torch.Tensor:
-        return backbone.ln_f(h_BTD)
-
-
-class GPTNeoXFamily:
-    """GPT-NeoX (Pythia): rotary positions."""
-
-    block_class = GPTNeoXLayer
-    embedding_name = "embed_in"
-
-    def blocks(self, backbone: Any) -> nn.ModuleList:
-        return backbone.layers
-
-    def embed(
-        self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor
-    ) -> torch.Tensor:
-        return backbone.emb_dropout(inputs_embeds_BTD)
-
-    def rotary(self, backbone: Any, h_BTD: torch.Tensor, positions_BT: torch.Tensor) -> Rotary | None:
         return backbone.rotary_emb(h_BTD, position_ids=positions_BT)
 
     def run(
@@ -111,31 +75,94 @@ class GPTNeoXFamily:
         cache: Cache | None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        return block(
-            h_BTD,
-            attention_mask=mask,
-            position_embeddings=rotary,
-            layer_past=cache,
-            use_cache=cache is not None,
-            **kwargs,
-        )
+        """One block."""
+        if rotary is not None:
+            kwargs["position_embeddings"] = rotary
+        kwargs[self.cache_argument] = cache
+        return block(h_BTD, attention_mask=mask, use_cache=cache is not None, **kwargs)
 
     def norm(self, backbone: Any, h_BTD: torch.Tensor) -> torch.Tensor:
-        return backbone.final_layer_norm(h_BTD)
+        """The final norm."""
+        return getattr(backbone, self.norm_name)(h_BTD)
 
 
-FAMILIES: dict[str, Family] = {"gpt2": GPT2Family(), "gpt_neox": GPTNeoXFamily()}
+class GPT2Family(Family):
+    """GPT-2: learned absolute positions. Chunk vectors get none of their own; the mean of ``h`` carries them."""
+
+    block_class = GPT2Block
+    blocks_name, embedding_name, norm_name = "h", "wte", "ln_f"
+
+    def embed(
+        self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor
+    ) -> torch.Tensor:
+        return backbone.drop(inputs_embeds_BTD + backbone.wpe(positions_BT))
+
+    def rotary(self, backbone: Any, h_BTD: torch.Tensor, positions_BT: torch.Tensor) -> Rotary | None:
+        return None
+
+
+class GPTNeoXFamily(Family):
+    """GPT-NeoX (Pythia): rotary positions on a part of each head; attention and feed-forward side by side."""
+
+    block_class = GPTNeoXLayer
+    embedding_name, norm_name = "embed_in", "final_layer_norm"
+    cache_argument = "layer_past"
+
+    def embed(
+        self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor
+    ) -> torch.Tensor:
+        return backbone.emb_dropout(inputs_embeds_BTD)
+
+
+class LlamaFamily(Family):
+    """Llama and its kin: RMSNorm, grouped-query attention, rotary positions, gated feed-forward."""
+
+    embedding_name, norm_name = "embed_tokens", "norm"
+
+    def __init__(self, block_class: type[nn.Module]) -> None:
+        self.block_class = block_class
+
+    def check(self, config: Any) -> None:
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        # Mistral has no list of layer types: its window, where there is one, is that of every layer.
+        everywhere = not getattr(config, "layer_types", None) and getattr(config, "sliding_window", None)
+        if kinds != {"full_attention"} or everywhere:
+            raise ConfigError(
+                f"ContextLM needs full attention in every layer, but this {config.model_type} has sliding windows; "
+                "set sliding_window to null (and use_sliding_window to false) in the backbone's configuration"
+            )
+
+    def new_block(self, config: Any, index: int) -> nn.Module:
+        if not getattr(config, "layer_types", None):
+            return super().new_block(config, index)
+        # These blocks look their kind of attention up by index, and the list ends with the backbone's own blocks.
+        longer = copy.copy(config)
+        longer.layer_types = ["full_attention"] * (index + 1)
+        block: Any = super().new_block(longer, index)
+        block.self_attn.config = config  # where a later change of the attention implementation is made
+        return block
+
+
+FAMILIES: dict[str, Family] = {
+    "gpt2": GPT2Family(),
+    "gpt_neox": GPTNeoXFamily(),
+    "llama": LlamaFamily(LlamaDecoderLayer),
+    "mistral": LlamaFamily(MistralDecoderLayer),
+    "qwen2": LlamaFamily(Qwen2DecoderLayer),
+    "qwen3": LlamaFamily(Qwen3DecoderLayer),
+}
 
 
 def family_of(config: PreTrainedConfig) -> Family:
     """The adapter for a backbone's configuration.
 
     Raises:
-        ConfigError: there is none for this ``model_type``.
+        ConfigError: there is none for this ``model_type``, or the backbone has a part that the adapter cannot run.
     """
     family = FAMILIES.get(config.model_type)
     if family is None:
         raise ConfigError(
             f"ContextLM has no adapter for backbones of type {config.model_type!r}; it has {', '.join(sorted(FAMILIES))}"
         )
+    family.check(config)
     return family

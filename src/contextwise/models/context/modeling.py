@@ -11,11 +11,12 @@ The whole model on a page::
 The backbone is a stock transformers model; nothing of its arithmetic is written again here.
 """
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers import AutoModel, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import create_causal_mask
@@ -25,7 +26,9 @@ from contextwise.base.errors import ConfigError
 from contextwise.models.context.cache import context_state
 from contextwise.models.context.config import ContextLMConfig
 from contextwise.models.context.families import FAMILIES, family_of
-from contextwise.models.context.pathway import ContextGate, ContextPathway
+from contextwise.models.context.injection import Injection
+from contextwise.models.context.pathway import ContextPathway
+from contextwise.models.loading import load_model
 from contextwise.models.losses import IGNORED, linear_cross_entropy
 
 
@@ -42,7 +45,7 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = ContextLMConfig
     base_model_prefix = ""
     supports_gradient_checkpointing = True
-    _no_split_modules = [family.block_class.__name__ for family in FAMILIES.values()]  # noqa: RUF012
+    _no_split_modules = sorted({family.block_class.__name__ for family in FAMILIES.values()})
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _supports_flash_attn = True
     _supports_sdpa = True
@@ -61,28 +64,38 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     @classmethod
-    def from_backbone(cls, backbone: str | PreTrainedModel, **options: Any) -> "ContextLMForCausalLM":
+    def from_backbone(cls, backbone: str | Path | PreTrainedModel, **options: Any) -> "ContextLMForCausalLM":
         """Put a context pathway into a pretrained causal language model; its weights are taken over as they are.
 
         With the default gated injection the new model's logits equal the backbone's until it is trained on.
 
         Args:
-            backbone: a model's name or folder, or a loaded causal language model (its weights are shared, not copied).
+            backbone: a run, a model's folder or its name on the Hub, or a loaded causal language model (its weights are
+                shared, not copied).
             options: arguments of :class:`ContextLMConfig` (``chunk_size``, ``predictor_layers``, ...).
+
+        Raises:
+            CheckpointError: no model could be loaded from there.
+            ConfigError: no adapter for such backbones, a vocabulary head with a bias, or options out of range.
         """
-        source = AutoModelForCausalLM.from_pretrained(backbone) if isinstance(backbone, str) else backbone
+        source = load_model(backbone, device="cpu") if isinstance(backbone, str | Path) else backbone
+        if getattr(source.get_output_embeddings(), "bias", None) is not None:
+            raise ConfigError(
+                f"the vocabulary head of this {source.config.model_type} has a bias, which ContextLM's has not; "
+                "choose a backbone whose head is a plain matrix"
+            )
         model = cls(ContextLMConfig(backbone_config=source.config, **options))
         model.to(device=source.device, dtype=source.dtype)
         model.backbone = source.base_model
         model.lm_head = source.get_output_embeddings()
         model.tie_weights()
-        return model
+        return model.train(source.training)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """The gate starts at zero; the predictor's blocks start as the backbone starts its own."""
-        if isinstance(module, ContextGate):
-            init.zeros_(module.weight)
+        """Gates start at their own value (zero); the predictor's blocks start as the backbone starts its own."""
+        if isinstance(module, Injection):
+            init.constant_(module.weight, module.initial)
         else:
             self.backbone._init_weights(module)
 
@@ -238,6 +251,10 @@ def _positions(
         )
     real = torch.ones(rows, length, dtype=torch.bool, device=embeds.device)
     if attention_mask is not None:
+        if cache is not None and bool((attention_mask[:, -1] < attention_mask.amax(1)).any()):
+            raise ConfigError(
+                "a row of attention_mask has padding behind its tokens; pad on the left to generate (padding_side='left')"
+            )
         real = attention_mask[:, -length:].bool()
     if position_ids is not None:
         return position_ids.expand(rows, -1), real

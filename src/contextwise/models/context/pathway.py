@@ -14,37 +14,8 @@ from contextwise.models.context.cache import Cache, ContextState
 from contextwise.models.context.chunks import ChunkLayout
 from contextwise.models.context.config import ContextLMConfig
 from contextwise.models.context.families import family_of
-
-
-class MeanPooling(nn.Module):
-    """c_k = mean of the chunk's token vectors: (..., w, D) -> (..., D). No parameters (ContextLM, Section 3.1)."""
-
-    def forward(self, h: torch.Tensor) -> torch.Tensor:
-        return h.mean(dim=-2)
-
-
-class ContextGate(nn.Module):
-    """One factor per channel for each place where the context is injected; zero at the start.
-
-    With all factors at zero the model computes exactly what its backbone computes.
-    """
-
-    def __init__(self, injections: int, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(injections, width))
-
-    def forward(self, context: torch.Tensor, place: int) -> torch.Tensor:
-        return context * self.weight[place]
-
-
-class PlainAddition(nn.Module):
-    """The paper's element-wise addition, h + c (Section 2.2.3): passes the context on as it is."""
-
-    def forward(self, context: torch.Tensor, place: int) -> torch.Tensor:
-        return context
-
-
-POOLINGS = {"mean": MeanPooling}
+from contextwise.models.context.injection import INJECTIONS
+from contextwise.models.context.pooling import POOLINGS
 
 
 class ContextPathway(nn.Module):
@@ -56,17 +27,14 @@ class ContextPathway(nn.Module):
         self.family = family_of(backbone)
         self.backbone_config = backbone
         self.chunk_size = config.chunk_size
-        self.pooling = POOLINGS[config.pooling]()
+        width, heads = backbone.hidden_size, backbone.num_attention_heads
+        self.pooling = POOLINGS[config.pooling](config.chunk_size, width, heads)
         # The blocks count on from the backbone's, so that they use cache layers of their own.
         first = backbone.num_hidden_layers
         self.layers = nn.ModuleList(
-            self.family.block_class(backbone, layer_idx=first + i) for i in range(config.predictor_layers)
+            self.family.new_block(backbone, first + i) for i in range(config.predictor_layers)
         )
-        self.gate: nn.Module = (
-            ContextGate(config.injections, backbone.hidden_size)
-            if config.injection == "gate"
-            else PlainAddition()
-        )
+        self.gate = INJECTIONS[config.injection](config.injections, width)
 
     def inject(self, h_BTD: torch.Tensor, contexts: "Contexts", place: int) -> torch.Tensor:
         """h + gate(context), with each position adding the context of its target's chunk (Eq. 5)."""

@@ -1,0 +1,70 @@
+"""Small models of every family for the tests of ContextLM, in which everything matters."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, Qwen3Config
+
+from contextwise import ContextLMConfig, ContextLMForCausalLM
+
+VOCABULARY, LONGEST = 61, 48
+
+
+def backbone(family, **changes):
+    ends = {"bos_token_id": None, "eos_token_id": None, "vocab_size": VOCABULARY}
+    if family == "gpt2":
+        values = {"n_positions": LONGEST, "n_embd": 16, "n_layer": 3, "n_head": 2}
+        values |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        return GPT2Config(**ends | values | changes)
+    values = {"max_position_embeddings": LONGEST, "hidden_size": 16, "num_hidden_layers": 3}
+    values |= {"num_attention_heads": 2, "intermediate_size": 32}
+    if family == "gpt_neox":
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+        return GPTNeoXConfig(**ends | values | {"rope_parameters": rope} | changes)
+    values |= {"num_key_value_heads": 1, "pad_token_id": None}  # grouped queries
+    if family == "llama":
+        return LlamaConfig(**ends | values | changes)
+    return Qwen3Config(**ends | values | {"head_dim": 8, "tie_word_embeddings": True} | changes)
+
+
+def stock_model(family):
+    return AutoModelForCausalLM.from_config(backbone(family)).eval()
+
+
+def contextlm(family, seed=0, **options):
+    """A model in which everything matters: the gate is drawn, not zero."""
+    torch.manual_seed(seed)
+    model = ContextLMForCausalLM(ContextLMConfig(backbone(family), **options)).eval()
+    if model.config.injection != "add":
+        torch.nn.init.normal_(model.context.gate.weight)
+    return model
+
+
+def draw(rows, length, seed=0):
+    return torch.randint(0, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+FAMILIES = pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "qwen3"])
+FORMS = pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"inject_every_layer": True},
+        {"injection_layer": 2},
+        {"injection": "add"},
+        {"injection_layer": 1, "inject_every_layer": True},
+    ],
+    ids=["embedding", "every layer", "2/1", "add", "1/2 every"],
+)
+PARTS = pytest.mark.parametrize(
+    "options",
+    [
+        {"injection": "scalar_gate"},
+        {"injection": "norm_gate"},
+        {"injection": "norm_add", "inject_every_layer": True},
+        {"injection": "projection", "inject_every_layer": True},
+        {"pooling": "mlp"},
+        {"pooling": "attention"},
+        {"pooling": "latent_attention"},
+    ],
+    ids=lambda options: " ".join(str(value) for value in options.values()),
+)

@@ -1,0 +1,172 @@
+"""ContextLM's cache: every step, row, beam, crop and packed document equals the full pass."""
+
+import pytest
+import torch
+from contextlm_models import FAMILIES, FORMS, contextlm, draw
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    DynamicCache,
+)
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.context.cache import context_state
+
+
+@FAMILIES
+@FORMS
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_every_cached_step_equals_the_full_pass(family, options, data):
+    w = data.draw(st.sampled_from([1, 2, 3, 4, 7, 16]))
+    length = data.draw(st.integers(2, 24))
+    prompt = data.draw(st.integers(1, length))
+    piece = data.draw(st.integers(1, 5))
+    model = contextlm(family, chunk_size=w, **options)
+    tokens = draw(2, length)
+    with torch.no_grad():
+        full = model(tokens, use_cache=False).logits
+        out = model(tokens[:, :prompt], use_cache=True)
+        found, at = [out.logits], prompt
+        while at < length:
+            out = model(tokens[:, at : at + piece], past_key_values=out.past_key_values, use_cache=True)
+            found.append(out.logits)
+            at += piece
+    torch.testing.assert_close(torch.cat(found, 1), full, atol=1e-5, rtol=1e-4)
+
+
+@FAMILIES
+@FORMS
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_padded_rows_equal_each_row_alone(family, options, data):
+    w = data.draw(st.integers(1, 6))
+    lengths = data.draw(st.lists(st.integers(1, 14), min_size=2, max_size=4))
+    more = data.draw(st.integers(1, 6))
+    model = contextlm(family, chunk_size=w, **options)
+    rows = [draw(1, n + more, seed=i)[0] for i, n in enumerate(lengths)]
+    longest = max(lengths)
+    padded = torch.stack(
+        [torch.nn.functional.pad(r[:n], (longest - n, 0)) for r, n in zip(rows, lengths, strict=True)]
+    )
+    mask = torch.stack(
+        [torch.nn.functional.pad(torch.ones(n, dtype=torch.long), (longest - n, 0)) for n in lengths]
+    )
+    with torch.no_grad():
+        out = model(padded, attention_mask=mask, use_cache=True)
+        found = [out.logits]
+        for step in range(more):  # rows complete their chunks at different steps
+            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
+            token = torch.stack([r[n + step] for r, n in zip(rows, lengths, strict=True)])[:, None]
+            out = model(token, attention_mask=mask, past_key_values=out.past_key_values, use_cache=True)
+            found.append(out.logits)
+        found = torch.cat(found, 1)
+        for i, (row, n) in enumerate(zip(rows, lengths, strict=True)):
+            alone = model(row[None], use_cache=False).logits[0]
+            torch.testing.assert_close(found[i, longest - n :], alone, atol=1e-5, rtol=1e-4)
+
+
+@FAMILIES
+@FORMS
+def test_packed_documents_equal_each_alone(family, options):
+    model = contextlm(family, chunk_size=4, **options)
+    lengths = [5, 1, 11, 4, 3]
+    documents = [draw(1, n, seed=i) for i, n in enumerate(lengths)]
+    positions = torch.cat([torch.arange(n) for n in lengths])[None]
+    with torch.no_grad():
+        packed = model(torch.cat(documents, 1), position_ids=positions, use_cache=False).logits[0]
+        alone = torch.cat([model(d, use_cache=False).logits[0] for d in documents])
+    torch.testing.assert_close(packed, alone, atol=1e-5, rtol=1e-4)
+
+
+@FAMILIES
+@pytest.mark.parametrize("beams", [1, 3])
+def test_generation_with_cache_equals_without(family, beams):
+    model = contextlm(family, chunk_size=4, inject_every_layer=True)
+    for length in (2, 4, 9):
+        tokens = draw(2, length).clamp(min=1)  # 0 is the padding: generate() would take it for that
+        options = {"max_new_tokens": 14, "do_sample": False, "num_beams": beams, "pad_token_id": 0}
+        cached = model.generate(tokens, **options)
+        assert torch.equal(cached, model.generate(tokens, use_cache=False, **options))
+        padded = torch.nn.functional.pad(tokens, (5, 0))
+        mask = torch.nn.functional.pad(torch.ones_like(tokens), (5, 0))
+        assert torch.equal(model.generate(padded, attention_mask=mask, **options)[:, 5:], cached)
+
+
+@FAMILIES
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_a_cropped_cache_goes_on_as_if_the_tokens_had_never_been(family, data):
+    w = data.draw(st.sampled_from([1, 2, 3, 4, 7]))
+    length = data.draw(st.integers(2, 20))
+    pieces = data.draw(st.integers(1, 3))
+    removed = data.draw(st.integers(0, length - 1))
+    pads = data.draw(st.lists(st.integers(0, 3), min_size=2, max_size=2))
+    model = contextlm(family, chunk_size=w)
+    tokens, others = draw(2, length), draw(2, 8, seed=1)
+    mask = torch.ones(2, length, dtype=torch.long)
+    for row, pad in enumerate(pads):
+        mask[row, : min(pad, length - removed - 1)] = 0
+    cache, at = None, 0
+    with torch.no_grad():
+        for piece in tokens.tensor_split(pieces, dim=1):
+            if piece.shape[1]:
+                at += piece.shape[1]
+                out = model(piece, attention_mask=mask[:, :at], past_key_values=cache, use_cache=True)
+                cache = out.past_key_values
+        cache.crop(-removed)
+        kept = length - removed
+        whole_mask = torch.cat([mask[:, :kept], mask.new_ones(2, 8)], 1)
+        found = model(others, attention_mask=whole_mask, past_key_values=cache, use_cache=True).logits
+        whole = torch.cat([tokens[:, :kept], others], 1)
+        expected = model(whole, attention_mask=whole_mask, use_cache=False).logits[:, kept:]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@FAMILIES
+def test_drafts_looked_up_in_the_prompt_change_nothing(family):
+    """transformers' assisted generation crops the cache after each draft that is not accepted."""
+    model = contextlm(family, chunk_size=4)
+    tokens = draw(1, 6).clamp(min=1).repeat(1, 2)
+    options = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
+    plain = model.generate(tokens, **options)
+    assert torch.equal(model.generate(tokens, prompt_lookup_num_tokens=5, **options), plain)
+
+
+@FAMILIES
+def test_packed_documents_stay_apart_in_the_predictor_when_the_cache_goes_on(family):
+    """The chunks of a neighbour that were cached are not seen by the document that goes on."""
+    model = contextlm(family, chunk_size=2)
+    first, second, more = draw(1, 6, seed=1), draw(1, 4, seed=2), draw(1, 2, seed=3)
+    h = {name: model.get_input_embeddings()(ids) for name, ids in (("a", first), ("b", second), ("c", more))}
+    positions = torch.cat([torch.arange(6), torch.arange(4)])[None]
+
+    def contexts(parts, at):
+        cache = DynamicCache()
+        state = context_state(cache, 3, 2)
+        for part, position in zip(parts, at, strict=True):
+            mask = torch.ones_like(position, dtype=torch.bool)
+            out = model.context.contexts_of_rows(part, model.backbone, position, mask, cache, state)
+        return out.context_BTD
+
+    with torch.no_grad():
+        packed = contexts([torch.cat([h["a"], h["b"]], 1), h["c"]], [positions, torch.tensor([[4, 5]])])
+        alone = contexts([h["b"], h["c"]], [torch.arange(4)[None], torch.tensor([[4, 5]])])
+    torch.testing.assert_close(packed, alone, atol=1e-6, rtol=1e-5)
+
+
+def test_the_predictor_runs_at_chunk_ends_only():
+    model = contextlm("gpt2", chunk_size=4)
+    calls = []
+    model.context.layers[0].register_forward_hook(lambda *_: calls.append(1))
+    model.generate(draw(1, 6), max_new_tokens=16, do_sample=False, pad_token_id=0)
+    # The prompt's chunk (0-3) in one call, then the ends at positions 7, 11, 15, 19 of the 15 steps that follow.
+    assert len(calls) == 1 + 4
+
+
+def test_padding_behind_the_tokens_is_refused_where_a_cache_goes_on():
+    model = contextlm("gpt2")
+    mask = torch.tensor([[1, 1, 1, 0]])
+    model(draw(1, 4), attention_mask=mask, use_cache=False)
+    with pytest.raises(ConfigError, match="pad on the left to generate"):
+        model(draw(1, 4), attention_mask=mask, use_cache=True)
