@@ -13,7 +13,7 @@ import yaml
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation import Evaluation, evaluate_model
-from contextwise.evaluation.tokenizers import corpus_tokenizer_hash
+from contextwise.models.tokenizers import corpus_tokenizer_hash
 
 WORDS = ["the", "model", "predicts", "its", "context", "before", "next", "token", "text", "of"]
 

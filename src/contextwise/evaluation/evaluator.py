@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.environment import describe_environment
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError
 from contextwise.base.memory import keep_freed_memory
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
@@ -19,8 +19,8 @@ from contextwise.data import Corpus
 from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, measures
 from contextwise.evaluation.results import Evaluation, check_destination, write_evaluation
 from contextwise.evaluation.scoring import DEFAULT_BATCH_TOKENS, Scores, score_documents, vocabulary_size
-from contextwise.evaluation.tokenizers import corpus_tokenizer_hash, model_tokenizer_hash
-from contextwise.models import load_model, model_folder
+from contextwise.models import load_model
+from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash
 
 LARGEST_DEFAULT_CONTEXT = 1024
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -136,18 +136,7 @@ def _open_model(source: str, corpus: Corpus, dtype: str, device: str) -> PreTrai
     if place.type == "cpu":
         keep_freed_memory()
     model = load_model(source, dtype=_dtype(dtype, place), device=place)
-    mend = f"prepare a corpus for it with --tokenizer {model_folder(source)}"
-    hashes = {corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}
-    if len(hashes) > 1:
-        raise DataError(
-            f"the corpus {corpus.path} was prepared with a tokenizer that is not the one of {source}; {mend}"
-        )
-    vocabulary = vocabulary_size(model)
-    if corpus.vocab_size is not None and corpus.vocab_size > vocabulary:
-        raise DataError(
-            f"the corpus {corpus.path} has a vocabulary of {corpus.vocab_size} tokens, "
-            f"but {source} knows only {vocabulary}; {mend}"
-        )
+    check_tokenizer(source, vocabulary_size(model), corpus)
     return model
 
 

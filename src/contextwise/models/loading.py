@@ -3,7 +3,14 @@
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from contextwise.base.errors import CheckpointError
 
@@ -42,6 +49,24 @@ def model_folder(path_or_name: str | Path) -> str:
     if (path / "recipe.yaml").exists():
         raise CheckpointError(f"the run {path} has no model yet; finish it with the command that started it")
     raise CheckpointError(f"{path} holds no model: neither config.json nor model/config.json is there")
+
+
+def load_config(path_or_name: str | Path) -> PreTrainedConfig:
+    """Configuration of a causal language model, without its weights.
+
+    Raises:
+        CheckpointError: there is no such model, or its configuration cannot be read.
+    """
+    folder = model_folder(path_or_name)
+    try:
+        return AutoConfig.from_pretrained(folder)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        if not Path(folder).exists():
+            reason = "there is no such folder, and the Hub could not provide it"
+        raise CheckpointError(
+            f"no configuration could be loaded from {path_or_name}: {reason[:300]}"
+        ) from error
 
 
 def load_model(

@@ -115,7 +115,7 @@ def causal_loss(
 _plain_heads: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDictionary()
 
 
-def _has_plain_head(model: PreTrainedModel) -> bool:
+def has_plain_head(model: PreTrainedModel) -> bool:
     """Whether logits are exactly head(hidden): some families scale or cap them. Measured once for each model."""
     if model not in _plain_heads:
         head = model.get_output_embeddings()
@@ -154,7 +154,7 @@ def token_losses(
     inputs = {name: value for name, value in inputs.items() if value is not None}
     flat = targets.reshape(-1)
     counted = flat.ne(IGNORED).nonzero()[:, 0]  # the head is applied to these positions only
-    if _has_plain_head(model):
+    if has_plain_head(model):
         hidden = final_hidden_states(model, input_ids=input_ids, **inputs).flatten(0, 1)
         head = model.get_output_embeddings()
     else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -18,10 +19,10 @@ from transformers import (
     PreTrainedConfig,
     Qwen3Config,
 )
+from transformers.pytorch_utils import Conv1D
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
-from contextwise.models.context.families import family_of
 
 
 @dataclass(frozen=True)
@@ -164,19 +165,25 @@ def training_flops_per_token(config: PreTrainedConfig, context: int) -> float:
     and softmax are left out. The context predictor works on one vector in ``chunk_size`` tokens; poolings and injections
     with matrices of their own are not counted.
     """
-    backbone = config.backbone_config if isinstance(config, ContextLMConfig) else config
-    width, layers = backbone.hidden_size, backbone.num_hidden_layers
     with torch.device("meta"):
-        one = family_of(backbone).new_block(backbone, layers)
-    block = sum(weight.numel() for weight in one.parameters() if weight.dim() == 2)
-    attended = (
-        getattr(backbone, "head_dim", None) or width // backbone.num_attention_heads
-    ) * backbone.num_attention_heads
-    forward = 2 * (layers * block + width * backbone.vocab_size) + 4 * layers * attended * context
-    if isinstance(config, ContextLMConfig):
+        model = build_model(config)
+    predictor = isinstance(config, ContextLMConfig)
+    backbone = config.backbone_config if predictor else config
+    base = model.backbone if predictor else model.base_model
+    heads, layers = backbone.num_attention_heads, backbone.num_hidden_layers
+    attended = heads * (getattr(backbone, "head_dim", None) or backbone.hidden_size // heads)
+    head = backbone.hidden_size * backbone.vocab_size
+    forward = 2 * (_matrix_weights(base) + head) + 4 * layers * attended * context
+    if predictor:
         chunks = context // config.chunk_size
-        forward += config.predictor_layers * (2 * block + 4 * attended * chunks) / config.chunk_size
+        attention = 4 * config.predictor_layers * attended * chunks
+        forward += (2 * _matrix_weights(model.context.layers) + attention) / config.chunk_size
     return 3.0 * forward
+
+
+def _matrix_weights(module: nn.Module) -> int:
+    """Weights of the linear layers in ``module``."""
+    return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear | Conv1D))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from transformers import PreTrainedConfig
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.models.context import ContextLMConfig
+from contextwise.models.loading import load_config
 from contextwise.models.sizes import ModelSize, backbone_config, named_size
 
 
@@ -36,8 +37,15 @@ class ContextSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """A named size, or its numbers one by one."""
+    """A named size, its numbers one by one, or a pretrained model to go on from."""
 
+    pretrained: str | None = Field(
+        None,
+        description="a run, a model's folder or its name on the Hub; its shape and weights, instead of a size",
+    )
+    freeze_backbone: bool = Field(
+        False, description="train the context pathway alone, on top of a pretrained backbone"
+    )
     family: Literal["gpt2", "gpt_neox", "llama", "qwen3"] = "gpt2"
     vocab_size: int | None = Field(
         None, ge=2, description="tokens of the vocabulary; the tokenizer's if not given"
@@ -66,13 +74,40 @@ class ModelSettings(Settings):
         Raises:
             ConfigError: values that contradict each other.
         """
-        positions = self.max_context or context
-        config = backbone_config(
-            self.family, self.shape, vocab_size, positions, self.extra_layers, end_of_text
+        config = (
+            load_config(self.pretrained)
+            if self.pretrained is not None
+            else backbone_config(
+                self.family,
+                self.shape,
+                vocab_size,
+                self.max_context or context,
+                self.extra_layers,
+                end_of_text,
+            )
         )
         if self.context_predictor is None:
             return config
         return ContextLMConfig(backbone_config=config, **self.context_predictor.model_dump())
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "ModelSettings":
+        if self.pretrained is None:
+            if self.freeze_backbone:
+                raise ConfigError(
+                    "freeze_backbone is true, but there is no pretrained backbone; give pretrained as well"
+                )
+            return self
+        if self.freeze_backbone and self.context_predictor is None:
+            raise ConfigError(
+                "freeze_backbone is true, but nothing else would be trained; give context_predictor as well"
+            )
+        for name in ("vocab_size", "size", "layers", "width", "heads", "extra_layers", "max_context"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ConfigError(
+                    f"{name} is given, but pretrained ({self.pretrained}) brings its own; leave {name} out"
+                )
+        return self
 
 
 class TrainingSettings(Settings):
@@ -153,8 +188,17 @@ class Recipe(Settings):
             raise ConfigError(
                 f"model.context_predictor.chunk_size is {predictor.chunk_size}, more than data.context ({context})"
             )
+        if self.model.pretrained is not None and self.training.learning_rate is None:
+            raise ConfigError(
+                "training.learning_rate is missing: a pretrained model has no size with a rate of its own; 1e-4 is usual"
+            )
         # Heads that do not divide the width, a split behind the last layer: the configuration itself says so.
-        self.model.build_config(vocab_size=256, context=context, end_of_text=None)
+        config = self.model.build_config(vocab_size=256, context=context, end_of_text=None)
+        positions = getattr(config, "max_position_embeddings", None)
+        if self.model.pretrained is not None and positions is not None and positions < context:
+            raise ConfigError(
+                f"data.context is {context}, but {self.model.pretrained} has only {positions} positions"
+            )
         return self
 
     @property
@@ -168,6 +212,10 @@ class Recipe(Settings):
         Raises:
             ConfigError: the corpus says nothing of its vocabulary and neither does the recipe, or the recipe's is smaller.
         """
+        if (
+            self.model.pretrained is not None
+        ):  # whose fit with the corpus is checked where its weights are loaded
+            return self.model.build_config(0, self.data.context, end_of_text)
         size = self.model.vocab_size or vocab_size
         if size is None:
             raise ConfigError(

@@ -13,7 +13,8 @@ from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
 from contextwise.data.windows import Windows, WindowStream
-from contextwise.models.sizes import build_model, readable_count, training_flops_per_token
+from contextwise.models.sizes import readable_count, training_flops_per_token
+from contextwise.models.tokenizers import check_tokenizer
 from contextwise.training import checkpoints
 from contextwise.training.arguments import training_arguments
 from contextwise.training.claim import ClaimedRun, find_checkpoint, fingerprints
@@ -22,6 +23,7 @@ from contextwise.training.live import LiveProgress
 from contextwise.training.meter import Meter, peak_flops
 from contextwise.training.recipe import Recipe
 from contextwise.training.signals import StopRequest
+from contextwise.training.start import starting_model, trained_parameters
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 
@@ -44,6 +46,8 @@ def train(recipe: Recipe) -> RunFolder:
     run = RunFolder(recipe.folder)
     corpus = Corpus.open(recipe.data.corpus, split=recipe.data.split)
     config = recipe.model_config_for(corpus.vocab_size, corpus.end_of_text)
+    if recipe.model.pretrained is not None:
+        check_tokenizer(recipe.model.pretrained, config.get_text_config().vocab_size, corpus)
     windows = _windows(recipe, corpus, config)
     validation = _validation_windows(recipe, corpus, config)
     processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
@@ -76,7 +80,7 @@ def _trainer(
     stop: StopRequest,
 ) -> PretrainingTrainer:
     set_seed(recipe.seed)
-    model = build_model(config)
+    model = starting_model(recipe, config)
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     total_tokens = recipe.training.total_steps * recipe.training.tokens_per_step
@@ -126,10 +130,12 @@ def _meter(recipe: Recipe, config: PreTrainedConfig, processes: PartialState) ->
 
 
 def _announce(recipe: Recipe, model: torch.nn.Module, checkpoint: Path | None) -> None:
-    parameters = readable_count(sum(parameter.numel() for parameter in model.parameters()))
+    count = sum(parameter.numel() for parameter in model.parameters())
+    parameters, trained = readable_count(count), trained_parameters(model)
+    frozen = f", {readable_count(trained)} of them trained" if trained < count else ""
     tokens = readable_count(recipe.training.total_steps * recipe.training.tokens_per_step)
     start = f"going on from step {checkpoints.step_of(checkpoint)}" if checkpoint else "from the start"
-    say(f"{recipe.name}: {parameters} parameters, {tokens} tokens, {start}")
+    say(f"{recipe.name}: {parameters} parameters{frozen}, {tokens} tokens, {start}")
 
 
 def _train_or_stop(

@@ -10,7 +10,8 @@ from huggingface_hub.errors import HfHubHTTPError
 from tokenizers import Tokenizer
 
 from contextwise.base.errors import DataError
-from contextwise.models import model_folder
+from contextwise.data.corpus import Corpus
+from contextwise.models.loading import model_folder
 
 FILE = "tokenizer.json"
 
@@ -64,3 +65,25 @@ def model_tokenizer_hash(source: str) -> str | None:
     except (HfHubHTTPError, OSError):
         # No such file, or a model from the cache and no network: then the ids alone are checked.
         return None
+
+
+def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
+    """Refuse a corpus whose token ids mean something else to a model, or nothing.
+
+    Args:
+        source: where the model comes from: a run, a folder or a Hub name.
+        vocabulary: tokens that the model knows.
+
+    Raises:
+        DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
+    """
+    mend = f"prepare a corpus for it with --tokenizer {model_folder(source)}"
+    if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
+        raise DataError(
+            f"the corpus {corpus.path} was prepared with a tokenizer that is not the one of {source}; {mend}"
+        )
+    if corpus.vocab_size is not None and corpus.vocab_size > vocabulary:
+        raise DataError(
+            f"the corpus {corpus.path} has a vocabulary of {corpus.vocab_size} tokens, "
+            f"but {source} knows only {vocabulary}; {mend}"
+        )

@@ -1,0 +1,51 @@
+"""The model that a run starts from: a fresh one, or a pretrained one with or without a context pathway of its own."""
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.context import ContextLMForCausalLM
+from contextwise.models.loading import load_model
+from contextwise.models.losses import has_plain_head
+from contextwise.models.sizes import build_model
+from contextwise.training.recipe import Recipe
+
+
+def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
+    """Build the model of a recipe, in float32 on the CPU, ready to be trained.
+
+    Args:
+        recipe: says whether to start from a pretrained model, and what of it to train.
+        config: the model's configuration.
+
+    Raises:
+        CheckpointError: no model could be loaded from ``model.pretrained``.
+        ConfigError: its logits are not those of a plain vocabulary head, which the chunked loss needs.
+    """
+    settings = recipe.model
+    if settings.pretrained is None:
+        return build_model(config)
+    model = load_model(settings.pretrained, dtype=torch.float32, device="cpu")
+    if getattr(model.get_output_embeddings(), "bias", None) is not None or not has_plain_head(model):
+        raise ConfigError(
+            f"{settings.pretrained} scales, caps or shifts its logits, which the training loss here does not; "
+            "choose a model whose vocabulary head is a plain matrix"
+        )
+    if settings.context_predictor is not None:
+        model = ContextLMForCausalLM.from_backbone(model, **settings.context_predictor.model_dump())
+        if settings.freeze_backbone:
+            _freeze(model)
+    return model.train()
+
+
+def _freeze(model: ContextLMForCausalLM) -> None:
+    """Leave nothing but the context pathway to the optimizer."""
+    model.requires_grad_(False)
+    model.context.requires_grad_(True)
+
+
+def trained_parameters(model: PreTrainedModel | torch.nn.Module) -> int:
+    """How many parameters the optimizer changes."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

@@ -1,0 +1,127 @@
+"""Runs that go on from a pretrained model: with a context pathway of their own, frozen or not."""
+
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, PhiConfig
+
+from contextwise.base.config import validate
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.runs import RunFolder
+from contextwise.data import prepare_corpus
+from contextwise.models import ContextLMForCausalLM, load_model
+from contextwise.training import Recipe, train
+from small import recipe_values, write_documents
+
+
+@pytest.fixture(scope="module")
+def backbone(corpus_folder, tmp_path_factory):
+    """A finished run of a plain GPT-2."""
+    values = recipe_values(corpus_folder, tmp_path_factory.mktemp("backbone") / "run", steps=8)
+    values["model"]["context_predictor"] = None
+    return train(Recipe.model_validate(values)).path
+
+
+def values_from(backbone, corpus, output, **model):
+    values = recipe_values(corpus, output, steps=6)
+    return values | {"model": {"pretrained": str(backbone), **model}}
+
+
+def weights(run):
+    return load_file(RunFolder(run).model / "model.safetensors")
+
+
+def test_a_frozen_backbone_stays_as_it_was_and_the_pathway_learns(backbone, corpus_folder, tmp_path):
+    values = values_from(
+        backbone, corpus_folder, tmp_path / "run", freeze_backbone=True, context_predictor={"chunk_size": 2}
+    )
+    run = train(Recipe.model_validate(values))
+    before, after = weights(backbone), weights(run.path)
+    for name, tensor in before.items():
+        if name.startswith("transformer."):
+            assert torch.equal(after["backbone." + name.removeprefix("transformer.")], tensor), name
+    assert after["context.gate.weight"].abs().sum() > 0
+    model = load_model(run.path, device="cpu")
+    assert isinstance(model, ContextLMForCausalLM)
+    assert model.config.chunk_size == 2
+
+
+def test_training_starts_at_the_loss_of_the_pretrained_model(backbone, corpus_folder, tmp_path):
+    """Same windows, rate nearly zero: plain and with a closed gate, the first loss is the backbone's own."""
+    losses = []
+    for name, predictor in (("plain", None), ("context", {})):
+        values = values_from(backbone, corpus_folder, tmp_path / name, context_predictor=predictor)
+        values["training"] |= {"learning_rate": 1e-9, "log_every": 1}
+        losses.append([row["loss"] for row in train(Recipe.model_validate(values)).metrics("train")])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    fresh = recipe_values(corpus_folder, tmp_path / "fresh", steps=6, log_every=1)
+    assert train(Recipe.model_validate(fresh)).metrics("train")[0]["loss"] > losses[0][0] + 0.1
+
+
+def test_all_weights_move_where_nothing_is_frozen(backbone, corpus_folder, tmp_path):
+    values = values_from(backbone, corpus_folder, tmp_path / "run", context_predictor={"predictor_layers": 1})
+    before, after = weights(backbone), weights(train(Recipe.model_validate(values)).path)
+    assert all(
+        not torch.equal(after["backbone." + name.removeprefix("transformer.")], tensor)
+        for name, tensor in before.items()
+        if name.startswith("transformer.h")
+    )
+
+
+def test_a_frozen_run_that_was_stopped_goes_on_bit_for_bit(backbone, corpus_folder, tmp_path):
+    model = {"freeze_backbone": True, "context_predictor": {"predictor_layers": 1}}
+    whole = values_from(backbone, corpus_folder, tmp_path / "whole", **model)
+    whole["training"]["save_every"] = 2
+    train(Recipe.model_validate(whole))
+    again = whole | {"output": str(tmp_path / "again")}
+    run = train(Recipe.model_validate(again))
+    run.summary_file.unlink()  # as if it had been killed behind step 4
+    for folder in (run.model, *run.checkpoints.glob("step-6")):
+        shutil.rmtree(folder)
+    train(Recipe.model_validate(again))
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "again")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"size": "tiny"}, "size is given, but pretrained .* brings its own"),
+        ({"extra_layers": 2}, "extra_layers is given"),
+        ({"freeze_backbone": True}, "nothing else would be trained"),
+        ({"pretrained": None, "freeze_backbone": True}, "there is no pretrained backbone"),
+    ],
+)
+def test_settings_that_contradict_are_refused(backbone, corpus_folder, tmp_path, model, words):
+    values = values_from(backbone, corpus_folder, tmp_path / "run", **model)
+    with pytest.raises(ConfigError, match=words):
+        validate(Recipe, values, "the recipe")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_does_not_fit_is_refused_before_the_folder_is_made(backbone, corpus_folder, tmp_path):
+    output = tmp_path / "run"
+    values = values_from(tmp_path / "nowhere", corpus_folder, output)
+    with pytest.raises(CheckpointError, match="there is no run and no model at"):
+        Recipe.model_validate(values)
+    values = values_from(backbone, corpus_folder, output)
+    values["data"]["context"] = 64
+    with pytest.raises(ConfigError, match="data.context is 64, but .* has only 32 positions"):
+        validate(Recipe, values, "the recipe")
+    values = values_from(backbone, corpus_folder, output)
+    values["training"].pop("learning_rate")
+    with pytest.raises(ConfigError, match="learning_rate is missing"):
+        validate(Recipe, values, "the recipe")
+    prepare_corpus(write_documents(tmp_path / "text.jsonl"), "train:300", tmp_path / "other")
+    with pytest.raises(DataError, match="prepared with a tokenizer that is not the one of"):
+        train(Recipe.model_validate(values_from(backbone, tmp_path / "other", output)))
+    assert not output.exists()
+
+
+def test_models_whose_logits_are_not_a_plain_product_are_refused(corpus_folder, tmp_path):
+    config = PhiConfig(vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "phi")
+    with pytest.raises(ConfigError, match="scales, caps or shifts its logits"):
+        train(Recipe.model_validate(values_from(tmp_path / "phi", corpus_folder, tmp_path / "run")))
