@@ -24,6 +24,7 @@ COMMANDS = {
     "evaluate": "Score every token of held-out documents.",
     "compare": "Compare runs on the same documents.",
     "generate": "Continue a prompt with a model; the text goes to standard output as it is made.",
+    "export": "Copy a model into a folder of its own, with a model card, ready to be shared.",
     "report": "Write one page about runs: losses, differences, curves, texts, and how they were made.",
 }
 """Each command's name, which is also its module's and its function's, and the first line of its help."""
