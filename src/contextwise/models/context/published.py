@@ -1,0 +1,132 @@
+"""Checkpoints of ContextLM's authors, under the names that their published relative uses (ConceptLM).
+
+The authors name a repository on the Hub, but no description of its files. The names here are those of the relative that the
+same group released; they are data, so that another naming is another table. Their embeddings and head are not tied, their
+context is added plainly, and in the Pythia form the predictor ends in a norm, which the paper does not mention: a checkpoint
+that has one is refused, because leaving it out would silently give another model.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, PreTrainedConfig
+
+from contextwise.base.errors import CheckpointError
+from contextwise.base.files import read_json
+from contextwise.models.context.config import ContextLMConfig
+from contextwise.models.context.modeling import ContextLMForCausalLM
+
+NAMES: dict[str, list[tuple[str, str]]] = {
+    "gpt2": [
+        (r"(wte|wpe|ln_f)\.(.+)", r"backbone.\1.\2"),
+        (r"lm_head\.weight", "lm_head.weight"),
+        (r"encoder\.(\d+)\.(.+)", r"backbone.h.{\1}.\2"),
+        (r"decoder\.(\d+)\.(.+)", r"backbone.h.{\1+encoder}.\2"),
+        (r"hlm\.transformer\.(\d+)\.(.+)", r"context.layers.\1.\2"),
+    ],
+    "gpt_neox": [
+        (r"(embed_in|final_layer_norm)\.(.+)", r"backbone.\1.\2"),
+        (r"embed_out\.weight", "lm_head.weight"),
+        (r"encoder\.(\d+)\.(.+)", r"backbone.layers.{\1}.\2"),
+        (r"decoder\.(\d+)\.(.+)", r"backbone.layers.{\1+encoder}.\2"),
+        (r"hlm\.(?:transformer|layers)\.(\d+)\.(.+)", r"context.layers.\1.\2"),
+    ],
+}
+"""For each backbone: (pattern of a published name, our name). ``{i+encoder}`` counts on behind the encoder's blocks."""
+
+COMPUTED = re.compile(r"(.*\.)?(attn\.(bias|masked_bias)|attention\.(bias|masked_bias)|rotary_emb\.inv_freq)")
+"""Buffers that older transformers stored; they are made anew."""
+
+
+def translate(name: str, family: str, encoder_blocks: int) -> str | None:
+    """Our name for a published one; None for a buffer that is made anew.
+
+    Raises:
+        CheckpointError: the table has no such name.
+    """
+    if COMPUTED.fullmatch(name):
+        return None
+    for pattern, ours in NAMES[family]:
+        match = re.fullmatch(pattern, name)
+        if match:
+            expanded = match.expand(ours)
+            return re.sub(
+                r"\{(\d+)(\+encoder)?\}",
+                lambda place: str(int(place[1]) + (encoder_blocks if place[2] else 0)),
+                expanded,
+            )
+    raise CheckpointError(
+        f"the checkpoint has {name}, for which the names of {family} in contextwise.models.context.published have no "
+        "place; add a line there if it belongs to the model"
+    )
+
+
+def load_published(folder: str | Path, chunk_size: int = 4) -> ContextLMForCausalLM:
+    """Open a checkpoint whose weights have the published names.
+
+    Args:
+        folder: has ``config.json`` of the backbone's kind, and ``*.safetensors``.
+        chunk_size: w, which the names do not tell; 4 is the paper's (ContextLM, Section 3.1).
+
+    Raises:
+        CheckpointError: no such files, names that have no place, or weights that are missing.
+    """
+    folder = Path(folder)
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise CheckpointError(f"{folder} holds no *.safetensors; convert its weights to safetensors first")
+    published: dict[str, torch.Tensor] = {}
+    for file in files:
+        published |= load_file(file)
+    encoder = _count(published, r"encoder\.(\d+)\.")
+    config = _config(folder, published, encoder, chunk_size)
+    family = config.backbone_config.model_type
+    translated = {translate(name, family, encoder): tensor for name, tensor in published.items()}
+    weights: dict[str, Any] = {name: tensor for name, tensor in translated.items() if name is not None}
+    model = ContextLMForCausalLM(config)
+    try:
+        missing, unexpected = model.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{folder} does not fit its config.json: {' '.join(str(error).split())[:300]}"
+        ) from error
+    if missing or unexpected:
+        raise CheckpointError(
+            f"{folder} lacks {', '.join(missing[:3])}"
+            if missing
+            else f"{folder} has {unexpected[0]} too many"
+        )
+    return model.eval()
+
+
+def _config(
+    folder: Path, published: dict[str, torch.Tensor], encoder: int, chunk_size: int
+) -> ContextLMConfig:
+    values = read_json(folder / "config.json", "the checkpoint's configuration")
+    family = "gpt2" if "wte.weight" in published else "gpt_neox"
+    values |= {"model_type": family, "tie_word_embeddings": False}
+    depth = encoder + _count(published, r"decoder\.(\d+)\.")
+    values["n_layer" if family == "gpt2" else "num_hidden_layers"] = depth
+    kind = AutoConfig.for_model(family)
+    known = {
+        name: value for name, value in values.items() if name in kind.to_dict() or name in kind.attribute_map
+    }
+    backbone: PreTrainedConfig = type(kind)(
+        **{name: value for name, value in known.items() if name != "model_type"}
+    )
+    return ContextLMConfig(
+        backbone,
+        chunk_size=chunk_size,
+        predictor_layers=_count(published, r"hlm\.\w+\.(\d+)\."),
+        injection="add",
+        injection_layer=encoder,
+    )
+
+
+def _count(names: dict[str, torch.Tensor], pattern: str) -> int:
+    """One more than the largest number that ``pattern`` finds at the beginning of a name."""
+    found = [re.match(pattern, name) for name in names]
+    return max((int(match[1]) + 1 for match in found if match), default=0)
