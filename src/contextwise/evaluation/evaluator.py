@@ -132,10 +132,10 @@ def _open_model(source: str, corpus: Corpus, dtype: str, device: str) -> PreTrai
         ConfigError: no such device or dtype.
         DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
     """
-    place = _device(device)
+    place = chosen_device(device)
     if place.type == "cpu":
         keep_freed_memory()
-    model = load_model(source, dtype=_dtype(dtype, place), device=place)
+    model = load_model(source, dtype=chosen_dtype(dtype, place), device=place)
     check_tokenizer(source, vocabulary_size(model), corpus)
     return model
 
@@ -219,7 +219,7 @@ def positions(model: PreTrainedModel) -> int | None:
     return None
 
 
-def _device(name: str) -> torch.device:
+def chosen_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -232,7 +232,7 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype | None:
+def chosen_dtype(name: str, device: torch.device) -> torch.dtype | None:
     if name == "auto":
         return torch.float32 if device.type == "cpu" else None
     if name not in DTYPES:

@@ -1,0 +1,7 @@
+"""Does anything reach a causal language model's past that must not? Measured, for any Hugging Face model."""
+
+from contextwise.models.causality.effects import Causality, Effect
+from contextwise.models.causality.measure import measure_causality
+from contextwise.models.causality.rows import TOLERANCE
+
+__all__ = ["TOLERANCE", "Causality", "Effect", "measure_causality"]

@@ -1,0 +1,229 @@
+"""The six perturbations: each replaces something, and yields what that did to the logits of one kind of row after another.
+
+Shapes: N rows, T positions, D channels, V tokens of vocabulary.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from contextwise.models.causality.rows import (
+    ALL_CUTS,
+    Form,
+    NotApplicable,
+    Rows,
+    gap,
+    positions,
+    scale,
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """The effect in one kind of row: as :class:`~contextwise.models.causality.effects.Effect` has it.
+
+    ``scale`` is what the tolerance is a share of.
+    """
+
+    largest: float
+    scale: float
+    affected: int
+    changed: int | None
+    detail: str
+    allowed: float | None = None
+
+
+def worst(cases: Iterable[Case]) -> Case:
+    """The case with the largest effect for its scale."""
+    return max(cases, key=lambda case: case.largest / max(case.scale, 1e-30))
+
+
+def future_tokens(rows: Rows) -> Iterator[Case]:
+    """Replace all tokens from a cut on; no logits before the cut may change. A leak is then traced to one token."""
+    for length in rows.lengths:
+        for form in rows.forms(length):
+            tokens = rows.draw(1, length)
+            other = rows.other(tokens)
+            case = worst(_replaced(rows, tokens, other, form, rows.cuts(length, form), to_the_end=True))
+            if case.largest > rows.share * case.scale:
+                columns = list(range(case.affected + 1, length))
+                single = worst(_replaced(rows, tokens, other, form, columns, to_the_end=False))
+                case = single if single.largest > rows.share * single.scale else case
+            yield case
+
+
+def _replaced(
+    rows: Rows, tokens: torch.Tensor, other: torch.Tensor, form: Form, cuts: list[int], to_the_end: bool
+) -> Iterator[Case]:
+    """Replace the tokens from each cut on, or the one there alone; a row as it was stands in the same batch."""
+    length = tokens.shape[1]
+    column = torch.arange(length)
+    for piece in rows.pieces(cuts, length):
+        cut = torch.tensor(piece)[:, None]
+        replaced = torch.where((column >= cut) if to_the_end else (column == cut), other, tokens)
+        logits = rows.logits(torch.cat([tokens, replaced]), **form.of(len(piece) + 1))
+        change = gap(logits[1:], logits[:1])
+        past = change.where((column < cut) & (column >= form.first), 0)
+        row, position = divmod(int(past.argmax()), length)
+        yield Case(
+            largest=float(past.max()),
+            scale=scale(logits[:1, form.first :]),
+            affected=position,
+            changed=piece[row],
+            detail=f"{form.name} row of {length} tokens",
+            allowed=float(change.where(column >= cut, 0).max()),
+        )
+
+
+def gradients(rows: Rows) -> Iterator[Case]:
+    """Differentiate the logits of each past position by all input embeddings; the later ones must get nothing."""
+    rows.need("inputs_embeds")
+    if any(parameter.is_inference() for parameter in rows.inner.parameters()):
+        raise NotApplicable("the model's weights were made in inference mode")
+    for length in rows.lengths:
+        for form in rows.forms(length):
+            tokens = rows.draw(1, length).to(rows.device)
+            embeds = rows.model.get_input_embeddings()(tokens).detach()
+            past = [cut - 1 for cut in rows.cuts(length, form)]
+            for piece in rows.pieces(past, length):
+                yield _gradient(rows, embeds, form, piece)
+
+
+def _gradient(rows: Rows, embeds: torch.Tensor, form: Form, past: list[int]) -> Case:
+    """One row for each past position: a random weighing of its logits, differentiated by the embeddings (1, T, D)."""
+    count, length = len(past), embeds.shape[1]
+    with torch.enable_grad():
+        leaf = embeds.expand(count, -1, -1).clone().requires_grad_()
+        chosen = rows.logits_of(rows.run(inputs_embeds=leaf, **form.of(count)))[range(count), past]
+        if not chosen.requires_grad:
+            raise NotApplicable("the model's logits carry no gradient")
+        weight = torch.randn(chosen.shape, generator=rows.generator).to(chosen)
+        total = (chosen.masked_fill(chosen.isinf(), 0) * weight).sum()
+        (gradient,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
+    size = gradient.float().abs().amax(-1).cpu().nan_to_num(nan=torch.finfo(torch.float32).max)
+    later = torch.arange(length) > torch.tensor(past)[:, None]
+    beyond = size.where(later, 0)
+    row, position = divmod(int(beyond.argmax()), length)
+    allowed = float(size.where(~later, 0).max())
+    return Case(
+        largest=float(beyond.max()),
+        scale=allowed,
+        affected=past[row],
+        changed=position,
+        detail=f"{form.name} row of {length} tokens",
+        allowed=allowed,
+    )
+
+
+def left_padding(rows: Rows) -> Iterator[Case]:
+    """Compare each row of a left-padded batch with the same row alone, without padding."""
+    for length in rows.lengths:
+        pads, tokens, inputs = rows.padded_batch(length)
+        logits = rows.logits(tokens, **inputs)
+        for row, pad in enumerate(pads):
+            alone = rows.logits(tokens[row : row + 1, pad:])[0]
+            change = gap(logits[row, pad:], alone)
+            detail = f"row of {length} columns, {pad} of them padding"
+            yield Case(float(change.max()), scale(alone), pad + int(change.argmax()), None, detail)
+
+
+def tokens_under_the_mask(rows: Rows) -> Iterator[Case]:
+    """Replace the tokens of the padding. What the same does with nothing masked is the allowed effect."""
+    for length in rows.lengths:
+        pads, tokens, inputs = rows.padded_batch(length)
+        real = inputs["attention_mask"].bool()
+        replaced = torch.where(real, tokens, rows.other(tokens))
+        logits = rows.logits(tokens, **inputs)
+        change = gap(logits, rows.logits(replaced, **inputs)).where(real, 0)
+        unmasked = gap(rows.logits(tokens), rows.logits(replaced)).where(real, 0)
+        row, position = divmod(int(change.argmax()), length)
+        detail = f"row of {length} columns, {pads[row]} of them padding"
+        yield Case(float(change.max()), scale(logits[real]), position, None, detail, float(unmasked.max()))
+
+
+def packed_neighbours(rows: Rows) -> Iterator[Case]:
+    """Replace one of three documents in a row; the logits of the ones behind it must not change.
+
+    (That the ones before it do not change is part of *future tokens*.)
+    """
+    rows.need("position_ids", "packed")
+    for length in rows.lengths:
+        ends = [0, length // 3, 2 * length // 3 + 1, length]
+        documents = [end - start for start, end in pairwise(ends)]
+        inputs = {"position_ids": positions(documents)}
+        tokens = rows.draw(1, length)
+        logits = rows.logits(tokens, **inputs)
+        column = torch.arange(length)
+        for start, end in pairwise(ends[:-1]):
+            own = (column >= start) & (column < end)
+            # One row a call: attention kernels for packed rows take no batches.
+            replaced = torch.where(own, rows.other(tokens), tokens)
+            change = gap(logits, rows.logits(replaced, **inputs))[0]
+            behind = change.where(column >= end, 0)
+            yield Case(
+                largest=float(behind.max()),
+                scale=scale(logits),
+                affected=int(behind.argmax()),
+                changed=start,
+                detail=f"row of {length} tokens, documents of {', '.join(map(str, documents))}",
+                allowed=float(change.where(own, 0).max()),
+            )
+
+
+def cached_steps(rows: Rows) -> Iterator[Case]:
+    """Read rows in pieces: a prompt and single tokens, single tokens alone, several tokens a call; padded batches too."""
+    rows.need("past_key_values")
+    for length in rows.lengths:
+        prompt = max(1, length // 2, length - ALL_CUTS)
+        schedules = {tuple(range(prompt, length)), tuple(range(1, length, max(3, length // 8)))}
+        if length <= ALL_CUTS:
+            schedules.add(tuple(range(1, length)))
+        tokens = rows.draw(2, length)
+        for starts in sorted(schedules):
+            yield _cached(rows, tokens, {}, starts)
+        if rows.takes("attention_mask") and "left-padded" not in rows.refused:
+            pads, tokens, inputs = rows.padded_batch(length)
+            # Each row's first token is in the prompt: generate() knows no rows of nothing.
+            yield _cached(rows, tokens, inputs, range(max(prompt, pads[-1] + 1), length))
+
+
+def _cached(rows: Rows, tokens: torch.Tensor, inputs: dict[str, torch.Tensor], starts: Iterable[int]) -> Case:
+    """Read the columns up to the next of ``starts`` in one call each, and compare with the full pass."""
+    length = tokens.shape[1]
+    full = rows.logits(tokens, **inputs)
+    real = inputs["attention_mask"].bool() if inputs else torch.ones_like(tokens, dtype=torch.bool)
+    bounds = [0, *starts, length]
+    past: dict[str, Any] = {}
+    found = []
+    for start, end in pairwise(bounds):
+        extra = {
+            name: x[:, :end] if name == "attention_mask" else x[:, start:end] for name, x in inputs.items()
+        }
+        output = rows.run(input_ids=tokens[:, start:end], use_cache=True, **extra, **past)
+        if getattr(output, "past_key_values", None) is None:
+            raise NotApplicable("the model returns no past_key_values")
+        past = {"past_key_values": output.past_key_values}
+        found.append(rows.logits_of(output).cpu())
+    change = gap(torch.cat(found, 1), full).where(real, 0).amax(0)
+    affected = int(change.argmax())
+    return Case(
+        largest=float(change.max()),
+        scale=scale(full[real]),
+        affected=affected,
+        changed=max(bound for bound in bounds if bound <= affected),
+        detail=f"{'left-padded' if inputs else 'plain'} rows of {length} tokens, {bounds[1]} in the first call, "
+        f"{len(bounds) - 1} calls",
+    )
+
+
+PERTURBATIONS: dict[str, Callable[[Rows], Iterator[Case]]] = {
+    "future tokens": future_tokens,
+    "gradients": gradients,
+    "left padding": left_padding,
+    "tokens under the mask": tokens_under_the_mask,
+    "packed neighbours": packed_neighbours,
+    "cached steps": cached_steps,
+}

@@ -1,0 +1,242 @@
+"""The rows of random tokens that a model is measured on, and how it reads them.
+
+Shapes: N rows, T positions, V tokens of vocabulary.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.causality.effects import number
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+"""Largest effect that counts as rounding, as a share of the largest logit (for gradients: of the largest allowed gradient).
+
+Whole rows, padded rows and pieces go through kernels that add up in different orders, so rounding depends on the form.
+"""
+
+ALL_CUTS = 32
+"""Rows of up to so many tokens are cut everywhere, longer ones around chunk borders."""
+LONGEST = 1024
+LOGITS_AT_ONCE = 2**26  # 256 MB in float32
+REFUSALS = (NotImplementedError, TypeError, ValueError)  # how models say that they do not take an input
+
+
+class NotApplicable(Exception):
+    """A perturbation does not apply to this model; the message says why."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """The layout of a row.
+
+    Attributes:
+        name: ``plain``, ``left-padded`` or ``packed``.
+        inputs: what goes to the model with the tokens; each of shape (1, T).
+        first: the first column that is no padding.
+        border: where the second of two packed documents begins.
+    """
+
+    name: str
+    inputs: dict[str, torch.Tensor]
+    first: int = 0
+    border: int = 0
+
+    def of(self, rows: int) -> dict[str, torch.Tensor]:
+        """The inputs of so many rows."""
+        return {name: tensor.expand(rows, -1) for name, tensor in self.inputs.items()}
+
+
+class Rows:
+    """A model, and the rows that it is given.
+
+    Args:
+        model: as the user gave it; ``inner`` is the model itself where that is a compiled one.
+        lengths, chunk_size, tolerance, seed: as for :func:`~contextwise.models.causality.measure_causality`.
+
+    Raises:
+        ConfigError: this is no decoder-only transformers model, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        lengths: Sequence[int] | None,
+        chunk_size: int | None,
+        tolerance: float | None,
+        seed: int,
+    ) -> None:
+        config: Any = getattr(model, "config", None)
+        known = all(hasattr(model, name) for name in ("forward", "modules", "get_input_embeddings"))
+        if not known or not hasattr(config, "is_encoder_decoder"):
+            raise ConfigError(
+                f"{type(model).__name__} is no transformers model; give a loaded causal language model"
+            )
+        self.model = model
+        self.inner: Any = getattr(model, "_orig_mod", model)
+        self.name = type(self.inner).__name__
+        if config.is_encoder_decoder:
+            raise ConfigError(f"{self.name} is an encoder-decoder; give a decoder-only causal language model")
+        if tolerance is not None and tolerance < 0:
+            raise ConfigError(f"tolerance is {tolerance}, but must not be negative")
+        self.arguments = inspect.signature(self.inner.forward).parameters
+        weight = model.get_input_embeddings().weight
+        self.vocabulary, self.device = int(weight.shape[0]), weight.device
+        self.generator = torch.Generator().manual_seed(seed)
+        self.chunk_size = _chunk_size(config, chunk_size)
+        self.lengths = _lengths(config, self.chunk_size, lengths)
+        self.tolerance = tolerance
+        self.refused: dict[str, str] = {}
+
+    def prepare(self) -> None:
+        """Find the tolerance, and which forms of rows the model takes.
+
+        Raises:
+            ConfigError: the model gives no logits, or logits that cannot be compared.
+        """
+        tokens = self.draw(2, self.lengths[-1])
+        logits = self.logits(tokens)
+        if logits.isnan().any():
+            raise ConfigError(f"the logits of {self.name} are not all numbers (nan); check its weights")
+        kinds = {parameter.dtype for parameter in self.inner.parameters()} | {self.logits_dtype}
+        self.dtype = max(kinds & set(TOLERANCE), key=lambda kind: TOLERANCE[kind])
+        self.share = TOLERANCE[self.dtype] if self.tolerance is None else self.tolerance
+        noise = float(gap(logits, self.logits(tokens)).max())
+        if noise > self.share * scale(logits):
+            raise ConfigError(
+                f"{self.name} gives other logits each time it reads the same tokens (by {number(noise)}), in evaluation "
+                "mode too; switch that off before measuring"
+            )
+        for form in list(self.forms(self.lengths[-1]))[1:]:
+            try:
+                self.logits(tokens[:1], **form.of(1))
+            except REFUSALS as error:
+                self.refused[form.name] = refusal(error)
+
+    def takes(self, name: str) -> bool:
+        """Whether the model's ``forward`` has this argument, or takes any."""
+        return name in self.arguments or any(p.kind is p.VAR_KEYWORD for p in self.arguments.values())
+
+    def need(self, argument: str, form: str = "plain") -> None:
+        """Raises NotApplicable, with the reason, if the model does not take an argument or a form of rows."""
+        if not self.takes(argument):
+            raise NotApplicable(f"the model takes no {argument}")
+        if form in self.refused:
+            raise NotApplicable(self.refused[form])
+
+    def forms(self, length: int) -> Iterator[Form]:
+        """The layouts of a row that this model takes: plain, left-padded, two documents packed."""
+        yield Form("plain", {})
+        pads, border = min(3, length - 2), length // 2
+        if pads > 0 and self.takes("attention_mask") and "left-padded" not in self.refused:
+            yield Form("left-padded", self.padding([pads], length), first=pads)
+        if self.takes("position_ids") and "packed" not in self.refused:
+            yield Form("packed", {"position_ids": positions([border, length - border])}, border=border)
+
+    def padding(self, pads: list[int], length: int) -> dict[str, torch.Tensor]:
+        """Mask, and positions as ``generate()`` derives them, of rows with ``pads`` columns of left padding: (N, T) each."""
+        mask = (torch.arange(length) >= torch.tensor(pads)[:, None]).long()
+        inputs = {"attention_mask": mask}
+        if self.takes("position_ids"):
+            inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+        return inputs
+
+    def padded_batch(self, length: int) -> tuple[list[int], torch.Tensor, dict[str, torch.Tensor]]:
+        """Rows of one batch with different left padding: the pads of each, the tokens, and what goes with them."""
+        self.need("attention_mask", "left-padded")
+        pads = sorted({pad for pad in (0, 1, 2, 3, self.chunk_size) if pad < length})
+        return pads, self.draw(len(pads), length), self.padding(pads, length)
+
+    def cuts(self, length: int, form: Form) -> list[int]:
+        """Where the future may begin: everywhere in a short row, else around its ends and its chunk borders."""
+        low = form.first + 1
+        if length <= ALL_CUTS:
+            return list(range(low, length))
+        near = {low, length - 1}
+        for origin in {0, form.first, form.border}:
+            borders = range(origin, length + self.chunk_size, self.chunk_size)
+            near |= {border + step for border in borders for step in (-1, 0, 1)}
+        return sorted(cut for cut in near if low <= cut < length)
+
+    def draw(self, rows: int, length: int) -> torch.Tensor:
+        """Random tokens (N, T)."""
+        return torch.randint(0, self.vocabulary, (rows, length), generator=self.generator)
+
+    def other(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Another token for each."""
+        step = torch.randint(1, self.vocabulary, tokens.shape, generator=self.generator)
+        return (tokens + step) % self.vocabulary
+
+    def pieces(self, items: list[int], length: int) -> Iterator[list[int]]:
+        """The items in groups, as many rows as fit into memory at once."""
+        count = max(1, min(16, LOGITS_AT_ONCE // (length * self.vocabulary)))
+        return (items[i : i + count] for i in range(0, len(items), count))
+
+    def run(self, **inputs: Any) -> Any:
+        """The model's output; tensors are put on its device."""
+        if self.takes("use_cache"):
+            inputs.setdefault("use_cache", False)
+        return self.model(
+            **{k: v.to(self.device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
+        )
+
+    def logits_of(self, output: Any) -> torch.Tensor:
+        """Logits in float32 at least: (N, T, V); those of several heads side by side."""
+        logits = getattr(output, "logits", None)
+        if logits is None:
+            raise ConfigError(f"{self.name} returns no logits; give a model with a language modelling head")
+        self.logits_dtype = logits.dtype
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(2)
+
+    def logits(self, tokens: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
+        """Logits of whole rows, on the CPU: (N, T, V)."""
+        return self.logits_of(self.run(input_ids=tokens, **inputs)).cpu()
+
+
+def gap(logits: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """Largest difference over the vocabulary: (..., V) -> (...). Tokens that both mask by -inf do not differ."""
+    difference = (logits - others).abs().masked_fill(logits == others, 0)
+    return difference.nan_to_num(nan=torch.finfo(difference.dtype).max).amax(-1)
+
+
+def scale(logits: torch.Tensor) -> float:
+    """The largest absolute logit that is finite."""
+    return float(logits.abs().masked_fill(logits.isinf(), 0).max())
+
+
+def positions(documents: Sequence[int]) -> torch.Tensor:
+    """``position_ids`` (1, T) of documents of these lengths packed into one row."""
+    return torch.cat([torch.arange(length) for length in documents])[None]
+
+
+def refusal(error: Exception) -> str:
+    """A model's own words, the first line of them."""
+    return "the model refused: " + (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _chunk_size(config: Any, wanted: int | None) -> int:
+    if wanted is not None and not 1 <= wanted <= LONGEST // 2:
+        raise ConfigError(f"chunk_size is {wanted}, but must be from 1 to {LONGEST // 2}")
+    found = wanted if wanted is not None else getattr(config, "chunk_size", None)
+    return found if isinstance(found, int) and 1 <= found <= LONGEST // 2 else 4
+
+
+def _lengths(config: Any, chunk_size: int, wanted: Sequence[int] | None) -> list[int]:
+    """Lengths of the rows, ascending: the ones wanted, or some at and around multiples of the chunk size."""
+    limit = getattr(config, "max_position_embeddings", None)
+    limit = limit if isinstance(limit, int) and limit > 0 else LONGEST
+    if wanted is not None:
+        if not wanted or not all(2 <= length <= limit for length in wanted):
+            raise ConfigError(
+                f"lengths is {list(wanted)}, but must hold numbers from 2 to {limit} (the model's positions)"
+            )
+        return sorted(set(wanted))
+    unit = chunk_size * -(
+        -4 // chunk_size
+    )  # at least 4 tokens, so that rows of small chunks have some length
+    lengths = {max(3, chunk_size - 1), 2 * unit, 2 * unit + 1, 3 * unit + unit // 2}
+    return sorted({min(length, limit, LONGEST) for length in lengths})

@@ -1,0 +1,36 @@
+"""For your own tests: does a causal language model see anything that it must not?
+
+::
+
+    from contextwise.testing import assert_causal
+
+    def test_my_model_is_causal():
+        assert_causal(MyModelForCausalLM(tiny_config))
+
+It takes any causal language model of Hugging Face transformers; random tiny weights do, on the CPU, in a second.
+"""
+
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from contextwise.models.causality import Causality, Effect, measure_causality
+
+
+def assert_causal(model: PreTrainedModel, **options: Any) -> None:
+    """Fail, with a table of the effects, if something reaches the model's past that must not.
+
+    Args:
+        model: any decoder-only causal language model; left as it was found.
+        options: as :func:`measure_causality` takes them (``lengths``, ``chunk_size``, ``packed``, ``tolerance``, ``seed``).
+
+    Raises:
+        AssertionError: there is a leak, or replaced tokens change no logits at all.
+        ConfigError: this is no causal language model.
+    """
+    found = measure_causality(model, **options)
+    if not found.causal:
+        raise AssertionError(str(found))
+
+
+__all__ = ["Causality", "Effect", "assert_causal", "measure_causality"]

@@ -1,0 +1,122 @@
+"""``contextwise evaluate MODEL --causality``, as it is typed."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from contextwise import ContextLMConfig, ContextLMForCausalLM
+from contextwise.cli import main
+from contextwise.data import Corpus
+from contextwise.models.context.pathway import ContextPathway, RaggedContexts
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory, corpus_folder):
+    """A stock model and a ContextLM, both of the shared corpus's vocabulary, in bfloat16."""
+    folder = tmp_path_factory.mktemp("causality")
+    corpus = Corpus.open(corpus_folder)
+    config = GPT2Config(vocab_size=corpus.vocab_size, n_positions=48, n_embd=16, n_layer=1, n_head=2)
+    torch.manual_seed(0)
+    models = {
+        "stock": GPT2LMHeadModel(config),
+        "context": ContextLMForCausalLM(ContextLMConfig(config, chunk_size=4)),
+    }
+    for name, model in models.items():
+        model.to(torch.bfloat16).save_pretrained(folder / name)
+        for file in (corpus.path / "tokenizer").iterdir():
+            shutil.copy(file, folder / name)
+    return folder
+
+
+@pytest.fixture
+def contextwise(workplace, monkeypatch, capsys):
+    """Type a command in the workplace; gives (exit status, standard output, standard error)."""
+
+    def typed(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.chdir(workplace)
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setattr("sys.argv", ["contextwise", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_status:
+            main()
+        output, errors = capsys.readouterr()
+        return int(exit_status.value.code or 0), output, errors
+
+    return typed
+
+
+@pytest.fixture
+def early_contexts(monkeypatch):
+    """Contexts arrive one position early: the fault of an index that is off by one."""
+    original = ContextPathway.contexts
+
+    def early(*arguments, **named):
+        context = original(*arguments, **named).spread(lambda c: c)
+        return RaggedContexts(torch.cat([context[:, 1:], context[:, -1:]], 1))
+
+    monkeypatch.setattr(ContextPathway, "contexts", early)
+
+
+def test_a_causal_model_gets_a_table_and_status_0(contextwise):
+    status, output, _ = contextwise("evaluate", "stock", "--causality")
+    lines = output.splitlines()
+    assert status == 0 and max(map(len, lines)) <= 80
+    # Saved in bfloat16, measured in float32: there a leak cannot pass for rounding.
+    assert lines[0] == "GPT2LMHeadModel, float32: no leak found"
+    (future,) = (line for line in lines if "future tokens" in line)
+    assert future.split()[2] == "0" and future.split()[-1] == "none"
+    for name in ("gradients", "left padding", "tokens under the mask", "packed neighbours", "cached steps"):
+        assert name in output
+
+
+def test_the_type_is_chosen_with_dtype(contextwise):
+    status, output, _ = contextwise("evaluate", "stock", "--causality", "--dtype", "bfloat16")
+    assert status == 0 and output.startswith("GPT2LMHeadModel, bfloat16: no leak found")
+
+
+def test_a_leak_gets_a_sentence_and_status_1(contextwise, early_contexts, corpus_folder):
+    status, output, errors = contextwise("evaluate", "context", "--causality")
+    assert status == 1 and max(map(len, output.splitlines())) <= 80 and "Traceback" not in errors
+    words = " ".join(output.split())
+    assert words.startswith("ContextLMForCausalLM, float32: leaks (future tokens, gradients")
+    assert "future tokens (leak): the logits at position" in words and "plain row of" in words
+    # Losses of a model that sees its targets are worth nothing: they are not even computed.
+    status, again, _ = contextwise("evaluate", "context", "--causality", "--corpus", corpus_folder)
+    assert status == 1 and again == output
+
+
+def test_json_alone_on_standard_output(contextwise, early_contexts):
+    status, output, _ = contextwise("evaluate", "stock", "--causality", "--json")
+    assert status == 0 and json.loads(output)["causal"] is True
+    status, output, _ = contextwise("evaluate", "context", "--causality", "--json")
+    content = json.loads(output)
+    assert status == 1 and content["causal"] is False and content["gates_opened"] is True
+    leak = content["effects"][0]
+    assert (leak["name"], leak["outcome"]) == ("future tokens", "leak")
+    assert leak["changed"] == leak["affected"] + 1 and leak["changed"] % 4 == 3
+
+
+def test_with_a_corpus_it_is_evaluated_too(contextwise, workplace, corpus_folder):
+    common = ("evaluate", "stock", "--causality", "--corpus", corpus_folder, "--limit-documents", 2)
+    status, output, _ = contextwise(*common, "--out", "one")
+    assert status == 0
+    assert "no leak found" in output and "bits per byte" in output
+    status, output, _ = contextwise(*common, "--out", "two", "--json")
+    content = json.loads(output)
+    assert content.pop("causality")["causal"] is True
+    assert content == json.loads((workplace / "two" / "summary.json").read_text())
+
+
+def test_without_corpus_and_without_causality_there_is_nothing_to_do(contextwise):
+    status, output, errors = contextwise("evaluate", "stock")
+    assert status == 2 and output == ""
+    assert "give a prepared corpus with --corpus" in " ".join(errors.split())
+
+
+def test_bad_input_is_one_message_and_status_2(contextwise):
+    status, output, errors = contextwise("evaluate", "nowhere/at/all", "--causality")
+    assert status == 2 and output == "" and "there is no run and no model at nowhere/at/all" in errors
+    status, _, errors = contextwise("evaluate", "stock", "--causality", "--dtype", "int8")
+    assert status == 2 and "--dtype is 'int8'" in errors
