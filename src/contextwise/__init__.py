@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
-    from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+    from contextwise.models import (
+        ContextLMConfig,
+        ContextLMForCausalLM,
+        MultiTokenConfig,
+        MultiTokenForCausalLM,
+    )
 
 __version__ = metadata.version("contextwise")
-__all__ = ["ContextLMConfig", "ContextLMForCausalLM", "Corpus"]
+MODELS = ("ContextLMConfig", "ContextLMForCausalLM", "MultiTokenConfig", "MultiTokenForCausalLM")
+__all__ = ["ContextLMConfig", "ContextLMForCausalLM", "Corpus", "MultiTokenConfig", "MultiTokenForCausalLM"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("ContextLMConfig", "ContextLMForCausalLM"):
+    if name in MODELS:
         from contextwise import models
 
         return getattr(models, name)

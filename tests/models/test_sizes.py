@@ -9,6 +9,7 @@ from contextwise.models import (
     SIZES,
     ContextLMConfig,
     ModelSize,
+    MultiTokenConfig,
     backbone_config,
     build_model,
     match_parameters,
@@ -67,6 +68,25 @@ def test_operations_are_those_that_torch_counts(family, predictor):
     with FlopCounterMode(display=False) as counter:
         model(tokens, use_cache=False).logits.sum().backward()
     # The rotary table's outer product is no model operation; it is counted by torch all the same.
+    assert training_flops_per_token(config, context) * context == pytest.approx(
+        counter.get_total_flops(), rel=0.01
+    )
+
+
+@pytest.mark.parametrize("head", ["layer", "linear"])
+@pytest.mark.parametrize("predictor", [False, True])
+def test_operations_of_several_heads_are_those_that_torch_counts(head, predictor):
+    if predictor and head == "layer":
+        pytest.skip("a ContextLM backbone takes linear heads only")
+    context = 64
+    config = backbone_config("gpt2", ModelSize(3, 64, 4, 1e-3), 200, context)
+    config = ContextLMConfig(config, chunk_size=4) if predictor else config
+    config = MultiTokenConfig(config, future_tokens=3, head=head)
+    model = build_model(config)
+    model.set_attn_implementation("eager")
+    with FlopCounterMode(display=False) as counter:
+        out = model(torch.randint(0, 200, (1, context)), use_cache=False, heads=3)
+        (out.logits.sum() + out.future_logits.sum()).backward()
     assert training_flops_per_token(config, context) * context == pytest.approx(
         counter.get_total_flops(), rel=0.01
     )

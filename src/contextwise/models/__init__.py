@@ -5,6 +5,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.loading import load_model, load_tokenizer, model_folder
 from contextwise.models.losses import causal_loss, linear_cross_entropy, token_losses
+from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
 from contextwise.models.sizes import (
     SIZES,
     ModelSize,
@@ -18,12 +19,16 @@ from contextwise.models.sizes import (
 
 AutoConfig.register(ContextLMConfig.model_type, ContextLMConfig, exist_ok=True)
 AutoModelForCausalLM.register(ContextLMConfig, ContextLMForCausalLM, exist_ok=True)
+AutoConfig.register(MultiTokenConfig.model_type, MultiTokenConfig, exist_ok=True)
+AutoModelForCausalLM.register(MultiTokenConfig, MultiTokenForCausalLM, exist_ok=True)
 
 __all__ = [
     "SIZES",
     "ContextLMConfig",
     "ContextLMForCausalLM",
     "ModelSize",
+    "MultiTokenConfig",
+    "MultiTokenForCausalLM",
     "backbone_config",
     "build_model",
     "causal_loss",

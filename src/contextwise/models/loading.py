@@ -69,6 +69,18 @@ def load_config(path_or_name: str | Path) -> PreTrainedConfig:
         ) from error
 
 
+def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The class that ``AutoModelForCausalLM`` makes of a configuration.
+
+    Raises:
+        CheckpointError: a configuration of something else than a causal language model.
+    """
+    classes = AutoModelForCausalLM._model_mapping
+    if type(config) not in classes:
+        raise CheckpointError(f"a model of type {config.model_type!r} is no causal language model")
+    return classes[type(config)]
+
+
 def load_model(
     path_or_name: str | Path, dtype: torch.dtype | None = None, device: str | torch.device | None = None
 ) -> PreTrainedModel:

@@ -23,6 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
+from contextwise.models.multitoken import MultiTokenConfig
 
 
 @dataclass(frozen=True)
@@ -167,18 +168,27 @@ def training_flops_per_token(config: PreTrainedConfig, context: int) -> float:
     """
     with torch.device("meta"):
         model = build_model(config)
-    predictor = isinstance(config, ContextLMConfig)
-    backbone = config.backbone_config if predictor else config
-    base = model.backbone if predictor else model.base_model
-    heads, layers = backbone.num_attention_heads, backbone.num_hidden_layers
-    attended = heads * (getattr(backbone, "head_dim", None) or backbone.hidden_size // heads)
-    head = backbone.hidden_size * backbone.vocab_size
-    forward = 2 * (_matrix_weights(base) + head) + 4 * layers * attended * context
-    if predictor:
-        chunks = context // config.chunk_size
-        attention = 4 * config.predictor_layers * attended * chunks
-        forward += (2 * _matrix_weights(model.context.layers) + attention) / config.chunk_size
-    return 3.0 * forward
+    heads, extra = 1, 0.0
+    if isinstance(config, MultiTokenConfig):
+        heads = config.future_tokens
+        if config.head == "layer":
+            extra = _block_operations(model.heads, config.backbone_config, context)
+        model, config = model.backbone, config.backbone_config
+    if isinstance(config, ContextLMConfig):
+        layers, chunks = model.context.layers, context // config.chunk_size
+        extra += _block_operations(layers, config.backbone_config, chunks) / config.chunk_size
+        model, config = model.backbone, config.backbone_config
+    base = getattr(model, "base_model", model)
+    forward = _block_operations(base, config, context, config.num_hidden_layers)
+    return 3.0 * (forward + extra + 2 * heads * config.hidden_size * config.vocab_size)
+
+
+def _block_operations(blocks: nn.Module, config: Any, length: int, count: int | None = None) -> float:
+    """Operations of blocks (``count`` of them; if not given, a list) on one of ``length`` tokens: weights and attention."""
+    heads = config.num_attention_heads
+    attended = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+    count = len(blocks) if count is None else count  # type: ignore[arg-type]
+    return 2 * _matrix_weights(blocks) + 4 * count * attended * length
 
 
 def _matrix_weights(module: nn.Module) -> int:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.files import atomic_directory, read_json
-from contextwise.models.loading import load_config, model_folder
+from contextwise.models.loading import load_config, model_class, model_folder
 
 PACKAGE = "contextwise"
 
@@ -62,10 +62,8 @@ def _classes(source: str | Path) -> tuple[type, type[PreTrainedModel]]:
     Raises:
         ConfigError: the model is one of transformers' own.
     """
-    from transformers import AutoModelForCausalLM
-
     config = load_config(source)
-    model = AutoModelForCausalLM._model_mapping[type(config)]
+    model = model_class(config)
     if not model.__module__.startswith(f"{PACKAGE}."):
         raise ConfigError(
             f"{source} is a stock {config.model_type}, which opens everywhere as it is; leave --standalone out"

@@ -32,7 +32,9 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         pipeline_tag="text-generation",
         tags=["contextwise", *(["contextlm"] if ours else [])],
     )
-    shape = f"`{model['pretrained']}`" if model["pretrained"] else f"{model['family']}, size {model['size']}"
+    shape = (
+        f"`{model['pretrained']}`" if model.get("pretrained") else f"{model['family']}, size {model['size']}"
+    )
     rows = [
         ("parameters", readable_count(summary["parameters"])),
         ("backbone", shape),

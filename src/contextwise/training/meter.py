@@ -28,7 +28,7 @@ class Meter:
         self.tokens_per_step, self.flops_per_token, self.peak = tokens_per_step, flops_per_token, peak
         self.steps = 0
         self.seconds = 0.0
-        self._since = {"steps": 0, "seconds": 0.0, "loss": 0.0}
+        self._since: dict[str, Any] = _nothing()
         self._norm = 0.0
         self._clock: float | None = None
 
@@ -55,11 +55,18 @@ class Meter:
             self._since["seconds"] += spent
             self._clock = None
 
-    def add_step(self, loss: float, norm: float) -> None:
-        """A step is about to be taken: its mean loss (nats per target) and gradient norm."""
+    def add_step(self, loss: float, norm: float, heads: list[float] | None = None) -> None:
+        """A step is about to be taken: its mean loss (nats per target) and gradient norm.
+
+        Args:
+            heads: mean loss of each head, where a model predicts several tokens; the first is the next token's.
+        """
         self.steps += 1
-        self._since["steps"] += 1
-        self._since["loss"] += loss
+        since = self._since
+        since["steps"] += 1
+        since["loss"] += loss
+        if heads:
+            since["heads"] = [a + b for a, b in zip(since["heads"] or [0.0] * len(heads), heads, strict=True)]
         self._norm = norm
 
     def row(self, step: int, learning_rate: float) -> dict[str, Any]:
@@ -67,12 +74,18 @@ class Meter:
         since = self._since
         seconds = since["seconds"] or float("nan")
         speed = since["steps"] * self.tokens_per_step / seconds
-        self._since = {"steps": 0, "seconds": 0.0, "loss": 0.0}
+        self._since = _nothing()
+        steps = max(1, since["steps"])
+        losses: dict[str, Any] = {"loss": since["loss"] / steps}
+        if since["heads"]:
+            # `loss` is the next token's in every run, so that runs can be compared; what was minimised stands beside it.
+            heads = [loss / steps for loss in since["heads"]]
+            losses = {"loss": heads[0], "objective": losses["loss"], "head_losses": heads}
         return {
             "kind": "train",
             "step": step,
             **self._spent(),
-            "loss": since["loss"] / max(1, since["steps"]),
+            **losses,
             "grad_norm": self._norm,
             "learning_rate": learning_rate,
             "tokens_per_second": speed,
@@ -93,4 +106,9 @@ class Meter:
     def restore(self, state: dict[str, Any]) -> None:
         """Inverse of :meth:`state`."""
         self.steps, self.seconds = state["steps"], state["seconds"]
-        self._since, self._norm = dict(state["since"]), state["norm"]
+        self._since, self._norm = _nothing() | state["since"], state["norm"]
+
+
+def _nothing() -> dict[str, Any]:
+    """The sums since the last row, before any step."""
+    return {"steps": 0, "seconds": 0.0, "loss": 0.0, "heads": []}

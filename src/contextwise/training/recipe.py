@@ -10,6 +10,7 @@ from contextwise.base.config import Settings, read_yaml, validate, with_override
 from contextwise.base.errors import ConfigError
 from contextwise.models.context import ContextLMConfig
 from contextwise.models.loading import load_config
+from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.sizes import ModelSize, backbone_config, named_size
 
 
@@ -36,6 +37,13 @@ class ContextSettings(Settings):
     inject_every_layer: bool = False
 
 
+class MultiTokenSettings(Settings):
+    """Heads for several tokens ahead; leaving the section out trains the next-token head alone."""
+
+    future_tokens: int = Field(4, ge=1)
+    head: Literal["layer", "linear"] = "layer"
+
+
 class ModelSettings(Settings):
     """A named size, its numbers one by one, or a pretrained model to go on from."""
 
@@ -54,11 +62,15 @@ class ModelSettings(Settings):
     layers: int | None = Field(None, ge=1, description="instead of the size's own")
     width: int | None = Field(None, ge=1)
     heads: int | None = Field(None, ge=1)
-    extra_layers: int = Field(0, ge=0, description="layers on top: 2 makes the parameter-matched baseline")
+    extra_layers: int = Field(
+        0,
+        description="layers on top: 2 makes the parameter-matched baseline; below 0 for a trunk that heads have layers above",
+    )
     max_context: int | None = Field(
         None, ge=1, description="positions of the model; the training context if not given"
     )
     context_predictor: ContextSettings | None = None
+    multi_token: MultiTokenSettings | None = None
 
     @property
     def shape(self) -> ModelSize:
@@ -86,9 +98,11 @@ class ModelSettings(Settings):
                 end_of_text,
             )
         )
-        if self.context_predictor is None:
-            return config
-        return ContextLMConfig(backbone_config=config, **self.context_predictor.model_dump())
+        if self.context_predictor is not None:
+            config = ContextLMConfig(backbone_config=config, **self.context_predictor.model_dump())
+        if self.multi_token is not None:
+            config = MultiTokenConfig(backbone_config=config, **self.multi_token.model_dump())
+        return config
 
     @model_validator(mode="after")
     def _one_source(self) -> "ModelSettings":
@@ -98,6 +112,11 @@ class ModelSettings(Settings):
                     "freeze_backbone is true, but there is no pretrained backbone; give pretrained as well"
                 )
             return self
+        if self.multi_token is not None:
+            raise ConfigError(
+                "multi_token is given together with pretrained; train such a model from scratch, or build it with "
+                "MultiTokenForCausalLM.from_backbone"
+            )
         if self.freeze_backbone and self.context_predictor is None:
             raise ConfigError(
                 "freeze_backbone is true, but nothing else would be trained; give context_predictor as well"

@@ -73,6 +73,7 @@ class PretrainingTrainer(Trainer):
         self.fingerprints, self.keep = fingerprints, keep
         self.evaluation_pending = False
         self._losses: list[torch.Tensor] = []
+        self._heads: list[torch.Tensor] = []
         self._windows: list[dict[str, torch.Tensor]] = []
         self._norm: torch.Tensor | None = None
         self._random: dict[str, Any] = {}
@@ -106,6 +107,9 @@ class PretrainingTrainer(Trainer):
         loss = super().training_step(model, inputs, num_items_in_batch)
         self._losses.append(loss)
         self._windows.append(inputs)
+        heads = self.accelerator.unwrap_model(model, keep_torch_compile=False).head_losses
+        if heads is not None:
+            self._heads.append(heads)
         return loss
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
@@ -118,19 +122,20 @@ class PretrainingTrainer(Trainer):
         Raises:
             TrainingError: naming step and windows; nothing has been stepped on.
         """
-        facts = torch.stack(
-            [torch.stack(self._losses).sum().float(), torch.zeros((), device=self.args.device)]
-        )
-        facts[1] = float(bool(self.stop))
+        asked_here = torch.full((1,), float(bool(self.stop)), device=self.args.device)
+        parts = [torch.stack(self._losses).sum().float()[None], asked_here]
+        if self._heads:
+            parts.append(torch.stack(self._heads).mean(0))
+        facts = torch.cat(parts)
         if self.accelerator.num_processes > 1:
             dist.all_reduce(facts)
-        loss, asked = (facts / self.accelerator.num_processes).tolist()
+        loss, asked, *heads = (facts / self.accelerator.num_processes).tolist()
         norm = float(self._norm) if self._norm is not None else 0.0
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._refuse_step(loss, norm)
         if asked:
             self.control.should_save = self.control.should_training_stop = True
-        self.meter.add_step(loss, norm)
+        self.meter.add_step(loss, norm, heads)
 
     def _refuse_step(self, loss: float, norm: float) -> NoReturn:
         """Find the windows that did it, and say so."""
@@ -166,6 +171,7 @@ class PretrainingTrainer(Trainer):
     def end_step(self) -> None:
         """The step has been taken."""
         self._losses.clear()
+        self._heads.clear()
         self._windows.clear()
         self.meter.stop_clock()
 

@@ -128,7 +128,7 @@ class LlamaFamily(Family):
         everywhere = not getattr(config, "layer_types", None) and getattr(config, "sliding_window", None)
         if kinds != {"full_attention"} or everywhere:
             raise ConfigError(
-                f"ContextLM needs full attention in every layer, but this {config.model_type} has sliding windows; "
+                f"full attention is needed in every layer, but this {config.model_type} has sliding windows; "
                 "set sliding_window to null (and use_sliding_window to false) in the backbone's configuration"
             )
 
@@ -162,7 +162,7 @@ def family_of(config: PreTrainedConfig) -> Family:
     family = FAMILIES.get(config.model_type)
     if family is None:
         raise ConfigError(
-            f"ContextLM has no adapter for backbones of type {config.model_type!r}; it has {', '.join(sorted(FAMILIES))}"
+            f"there is no adapter for backbones of type {config.model_type!r}; there are {', '.join(sorted(FAMILIES))}"
         )
     family.check(config)
     return family

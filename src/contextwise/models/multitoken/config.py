@@ -1,0 +1,98 @@
+"""Configuration of multi-token prediction: a backbone's own configuration, how far ahead to predict, and with what heads."""
+
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.context.families import family_of
+
+HEADS = ("layer", "linear")
+
+
+class MultiTokenConfig(PreTrainedConfig):
+    """Configuration of :class:`~contextwise.models.multitoken.MultiTokenForCausalLM`.
+
+    Args:
+        backbone_config: configuration of the decoder-only backbone (a transformers config, or its dictionary). Its
+            ``num_hidden_layers`` are the layers of the trunk that all heads share. A ContextLM may be the backbone of
+            ``linear`` heads.
+        future_tokens: n, how many tokens ahead are predicted; at least 1. Head i predicts token t+i at position t.
+        head: ``layer`` (Gloeckle et al. 2024: one more block of the backbone's kind for each head, the next-token head
+            among them, then the shared final norm and the shared vocabulary matrix) or ``linear`` (a vocabulary matrix of
+            its own for each head, on the final hidden state; objectives, Section 6.2.6).
+
+    Layers are counted so that with ``head="layer"`` a forward pass for the next token alone runs ``num_hidden_layers + 1``
+    blocks, and the model has as many parameters as a stock model of ``num_hidden_layers + future_tokens`` layers. The
+    parameter-matched rival of a stock model with L layers is therefore a trunk of ``L - future_tokens`` layers. With
+    ``head="linear"`` the trunk is the whole stock model, and each head after the first adds one vocabulary matrix.
+
+    Raises:
+        ConfigError: a value is out of its range, or the backbone is of a family that has no adapter.
+    """
+
+    model_type = "multitoken"
+    sub_configs = {"backbone_config": AutoConfig}  # noqa: RUF012 - the name and form that transformers reads
+    keys_to_ignore_at_inference = ["past_key_values", "head_losses", "head_targets"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        backbone_config: PreTrainedConfig | dict[str, Any] | None = None,
+        future_tokens: int = 4,
+        head: str = "layer",
+        **kwargs: Any,
+    ) -> None:
+        if backbone_config is None:
+            backbone_config = {"model_type": "gpt2"}
+        if isinstance(backbone_config, dict):
+            values = dict(backbone_config)
+            backbone_config = AutoConfig.for_model(values.pop("model_type", "gpt2"), **values)
+        self.backbone_config: PreTrainedConfig = backbone_config
+        self.future_tokens = future_tokens
+        self.head = head
+        self._check()
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"):
+            kwargs.setdefault(name, getattr(backbone_config, name, None))
+        super().__init__(**kwargs)
+
+    # What code that knows only "a causal language model" asks a configuration for.
+    @property
+    def vocab_size(self) -> int:
+        return self.backbone_config.vocab_size
+
+    @vocab_size.setter
+    def vocab_size(self, value: int) -> None:
+        self.backbone_config.vocab_size = value
+
+    @property
+    def hidden_size(self) -> int:
+        return self.backbone_config.hidden_size
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Blocks that keep keys and values: those of the trunk, and one for each ``layer`` head."""
+        return self.backbone_config.num_hidden_layers + (self.future_tokens if self.head == "layer" else 0)
+
+    @property
+    def num_attention_heads(self) -> int:
+        return self.backbone_config.num_attention_heads
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return self.backbone_config.max_position_embeddings
+
+    @property
+    def over_context(self) -> bool:
+        """Whether the backbone is a ContextLM."""
+        return self.backbone_config.model_type == "contextlm"
+
+    def _check(self) -> None:
+        if not self.over_context:
+            family_of(self.backbone_config)
+        n = self.future_tokens
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise ConfigError(f"future_tokens is {n!r}, but must be a whole number of at least 1")
+        if self.head not in HEADS:
+            raise ConfigError(f"head is {self.head!r}, but must be one of {', '.join(HEADS)}")
+        if self.over_context and self.head != "linear":
+            raise ConfigError(f"head is {self.head!r}, but a ContextLM backbone takes head='linear' only")

@@ -1,0 +1,386 @@
+"""Multi-token prediction: a decoder-only backbone that predicts the next n tokens at each position.
+
+The whole model on a page::
+
+    h = trunk(x)                                  # the backbone's blocks, shared by all heads
+    head="linear":  logits_i = W_i norm(h)        # i = 1..n; W_1 is the backbone's own vocabulary matrix
+    head="layer":   logits_i = W norm(block_i(h)) # norm and W shared; each head has one more block of the backbone's kind
+    loss = sum over i of the cross entropy of logits_i at t against token t+i
+
+Generation runs the trunk and the first head only, at the price of a stock model. Speculative generation runs all heads, and
+checks the tokens that heads 2..n propose in the next forward pass (:mod:`contextwise.models.multitoken.speculative`).
+
+The backbone is a stock transformers model; nothing of its arithmetic is written again here.
+
+Shapes: B rows, T positions, D channels, V tokens in the vocabulary, n heads.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModel, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.context.families import FAMILIES, family_of
+from contextwise.models.losses import IGNORED
+from contextwise.models.multitoken.config import MultiTokenConfig
+from contextwise.models.multitoken.losses import FutureLoss, future_loss, future_targets
+from contextwise.models.multitoken.speculative import Acceptance, speculative_options
+
+
+@dataclass
+class MultiTokenOutput(CausalLMOutputWithPast):
+    """What the model returns; the ``logits`` are those of the next-token head.
+
+    Args:
+        head_losses: mean cross entropy of each head over its own targets, nats: (n,), detached; 0 for a head without any.
+        head_targets: how many targets each head had: (n,).
+        future_logits: logits of heads 2..``heads``: (B, T, heads - 1, V), where ``heads`` asks for them.
+    """
+
+    head_losses: torch.Tensor | None = None
+    head_targets: torch.Tensor | None = None
+    future_logits: torch.Tensor | None = None
+
+
+class MultiTokenForCausalLM(PreTrainedModel, GenerationMixin):
+    """A decoder-only backbone with heads for the next n tokens.
+
+    Attributes:
+        backbone: the stock base model (``GPT2Model``, ``LlamaModel``, ...); its blocks are the trunk.
+        lm_head: vocabulary matrix of the next-token head, tied to the embedding where the backbone's configuration ties it;
+            with ``head="layer"`` it is that of all heads.
+        heads: with ``head="layer"`` the blocks of heads 1..n; with ``"linear"`` the vocabulary matrices of heads 2..n.
+        last_acceptance: how speculation went in the last ``generate(..., speculative=True)``.
+    """
+
+    config: MultiTokenConfig
+    config_class = MultiTokenConfig
+    base_model_prefix = ""
+    supports_gradient_checkpointing = True
+    _no_split_modules = sorted({family.block_class.__name__ for family in FAMILIES.values()})
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: MultiTokenConfig) -> None:
+        super().__init__(config)
+        # A ContextLM brings its vocabulary matrix along; base models have none.
+        auto = AutoModelForCausalLM if config.over_context else AutoModel
+        self.backbone: Any = auto.from_config(
+            config.backbone_config, attn_implementation=config._attn_implementation
+        )
+        config.backbone_config = backbone = self.backbone.config
+        if not config.over_context:
+            self.family = family_of(backbone)
+            self.lm_head: Any = nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False)
+            if config.tie_word_embeddings:
+                self._tied_weights_keys = {"lm_head.weight": f"backbone.{self.family.embedding_name}.weight"}
+        if config.head == "layer":
+            # The blocks count on from the backbone's, so that they use cache layers of their own.
+            first = backbone.num_hidden_layers
+            self.heads = nn.ModuleList(
+                self.family.new_block(backbone, first + i) for i in range(config.future_tokens)
+            )
+        else:
+            self.heads = nn.ModuleList(
+                nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False)
+                for _ in range(config.future_tokens - 1)
+            )
+        self.last_acceptance: Acceptance | None = None
+        self.post_init()
+
+    @classmethod
+    def from_backbone(
+        cls, backbone: str | PreTrainedModel, future_tokens: int = 4, head: str = "layer"
+    ) -> "MultiTokenForCausalLM":
+        """Put heads on a pretrained causal language model; its weights are copied.
+
+        The next-token head is the backbone's own, so logits and generation are those of the backbone until the model is
+        trained on. The other heads start as copies of it. With ``head="layer"`` the backbone's last block becomes the block
+        of the first head.
+
+        Args:
+            backbone: a model's name or folder, or a loaded causal language model.
+
+        Raises:
+            ConfigError: no such family of backbones, or too few layers for a trunk.
+        """
+        source: Any = (
+            AutoModelForCausalLM.from_pretrained(backbone) if isinstance(backbone, str) else backbone
+        )
+        config = deepcopy(source.config)
+        if head == "layer":
+            if config.num_hidden_layers < 2:
+                raise ConfigError("a backbone of one layer has none left for the trunk; use head='linear'")
+            config.num_hidden_layers -= 1
+            if getattr(config, "layer_types", None):
+                config.layer_types = config.layer_types[:-1]
+        model = cls(MultiTokenConfig(config, future_tokens, head)).to(source.device, source.dtype)
+        # What is left over of a trunk that is one block shorter is that block, which becomes the heads'.
+        model.backbone.load_state_dict(source.base_model.state_dict(), strict=head != "layer")
+        matrix = source.get_output_embeddings()
+        model.get_output_embeddings().load_state_dict(matrix.state_dict())
+        copied = model.family.blocks(source.base_model)[-1] if head == "layer" else matrix
+        for module in model.heads:
+            module.load_state_dict(copied.state_dict())
+        model.generation_config = deepcopy(source.generation_config)
+        return model
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """The heads start as the backbone starts its own blocks and matrices."""
+        self.backbone._init_weights(module)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.backbone.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.backbone.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.backbone.get_output_embeddings() if self.config.over_context else self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        if self.config.over_context:
+            self.backbone.set_output_embeddings(new_embeddings)
+        else:
+            self.lm_head = new_embeddings
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As in any transformers model; the vocabulary matrices of all heads follow."""
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        if self.config.head == "linear":
+            self.heads = nn.ModuleList(
+                self._get_resized_lm_head(head, embeddings.num_embeddings) for head in self.heads
+            )
+        return embeddings
+
+    def vocabulary_head(self, i: int) -> Any:
+        """The vocabulary matrix of head i, counted from 1."""
+        own = i > 1 and self.config.head == "linear"
+        return self.heads[i - 2] if own else self.get_output_embeddings()
+
+    def future_states(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        heads: int | None = None,
+        **kwargs: Any,
+    ) -> list[torch.Tensor]:
+        """What the vocabulary matrices of the first ``heads`` heads (all, if None) read: one (B, T, D) each.
+
+        Args:
+            input_ids: (B, T) tokens; the ones that are not in ``past_key_values`` yet.
+            attention_mask: (B, past + T), 0 for padding. Positions count from each row's first real token.
+            position_ids: (B, T). Where they do not rise by one a new document begins, which attention does not cross.
+            past_key_values: a cache, filled in place; it must have been filled for these heads from the first token on.
+
+        Raises:
+            ConfigError: an input has a shape that fits no model, is longer than the backbone's learned positions, or comes
+                with a cache that does not fit.
+        """
+        heads = self.config.future_tokens if heads is None else heads
+        if not 1 <= heads <= self.config.future_tokens:
+            raise ConfigError(f"heads is {heads}, but this model has heads 1 to {self.config.future_tokens}")
+        if self.config.over_context:
+            inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+            return [self.backbone.hidden_states(*inputs, **kwargs)] * heads
+        embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        positions_BT = self._positions(embeds, attention_mask, position_ids, past_key_values)
+        if past_key_values is not None and self.config.head == "layer":
+            self._check_cache(past_key_values, heads)
+        family, backbone = self.family, self.backbone
+        mask = create_causal_mask(
+            config=backbone.config,
+            inputs_embeds=embeds,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+        )
+        h_BTD = family.embed(backbone, embeds, positions_BT)
+        rotary = family.rotary(backbone, h_BTD, positions_BT)
+        for block in family.blocks(backbone):
+            h_BTD = family.run(block, h_BTD, mask, rotary, past_key_values, **kwargs)
+        if self.config.head == "linear":
+            return [family.norm(backbone, h_BTD)] * heads
+        return [
+            family.norm(backbone, family.run(block, h_BTD, mask, rotary, past_key_values, **kwargs))
+            for block in self.heads[:heads]
+        ]
+
+    def hidden_states(self, input_ids: torch.Tensor | None = None, **inputs: Any) -> torch.Tensor:
+        """What the next-token head's vocabulary matrix reads: (B, T, D). Inputs as for :meth:`future_states`."""
+        return self.future_states(input_ids, heads=1, **inputs)[0]
+
+    def multi_token_loss(
+        self,
+        input_ids: torch.Tensor | None,
+        targets: torch.Tensor,
+        position_ids: torch.Tensor | None = None,
+        **inputs: Any,
+    ) -> FutureLoss:
+        """Summed loss of all heads (objectives, Section 6.2.6), in nats.
+
+        Args:
+            targets: (B, T) tokens that follow each position, already shifted; -100 is ignored.
+            position_ids: (B, T); a head is asked for no token behind the end of the document that it reads.
+            inputs: further arguments of :meth:`future_states`.
+        """
+        self._check_labels(targets)
+        states = self.future_states(input_ids, position_ids=position_ids, **inputs)
+        return self._loss(states, targets, position_ids)
+
+    def _loss(
+        self, states: list[torch.Tensor], targets: torch.Tensor, position_ids: torch.Tensor | None
+    ) -> FutureLoss:
+        weights = [self.vocabulary_head(i).weight for i in range(1, len(states) + 1)]
+        return future_loss(states, weights, future_targets(targets, len(states), position_ids))
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        shift_labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        heads: int = 1,
+        **kwargs: Any,
+    ) -> MultiTokenOutput:
+        """Logits of the next-token head, those of further heads on request, and the loss where there are labels.
+
+        Args:
+            labels: (B, T) as transformers takes them: the tokens themselves, shifted here; -100 is ignored.
+            shift_labels: (B, T) targets of the next-token head, already shifted, instead of ``labels``.
+            logits_to_keep: compute the logits of the last so many positions only (0: all), or of these indices.
+            num_items_in_batch: divide the summed loss by this.
+            heads: how many heads to run where there are no labels; with labels all of them run.
+
+        The loss is the formula of the source, summed over heads and positions, divided by the number of targets of the
+        next-token head (or by ``num_items_in_batch``): the sum of n cross entropies, about n times that of one head.
+        ``head_losses[0]`` is the next-token loss. While training with labels no logits are returned: the loss is computed
+        piece by piece, never holding all logits.
+        """
+        for name in ("output_attentions", "output_hidden_states", "return_dict"):
+            kwargs.pop(name, None)
+        if labels is not None and shift_labels is None:
+            shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        if use_cache is None:
+            use_cache = getattr(self.config, "use_cache", not self.training)
+        use_cache = use_cache and not (self.training and shift_labels is not None)
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        states = self.future_states(
+            input_ids,
+            attention_mask,
+            position_ids,
+            past_key_values,
+            inputs_embeds,
+            heads=heads if shift_labels is None else None,
+            **kwargs,
+        )
+        out = MultiTokenOutput(past_key_values=past_key_values if use_cache else None)
+        if shift_labels is not None:
+            self._check_labels(shift_labels)
+            total, sums, counts = self._loss(states, shift_labels, position_ids)
+            out.head_losses, out.head_targets = sums / counts.clamp(min=1), counts
+            out.loss = total / (counts[0].clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
+        if not (self.training and out.loss is not None):
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            out.logits = self.vocabulary_head(1)(states[0][:, kept])
+            if heads > 1:
+                more = [self.vocabulary_head(i)(states[i - 1][:, kept]) for i in range(2, heads + 1)]
+                out.future_logits = torch.stack(more, dim=2)
+        return out
+
+    def generate(  # type: ignore[override]
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: Any = None,
+        *,
+        speculative: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """transformers' ``generate()``, with the next-token head; all its options are named arguments here.
+
+        Args:
+            speculative: let heads 2..n propose tokens and check them in the next forward pass. The output is that of greedy
+                decoding, in fewer passes; ``last_acceptance`` tells how many.
+
+        Raises:
+            ConfigError: speculative decoding together with sampling, beams or another option that it cannot keep to.
+        """
+        if speculative:
+            kwargs = speculative_options(kwargs)
+        return super().generate(inputs, generation_config, **kwargs)
+
+    def _positions(
+        self,
+        embeds: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cache: Cache | None,
+    ) -> torch.Tensor:
+        """Position of each token in its row or document: (B, T)."""
+        rows, length = embeds.shape[:2]
+        if position_ids is not None:
+            return self._checked_positions(position_ids.expand(rows, -1))
+        if attention_mask is not None:
+            if attention_mask.dim() != 2:
+                raise ConfigError(
+                    "an attention_mask that is not of shape (batch, length) needs position_ids beside it"
+                )
+            positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -length:]
+            return self._checked_positions(positions)
+        past = cache.get_seq_length() if cache is not None else 0
+        self._check_length(past + length)
+        return torch.arange(past, past + length, device=embeds.device).expand(rows, -1)
+
+    def _checked_positions(self, positions: torch.Tensor) -> torch.Tensor:
+        if _values_are_at_hand(positions):
+            self._check_length(int(positions.max()) + 1)
+        return positions
+
+    def _check_length(self, length: int) -> None:
+        limit = self.config.max_position_embeddings
+        if self.config.backbone_config.model_type == "gpt2" and length > limit:
+            raise ConfigError(
+                f"{length} tokens are more than the backbone's {limit} learned positions; shorten the context"
+            )
+
+    def _check_cache(self, cache: Cache, heads: int) -> None:
+        past, first = cache.get_seq_length(), self.config.backbone_config.num_hidden_layers
+        if any(cache.get_seq_length(first + i) != past for i in range(heads)):
+            raise ConfigError(
+                f"past_key_values was not filled for {heads} of this model's heads from the first token on; "
+                "start with an empty cache"
+            )
+
+    def _check_labels(self, labels: torch.Tensor) -> None:
+        if _values_are_at_hand(labels) and int(labels.max()) >= self.config.vocab_size:
+            raise ConfigError(
+                f"label {int(labels.max())} is outside the vocabulary of {self.config.vocab_size} tokens"
+            )
+
+
+def _values_are_at_hand(x: torch.Tensor) -> bool:
+    """Whether a value can be read at no cost: an accelerator would be waited for, and a compiled graph would break.
+
+    There the kernel itself asserts that indices lie in their range.
+    """
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()

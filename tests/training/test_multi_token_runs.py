@@ -1,0 +1,85 @@
+"""Runs of multi-token models: what is minimised, what is logged, what is exported."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError
+from contextwise.base.runs import RunFolder
+from contextwise.data import Corpus
+from contextwise.data.windows import Windows, WindowStream, stack
+from contextwise.models import MultiTokenForCausalLM, build_model, load_model, parameter_count
+from contextwise.training import Recipe, train
+from small import recipe_values
+
+
+def values(corpus, output, head="layer", **training):
+    found = recipe_values(corpus, output, **{"log_every": 1, "steps": 4} | training)
+    found["model"] = {"layers": 2, "width": 32, "heads": 2, "multi_token": {"future_tokens": 3, "head": head}}
+    return found
+
+
+@pytest.mark.parametrize("head", ["layer", "linear"])
+def test_each_head_is_logged_and_their_sum_is_minimised(head, corpus_folder, tmp_path):
+    recipe = Recipe.model_validate(values(corpus_folder, tmp_path / "run", head))
+    run = train(recipe)
+    row = run.metrics("train")[0]
+    assert row["loss"] == row["head_losses"][0]
+    # The first step, computed here head by head from the untrained model and the first windows.
+    corpus = Corpus.open(corpus_folder)
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe.model_config_for(corpus.vocab_size, corpus.end_of_text)).train()
+    stream = WindowStream(Windows(corpus, 32), recipe.seed, 16)
+    batch = stack([stream[i] for i in range(4)])
+    states = model.future_states(batch["input_ids"])
+    expected = []
+    for k, state in enumerate(states):
+        logits = model.vocabulary_head(k + 1)(state)[:, : 32 - k]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"][:, k:].flatten())
+        expected.append(loss.item())
+    assert row["head_losses"] == pytest.approx(expected, rel=1e-5)
+    weighted = sum(loss * (32 - k) / 32 for k, loss in enumerate(expected))
+    assert row["objective"] == pytest.approx(weighted, rel=1e-5)
+    assert run.metrics("validation")[-1]["loss"] < 8  # of the next token alone, not of the sum
+    assert isinstance(load_model(run.path, device="cpu"), MultiTokenForCausalLM)
+
+
+def test_a_stopped_run_goes_on_with_the_same_sums(corpus_folder, tmp_path):
+    whole = train(Recipe.model_validate(values(corpus_folder, tmp_path / "whole", log_every=3, save_every=2)))
+    again = Recipe.model_validate(values(corpus_folder, tmp_path / "again", log_every=3, save_every=2))
+    run = train(again)
+    for file in (run.summary_file, run.model / "model.safetensors", run.model / "config.json"):
+        file.unlink()
+    for rest in (*run.model.iterdir(), *(run.checkpoints / "step-4").iterdir()):
+        rest.unlink()
+    run.model.rmdir()
+    (run.checkpoints / "step-4").rmdir()
+    train(again)
+    keys = ("step", "loss", "objective", "head_losses")
+    rows = [[{k: row[k] for k in keys} for row in one.metrics("train")] for one in (whole, run)]
+    assert rows[0] == rows[1]
+    one, other = (load_file(RunFolder(tmp_path / n).model / "model.safetensors") for n in ("whole", "again"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_equal_parameters_for_a_trunk_that_is_shorter_by_the_heads(corpus_folder, tmp_path):
+    plain = recipe_values(corpus_folder, tmp_path / "plain")
+    plain["model"] = {"layers": 6, "width": 32, "heads": 2}
+    heads = plain | {
+        "model": {**plain["model"], "extra_layers": -4, "multi_token": {"future_tokens": 4, "head": "layer"}}
+    }
+    counts = [
+        parameter_count(Recipe.model_validate(one).model_config_for(300, None)) for one in (plain, heads)
+    ]
+    assert counts[0] == counts[1]
+    heads["model"]["extra_layers"] = -6
+    with pytest.raises(ConfigError, match="must all be at least 1"):
+        validate(Recipe, heads, "the recipe")
+
+
+def test_together_with_a_pretrained_model_it_is_refused(corpus_folder, tmp_path):
+    found = values(corpus_folder, tmp_path / "run")
+    found["model"] = {"pretrained": "anything", "multi_token": {}}
+    with pytest.raises(ConfigError, match="multi_token is given together with pretrained"):
+        validate(Recipe, found, "the recipe")
