@@ -3,7 +3,15 @@
 import importlib
 import sys
 
-NAMES = ["training_step", "context_predictor", "train_overhead", "linear_cross_entropy", "memory", "prepare"]
+NAMES = [
+    "training_step",
+    "context_predictor",
+    "generation",
+    "train_overhead",
+    "linear_cross_entropy",
+    "memory",
+    "prepare",
+]
 
 if __name__ == "__main__":
     wanted = sys.argv[1:] or NAMES

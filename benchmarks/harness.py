@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +40,7 @@ class Outcome:
         return ratios[quarter], ratios[-quarter - 1]
 
 
-def alternate(contenders: dict[str, Callable[[], Any]], rounds: int, warmup: int = 2) -> Outcome:
+def alternate(contenders: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 2) -> Outcome:
     """Time each contender once a round, after ``warmup`` rounds that do not count; the order turns with the round."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)

@@ -63,9 +63,7 @@ def contender(name: str, shape: tuple[int, ...], nanogpt: Path, device: str) -> 
         if device == "cpu":
             keep_freed_memory()  # as `contextwise train` does
         size = ModelSize(layers, width, heads, 1e-3)
-        model: torch.nn.Module = TrainedModel(
-            build_model(backbone_config("gpt2", size, vocabulary, context))
-        )
+        model: torch.nn.Module = TrainedModel(build_model(backbone_config("gpt2", size, vocabulary, context)))
         step = step_of(model.to(device).train(), lambda: model(x, y))
     elif name == "transformers":
         config = GPT2Config(
@@ -96,11 +94,15 @@ def measure(name: str, nanogpt: Path | None, rounds: int) -> dict[str, Any]:
     finally:
         for worker in workers.values():
             worker.close()
-    shape = dict(zip(("layers", "width", "heads", "vocabulary", "context", "rows"), SHAPES[name], strict=True))
+    shape = dict(
+        zip(("layers", "width", "heads", "vocabulary", "context", "rows"), SHAPES[name], strict=True)
+    )
     return {
         "shape": shape,
         "rounds": rounds,
-        "tokens_per_second": {each: shape["rows"] * shape["context"] / outcome.median(each) for each in names},
+        "tokens_per_second": {
+            each: shape["rows"] * shape["context"] / outcome.median(each) for each in names
+        },
         "speed_of_contextwise": {
             f"against {each}": {
                 "median": outcome.speed("contextwise", each),

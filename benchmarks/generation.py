@@ -1,0 +1,100 @@
+"""Cached generation: ContextLM against the parameter-matched baseline, 12 + 2 layers.
+
+Claim: at most 0.95 of PM's milliseconds for a token, after prompts of 32 and of 1,024 tokens (the paper: 22.88 / 23.05 =
+0.993). Also the time to the first token, and what the cache takes for each token of context.
+"""
+
+import argparse
+from typing import Any
+
+import torch
+
+from benchmarks.harness import Outcome, alternate, publish
+from benchmarks.training_step import synchronised
+from contextwise.base.memory import keep_freed_memory
+from contextwise.models import ContextLMConfig, ModelSize, backbone_config, build_model
+
+PROMPTS = (32, 1024)
+NEW = 65
+
+
+def contenders(device: str) -> dict[str, Any]:
+    """PM, the plain backbone and ContextLM, with weights as they are drawn (what is generated does not change the time)."""
+    plain = backbone_config("gpt2", ModelSize(12, 256, 8, 1e-3), 4096, max(PROMPTS) + NEW)
+    configs = {
+        "pm": backbone_config("gpt2", ModelSize(12, 256, 8, 1e-3), 4096, max(PROMPTS) + NEW, extra_layers=2),
+        "gpt2": plain,
+        "contextlm": ContextLMConfig(plain, chunk_size=4, predictor_layers=2),
+    }
+    return {name: build_model(config).to(device).eval() for name, config in configs.items()}
+
+
+def continuing(model: Any, prompt: torch.Tensor, new: int) -> Any:
+    def run() -> None:
+        model.generate(prompt, max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)
+
+    return synchronised(run) if prompt.is_cuda else run
+
+
+def cache_bytes(model: Any, prompt: torch.Tensor) -> float:
+    """Bytes of all tensors in the cache, for each token of the prompt."""
+    with torch.no_grad():
+        cache = model(prompt, use_cache=True).past_key_values
+    tensors = {
+        id(tensor): tensor
+        for layer in cache.layers
+        for tensor in vars(layer).values()
+        if isinstance(tensor, torch.Tensor)
+    }
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) / prompt.shape[1]
+
+
+def measure(models: dict[str, Any], length: int, rounds: int, device: str) -> dict[str, Any]:
+    prompt = torch.randint(1, 4096, (1, length), device=device)
+    first = alternate({name: continuing(model, prompt, 1) for name, model in models.items()}, rounds)
+    whole = alternate({name: continuing(model, prompt, NEW) for name, model in models.items()}, rounds)
+    # What a token takes behind the first, round by round.
+    later = Outcome(
+        {
+            name: [(a - b) / (NEW - 1) for a, b in zip(whole.seconds[name], first.seconds[name], strict=True)]
+            for name in models
+        }
+    )
+    return {
+        "rounds": rounds,
+        "milliseconds_per_token": {name: 1000 * later.median(name) for name in models},
+        "milliseconds_to_first_token": {name: 1000 * first.median(name) for name in models},
+        "cache_bytes_per_token": {name: cache_bytes(model, prompt) for name, model in models.items()},
+        "contextlm_over_pm": {
+            "per_token": later.speed("pm", "contextlm"),
+            "per_token_quartiles": later.spread("pm", "contextlm"),
+            "to_first_token": first.speed("pm", "contextlm"),
+        },
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=11)
+    options = parser.parse_args(arguments)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        keep_freed_memory()
+    torch.manual_seed(0)
+    models = contenders(device)
+    results = {}
+    for length in PROMPTS:
+        result = results[f"prompt of {length}"] = measure(models, length, options.rounds, device)
+        ratio, memory = result["contextlm_over_pm"], result["cache_bytes_per_token"]
+        low, high = ratio["per_token_quartiles"]
+        print(
+            f"generation behind {length} tokens: ContextLM takes {ratio['per_token']:.2f} of PM's time for a token "
+            f"(quartiles {low:.2f}-{high:.2f}), {ratio['to_first_token']:.2f} to the first; "
+            f"cache {memory['contextlm'] / memory['pm']:.2f} of PM's bytes",
+            flush=True,
+        )
+    publish("generation", {"prompts": results})
+
+
+if __name__ == "__main__":
+    main()
