@@ -123,7 +123,7 @@ def test_token_losses_of_any_model(kind):
     found = token_losses(model, tokens, targets)
     torch.testing.assert_close(found, expected.view(3, 20), atol=1e-5, rtol=1e-5)
     assert torch.count_nonzero(found[0, -5:]) == 0
-    assert losses._has_plain_head(model) == (kind != "gemma2")
+    assert losses.has_plain_head(model) == (kind != "gemma2")
 
 
 def test_causal_loss_is_that_of_transformers():
