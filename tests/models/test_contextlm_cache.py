@@ -143,7 +143,7 @@ def test_packed_documents_stay_apart_in_the_predictor_when_the_cache_goes_on(fam
 
     def contexts(parts, at):
         cache = DynamicCache()
-        state = context_state(cache, 3, 2)
+        state = context_state(cache, 3, 2, 2)
         for part, position in zip(parts, at, strict=True):
             mask = torch.ones_like(position, dtype=torch.bool)
             out = model.context.contexts_of_rows(part, model.backbone, position, mask, cache, state)

@@ -36,6 +36,7 @@ class ContextState(CacheLayerMixin):
 
     ``h_BSD``: output of the token encoder. ``start_BS``: index, among all S, of the first token of each token's document.
     ``context_BPD``: the context predicted after each chunk. ``end_BP``: index of that chunk's last token, -1 for no chunk.
+    ``current_BD``: the context that the last token added, and the next one adds unless it completes a chunk.
 
     All token vectors are kept, not the last w - 1 alone, so that a cache can be cropped into the middle of a chunk; that is
     one vector a token beside the backbone's two for each layer.
@@ -48,10 +49,11 @@ class ContextState(CacheLayerMixin):
     start_BS: torch.Tensor
     context_BPD: torch.Tensor
     end_BP: torch.Tensor
+    current_BD: torch.Tensor
 
-    def __init__(self, chunk_layers: list[ChunkLayer]) -> None:
+    def __init__(self, chunk_layers: list[ChunkLayer], chunk_size: int) -> None:
         super().__init__()
-        self.chunk_layers = chunk_layers
+        self.chunk_layers, self.chunk_size = chunk_layers, chunk_size
 
     @property
     def length(self) -> int:
@@ -59,18 +61,28 @@ class ContextState(CacheLayerMixin):
         return self.h_BSD.shape[1] if self.is_initialized else 0
 
     def extend(
-        self, h_BTD: torch.Tensor, start_BT: torch.Tensor, context_BKD: torch.Tensor, end_BK: torch.Tensor
+        self,
+        h_BTD: torch.Tensor,
+        start_BT: torch.Tensor,
+        current_BD: torch.Tensor,
+        context_BKD: torch.Tensor | None = None,
+        end_BK: torch.Tensor | None = None,
     ) -> None:
-        """Append the tokens and the chunks of one call."""
-        if self.is_initialized:
-            h_BTD = torch.cat([self.h_BSD, h_BTD], dim=1)
-            start_BT = torch.cat([self.start_BS, start_BT], dim=1)
-            if end_BK.shape[1]:
-                context_BKD = torch.cat([self.context_BPD, context_BKD], dim=1)
-                end_BK = torch.cat([self.end_BP, end_BK], dim=1)
-            else:
-                context_BKD, end_BK = self.context_BPD, self.end_BP
-        self.h_BSD, self.start_BS, self.context_BPD, self.end_BP = h_BTD, start_BT, context_BKD, end_BK
+        """Append the tokens of one call, and the chunks that it completed.
+
+        Args:
+            current_BD: the context that the last of these tokens adds.
+        """
+        if not self.is_initialized:
+            self.h_BSD, self.start_BS = h_BTD, start_BT
+            self.context_BPD, self.end_BP = h_BTD[:, :0], start_BT[:, :0]
+        else:
+            self.h_BSD = torch.cat([self.h_BSD, h_BTD], dim=1)
+            self.start_BS = torch.cat([self.start_BS, start_BT], dim=1)
+        if context_BKD is not None and end_BK is not None:
+            self.context_BPD = torch.cat([self.context_BPD, context_BKD], dim=1)
+            self.end_BP = torch.cat([self.end_BP, end_BK], dim=1)
+        self.current_BD = current_BD
         self.device = h_BTD.device
         self.is_initialized = True
 
@@ -79,14 +91,11 @@ class ContextState(CacheLayerMixin):
         tail_BUD = self.h_BSD[:, max(0, self.length - count) :] if count else self.h_BSD[:, :0]
         return nn.functional.pad(tail_BUD, (0, 0, count - tail_BUD.shape[1], 0))
 
-    def current(self, chunk_size: int) -> torch.Tensor:
-        """The context that the next token adds unless it completes a chunk: (B, D).
-
-        The newest context of its document; before the first one, h_0 of that document.
-        """
+    def _newest_context(self) -> torch.Tensor:
+        """The newest context of each row's last document; before the first one, h_0 of that document: (B, D)."""
         start_B1 = self.start_BS[:, -1:]
         first_BD = self.h_BSD.take_along_dim(start_B1[..., None], 1)[:, 0]
-        own_BP = self.end_BP - (chunk_size - 1) >= start_B1
+        own_BP = self.end_BP - (self.chunk_size - 1) >= start_B1
         if not own_BP.shape[1]:
             return first_BD
         newest_B = torch.where(own_BP, self.end_BP, -1).argmax(dim=1)
@@ -114,12 +123,12 @@ class ContextState(CacheLayerMixin):
         self.end_BP, self.context_BPD = self.end_BP[:, :chunks], self.context_BPD[:, :chunks]
         for layer in self.chunk_layers:
             layer.keep(chunks)
+        self.current_BD = self._newest_context()
 
     def _map(self, change) -> None:  # type: ignore[no-untyped-def]
         if self.is_initialized:
-            self.h_BSD, self.start_BS, self.context_BPD, self.end_BP = map(
-                change, (self.h_BSD, self.start_BS, self.context_BPD, self.end_BP)
-            )
+            for name in ("h_BSD", "start_BS", "context_BPD", "end_BP", "current_BD"):
+                setattr(self, name, change(getattr(self, name)))
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         self._map(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
@@ -158,7 +167,7 @@ class ContextState(CacheLayerMixin):
         self._map(lambda tensor: tensor.to(self.device, non_blocking=True))
 
 
-def context_state(cache: Cache, backbone_layers: int, predictor_layers: int) -> ContextState:
+def context_state(cache: Cache, backbone_layers: int, predictor_layers: int, chunk_size: int) -> ContextState:
     """The context state of ``cache``, added behind the backbone's layers if the cache is still fresh.
 
     Raises:
@@ -181,6 +190,6 @@ def context_state(cache: Cache, backbone_layers: int, predictor_layers: int) -> 
         raise ConfigError("past_key_values comes from another model: its number of layers does not fit")
     cache.layers += [DynamicLayer() for _ in range(backbone_layers - len(cache.layers))]
     chunk_layers = [ChunkLayer() for _ in range(predictor_layers)]
-    state = ContextState(chunk_layers)
+    state = ContextState(chunk_layers, chunk_size)
     cache.layers += [*chunk_layers, state]
     return state

@@ -143,7 +143,10 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
         state = None
         if past_key_values is not None:
             state = context_state(
-                past_key_values, self.config.num_hidden_layers, self.config.predictor_layers
+                past_key_values,
+                self.config.num_hidden_layers,
+                self.config.predictor_layers,
+                self.config.chunk_size,
             )
 
         family, backbone = self.family, self.backbone

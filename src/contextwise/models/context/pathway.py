@@ -86,8 +86,11 @@ class ContextPathway(nn.Module):
         w = self.chunk_size
         earlier = state if state is not None and state.is_initialized else None
         past = earlier.length if earlier is not None else 0
+        if earlier is not None and self._goes_on(positions_BT):
+            earlier.extend(h_BTD, past - positions_BT, earlier.current_BD)
+            return RaggedContexts(earlier.current_BD[:, None])
         tail_BUD = earlier.tail(w - 1) if earlier is not None else h_BTD.new_zeros(rows, w - 1, width)
-        current_BD = earlier.current(w) if earlier is not None else h_BTD[:, 0]
+        current_BD = earlier.current_BD if earlier is not None else h_BTD[:, 0]
         extended = torch.cat([tail_BUD, h_BTD], dim=1)  # token t of this call stands at t + w - 1
 
         layout = ChunkLayout.of(positions_BT, real_BT, w)
@@ -114,8 +117,15 @@ class ContextPathway(nn.Module):
 
         if state is not None:
             end_BK = torch.where(layout.valid_BK, past + layout.ends_BK, -1)
-            state.extend(h_BTD, past + layout.start_BT, predicted_BKD, end_BK)
+            state.extend(h_BTD, past + layout.start_BT, context_BTD[:, -1], predicted_BKD, end_BK)
         return RaggedContexts(context_BTD)
+
+    def _goes_on(self, positions_BT: torch.Tensor) -> bool:
+        """Whether this is one more token of each row, and begins no document and completes no chunk in any."""
+        if positions_BT.shape[1] != 1:
+            return False
+        inside = ((positions_BT + 1) % self.chunk_size != 0) & (positions_BT > 0)
+        return bool(inside.all())
 
     def _implicitly_causal(self) -> bool:
         return self.backbone_config._attn_implementation != "eager"
