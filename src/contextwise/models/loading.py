@@ -61,12 +61,15 @@ def load_config(path_or_name: str | Path) -> PreTrainedConfig:
     try:
         return AutoConfig.from_pretrained(folder)
     except Exception as error:
-        reason = " ".join(str(error).split())
-        if not Path(folder).exists():
-            reason = "there is no such folder, and the Hub could not provide it"
         raise CheckpointError(
-            f"no configuration could be loaded from {path_or_name}: {reason[:300]}"
+            f"no configuration could be loaded from {path_or_name}: {_reason(folder, error)}"
         ) from error
+
+
+def _reason(folder: str, error: Exception) -> str:
+    if not Path(folder).exists():
+        return "there is no such folder, and the Hub could not provide it"
+    return " ".join(str(error).split())[:300]
 
 
 def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -99,11 +102,8 @@ def load_model(
         # Weights are taken from safetensors only: nothing that could run code is unpickled.
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True)
     except Exception as error:
-        reason = " ".join(str(error).split())
-        if not Path(folder).exists():
-            reason = "there is no such folder, and the Hub could not provide it"
         raise CheckpointError(
-            f"no causal language model could be loaded from {path_or_name}: {reason[:300]}"
+            f"no causal language model could be loaded from {path_or_name}: {_reason(folder, error)}"
         ) from error
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -2,15 +2,16 @@
 
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.composition import ComposedConfig
 from contextwise.models.context.families import family_of
 from contextwise.models.context.injection import INJECTIONS
 from contextwise.models.context.pooling import POOLINGS
 
 
-class ContextLMConfig(PreTrainedConfig):
+class ContextLMConfig(ComposedConfig):
     """Configuration of :class:`~contextwise.models.ContextLMForCausalLM`.
 
     Args:
@@ -32,8 +33,6 @@ class ContextLMConfig(PreTrainedConfig):
     """
 
     model_type = "contextlm"
-    sub_configs = {"backbone_config": AutoConfig}  # noqa: RUF012 - the name and form that transformers reads
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
     def __init__(
         self,
@@ -46,12 +45,7 @@ class ContextLMConfig(PreTrainedConfig):
         inject_every_layer: bool = False,
         **kwargs: Any,
     ) -> None:
-        if backbone_config is None:
-            backbone_config = {"model_type": "gpt2"}
-        if isinstance(backbone_config, dict):
-            values = dict(backbone_config)
-            backbone_config = AutoConfig.for_model(values.pop("model_type", "gpt2"), **values)
-        self.backbone_config: PreTrainedConfig = backbone_config
+        self._take_backbone(backbone_config, kwargs)
         self.chunk_size = chunk_size
         self.predictor_layers = predictor_layers
         self.pooling = pooling
@@ -59,34 +53,7 @@ class ContextLMConfig(PreTrainedConfig):
         self.injection_layer = injection_layer
         self.inject_every_layer = inject_every_layer
         self._check()
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"):
-            kwargs.setdefault(name, getattr(backbone_config, name, None))
         super().__init__(**kwargs)
-
-    # What code that knows only "a causal language model" asks a configuration for.
-    @property
-    def vocab_size(self) -> int:
-        return self.backbone_config.vocab_size
-
-    @vocab_size.setter
-    def vocab_size(self, value: int) -> None:
-        self.backbone_config.vocab_size = value
-
-    @property
-    def hidden_size(self) -> int:
-        return self.backbone_config.hidden_size
-
-    @property
-    def num_hidden_layers(self) -> int:
-        return self.backbone_config.num_hidden_layers
-
-    @property
-    def num_attention_heads(self) -> int:
-        return self.backbone_config.num_attention_heads
-
-    @property
-    def max_position_embeddings(self) -> int:
-        return self.backbone_config.max_position_embeddings
 
     @property
     def decoder_layers(self) -> range:

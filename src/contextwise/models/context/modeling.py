@@ -16,23 +16,24 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModel, GenerationMixin, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.composition import ComposedForCausalLM
 from contextwise.models.context.cache import context_state
 from contextwise.models.context.config import ContextLMConfig
-from contextwise.models.context.families import FAMILIES, family_of
+from contextwise.models.context.families import family_of
 from contextwise.models.context.injection import Injection
 from contextwise.models.context.pathway import ContextPathway
 from contextwise.models.loading import load_model
 from contextwise.models.losses import IGNORED, linear_cross_entropy
 
 
-class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
+class ContextLMForCausalLM(ComposedForCausalLM):
     """A decoder-only backbone with a context predictor between its token encoder and its token decoder.
 
     Attributes:
@@ -43,13 +44,6 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
 
     config: ContextLMConfig
     config_class = ContextLMConfig
-    base_model_prefix = ""
-    supports_gradient_checkpointing = True
-    _no_split_modules = sorted({family.block_class.__name__ for family in FAMILIES.values()})
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
-    _supports_flash_attn = True
-    _supports_sdpa = True
-    _supports_attention_backend = True
 
     def __init__(self, config: ContextLMConfig) -> None:
         super().__init__(config)
@@ -58,7 +52,7 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
         self.backbone = AutoModel.from_config(backbone, attn_implementation=config._attn_implementation)
         config.backbone_config = self.backbone.config
         self.context = ContextPathway(config)
-        self.lm_head: Any = nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False)
+        self.lm_head = nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self._tied_weights_keys = {"lm_head.weight": f"backbone.{self.family.embedding_name}.weight"}
         self.post_init()
@@ -99,18 +93,6 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
         else:
             self.backbone._init_weights(module)
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.backbone.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.backbone.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
-
     def hidden_states(
         self,
         input_ids: torch.Tensor | None = None,
@@ -130,7 +112,8 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
             past_key_values: a dynamic cache, filled in place.
         """
         embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
-        self._check_length(embeds.shape[1], past_key_values)
+        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        self._check_length(past + embeds.shape[1])
         even = past_key_values is None and position_ids is None and _all_real(attention_mask)
         positions_BT, real_BT = _positions(embeds, attention_mask, position_ids, past_key_values)
         mask = create_causal_mask(
@@ -219,21 +202,6 @@ class ContextLMForCausalLM(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss, logits=logits, past_key_values=past_key_values if use_cache else None
         )
-
-    def _check_length(self, length: int, cache: Cache | None) -> None:
-        limit = self.config.max_position_embeddings
-        total = length + (cache.get_seq_length() if cache is not None else 0)
-        if self.config.backbone_config.model_type == "gpt2" and total > limit:
-            raise ConfigError(
-                f"{total} tokens are more than the backbone's {limit} learned positions; shorten the context"
-            )
-
-    def _check_labels(self, labels: torch.Tensor) -> None:
-        # On an accelerator this would wait for the device at every step; there the kernel itself asserts.
-        if labels.device.type == "cpu" and int(labels.max()) >= self.config.vocab_size:
-            raise ConfigError(
-                f"label {int(labels.max())} is outside the vocabulary of {self.config.vocab_size} tokens"
-            )
 
 
 def _all_real(attention_mask: torch.Tensor | None) -> bool:

@@ -2,15 +2,16 @@
 
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.composition import ComposedConfig
 from contextwise.models.context.families import family_of
 
 HEADS = ("layer", "linear")
 
 
-class MultiTokenConfig(PreTrainedConfig):
+class MultiTokenConfig(ComposedConfig):
     """Configuration of :class:`~contextwise.models.multitoken.MultiTokenForCausalLM`.
 
     Args:
@@ -32,7 +33,6 @@ class MultiTokenConfig(PreTrainedConfig):
     """
 
     model_type = "multitoken"
-    sub_configs = {"backbone_config": AutoConfig}  # noqa: RUF012 - the name and form that transformers reads
     keys_to_ignore_at_inference = ["past_key_values", "head_losses", "head_targets"]  # noqa: RUF012
 
     def __init__(
@@ -42,44 +42,16 @@ class MultiTokenConfig(PreTrainedConfig):
         head: str = "layer",
         **kwargs: Any,
     ) -> None:
-        if backbone_config is None:
-            backbone_config = {"model_type": "gpt2"}
-        if isinstance(backbone_config, dict):
-            values = dict(backbone_config)
-            backbone_config = AutoConfig.for_model(values.pop("model_type", "gpt2"), **values)
-        self.backbone_config: PreTrainedConfig = backbone_config
+        self._take_backbone(backbone_config, kwargs)
         self.future_tokens = future_tokens
         self.head = head
         self._check()
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"):
-            kwargs.setdefault(name, getattr(backbone_config, name, None))
         super().__init__(**kwargs)
-
-    # What code that knows only "a causal language model" asks a configuration for.
-    @property
-    def vocab_size(self) -> int:
-        return self.backbone_config.vocab_size
-
-    @vocab_size.setter
-    def vocab_size(self, value: int) -> None:
-        self.backbone_config.vocab_size = value
-
-    @property
-    def hidden_size(self) -> int:
-        return self.backbone_config.hidden_size
 
     @property
     def num_hidden_layers(self) -> int:
         """Blocks that keep keys and values: those of the trunk, and one for each ``layer`` head."""
         return self.backbone_config.num_hidden_layers + (self.future_tokens if self.head == "layer" else 0)
-
-    @property
-    def num_attention_heads(self) -> int:
-        return self.backbone_config.num_attention_heads
-
-    @property
-    def max_position_embeddings(self) -> int:
-        return self.backbone_config.max_position_embeddings
 
     @property
     def over_context(self) -> bool:

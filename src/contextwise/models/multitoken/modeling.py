@@ -21,13 +21,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.context.families import FAMILIES, family_of
+from contextwise.models.composition import ComposedForCausalLM, values_are_at_hand
+from contextwise.models.context.families import family_of
 from contextwise.models.losses import IGNORED
 from contextwise.models.multitoken.config import MultiTokenConfig
 from contextwise.models.multitoken.losses import FutureLoss, future_loss, future_targets
@@ -49,7 +50,7 @@ class MultiTokenOutput(CausalLMOutputWithPast):
     future_logits: torch.Tensor | None = None
 
 
-class MultiTokenForCausalLM(PreTrainedModel, GenerationMixin):
+class MultiTokenForCausalLM(ComposedForCausalLM):
     """A decoder-only backbone with heads for the next n tokens.
 
     Attributes:
@@ -62,25 +63,18 @@ class MultiTokenForCausalLM(PreTrainedModel, GenerationMixin):
 
     config: MultiTokenConfig
     config_class = MultiTokenConfig
-    base_model_prefix = ""
-    supports_gradient_checkpointing = True
-    _no_split_modules = sorted({family.block_class.__name__ for family in FAMILIES.values()})
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
-    _supports_flash_attn = True
-    _supports_sdpa = True
-    _supports_attention_backend = True
 
     def __init__(self, config: MultiTokenConfig) -> None:
         super().__init__(config)
         # A ContextLM brings its vocabulary matrix along; base models have none.
         auto = AutoModelForCausalLM if config.over_context else AutoModel
-        self.backbone: Any = auto.from_config(
+        self.backbone = auto.from_config(
             config.backbone_config, attn_implementation=config._attn_implementation
         )
         config.backbone_config = backbone = self.backbone.config
         if not config.over_context:
             self.family = family_of(backbone)
-            self.lm_head: Any = nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False)
+            self.lm_head = nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False)
             if config.tie_word_embeddings:
                 self._tied_weights_keys = {"lm_head.weight": f"backbone.{self.family.embedding_name}.weight"}
         if config.head == "layer":
@@ -138,12 +132,6 @@ class MultiTokenForCausalLM(PreTrainedModel, GenerationMixin):
     def _init_weights(self, module: nn.Module) -> None:
         """The heads start as the backbone starts its own blocks and matrices."""
         self.backbone._init_weights(module)
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.backbone.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.backbone.set_input_embeddings(value)
 
     def get_output_embeddings(self) -> nn.Module:
         return self.backbone.get_output_embeddings() if self.config.over_context else self.lm_head
@@ -352,16 +340,9 @@ class MultiTokenForCausalLM(PreTrainedModel, GenerationMixin):
         return torch.arange(past, past + length, device=embeds.device).expand(rows, -1)
 
     def _checked_positions(self, positions: torch.Tensor) -> torch.Tensor:
-        if _values_are_at_hand(positions):
+        if values_are_at_hand(positions):
             self._check_length(int(positions.max()) + 1)
         return positions
-
-    def _check_length(self, length: int) -> None:
-        limit = self.config.max_position_embeddings
-        if self.config.backbone_config.model_type == "gpt2" and length > limit:
-            raise ConfigError(
-                f"{length} tokens are more than the backbone's {limit} learned positions; shorten the context"
-            )
 
     def _check_cache(self, cache: Cache, heads: int) -> None:
         past, first = cache.get_seq_length(), self.config.backbone_config.num_hidden_layers
@@ -370,17 +351,3 @@ class MultiTokenForCausalLM(PreTrainedModel, GenerationMixin):
                 f"past_key_values was not filled for {heads} of this model's heads from the first token on; "
                 "start with an empty cache"
             )
-
-    def _check_labels(self, labels: torch.Tensor) -> None:
-        if _values_are_at_hand(labels) and int(labels.max()) >= self.config.vocab_size:
-            raise ConfigError(
-                f"label {int(labels.max())} is outside the vocabulary of {self.config.vocab_size} tokens"
-            )
-
-
-def _values_are_at_hand(x: torch.Tensor) -> bool:
-    """Whether a value can be read at no cost: an accelerator would be waited for, and a compiled graph would break.
-
-    There the kernel itself asserts that indices lie in their range.
-    """
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
