@@ -155,6 +155,32 @@ def test_packed_documents_stay_apart_in_the_predictor_when_the_cache_goes_on(fam
     torch.testing.assert_close(packed, alone, atol=1e-6, rtol=1e-5)
 
 
+@FAMILIES
+def test_a_document_that_begins_in_a_cached_step_takes_its_own_first_token(family):
+    """One token at position 0 behind a filled cache: its context is h_0 of the new document, not the one carried along."""
+    model = contextlm(family, chunk_size=4)
+    h = model.get_input_embeddings()(draw(1, 8))
+    cache = DynamicCache()
+    state = context_state(cache, 3, 2, 4)
+    found = []
+    with torch.no_grad():
+        for i, position in enumerate([0, 1, 2, 3, 4, 0, 1, 2]):
+            out = model.context.contexts_of_rows(
+                h[:, i : i + 1],
+                model.backbone,
+                torch.tensor([[position]]),
+                torch.ones(1, 1, dtype=torch.bool),
+                cache,
+                state,
+            )
+            found.append(out.context_BTD[0, 0])
+    for i in (0, 1, 2):
+        assert torch.equal(found[i], h[0, 0])
+    assert torch.equal(found[3], found[4])  # the context after the first chunk
+    for i in (5, 6, 7):
+        assert torch.equal(found[i], h[0, 5])
+
+
 def test_the_predictor_runs_at_chunk_ends_only():
     model = contextlm("gpt2", chunk_size=4)
     calls = []

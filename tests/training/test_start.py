@@ -13,6 +13,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.models import ContextLMForCausalLM, load_model
 from contextwise.training import Recipe, train
+from contextwise.training.start import starting_model, trained_parameters
 from small import recipe_values, write_documents
 
 
@@ -46,6 +47,17 @@ def test_a_frozen_backbone_stays_as_it_was_and_the_pathway_learns(backbone, corp
     model = load_model(run.path, device="cpu")
     assert isinstance(model, ContextLMForCausalLM)
     assert model.config.chunk_size == 2
+
+
+def test_a_frozen_backbone_leaves_the_whole_pathway_to_the_optimizer(backbone, corpus_folder, tmp_path):
+    values = values_from(
+        backbone, corpus_folder, tmp_path / "run", freeze_backbone=True, context_predictor={"pooling": "mlp"}
+    )
+    recipe = Recipe.model_validate(values)
+    model = starting_model(recipe, recipe.model_config_for(None, None))
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained == {name for name, _ in model.named_parameters() if name.startswith("context.")}
+    assert trained_parameters(model) == sum(p.numel() for p in model.context.parameters())
 
 
 def test_training_starts_at_the_loss_of_the_pretrained_model(backbone, corpus_folder, tmp_path):
