@@ -1,9 +1,9 @@
 """Held-out loss of ContextLM against its baselines: several seeds, the same batches, equal tokens and equal time.
 
 Trains, with ``contextwise train``'s own code, each model of ``--models`` for each seed; evaluates all on the held-out
-documents; prints the paired differences and keeps them as JSON. A run that is finished is not trained again. A model named
-``NAME@RATIO`` gets RATIO times the tokens of the others: with the measured ratio of the training throughputs (see
-``benchmarks.context_predictor``) both have had the same training time.
+documents; prints the paired differences and keeps them as JSON. A run that is finished is not trained again. `described` says
+how a model is named; ``NAME@RATIO`` gets RATIO times the tokens of the others: with the measured ratio of the training
+throughputs (see ``benchmarks.context_predictor``) both have had the same training time.
 """
 
 import argparse
@@ -18,41 +18,64 @@ from contextwise.base.progress import say
 from contextwise.data import Corpus
 from contextwise.evaluation import compare, evaluate_missing
 from contextwise.evaluation.tables import comparison_tables
+from contextwise.models.context.injection import INJECTIONS
+from contextwise.models.context.pooling import POOLINGS
 from contextwise.training import Recipe, train
 
-PREDICTOR = {"chunk_size": 4, "predictor_layers": 2}
-MODELS: dict[str, dict[str, Any]] = {
-    "pm": {"extra_layers": 2},
-    "gpt2": {},
-    "contextlm": {"context_predictor": PREDICTOR},
-    "contextlm-every": {"context_predictor": {**PREDICTOR, "inject_every_layer": True}},
-    "contextlm-add": {"context_predictor": {**PREDICTOR, "injection": "add"}},
-}
+
+def described(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a model's name says: its ``model`` settings, and its ``training`` settings where they differ from the others'.
+
+    ``gpt2``, ``pm`` (two more layers) or ``contextlm``; behind it, each with a dash, ``every`` (injected before every layer),
+    ``wN`` (chunks of N tokens), ``pN`` (N predictor layers), ``lN`` (injected behind N layers), ``warmN`` (N warm-up
+    steps), or a form of the injection or of the pooling: ``contextlm-every-norm_gate-w2``.
+    """
+    kind, *options = name.split("-")
+    model: dict[str, Any] = {"pm": {"extra_layers": 2}, "gpt2": {}, "contextlm": {}}[kind]
+    predictor: dict[str, Any] = {"chunk_size": 4, "predictor_layers": 2}
+    training: dict[str, Any] = {}
+    for option in options:
+        letters, number = option.rstrip("0123456789"), option.lstrip("abcdefghijklmnopqrstuvwxyz_")
+        if option in INJECTIONS:
+            predictor["injection"] = option
+        elif option in POOLINGS:
+            predictor["pooling"] = option
+        elif option == "every":
+            predictor["inject_every_layer"] = True
+        elif letters == "warm":
+            training["warmup_steps"] = int(number)
+        else:
+            predictor[{"w": "chunk_size", "p": "predictor_layers", "l": "injection_layer"}[letters]] = int(
+                number
+            )
+    return ({**model, "context_predictor": predictor} if kind == "contextlm" else model), training
 
 
-def recipe(options: argparse.Namespace, model: str, seed: int) -> Recipe:
+def recipe(options: argparse.Namespace, name: str, seed: int) -> Recipe:
     """One run; all models of a seed read the same windows in the same order."""
-    kind, _, ratio = model.partition("@")
+    described_as, _, ratio = name.partition("@")
+    model, training = described(described_as)
     step = options.tokens_per_step
     tokens = round(options.tokens * float(ratio or 1) / step) * step
     return Recipe.model_validate(
         {
-            "name": model,
+            "name": name,
             "seed": seed,
             "data": {"corpus": str(options.corpus), "context": options.context},
-            "model": {"family": "gpt2", "size": options.size, **MODELS[kind]},
+            "model": {"family": options.family, "size": options.size, **model},
             "training": {
                 "tokens": tokens,
                 "tokens_per_step": step,
                 "learning_rate": options.learning_rate,
                 "precision": options.precision,
                 "warmup_steps": options.warmup_steps,
-                "evaluate_every": max(1, tokens // step // 8),
+                "evaluate_every": max(1, tokens // step // 16),
                 "evaluation_tokens": 32_768,
                 "save_every": 200,
                 "keep_checkpoints": 1,
+                **training,
             },
-            "output": str(options.out / f"{model}-seed{seed}"),
+            "output": str(options.out / f"{name}-seed{seed}"),
         }
     )
 
@@ -64,6 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--name", required=True, help="of the result file")
     parser.add_argument("--models", nargs="+", default=["pm", "gpt2", "contextlm"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--family", default="gpt2")
     parser.add_argument("--size", default="nano")
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=1_310_720)

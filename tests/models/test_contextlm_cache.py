@@ -143,7 +143,7 @@ def test_packed_documents_stay_apart_in_the_predictor_when_the_cache_goes_on(fam
 
     def contexts(parts, at):
         cache = DynamicCache()
-        state = context_state(cache, 3, 2, 2)
+        state = context_state(cache, model.config)
         for part, position in zip(parts, at, strict=True):
             mask = torch.ones_like(position, dtype=torch.bool)
             out = model.context.contexts_of_rows(part, model.backbone, position, mask, cache, state)
@@ -161,7 +161,7 @@ def test_a_document_that_begins_in_a_cached_step_takes_its_own_first_token(famil
     model = contextlm(family, chunk_size=4)
     h = model.get_input_embeddings()(draw(1, 8))
     cache = DynamicCache()
-    state = context_state(cache, 3, 2, 4)
+    state = context_state(cache, model.config)
     found = []
     with torch.no_grad():
         for i, position in enumerate([0, 1, 2, 3, 4, 0, 1, 2]):

@@ -202,12 +202,13 @@ def test_the_vocabulary_can_be_resized(head):
     assert model.config.vocab_size == VOCABULARY + 3
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_linear_heads_on_a_contextlm(family, tmp_path):
+@HEADS
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "qwen3"])
+def test_heads_on_a_contextlm(family, head, tmp_path):
     torch.manual_seed(0)
     context = ContextLMForCausalLM(ContextLMConfig(backbone(family), chunk_size=3)).eval()
     torch.nn.init.normal_(context.context.gate.weight)
-    model = MultiTokenForCausalLM.from_backbone(context, 3, "linear").eval()
+    model = MultiTokenForCausalLM.from_backbone(context, 3, head).eval()
     tokens = draw(2, 11)
     options = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0}
     assert torch.equal(model.generate(tokens, **options), context.generate(tokens, **options))
@@ -219,8 +220,37 @@ def test_linear_heads_on_a_contextlm(family, tmp_path):
         assert torch.equal(found, all_logits(model(tokens, heads=3, use_cache=False)))
     model.train()(tokens, labels=tokens).loss.backward()
     assert model.backbone.context.gate.weight.grad.abs().sum() > 0
-    with pytest.raises(ConfigError, match="takes head='linear' only"):
-        MultiTokenConfig(context.config, 3, "layer")
+
+
+@HEADS
+def test_cached_heads_on_a_contextlm_equal_the_full_pass(head):
+    torch.manual_seed(0)
+    config = ContextLMConfig(backbone("llama"), chunk_size=3, predictor_layers=1, inject_every_layer=True)
+    model = MultiTokenForCausalLM(MultiTokenConfig(config, 3, head)).eval()
+    torch.nn.init.normal_(model.backbone.context.gate.weight)
+    tokens = draw(2, 14)
+    with torch.no_grad():
+        whole = all_logits(model(tokens, heads=3, use_cache=False))
+        cache = DynamicCache(config=model.config)
+        found = [
+            all_logits(model(part, heads=3, past_key_values=cache, use_cache=True))
+            for part in tokens.split([5, 1, 1, 4, 1, 1, 1], dim=1)
+        ]
+    torch.testing.assert_close(torch.cat(found, dim=1), whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"inject_every_layer": True}, {"injection_layer": 1}])
+def test_a_last_block_with_a_context_of_its_own_makes_no_head(options):
+    context = ContextLMForCausalLM(ContextLMConfig(backbone("gpt2"), **options))
+    with pytest.raises(ConfigError, match="adds its context before its last block too"):
+        MultiTokenForCausalLM.from_backbone(context, 3, "layer")
+
+
+def test_a_head_with_a_bias_is_refused():
+    stock = AutoModelForCausalLM.from_config(backbone("gpt2"))
+    stock.lm_head = torch.nn.Linear(16, VOCABULARY)
+    with pytest.raises(ConfigError, match="has a bias"):
+        MultiTokenForCausalLM.from_backbone(stock, 3)
 
 
 @pytest.mark.parametrize(

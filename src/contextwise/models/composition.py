@@ -92,6 +92,11 @@ class ComposedForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{length} tokens are more than the backbone's {limit} learned positions; shorten the context"
             )
 
+    def _check_positions(self, positions_BT: torch.Tensor) -> None:
+        """The same for positions that padding or packing keeps below the length, where looking costs nothing."""
+        if values_are_at_hand(positions_BT):
+            self._check_length(int(positions_BT.max()) + 1)
+
     def _check_labels(self, labels: torch.Tensor) -> None:
         """Refuse labels outside the vocabulary, where looking costs nothing."""
         if values_are_at_hand(labels) and int(labels.max()) >= self.config.vocab_size:

@@ -14,6 +14,7 @@ from torch import nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.context.config import ContextLMConfig
 
 
 class ChunkLayer(DynamicLayer):
@@ -29,6 +30,12 @@ class ChunkLayer(DynamicLayer):
         """Forget all but the first ``chunks`` entries."""
         if self.is_initialized:
             self.keys, self.values = self.keys[:, :, :chunks], self.values[:, :, :chunks]
+
+    def take(self, order_BP: torch.Tensor) -> None:
+        """Keep, of each row, the entries at these indices."""
+        if self.is_initialized:
+            index = order_BP[:, None, :, None].to(self.keys.device)
+            self.keys, self.values = self.keys.take_along_dim(index, 2), self.values.take_along_dim(index, 2)
 
 
 class ContextState(CacheLayerMixin):
@@ -125,6 +132,28 @@ class ContextState(CacheLayerMixin):
             layer.keep(chunks)
         self.current_BD = self._newest_context()
 
+    def forget(self, surplus_B: torch.Tensor, kept: int) -> None:
+        """Forget each row's own number of last tokens: rows move to the right, and padding comes in on their left.
+
+        Args:
+            surplus_B: how many tokens each row forgets.
+            kept: how many columns stay, counted from the right; those to the left of them are padding in every row.
+        """
+        length = self.length
+        from_BS = torch.arange(length - kept, length, device=self.h_BSD.device) - surplus_B[:, None]
+        moved_B1 = surplus_B[:, None] - (length - kept)
+        self.h_BSD = self.h_BSD.take_along_dim(from_BS.clamp(min=0)[..., None], 1)
+        self.start_BS = self.start_BS.take_along_dim(from_BS.clamp(min=0), 1) + moved_B1
+        gone_BP = (self.end_BP < 0) | (self.end_BP >= length - surplus_B[:, None])
+        # Chunks stand first in each row again, so that what is forgotten leaves no empty columns behind.
+        order_BP = gone_BP.int().argsort(dim=1, stable=True)
+        order_BP = order_BP[:, : int((~gone_BP).sum(1).max())]
+        self.end_BP = (self.end_BP + moved_B1).masked_fill(gone_BP, -1).take_along_dim(order_BP, 1)
+        self.context_BPD = self.context_BPD.take_along_dim(order_BP[..., None], 1)
+        for layer in self.chunk_layers:
+            layer.take(order_BP)
+        self.current_BD = self._newest_context()
+
     def _map(self, change) -> None:  # type: ignore[no-untyped-def]
         if self.is_initialized:
             for name in ("h_BSD", "start_BS", "context_BPD", "end_BP", "current_BD"):
@@ -167,17 +196,22 @@ class ContextState(CacheLayerMixin):
         self._map(lambda tensor: tensor.to(self.device, non_blocking=True))
 
 
-def context_state(cache: Cache, backbone_layers: int, predictor_layers: int, chunk_size: int) -> ContextState:
-    """The context state of ``cache``, added behind the backbone's layers if the cache is still fresh.
+def context_state(cache: Cache, config: ContextLMConfig, further_layers: int = 0) -> ContextState:
+    """The context state of ``cache``, put behind the backbone's layers if the cache is still fresh.
+
+    Args:
+        further_layers: how many layers may lie behind the state, for blocks that are no part of ContextLM.
 
     Raises:
         ConfigError: the cache was filled by another model, or is of a kind that cannot grow.
     """
-    expected = backbone_layers + predictor_layers + 1
-    if cache.layers and isinstance(cache.layers[-1], ContextState):
-        if len(cache.layers) != expected:
-            raise ConfigError("past_key_values comes from another model: its number of layers does not fit")
-        return cache.layers[-1]
+    layers, own = config.num_hidden_layers, config.cache_layers
+    another = ConfigError("past_key_values comes from another model: its number of layers does not fit")
+    states = [i for i, layer in enumerate(cache.layers) if isinstance(layer, ContextState)]
+    if states:
+        if states != [own - 1] or len(cache.layers) > own + further_layers:
+            raise another
+        return cache.layers[own - 1]  # type: ignore[return-value]
     if cache.get_seq_length() > 0:
         raise ConfigError(
             "past_key_values was filled by a model without a context predictor; start with an empty cache"
@@ -186,10 +220,10 @@ def context_state(cache: Cache, backbone_layers: int, predictor_layers: int, chu
         raise ConfigError(
             "ContextLM generates with a dynamic cache only; leave cache_implementation at its default"
         )
-    if len(cache.layers) > backbone_layers:
-        raise ConfigError("past_key_values comes from another model: its number of layers does not fit")
-    cache.layers += [DynamicLayer() for _ in range(backbone_layers - len(cache.layers))]
-    chunk_layers = [ChunkLayer() for _ in range(predictor_layers)]
-    state = ContextState(chunk_layers, chunk_size)
-    cache.layers += [*chunk_layers, state]
+    if len(cache.layers) > layers + further_layers:
+        raise another
+    cache.layers += [DynamicLayer() for _ in range(layers - len(cache.layers))]
+    chunk_layers = [ChunkLayer() for _ in range(config.predictor_layers)]
+    state = ContextState(chunk_layers, config.chunk_size)
+    cache.layers[layers:layers] = [*chunk_layers, state]
     return state

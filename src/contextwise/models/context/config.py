@@ -61,6 +61,11 @@ class ContextLMConfig(ComposedConfig):
         return range(self.injection_layer, self.num_hidden_layers)
 
     @property
+    def cache_layers(self) -> int:
+        """How many layers a key-value cache has: the backbone's, the predictor's, and the context state."""
+        return self.num_hidden_layers + self.predictor_layers + 1
+
+    @property
     def injections(self) -> int:
         """How many times the context is added on its way through the decoder."""
         return len(self.decoder_layers) if self.inject_every_layer else 1

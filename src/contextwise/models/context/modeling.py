@@ -11,6 +11,7 @@ The whole model on a page::
 The backbone is a stock transformers model; nothing of its arithmetic is written again here.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM
 from contextwise.models.context.cache import context_state
 from contextwise.models.context.config import ContextLMConfig
-from contextwise.models.context.families import family_of
+from contextwise.models.context.families import Rotary, family_of
 from contextwise.models.context.injection import Injection
 from contextwise.models.context.pathway import ContextPathway
 from contextwise.models.loading import load_model
@@ -94,15 +95,22 @@ class ContextLMForCausalLM(ComposedForCausalLM):
             self.backbone._init_weights(module)
 
     def hidden_states(
+        self, input_ids: torch.Tensor | None = None, *inputs: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        """What the vocabulary head reads: (B, T, D), after the final norm. Inputs as for :meth:`decoded`."""
+        return self.family.norm(self.backbone, self.decoded(input_ids, *inputs, **kwargs).h_BTD)
+
+    def decoded(
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        further_layers: int = 0,
         **kwargs: Any,
-    ) -> torch.Tensor:
-        """What the vocabulary head reads: (B, T, D), after the final norm.
+    ) -> "Decoded":
+        """Everything up to the final norm.
 
         Args:
             input_ids: (B, T) tokens; the ones that are not in ``past_key_values`` yet.
@@ -110,12 +118,16 @@ class ContextLMForCausalLM(ComposedForCausalLM):
             position_ids: (B, T). Where they fall back to 0 inside a row a new document begins: neither attention nor a
                 chunk reaches across.
             past_key_values: a dynamic cache, filled in place.
+            further_layers: how many layers of the cache lie behind ContextLM's own, for blocks that go on from here.
         """
         embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
-        past = past_key_values.get_seq_length() if past_key_values is not None else 0
-        self._check_length(past + embeds.shape[1])
         even = past_key_values is None and position_ids is None and _all_real(attention_mask)
         positions_BT, real_BT = _positions(embeds, attention_mask, position_ids, past_key_values)
+        if attention_mask is None and position_ids is None:
+            past = past_key_values.get_seq_length() if past_key_values is not None else 0
+            self._check_length(past + embeds.shape[1])
+        else:
+            self._check_positions(positions_BT)
         mask = create_causal_mask(
             config=self.backbone.config,
             inputs_embeds=embeds,
@@ -125,12 +137,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         )
         state = None
         if past_key_values is not None:
-            state = context_state(
-                past_key_values,
-                self.config.num_hidden_layers,
-                self.config.predictor_layers,
-                self.config.chunk_size,
-            )
+            state = context_state(past_key_values, self.config, further_layers)
 
         family, backbone = self.family, self.backbone
         h_BTD = family.embed(backbone, embeds, positions_BT)
@@ -148,7 +155,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
             if contexts is not None and (place == 0 or self.config.inject_every_layer):
                 h_BTD = self.context.inject(h_BTD, contexts, place)
             h_BTD = family.run(block, h_BTD, mask, rotary, past_key_values, **kwargs)
-        return family.norm(backbone, h_BTD)
+        return Decoded(h_BTD, mask, rotary)
 
     def forward(
         self,
@@ -202,6 +209,15 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         return CausalLMOutputWithPast(
             loss=loss, logits=logits, past_key_values=past_key_values if use_cache else None
         )
+
+
+@dataclass
+class Decoded:
+    """What blocks behind the token decoder need to go on: its output (B, T, D), the attention mask and the rotary positions."""
+
+    h_BTD: torch.Tensor
+    mask: Any
+    rotary: Rotary | None
 
 
 def _all_real(attention_mask: torch.Tensor | None) -> bool:

@@ -16,8 +16,8 @@ class MultiTokenConfig(ComposedConfig):
 
     Args:
         backbone_config: configuration of the decoder-only backbone (a transformers config, or its dictionary). Its
-            ``num_hidden_layers`` are the layers of the trunk that all heads share. A ContextLM may be the backbone of
-            ``linear`` heads.
+            ``num_hidden_layers`` are the layers of the trunk that all heads share. A ContextLM may be the backbone: its
+            whole decoder is the trunk, and blocks of heads get no context of their own added.
         future_tokens: n, how many tokens ahead are predicted; at least 1. Head i predicts token t+i at position t.
         head: ``layer`` (Gloeckle et al. 2024: one more block of the backbone's kind for each head, the next-token head
             among them, then the shared final norm and the shared vocabulary matrix) or ``linear`` (a vocabulary matrix of
@@ -54,6 +54,13 @@ class MultiTokenConfig(ComposedConfig):
         return self.backbone_config.num_hidden_layers + (self.future_tokens if self.head == "layer" else 0)
 
     @property
+    def trunk_cache_layers(self) -> int:
+        """How many layers of a key-value cache the trunk fills; those of ``layer`` heads lie behind them."""
+        return (
+            self.backbone_config.cache_layers if self.over_context else self.backbone_config.num_hidden_layers
+        )
+
+    @property
     def over_context(self) -> bool:
         """Whether the backbone is a ContextLM."""
         return self.backbone_config.model_type == "contextlm"
@@ -66,5 +73,3 @@ class MultiTokenConfig(ComposedConfig):
             raise ConfigError(f"future_tokens is {n!r}, but must be a whole number of at least 1")
         if self.head not in HEADS:
             raise ConfigError(f"head is {self.head!r}, but must be one of {', '.join(HEADS)}")
-        if self.over_context and self.head != "linear":
-            raise ConfigError(f"head is {self.head!r}, but a ContextLM backbone takes head='linear' only")

@@ -17,6 +17,7 @@ Shapes: B rows, T positions, D channels, V tokens in the vocabulary, n heads.
 
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,8 +28,10 @@ from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import ComposedForCausalLM, values_are_at_hand
+from contextwise.models.composition import ComposedForCausalLM
 from contextwise.models.context.families import family_of
+from contextwise.models.context.modeling import Decoded
+from contextwise.models.loading import load_model
 from contextwise.models.losses import IGNORED
 from contextwise.models.multitoken.config import MultiTokenConfig
 from contextwise.models.multitoken.losses import FutureLoss, future_loss, future_targets
@@ -72,16 +75,17 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             config.backbone_config, attn_implementation=config._attn_implementation
         )
         config.backbone_config = backbone = self.backbone.config
+        stock = backbone.backbone_config if config.over_context else backbone
+        self.family = family_of(stock)
         if not config.over_context:
-            self.family = family_of(backbone)
             self.lm_head = nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False)
             if config.tie_word_embeddings:
                 self._tied_weights_keys = {"lm_head.weight": f"backbone.{self.family.embedding_name}.weight"}
         if config.head == "layer":
-            # The blocks count on from the backbone's, so that they use cache layers of their own.
-            first = backbone.num_hidden_layers
+            # The blocks count on from the trunk's, so that they use cache layers of their own.
+            first = config.trunk_cache_layers
             self.heads = nn.ModuleList(
-                self.family.new_block(backbone, first + i) for i in range(config.future_tokens)
+                self.family.new_block(stock, first + i) for i in range(config.future_tokens)
             )
         else:
             self.heads = nn.ModuleList(
@@ -93,7 +97,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
 
     @classmethod
     def from_backbone(
-        cls, backbone: str | PreTrainedModel, future_tokens: int = 4, head: str = "layer"
+        cls, backbone: str | Path | PreTrainedModel, future_tokens: int = 4, head: str = "layer"
     ) -> "MultiTokenForCausalLM":
         """Put heads on a pretrained causal language model; its weights are copied.
 
@@ -102,27 +106,29 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         of the first head.
 
         Args:
-            backbone: a model's name or folder, or a loaded causal language model.
+            backbone: a run, a model's folder or its name on the Hub, or a loaded causal language model (a ContextLM, too).
 
         Raises:
-            ConfigError: no such family of backbones, or too few layers for a trunk.
+            CheckpointError: no model could be loaded from there.
+            ConfigError: no such family of backbones, a vocabulary head with a bias, too few layers for a trunk, or a last
+                block that adds a context of its own.
         """
-        source: Any = (
-            AutoModelForCausalLM.from_pretrained(backbone) if isinstance(backbone, str) else backbone
-        )
+        source: Any = load_model(backbone, device="cpu") if isinstance(backbone, str | Path) else backbone
+        matrix = source.get_output_embeddings()
+        if getattr(matrix, "bias", None) is not None:
+            raise ConfigError(
+                f"the vocabulary head of this {source.config.model_type} has a bias, which the heads here have not; "
+                "choose a backbone whose head is a plain matrix"
+            )
         config = deepcopy(source.config)
         if head == "layer":
-            if config.num_hidden_layers < 2:
-                raise ConfigError("a backbone of one layer has none left for the trunk; use head='linear'")
-            config.num_hidden_layers -= 1
-            if getattr(config, "layer_types", None):
-                config.layer_types = config.layer_types[:-1]
+            _shorten(config)
         model = cls(MultiTokenConfig(config, future_tokens, head)).to(source.device, source.dtype)
         # What is left over of a trunk that is one block shorter is that block, which becomes the heads'.
         model.backbone.load_state_dict(source.base_model.state_dict(), strict=head != "layer")
-        matrix = source.get_output_embeddings()
         model.get_output_embeddings().load_state_dict(matrix.state_dict())
-        copied = model.family.blocks(source.base_model)[-1] if head == "layer" else matrix
+        stock = source.backbone if model.config.over_context else source.base_model
+        copied = model.family.blocks(stock)[-1] if head == "layer" else matrix
         for module in model.heads:
             module.load_state_dict(copied.state_dict())
         model.generation_config = deepcopy(source.generation_config)
@@ -181,31 +187,47 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         heads = self.config.future_tokens if heads is None else heads
         if not 1 <= heads <= self.config.future_tokens:
             raise ConfigError(f"heads is {heads}, but this model has heads 1 to {self.config.future_tokens}")
-        if self.config.over_context:
-            inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
-            return [self.backbone.hidden_states(*inputs, **kwargs)] * heads
-        embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
-        positions_BT = self._positions(embeds, attention_mask, position_ids, past_key_values)
         if past_key_values is not None and self.config.head == "layer":
             self._check_cache(past_key_values, heads)
+        inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+        stock, trunk = self._trunk(*inputs, **kwargs)
+        family, h_BTD = self.family, trunk.h_BTD
+        if self.config.head == "linear":
+            return [family.norm(stock, h_BTD)] * heads
+        return [
+            family.norm(stock, family.run(block, h_BTD, trunk.mask, trunk.rotary, past_key_values, **kwargs))
+            for block in self.heads[:heads]
+        ]
+
+    def _trunk(
+        self,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cache: Cache | None,
+        inputs_embeds: torch.Tensor | None,
+        **kwargs: Any,
+    ) -> tuple[Any, Decoded]:
+        """The stock base model, and what its blocks (and the context pathway, where there is one) make of the input."""
         family, backbone = self.family, self.backbone
+        if self.config.over_context:
+            inputs = (input_ids, attention_mask, position_ids, cache, inputs_embeds)
+            further = self.config.future_tokens if self.config.head == "layer" else 0
+            return backbone.backbone, backbone.decoded(*inputs, further_layers=further, **kwargs)
+        embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        positions_BT = self._positions(embeds, attention_mask, position_ids, cache)
         mask = create_causal_mask(
             config=backbone.config,
             inputs_embeds=embeds,
             attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            past_key_values=cache,
             position_ids=position_ids,
         )
         h_BTD = family.embed(backbone, embeds, positions_BT)
         rotary = family.rotary(backbone, h_BTD, positions_BT)
         for block in family.blocks(backbone):
-            h_BTD = family.run(block, h_BTD, mask, rotary, past_key_values, **kwargs)
-        if self.config.head == "linear":
-            return [family.norm(backbone, h_BTD)] * heads
-        return [
-            family.norm(backbone, family.run(block, h_BTD, mask, rotary, past_key_values, **kwargs))
-            for block in self.heads[:heads]
-        ]
+            h_BTD = family.run(block, h_BTD, mask, rotary, cache, **kwargs)
+        return backbone, Decoded(h_BTD, mask, rotary)
 
     def hidden_states(self, input_ids: torch.Tensor | None = None, **inputs: Any) -> torch.Tensor:
         """What the next-token head's vocabulary matrix reads: (B, T, D). Inputs as for :meth:`future_states`."""
@@ -327,27 +349,40 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         """Position of each token in its row or document: (B, T)."""
         rows, length = embeds.shape[:2]
         if position_ids is not None:
-            return self._checked_positions(position_ids.expand(rows, -1))
+            self._check_positions(position_ids)
+            return position_ids.expand(rows, -1)
         if attention_mask is not None:
             if attention_mask.dim() != 2:
                 raise ConfigError(
                     "an attention_mask that is not of shape (batch, length) needs position_ids beside it"
                 )
             positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -length:]
-            return self._checked_positions(positions)
+            self._check_positions(positions)
+            return positions
         past = cache.get_seq_length() if cache is not None else 0
         self._check_length(past + length)
         return torch.arange(past, past + length, device=embeds.device).expand(rows, -1)
 
-    def _checked_positions(self, positions: torch.Tensor) -> torch.Tensor:
-        if values_are_at_hand(positions):
-            self._check_length(int(positions.max()) + 1)
-        return positions
-
     def _check_cache(self, cache: Cache, heads: int) -> None:
-        past, first = cache.get_seq_length(), self.config.backbone_config.num_hidden_layers
+        past, first = cache.get_seq_length(), self.config.trunk_cache_layers
         if any(cache.get_seq_length(first + i) != past for i in range(heads)):
             raise ConfigError(
                 f"past_key_values was not filled for {heads} of this model's heads from the first token on; "
                 "start with an empty cache"
             )
+
+
+def _shorten(config: Any) -> None:
+    """Take the last block away from the backbone that ``config`` describes."""
+    stock = config.backbone_config if config.model_type == "contextlm" else config
+    if stock.num_hidden_layers < 2:
+        raise ConfigError("a backbone of one layer has none left for the trunk; use head='linear'")
+    if stock is not config and (
+        config.inject_every_layer or config.injection_layer > stock.num_hidden_layers - 2
+    ):
+        raise ConfigError(
+            "this ContextLM adds its context before its last block too, which heads of a block each cannot; use head='linear'"
+        )
+    stock.num_hidden_layers -= 1
+    if getattr(stock, "layer_types", None):
+        stock.layer_types = stock.layer_types[:-1]

@@ -26,6 +26,10 @@ from transformers.generation.logits_process import UnbatchedClassifierFreeGuidan
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.context.cache import ChunkLayer, ContextState
+
+MOVABLE = (DynamicLayer, ChunkLayer, ContextState)
+"""Layers of a cache whose rows can forget different numbers of tokens."""
 
 
 @dataclass
@@ -160,7 +164,7 @@ class _Decoder:
         prompts = self.tokens_BL[:, : self.prompt]
         known = self.cache.get_seq_length()
         states = self._read(prompts[:, known:], position_ids[:, known:], attention_mask)
-        if len(prompts) > 1 and any(type(layer) is not DynamicLayer for layer in self.cache.layers):
+        if len(prompts) > 1 and any(type(layer) not in MOVABLE for layer in self.cache.layers):
             raise ConfigError(
                 "rows of a batch accept different numbers of tokens, which the cache of this backbone cannot follow; "
                 "decode one prompt at a time"
@@ -201,7 +205,7 @@ class _Decoder:
         self.acceptance.accepted += sum(
             min(count, len(tokens) - 1) for count, tokens in zip(gained, verified, strict=True)
         )
-        self._forget([k + 1 - count for count in gained])
+        self.mask_AS = forget_rows(self.cache, self.mask_AS, [k + 1 - count for count in gained])
         self._keep_unfinished()
 
     def result(self) -> torch.Tensor:
@@ -287,25 +291,40 @@ class _Decoder:
             self.proposals_AN = self.proposals_AN[index]
         self.rows = [self.rows[i] for i in kept]
 
-    def _forget(self, surplus: list[int]) -> None:
-        """Take the last ``surplus`` entries of each row out of the cache."""
-        common = min(surplus)
-        if common:
-            self.cache.crop(-common)
-            self.mask_AS = self.mask_AS[:, :-common]
-        if max(surplus) == common:
-            return
-        # Each row moves to the right over its own surplus; what comes in on the left is padding.
-        size = self.mask_AS.shape[1]
-        from_AS = torch.arange(size)[None] - (torch.tensor(surplus) - common)[:, None]
-        from_AS = from_AS.to(self.mask_AS.device)
-        self.mask_AS = self.mask_AS.gather(1, from_AS.clamp(min=0)) * (from_AS >= 0)
-        unused = int(self.mask_AS.any(dim=0).int().argmax())
-        self.mask_AS, from_AS = self.mask_AS[:, unused:], from_AS[:, unused:].clamp(min=0)
-        for layer in self.cache.layers:
+
+def forget_rows(cache: Cache, mask_AS: torch.Tensor, surplus: list[int]) -> torch.Tensor:
+    """Take each row's own number of last tokens out of a cache.
+
+    Each row moves to the right over what it forgets, and padding comes in on its left: what remains is the cache of a
+    left-padded batch.
+
+    Args:
+        mask_AS: 1 for the tokens in the cache, 0 for padding.
+        surplus: how many tokens each row forgets.
+
+    Returns:
+        The mask of what is left, without columns that are padding in every row.
+    """
+    common = min(surplus)
+    if common:
+        cache.crop(-common)
+        mask_AS = mask_AS[:, :-common]
+    if max(surplus) == common:
+        return mask_AS
+    size = mask_AS.shape[1]
+    surplus_A = torch.tensor(surplus, device=mask_AS.device) - common
+    from_AS = torch.arange(size, device=mask_AS.device) - surplus_A[:, None]
+    mask_AS = mask_AS.gather(1, from_AS.clamp(min=0)) * (from_AS >= 0)
+    unused = int(mask_AS.any(dim=0).int().argmax())
+    from_AS = from_AS[:, unused:].clamp(min=0)
+    for layer in cache.layers:
+        if isinstance(layer, ContextState):  # which moves the predictor's layers too
+            layer.forget(surplus_A.to(layer.device), size - unused)
+        elif not isinstance(layer, ChunkLayer):
             index = from_AS[:, None, :, None].to(layer.keys.device)
             layer.keys = layer.keys.take_along_dim(index, dim=2)
             layer.values = layer.values.take_along_dim(index, dim=2)
+    return mask_AS[:, unused:]
 
 
 def _check_options(config: Any, processor: LogitsProcessorList, streamer: Any, ids: torch.Tensor) -> None:
