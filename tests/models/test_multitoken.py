@@ -212,6 +212,8 @@ def test_heads_on_a_contextlm(family, head, tmp_path):
     tokens = draw(2, 11)
     options = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0}
     assert torch.equal(model.generate(tokens, **options), context.generate(tokens, **options))
+    static = model.generate(tokens, cache_implementation="static", **options)
+    assert torch.equal(static, context.generate(tokens, **options))
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     with torch.no_grad():

@@ -11,10 +11,11 @@ left-padded batch complete their chunks at different steps, so a slot is a chunk
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, StaticLayer
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.context.config import ContextLMConfig
+from contextwise.models.context.static import StaticChunkLayer, StaticContextState
 
 
 class ChunkLayer(DynamicLayer):
@@ -67,31 +68,37 @@ class ContextState(CacheLayerMixin):
         """S, the tokens cached so far."""
         return self.h_BSD.shape[1] if self.is_initialized else 0
 
-    def extend(
-        self,
-        h_BTD: torch.Tensor,
-        start_BT: torch.Tensor,
-        current_BD: torch.Tensor,
-        context_BKD: torch.Tensor | None = None,
-        end_BK: torch.Tensor | None = None,
-    ) -> None:
-        """Append the tokens of one call, and the chunks that it completed.
-
-        Args:
-            current_BD: the context that the last of these tokens adds.
-        """
-        if not self.is_initialized:
-            self.h_BSD, self.start_BS = h_BTD, start_BT
-            self.context_BPD, self.end_BP = h_BTD[:, :0], start_BT[:, :0]
-        else:
-            self.h_BSD = torch.cat([self.h_BSD, h_BTD], dim=1)
-            self.start_BS = torch.cat([self.start_BS, start_BT], dim=1)
-        if context_BKD is not None and end_BK is not None:
-            self.context_BPD = torch.cat([self.context_BPD, context_BKD], dim=1)
-            self.end_BP = torch.cat([self.end_BP, end_BK], dim=1)
-        self.current_BD = current_BD
+    def begin(self, h_BTD: torch.Tensor) -> None:
+        """Nothing has been read yet."""
+        no_index = torch.zeros(len(h_BTD), 0, dtype=torch.long, device=h_BTD.device)
+        self.h_BSD, self.start_BS = h_BTD[:, :0], no_index
+        self.context_BPD, self.end_BP = h_BTD[:, :0], no_index
+        self.current_BD = h_BTD[:, 0]
         self.device = h_BTD.device
         self.is_initialized = True
+
+    def extend(self, h_BTD: torch.Tensor, start_BT: torch.Tensor, current_BD: torch.Tensor) -> None:
+        """Append the tokens of one call; ``current_BD`` is the context that the last of them adds."""
+        self.h_BSD = torch.cat([self.h_BSD, h_BTD], dim=1)
+        self.start_BS = torch.cat([self.start_BS, start_BT], dim=1)
+        self.current_BD = current_BD
+
+    def place(self, end_BK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the keys of new chunks come to stand: behind all others.
+
+        Args:
+            end_BK: index of each chunk's last token, -1 for no chunk.
+
+        Returns:
+            The ends of all chunks, (B, P + K), and the columns of the new ones, (B, K).
+        """
+        columns_K = torch.arange(end_BK.shape[1], device=end_BK.device) + self.end_BP.shape[1]
+        return torch.cat([self.end_BP, end_BK], dim=1), columns_K.expand_as(end_BK)
+
+    def keep_chunks(self, context_BKD: torch.Tensor, end_BK: torch.Tensor) -> None:
+        """Append the chunks that one call completed: the context predicted after each, and its last token's index."""
+        self.context_BPD = torch.cat([self.context_BPD, context_BKD], dim=1)
+        self.end_BP = torch.cat([self.end_BP, end_BK], dim=1)
 
     def tail(self, count: int) -> torch.Tensor:
         """The last ``count`` token vectors, (B, count, D); zeros stand for tokens before the first."""
@@ -196,18 +203,22 @@ class ContextState(CacheLayerMixin):
         self._map(lambda tensor: tensor.to(self.device, non_blocking=True))
 
 
-def context_state(cache: Cache, config: ContextLMConfig, further_layers: int = 0) -> ContextState:
+def context_state(
+    cache: Cache, config: ContextLMConfig, further_layers: int = 0
+) -> ContextState | StaticContextState:
     """The context state of ``cache``, put behind the backbone's layers if the cache is still fresh.
 
     Args:
         further_layers: how many layers may lie behind the state, for blocks that are no part of ContextLM.
 
     Raises:
-        ConfigError: the cache was filled by another model, or is of a kind that cannot grow.
+        ConfigError: the cache was filled by another model, or is of a kind that cannot take a context.
     """
     layers, own = config.num_hidden_layers, config.cache_layers
     another = ConfigError("past_key_values comes from another model: its number of layers does not fit")
-    states = [i for i, layer in enumerate(cache.layers) if isinstance(layer, ContextState)]
+    states = [
+        i for i, layer in enumerate(cache.layers) if isinstance(layer, ContextState | StaticContextState)
+    ]
     if states:
         if states != [own - 1] or len(cache.layers) > own + further_layers:
             raise another
@@ -216,14 +227,22 @@ def context_state(cache: Cache, config: ContextLMConfig, further_layers: int = 0
         raise ConfigError(
             "past_key_values was filled by a model without a context predictor; start with an empty cache"
         )
-    if not all(type(layer) is DynamicLayer for layer in cache.layers):
+    kinds = {type(layer) for layer in cache.layers}
+    if not (kinds <= {DynamicLayer} or kinds == {StaticLayer}):
         raise ConfigError(
-            "ContextLM generates with a dynamic cache only; leave cache_implementation at its default"
+            "ContextLM generates with a dynamic or a static cache only; leave cache_implementation at its default"
         )
-    if len(cache.layers) > layers + further_layers:
+    if len(cache.layers) > layers + further_layers or (kinds == {StaticLayer} and len(cache.layers) < layers):
         raise another
     cache.layers += [DynamicLayer() for _ in range(layers - len(cache.layers))]
-    chunk_layers = [ChunkLayer() for _ in range(config.predictor_layers)]
-    state = ContextState(chunk_layers, config.chunk_size)
+    state: ContextState | StaticContextState
+    chunk_layers: list[ChunkLayer] | list[StaticChunkLayer]
+    if kinds == {StaticLayer}:
+        chunk_layers, state = StaticContextState.with_layers(
+            config.predictor_layers, config.chunk_size, cache.layers[0].get_max_length()
+        )
+    else:
+        chunk_layers = [ChunkLayer() for _ in range(config.predictor_layers)]
+        state = ContextState(chunk_layers, config.chunk_size)
     cache.layers[layers:layers] = [*chunk_layers, state]
     return state

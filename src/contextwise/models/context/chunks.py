@@ -11,6 +11,7 @@ Shapes: B rows, T positions of this call, K chunks completed in this call, P chu
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -59,22 +60,32 @@ class ChunkLayout:
             initial_BT=(positions_BT + 1 < chunk_size) & (start_BT >= 0) & real_BT,
         )
 
-    def attention(self, earlier_end_BP: torch.Tensor | None, past: int) -> torch.Tensor:
-        """Which chunks each chunk may attend to: (B, 1, K, P + K) booleans.
-
-        A chunk sees the chunks of its own document up to itself. Every row sees at least itself, so that no softmax is
-        taken over nothing (entries that are no chunk are never read).
+    def attention(self, end_BP: torch.Tensor, column_BK: torch.Tensor, past: Any) -> torch.Tensor:
+        """Which chunks each chunk of this call may attend to: (B, 1, K, P) booleans.
 
         Args:
-            earlier_end_BP: where the chunks of earlier calls end, counted from the first token of all; -1 for no chunk.
+            end_BP: index of the last token of each chunk whose keys there are, those of this call included, counted from
+                the first token of all; -1 for no chunk.
+            column_BK: at which of these columns the chunks of this call stand.
             past: tokens of earlier calls.
         """
-        start_BK = self.start_BT.gather(1, self.ends_BK)
-        count = start_BK.shape[1]
-        causal_KK = torch.ones(count, count, dtype=torch.bool, device=start_BK.device).tril()
-        same_BKK = (start_BK[:, :, None] == start_BK[:, None, :]) & self.valid_BK[:, None, :]
-        allowed = (same_BKK & causal_KK) | torch.eye(count, dtype=torch.bool, device=start_BK.device)
-        if earlier_end_BP is not None:
-            earlier = earlier_end_BP[:, None, :] >= (past + start_BK)[:, :, None]
-            allowed = torch.cat([earlier & (earlier_end_BP >= 0)[:, None, :], allowed], dim=2)
-        return allowed[:, None]
+        start_BK = past + self.start_BT.gather(1, self.ends_BK)
+        return chunk_attention(past + self.ends_BK, start_BK, end_BP, column_BK)
+
+
+def chunk_attention(
+    end_BK: torch.Tensor, start_BK: torch.Tensor, end_BP: torch.Tensor, column_BK: torch.Tensor
+) -> torch.Tensor:
+    """A chunk sees the chunks of its own document up to itself: (B, 1, K, P) booleans.
+
+    Every row sees at least its own column, so that no softmax is taken over nothing (entries that are no chunk are never read).
+
+    Args:
+        end_BK, start_BK: indices of the last token of each query, and of the first token of its document.
+        end_BP: index of the last token of each key, -1 for no chunk.
+        column_BK: at which of the P columns each query itself stands.
+    """
+    end_B1P = end_BP[:, None, :]
+    own_BKP = column_BK[..., None] == torch.arange(end_BP.shape[1], device=end_BP.device)
+    allowed_BKP = (end_B1P >= 0) & (end_B1P >= start_BK[..., None]) & (end_B1P <= end_BK[..., None])
+    return (allowed_BKP | own_BKP)[:, None]

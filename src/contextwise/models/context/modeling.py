@@ -29,7 +29,8 @@ from contextwise.models.context.cache import context_state
 from contextwise.models.context.config import ContextLMConfig
 from contextwise.models.context.families import Rotary, family_of
 from contextwise.models.context.injection import Injection
-from contextwise.models.context.pathway import ContextPathway
+from contextwise.models.context.pathway import ContextPathway, Contexts
+from contextwise.models.context.static import StaticContextState, static_inputs
 from contextwise.models.loading import load_model
 from contextwise.models.losses import IGNORED, linear_cross_entropy
 
@@ -86,6 +87,11 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         model.tie_weights()
         return model.train(source.training)
 
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As in any transformers model; for a static cache, also whether the next step completes a chunk."""
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        return static_inputs(inputs, self.config.chunk_size, **kwargs)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Gates start at their own value (zero); the predictor's blocks start as the backbone starts its own."""
@@ -108,6 +114,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         further_layers: int = 0,
+        completes_chunk: bool | None = None,
         **kwargs: Any,
     ) -> "Decoded":
         """Everything up to the final norm.
@@ -117,12 +124,18 @@ class ContextLMForCausalLM(ComposedForCausalLM):
             attention_mask: (B, past + T), 0 for left padding. Chunks are counted from each row's first real token.
             position_ids: (B, T). Where they fall back to 0 inside a row a new document begins: neither attention nor a
                 chunk reaches across.
-            past_key_values: a dynamic cache, filled in place.
+            past_key_values: a cache, dynamic or static, filled in place.
             further_layers: how many layers of the cache lie behind ContextLM's own, for blocks that go on from here.
+            completes_chunk: with a static cache and one token a row, whether any row completes a chunk with it; it is looked
+                up in ``position_ids`` if not given.
         """
         embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        state = None
+        if past_key_values is not None:
+            state = context_state(past_key_values, self.config, further_layers)
+        stepping = isinstance(state, StaticContextState) and state.is_initialized and embeds.shape[1] == 1
         even = past_key_values is None and position_ids is None and _all_real(attention_mask)
-        positions_BT, real_BT = _positions(embeds, attention_mask, position_ids, past_key_values)
+        positions_BT, real_BT = _positions(embeds, attention_mask, position_ids, past_key_values, stepping)
         if attention_mask is None and position_ids is None:
             past = past_key_values.get_seq_length() if past_key_values is not None else 0
             self._check_length(past + embeds.shape[1])
@@ -135,18 +148,18 @@ class ContextLMForCausalLM(ComposedForCausalLM):
             past_key_values=past_key_values,
             position_ids=None if even else positions_BT,
         )
-        state = None
-        if past_key_values is not None:
-            state = context_state(past_key_values, self.config, further_layers)
-
         family, backbone = self.family, self.backbone
         h_BTD = family.embed(backbone, embeds, positions_BT)
         rotary = family.rotary(backbone, h_BTD, positions_BT)
-        contexts = None
+        contexts: Contexts | None = None
         for i, block in enumerate(family.blocks(backbone)):
             if i == self.config.injection_layer:
                 if even:
                     contexts = self.context.contexts(h_BTD, backbone, **kwargs)
+                elif isinstance(state, StaticContextState) and stepping:
+                    contexts = self.context.contexts_of_step(
+                        h_BTD, backbone, positions_BT, past_key_values, state, completes_chunk, **kwargs
+                    )
                 else:
                     contexts = self.context.contexts_of_rows(
                         h_BTD, backbone, positions_BT, real_BT, past_key_values, state, **kwargs
@@ -229,9 +242,14 @@ def _positions(
     attention_mask: torch.Tensor | None,
     position_ids: torch.Tensor | None,
     cache: Cache | None,
+    stepping: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Position of each token in its document, and which tokens are real; both (B, T)."""
     rows, length = embeds.shape[:2]
+    if (
+        stepping and position_ids is not None
+    ):  # nothing needs to be read off the mask, which may be generate()'s own
+        return position_ids.expand(rows, -1), torch.ones_like(position_ids, dtype=torch.bool).expand(rows, -1)
     if attention_mask is not None and attention_mask.dim() != 2:
         raise ConfigError(
             "ContextLM takes attention masks of shape (batch, length), 1 for tokens and 0 for padding"

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.context.cache import Cache, ContextState
-from contextwise.models.context.chunks import ChunkLayout
+from contextwise.models.context.cache import Cache, ContextState, StaticContextState
+from contextwise.models.context.chunks import ChunkLayout, chunk_attention
 from contextwise.models.context.config import ContextLMConfig
 from contextwise.models.context.families import family_of
 from contextwise.models.context.injection import INJECTIONS
@@ -78,20 +78,22 @@ class ContextPathway(nn.Module):
         positions_BT: torch.Tensor,
         real_BT: torch.Tensor,
         cache: Cache | None = None,
-        state: ContextState | None = None,
+        state: ContextState | StaticContextState | None = None,
         **kwargs: Any,
     ) -> "Contexts":
         """Contexts of rows with padding, several documents or cached chunks; updates ``state`` where there is one."""
         rows, _, width = h_BTD.shape
         w = self.chunk_size
-        earlier = state if state is not None and state.is_initialized else None
-        past = earlier.length if earlier is not None else 0
-        if earlier is not None and self._goes_on(positions_BT):
-            earlier.extend(h_BTD, past - positions_BT, earlier.current_BD)
-            return RaggedContexts(earlier.current_BD[:, None])
-        tail_BUD = earlier.tail(w - 1) if earlier is not None else h_BTD.new_zeros(rows, w - 1, width)
-        current_BD = earlier.current_BD if earlier is not None else h_BTD[:, 0]
-        extended = torch.cat([tail_BUD, h_BTD], dim=1)  # token t of this call stands at t + w - 1
+        goes_on = state is not None and state.is_initialized and self._goes_on(positions_BT)
+        kept = state
+        state = ContextState([], w) if kept is None else kept
+        if not state.is_initialized:
+            state.begin(h_BTD)
+        past = state.length
+        if goes_on:
+            state.extend(h_BTD, past - positions_BT, state.current_BD)
+            return RaggedContexts(state.current_BD[:, None])
+        extended = torch.cat([state.tail(w - 1), h_BTD], dim=1)  # token t of this call stands at t + w - 1
 
         layout = ChunkLayout.of(positions_BT, real_BT, w)
         count = layout.ends_BK.shape[1]
@@ -101,7 +103,8 @@ class ContextPathway(nn.Module):
             chunks = extended.gather(1, window_BKw.view(rows, -1, 1).expand(-1, -1, width)).view(
                 rows, count, w, width
             )
-            mask = layout.attention(earlier.end_BP if earlier is not None else None, past)
+            end_BK = torch.where(layout.valid_BK, past + layout.ends_BK, -1)
+            mask = layout.attention(*state.place(end_BK), past)
             predicted_BKD = self.predict(
                 self.pooling(chunks),
                 backbone,
@@ -110,15 +113,53 @@ class ContextPathway(nn.Module):
                 cache,
                 **kwargs,
             )
-        bank = torch.cat([current_BD[:, None], predicted_BKD], dim=1)
+            state.keep_chunks(predicted_BKD, end_BK)
+        bank = torch.cat([state.current_BD[:, None], predicted_BKD], dim=1)
         context_BTD = bank.gather(1, layout.latest_BT[..., None].expand(-1, -1, width))
         initial_BTD = h_BTD.gather(1, layout.start_BT.clamp(min=0)[..., None].expand(-1, -1, width))
         context_BTD = torch.where(layout.initial_BT[..., None], initial_BTD, context_BTD)
-
-        if state is not None:
-            end_BK = torch.where(layout.valid_BK, past + layout.ends_BK, -1)
-            state.extend(h_BTD, past + layout.start_BT, context_BTD[:, -1], predicted_BKD, end_BK)
+        if kept is not None:
+            kept.extend(h_BTD, past + layout.start_BT, context_BTD[:, -1])
         return RaggedContexts(context_BTD)
+
+    def contexts_of_step(
+        self,
+        h_B1D: torch.Tensor,
+        backbone: Any,
+        positions_B1: torch.Tensor,
+        cache: Cache | None,
+        state: StaticContextState,
+        completes_chunk: bool | None = None,
+        **kwargs: Any,
+    ) -> "Contexts":
+        """The same for one more token of each row and a cache of fixed size, in a graph that looks at no value.
+
+        Args:
+            completes_chunk: whether any row completes a chunk; looked up if not given. Only then the predictor runs: there are
+                two graphs.
+        """
+        w, past = self.chunk_size, state.length
+        current_BD = state.current_BD
+        first_B1, completes_B1 = positions_B1 == 0, (positions_B1 + 1) % w == 0
+        if completes_chunk is None:
+            completes_chunk = bool(completes_B1.any())
+        if completes_chunk:
+            chunk_B1wD = torch.cat([state.tail(w - 1), h_B1D], dim=1)[:, None]
+            end_B1 = torch.where(completes_B1, past, -1)
+            mask = chunk_attention(past.expand_as(end_B1), past - positions_B1, *state.place(end_B1))
+            predicted_B1D = self.predict(
+                self.pooling(chunk_B1wD),
+                backbone,
+                (positions_B1 - (w - 1)).clamp(min=0),
+                self._as_mask(mask, h_B1D.dtype),
+                cache,
+                **kwargs,
+            )
+            current_BD = torch.where(completes_B1, predicted_B1D[:, 0], current_BD)
+            first_B1 = first_B1 & ~completes_B1
+        current_BD = torch.where(first_B1, h_B1D[:, 0], current_BD)
+        state.extend(h_B1D, past - positions_B1, current_BD)
+        return RaggedContexts(current_BD[:, None])
 
     def _goes_on(self, positions_BT: torch.Tensor) -> bool:
         """Whether this is one more token of each row, and begins no document and completes no chunk in any."""

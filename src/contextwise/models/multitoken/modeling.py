@@ -31,6 +31,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM
 from contextwise.models.context.families import family_of
 from contextwise.models.context.modeling import Decoded
+from contextwise.models.context.static import static_inputs
 from contextwise.models.loading import load_model
 from contextwise.models.losses import IGNORED
 from contextwise.models.multitoken.config import MultiTokenConfig
@@ -191,6 +192,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             self._check_cache(past_key_values, heads)
         inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
         stock, trunk = self._trunk(*inputs, **kwargs)
+        kwargs.pop("completes_chunk", None)
         family, h_BTD = self.family, trunk.h_BTD
         if self.config.head == "linear":
             return [family.norm(stock, h_BTD)] * heads
@@ -338,6 +340,13 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         if speculative:
             kwargs = speculative_options(kwargs)
         return super().generate(inputs, generation_config, **kwargs)
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As in any transformers model; over a ContextLM, with what that needs for a static cache."""
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        if self.config.over_context:
+            inputs = static_inputs(inputs, self.config.backbone_config.chunk_size, **kwargs)
+        return inputs
 
     def _positions(
         self,

@@ -1,0 +1,158 @@
+"""The context's part of a cache of fixed size, for decoding in compiled graphs.
+
+transformers' ``StaticCache`` holds tensors that are filled in place, so that a decoding step is the same graph each time. The
+predictor's keys and values, and what the next token needs besides, do the same here; the token vectors before the unfinished
+chunk are not kept, so such a cache cannot be cropped.
+
+Shapes: B rows, K chunks of this call, P chunk slots, D channels, w tokens a chunk. One more slot takes what rows without
+a chunk would write, and is read by nobody.
+"""
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import CacheLayerMixin, StaticCache, StaticLayer
+
+
+class StaticChunkLayer(StaticLayer):
+    """Keys and values of one predictor block; :class:`StaticContextState` says which slots the next ones go to."""
+
+    slots_BK: torch.Tensor
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        index = self.slots_BK[:, None, :, None]
+        self.keys.scatter_(2, index.expand_as(key_states), key_states)
+        self.values.scatter_(2, index.expand_as(value_states), value_states)
+        return self.keys, self.values
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        if self.is_initialized:
+            self.keys.copy_(self.keys.index_select(0, beam_idx.to(self.device)))
+            self.values.copy_(self.values.index_select(0, beam_idx.to(self.device)))
+
+    def get_seq_length(self) -> int:
+        return 0
+
+
+class StaticContextState(CacheLayerMixin):
+    """What :class:`~contextwise.models.context.cache.ContextState` keeps, in tensors of fixed size.
+
+    ``tail_BUD``: the last w - 1 token vectors. ``current_BD``: the context that the last token added. ``end_BP``: index of each
+    slot's last token, -1 for no chunk. ``count_B1``: chunks so far. ``length``: tokens so far, ().
+    """
+
+    is_compileable = True
+    is_croppable = False
+    is_initialized: bool
+
+    def __init__(self, chunk_layers: list[StaticChunkLayer], chunk_size: int, max_tokens: int) -> None:
+        super().__init__()
+        self.chunk_layers, self.chunk_size, self.slots = chunk_layers, chunk_size, max_tokens // chunk_size
+        self.max_tokens = max_tokens
+
+    @classmethod
+    def with_layers(
+        cls, predictor_layers: int, chunk_size: int, max_tokens: int
+    ) -> tuple[list[StaticChunkLayer], "StaticContextState"]:
+        """The predictor's layers of a cache for so many tokens, and the state that goes with them."""
+        chunk_layers = [StaticChunkLayer(max_tokens // chunk_size + 1) for _ in range(predictor_layers)]
+        return chunk_layers, cls(chunk_layers, chunk_size, max_tokens)
+
+    def begin(self, h_BTD: torch.Tensor) -> None:
+        """Make the tensors, before the first token."""
+        rows, _, width = h_BTD.shape
+        self.device = h_BTD.device
+        self.tail_BUD = h_BTD.new_zeros(rows, self.chunk_size - 1, width)
+        self.current_BD = h_BTD[:, 0].detach().clone()
+        self.end_BP = torch.full((rows, self.slots + 1), -1, device=self.device)
+        self.count_B1 = torch.zeros(rows, 1, dtype=torch.long, device=self.device)
+        self.length = torch.zeros((), dtype=torch.long, device=self.device)
+        # A compiled graph may then write into them, instead of giving back new ones.
+        for tensor in (self.tail_BUD, self.current_BD, self.end_BP, self.count_B1, self.length):
+            torch._dynamo.mark_static_address(tensor)
+        self.is_initialized = True
+
+    def tail(self, count: int) -> torch.Tensor:
+        """The last ``count`` = w - 1 token vectors, (B, count, D); zeros stand for tokens before the first."""
+        return self.tail_BUD
+
+    def place(self, end_BK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Find slots for new chunks.
+
+        Args:
+            end_BK: index of each chunk's last token, -1 for no chunk.
+
+        Returns:
+            The ends of the chunks in all slots, (B, P + 1), and the slots of the new ones, (B, K).
+        """
+        is_chunk_BK = end_BK >= 0
+        slots_BK = torch.where(is_chunk_BK, self.count_B1 + is_chunk_BK.cumsum(1) - 1, self.slots)
+        self.end_BP.scatter_(1, slots_BK, end_BK)
+        self.count_B1.add_(is_chunk_BK.sum(1, keepdim=True))
+        for layer in self.chunk_layers:
+            layer.slots_BK = slots_BK
+        return self.end_BP, slots_BK
+
+    def extend(self, h_BTD: torch.Tensor, start_BT: torch.Tensor, current_BD: torch.Tensor) -> None:
+        """Count the tokens of one call as read; ``current_BD`` is the context that the last of them added."""
+        tail_BUD = torch.cat([self.tail_BUD, h_BTD], dim=1)
+        self.tail_BUD.copy_(tail_BUD[:, tail_BUD.shape[1] - self.tail_BUD.shape[1] :])
+        self.current_BD.copy_(current_BD)
+        self.length.add_(h_BTD.shape[1])
+
+    def keep_chunks(self, context_BKD: torch.Tensor, end_BK: torch.Tensor) -> None:
+        """Nothing: contexts of earlier chunks are asked for only where a cache is cropped."""
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        if self.is_initialized:
+            for tensor in (self.tail_BUD, self.current_BD, self.end_BP, self.count_B1):
+                tensor.copy_(tensor.index_select(0, beam_idx.to(self.device)))
+
+    # A state has no keys and no length of its own; these are what the abstract class asks for.
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.is_initialized = False
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return query_length, 0
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_max_length(self) -> int:
+        return self.max_tokens
+
+    def reset(self) -> None:
+        self.is_initialized = False
+
+
+def static_inputs(
+    inputs: dict[str, Any],
+    chunk_size: int,
+    attention_mask: torch.Tensor | None = None,
+    is_first_iteration: bool | None = False,
+    **_: Any,
+) -> dict[str, Any]:
+    """Complete what ``generate()`` hands to the model, where the cache is a static one.
+
+    Whether any row completes a chunk is looked up here, outside the compiled step, which thereby is one of two graphs: with the
+    predictor or without.
+
+    Args:
+        inputs: as transformers prepared them.
+        attention_mask: (B, past + T), from which the prompt's padding is read; further steps take transformers' own mask.
+    """
+    if isinstance(inputs.get("past_key_values"), StaticCache):
+        if is_first_iteration:
+            inputs["attention_mask"] = attention_mask
+        else:
+            inputs["completes_chunk"] = bool(((inputs["position_ids"][:, -1] + 1) % chunk_size == 0).any())
+    return inputs
