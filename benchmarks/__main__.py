@@ -10,6 +10,7 @@ NAMES = [
     "train_overhead",
     "linear_cross_entropy",
     "memory",
+    "multitoken",
     "prepare",
 ]
 
