@@ -15,6 +15,7 @@ from rich.console import Console
 
 from benchmarks.harness import publish
 from contextwise.base.progress import say
+from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.evaluation import compare, evaluate_missing
 from contextwise.evaluation.tables import comparison_tables
@@ -113,7 +114,13 @@ def main(arguments: list[str] | None = None) -> None:
         name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()
     }
     settings["corpus"], settings["out"] = options.corpus.name, options.out.name
-    path = publish(options.name, {"settings": settings, "comparison": comparison.to_dict()})
+    curves = {model: {} for model in options.models}  # type: dict[str, dict[int, list[tuple[int, float]]]]
+    for one in recipes:
+        rows = RunFolder(one.folder).metrics("validation")
+        curves[one.name][one.seed] = [(row["tokens"], round(row["loss"], 4)) for row in rows]
+    path = publish(
+        options.name, {"settings": settings, "comparison": comparison.to_dict(), "validation_curves": curves}
+    )
     say(f"{path}")
 
 
