@@ -27,7 +27,7 @@ def serve(
     from transformers.utils.import_utils import is_serve_available
 
     from contextwise.models import model_folder
-    from contextwise.models.loading import load_config, model_class
+    from contextwise.models.loading import load_config, load_tokenizer, model_class
 
     if not is_serve_available():
         raise ConfigError("the server's packages are not installed; pip install 'contextwise[serve]'")
@@ -39,5 +39,7 @@ def serve(
     setattr(sys.modules["transformers"], kind.__name__, kind)
     if device == "auto" and not torch.cuda.is_available():
         device = "cpu"
+    if load_tokenizer(folder).chat_template is None:
+        say("note: its tokenizer has no chat template, so that only /v1/completions answers")
     say(f"serving the model {folder} at http://{host}:{port}/v1; Ctrl-C ends it")
     Serve(force_model=folder, host=host, port=port, device=device)

@@ -84,6 +84,21 @@ class ComposedForCausalLM(PreTrainedModel, GenerationMixin):
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.lm_head = new_embeddings
 
+    def _token_vectors(
+        self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The vectors (B, T, D) of tokens (B, T), or those that are given instead.
+
+        Raises:
+            ConfigError: neither is given, or both.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            given = "neither" if input_ids is None else "both"
+            raise ConfigError(
+                f"{given} of input_ids and inputs_embeds came in; give the tokens, or their vectors, one of the two"
+            )
+        return self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+
     def _check_length(self, length: int) -> None:
         """Refuse more tokens than a backbone with learned positions has."""
         limit = self.config.max_position_embeddings

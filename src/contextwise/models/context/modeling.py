@@ -87,9 +87,13 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         model.tie_weights()
         return model.train(source.training)
 
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.Tensor, *args: Any, inputs_embeds: torch.Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
         """As in any transformers model; for a static cache, also whether the next step completes a chunk."""
-        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        inputs = super().prepare_inputs_for_generation(
+            input_ids, *args, inputs_embeds=inputs_embeds, **kwargs
+        )
         return static_inputs(inputs, self.config.chunk_size, **kwargs)
 
     @torch.no_grad()
@@ -129,7 +133,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
             completes_chunk: with a static cache and one token a row, whether any row completes a chunk with it; it is looked
                 up in ``position_ids`` if not given.
         """
-        embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        embeds = self._token_vectors(input_ids, inputs_embeds)
         state = None
         if past_key_values is not None:
             state = context_state(past_key_values, self.config, further_layers)

@@ -216,7 +216,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             inputs = (input_ids, attention_mask, position_ids, cache, inputs_embeds)
             further = self.config.future_tokens if self.config.head == "layer" else 0
             return backbone.backbone, backbone.decoded(*inputs, further_layers=further, **kwargs)
-        embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        embeds = self._token_vectors(input_ids, inputs_embeds)
         positions_BT = self._positions(embeds, attention_mask, position_ids, cache)
         mask = create_causal_mask(
             config=backbone.config,
@@ -341,9 +341,13 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             kwargs = speculative_options(kwargs)
         return super().generate(inputs, generation_config, **kwargs)
 
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.Tensor, *args: Any, inputs_embeds: torch.Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
         """As in any transformers model; over a ContextLM, with what that needs for a static cache."""
-        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        inputs = super().prepare_inputs_for_generation(
+            input_ids, *args, inputs_embeds=inputs_embeds, **kwargs
+        )
         if self.config.over_context:
             inputs = static_inputs(inputs, self.config.backbone_config.chunk_size, **kwargs)
         return inputs

@@ -1,0 +1,68 @@
+"""The recipes that ship: each builds its model, and the paper's state what the paper states."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import yaml
+
+from contextwise.models import ContextLMConfig, MultiTokenConfig, backbone_config, named_size, parameter_count
+from contextwise.training import load_recipe
+
+FOLDER = Path(__file__).parents[2] / "recipes"
+SHIPPED = sorted(FOLDER.rglob("*.yaml"))
+PAPER = sorted(FOLDER.rglob("*-paper.yaml"))
+
+
+def recipe_of(path, folder, monkeypatch):
+    """The recipe, read in an empty folder with the model in it that an earlier recipe leaves."""
+    monkeypatch.chdir(folder)
+    start = yaml.safe_load(path.read_text())["model"].get("pretrained")
+    if start:
+        backbone_config("gpt2", named_size("gpt2", "nano"), 4096, 256).save_pretrained(f"{start}/model")
+    return load_recipe(path)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_recipe_builds_its_model(path, tmp_path, monkeypatch):
+    recipe = recipe_of(path, tmp_path, monkeypatch)
+    config = recipe.model_config_for(recipe.model.vocab_size or 4096, 0)
+    assert config.max_position_embeddings >= recipe.data.context
+    assert parameter_count(config) > 0
+    if recipe.model.multi_token is not None:
+        assert isinstance(config, MultiTokenConfig)
+        config = config.backbone_config
+    assert isinstance(config, ContextLMConfig) == (recipe.model.context_predictor is not None)
+
+
+@pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
+def test_the_papers_recipes_agree_with_its_tables(path, tmp_path, monkeypatch):
+    recipe = recipe_of(path, tmp_path, monkeypatch)
+    size = named_size(recipe.model.family, recipe.model.size)
+    assert recipe.model.shape.learning_rate == recipe.learning_rate == size.learning_rate
+    stated = {name: value for name, value in asdict(size.training).items() if value is not None}
+    assert recipe.data.context == stated.pop("context")
+    assert {name: getattr(recipe.training, name) for name in stated} == stated
+    # ContextLM, Section 3.1, and the element-wise addition of Section 2.2.3.
+    predictor = recipe.model.context_predictor
+    assert (predictor.chunk_size, predictor.predictor_layers, predictor.pooling) == (4, 2, "mean")
+    assert (predictor.injection, predictor.injection_layer, predictor.inject_every_layer) == ("add", 0, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "backbone", "block", "steps"),
+    [
+        ("gpt2-base-paper", 124_439_808, 7_087_872, 17_167),
+        ("pythia-160m-paper", 162_322_944, 7_087_872, 143_052),
+    ],
+)
+def test_the_papers_models_have_the_published_parameters_and_two_blocks(
+    name, backbone, block, steps, tmp_path, monkeypatch
+):
+    recipe = recipe_of(FOLDER / "contextlm" / f"{name}.yaml", tmp_path, monkeypatch)
+    assert parameter_count(recipe.model_config_for(None, None)) == backbone + 2 * block
+    assert recipe.training.total_steps == steps
+
+
+def test_there_are_recipes_of_the_paper_for_both_of_its_families():
+    assert {path.stem for path in PAPER} >= {"gpt2-base-paper", "pythia-160m-paper"}
