@@ -16,10 +16,11 @@ import torch
 from benchmarks.harness import publish
 from contextwise.base.progress import console
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.windows import Windows, WindowStream, stack
+from contextwise.data.windows import stack
 from contextwise.models import build_model
 from contextwise.training import Recipe, train
 from contextwise.training.model import TrainedModel
+from contextwise.training.task import Task
 
 
 def recipe_values(corpus: Path, output: Path, steps: int) -> dict:
@@ -40,7 +41,7 @@ def bare_loop(recipe: Recipe, corpus: Corpus) -> float:
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), fused=True)
     steps, rows = recipe.training.total_steps, recipe.training.tokens_per_step // 256
-    stream = WindowStream(Windows(corpus, 256), recipe.seed, steps * rows)
+    stream = Task.of(recipe).stream
     model.train()
     start = time.perf_counter()
     for step in range(steps):

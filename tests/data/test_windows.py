@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.windows import Windows, WindowStream, stack
+from contextwise.data.windows import Windows, stack
 
 
 class Memory:
@@ -80,29 +80,6 @@ def test_positions_begin_anew_with_each_document(documents, context):
             expected.append(position)
             position += 1
         assert item["position_ids"].tolist() == expected
-
-
-@settings(deadline=None)
-@given(documents=DOCUMENTS, context=st.integers(1, 5), seed=st.integers(0, 5))
-def test_each_epoch_is_a_permutation_that_the_seed_alone_decides(documents, context, seed):
-    if sum(len(d) + 1 for d in documents) < context:
-        return
-    windows = Windows(Memory(documents), context)
-    n = len(windows)
-    stream = WindowStream(windows, seed, 3 * n)
-    order = [stream.window(i) for i in range(3 * n)]
-    for epoch in range(3):
-        assert sorted(order[epoch * n : (epoch + 1) * n]) == list(range(n))
-    # Read backwards, from a fresh stream: the same.
-    again = WindowStream(windows, seed, 3 * n)
-    assert [again.window(i) for i in reversed(range(3 * n))] == order[::-1]
-
-
-def test_seeds_and_epochs_differ():
-    windows = Windows(Memory([list(range(90))]), 2)
-    orders = [[WindowStream(windows, seed, 90).window(i) for i in range(90)] for seed in range(3)]
-    assert orders[0] != orders[1] != orders[2]
-    assert orders[0][:45] != orders[0][45:]
 
 
 def test_what_cannot_be_cut_is_refused():

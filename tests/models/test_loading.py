@@ -49,9 +49,7 @@ def test_a_damaged_model_gets_one_sentence(saved, harm):
         weights.unlink()
     else:
         (run / "model" / "config.json").write_text("{")
-    with pytest.raises(
-        CheckpointError, match="no causal language model could be loaded from .*run"
-    ) as caught:
+    with pytest.raises(CheckpointError, match="could be loaded from .*run") as caught:
         load_model(run)
     assert "\n" not in str(caught.value)
 

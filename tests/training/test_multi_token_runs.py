@@ -8,9 +8,10 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
-from contextwise.data.windows import Windows, WindowStream, stack
+from contextwise.data.windows import stack
 from contextwise.models import MultiTokenForCausalLM, build_model, load_model, parameter_count
 from contextwise.training import Recipe, train
+from contextwise.training.task import Task
 from small import recipe_values
 
 
@@ -25,12 +26,13 @@ def test_each_head_is_logged_and_their_sum_is_minimised(head, corpus_folder, tmp
     recipe = Recipe.model_validate(values(corpus_folder, tmp_path / "run", head))
     run = train(recipe)
     row = run.metrics("train")[0]
-    assert row["loss"] == row["head_losses"][0]
+    assert list(row["parts"]) == ["tokens", "head_2", "head_3"][: len(row["parts"])]
+    assert row["loss"] == row["parts"]["tokens"]
     # The first step, computed here head by head from the untrained model and the first windows.
     corpus = Corpus.open(corpus_folder)
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model_config_for(corpus.vocab_size, corpus.end_of_text)).train()
-    stream = WindowStream(Windows(corpus, 32), recipe.seed, 16)
+    stream = Task.of(recipe).stream
     batch = stack([stream[i] for i in range(4)])
     states = model.future_states(batch["input_ids"])
     expected = []
@@ -38,7 +40,7 @@ def test_each_head_is_logged_and_their_sum_is_minimised(head, corpus_folder, tmp
         logits = model.vocabulary_head(k + 1)(state)[:, : 32 - k]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"][:, k:].flatten())
         expected.append(loss.item())
-    assert row["head_losses"] == pytest.approx(expected, rel=1e-5)
+    assert list(row["parts"].values()) == pytest.approx(expected, rel=1e-5)
     weighted = sum(loss * (32 - k) / 32 for k, loss in enumerate(expected))
     assert row["objective"] == pytest.approx(weighted, rel=1e-5)
     assert run.metrics("validation")[-1]["loss"] < 8  # of the next token alone, not of the sum
@@ -56,7 +58,7 @@ def test_a_stopped_run_goes_on_with_the_same_sums(corpus_folder, tmp_path):
     run.model.rmdir()
     (run.checkpoints / "step-4").rmdir()
     train(again)
-    keys = ("step", "loss", "objective", "head_losses")
+    keys = ("step", "loss", "objective", "parts")
     rows = [[{k: row[k] for k in keys} for row in one.metrics("train")] for one in (whole, run)]
     assert rows[0] == rows[1]
     one, other = (load_file(RunFolder(tmp_path / n).model / "model.safetensors") for n in ("whole", "again"))

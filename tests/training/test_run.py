@@ -19,7 +19,9 @@ from safetensors.torch import load_file
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
+from contextwise.data.windows import stack
 from contextwise.models import load_model, token_losses
+from contextwise.objectives import Causal, Cut, Vocabulary
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import PretrainingTrainer
 from small import recipe_values, write_documents
@@ -99,10 +101,10 @@ def test_a_finished_run_holds_all_that_it_should(whole, corpus_folder):
 
 
 def test_the_validation_loss_is_what_the_exported_model_gives(whole, corpus_folder):
-    from contextwise.data.windows import Windows, stack
-
-    windows = Windows(Corpus.open(corpus_folder, "validation"), 32)
-    chosen = stack([windows[i * len(windows) // 8] for i in range(8)])
+    held_out = Corpus.open(corpus_folder, "validation")
+    vocabulary = Vocabulary(held_out.tokenizer(), held_out.end_of_text)
+    stream = Causal().stream(held_out, Cut(32), seed=0, vocabulary=vocabulary, length=8)
+    chosen = stack([stream[i] for i in range(8)])
     expected = token_losses(load_model(whole), chosen["input_ids"], chosen["labels"]).mean().item()
     assert RunFolder(whole).summary()["validation_loss"] == pytest.approx(expected, abs=1e-5)
 

@@ -7,7 +7,7 @@ export with tokenizer) · ``summary.json`` (written last: a run that has one is 
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +97,21 @@ class RunFolder:
         rows = [row for row in self.metrics() if row.get("step", 0) <= step]
         atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows), "metrics")
 
-    def claim(self, recipe: dict[str, Any]) -> None:
+    def claim(
+        self,
+        recipe: dict[str, Any],
+        completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda kept: kept,
+    ) -> None:
         """Make this folder the run of ``recipe``; a folder that is already that run stays as it is.
+
+        Args:
+            completed: gives a kept recipe the settings that it lacks because they are newer.
 
         Raises:
             ConfigError: it holds another run, or files that are no run.
         """
         if self.recipe_file.exists():
-            different = differing_keys(self.recipe(), recipe) - KEPT_OUT_OF_COMPARISON
+            different = differing_keys(completed(self.recipe()), recipe) - KEPT_OUT_OF_COMPARISON
             if different:
                 raise ConfigError(
                     f"{self.path} holds another run (its recipe differs in {', '.join(sorted(different)[:5])}); "

@@ -180,13 +180,13 @@ def learn_bpe(texts: Iterable[str], vocab_size: int) -> CorpusTokenizer:
 
 def byte_tokenizer() -> CorpusTokenizer:
     """Every byte of the UTF-8 text is a token, whose id is the byte; end-of-text is 256."""
-    vocabulary = {character: byte for byte, character in enumerate(_byte_characters())}
+    vocabulary = {character: byte for byte, character in enumerate(byte_characters())}
     backend = _byte_level(models.BPE(vocab=vocabulary, merges=[]))
     backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return _wrap(backend, "bytes", "bytes")
 
 
-def _byte_characters() -> list[str]:
+def byte_characters() -> list[str]:
     """What byte-level BPE writes for each byte: printable Latin-1 as it is, the others from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))

@@ -4,21 +4,35 @@
    the token that ended the one before, in training and in evaluation alike.
 2. That stream is cut every ``context`` tokens. A window has ``context`` inputs and as many targets, each the token behind
    its input; every token of the stream is a target exactly once.
-3. :class:`WindowStream` shuffles the windows anew for each epoch, from (seed, epoch) alone.
 
 With ``cross_documents=False`` each document is cut by itself and what is left over at its end is dropped. With
 ``separate_documents=True`` windows may hold several documents, but come with positions that start again at each, which
 makes attention (and ContextLM's chunks) stay inside a document.
 """
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.corpus import Corpus
+
+
+class Documents(Protocol):
+    """What windows read of a corpus."""
+
+    path: Path
+    split: str
+    lengths: np.ndarray
+
+    @property
+    def end_of_text(self) -> int | None: ...
+
+    def __len__(self) -> int: ...
+
+    def document(self, index: int) -> np.ndarray: ...
 
 
 class Windows(Dataset):
@@ -34,7 +48,7 @@ class Windows(Dataset):
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: Documents,
         context: int,
         cross_documents: bool = True,
         separate_documents: bool = False,
@@ -79,7 +93,7 @@ class Windows(Dataset):
         else:
             document = int(np.searchsorted(self.first, index, side="right")) - 1
             start = int(self.starts[document]) + (index - int(self.first[document])) * self.context
-        tokens, positions = self._read(start, self.context + 1)
+        tokens, positions = self.read(start, self.context + 1)
         if self.vocab_size is not None and tokens.max() >= self.vocab_size:
             raise DataError(
                 f"{self.corpus.path} holds the token id {tokens.max()}, but the model's vocabulary has {self.vocab_size} "
@@ -94,7 +108,7 @@ class Windows(Dataset):
             item["position_ids"] = torch.from_numpy(positions[:-1])
         return item
 
-    def _read(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """``count`` tokens of the stream from ``start`` on, and their positions in their documents."""
         tokens = np.empty(count, dtype=np.int64)
         positions = np.empty(count, dtype=np.int64)
@@ -114,33 +128,6 @@ class Windows(Dataset):
         if filled < count:  # behind the last document stands one end-of-text token
             tokens[filled], positions[filled] = self.separator, 0
         return tokens, positions
-
-
-class WindowStream(Dataset):
-    """As many windows as a run takes: each epoch's shuffled anew from (seed, epoch), whatever reads them.
-
-    Item k of the stream is the same for any number of workers or processes, and after any restart.
-    """
-
-    def __init__(self, windows: Windows, seed: int, length: int) -> None:
-        self.windows, self.seed, self.length = windows, seed, length
-        self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return self.length
-
-    def window(self, index: int) -> int:
-        """Which window item ``index`` is."""
-        epoch, place = divmod(index, len(self.windows))
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._order = np.random.Generator(np.random.PCG64([self.seed, epoch])).permutation(
-                len(self.windows)
-            )
-        return int(self._order[place])
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return self.windows[self.window(index)]
 
 
 def stack(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

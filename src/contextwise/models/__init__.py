@@ -2,7 +2,9 @@
 
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from contextwise.models.building import build_model
 from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
+from contextwise.models.flops import training_flops_per_token
 from contextwise.models.loading import load_model, load_tokenizer, model_folder
 from contextwise.models.losses import causal_loss, linear_cross_entropy, token_losses
 from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
@@ -10,11 +12,9 @@ from contextwise.models.sizes import (
     SIZES,
     ModelSize,
     backbone_config,
-    build_model,
     match_parameters,
     named_size,
     parameter_count,
-    training_flops_per_token,
 )
 
 AutoConfig.register(ContextLMConfig.model_type, ContextLMConfig, exist_ok=True)

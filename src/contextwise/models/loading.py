@@ -13,6 +13,7 @@ from transformers import (
 )
 
 from contextwise.base.errors import CheckpointError
+from contextwise.models.kinds import kind_of
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -79,8 +80,11 @@ def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
         CheckpointError: a configuration of something else than a causal language model.
     """
     classes = AutoModelForCausalLM._model_mapping
-    if type(config) not in classes:
-        raise CheckpointError(f"a model of type {config.model_type!r} is no causal language model")
+    if type(config) not in classes or kind_of(config) != "decoder":
+        what = {"decoder": "another thing"}.get(kind_of(config), f"an {kind_of(config)}")
+        raise CheckpointError(
+            f"a model of type {config.model_type!r} is {what}, but a causal language model is needed here"
+        )
     return classes[type(config)]
 
 
@@ -98,6 +102,7 @@ def load_model(
         CheckpointError: there is no such model, it is damaged, or it is no causal language model.
     """
     folder = model_folder(path_or_name)
+    model_class(load_config(path_or_name))
     try:
         # Weights are taken from safetensors only: nothing that could run code is unpickled.
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True)

@@ -1,8 +1,9 @@
-"""Named model sizes: configurations, exact parameter counts, floating-point operations, and parameter matching.
+"""Named model sizes: configurations, exact parameter counts, and parameter matching.
 
 ``base`` to ``xl`` are the GPT-2 sizes of ContextLM's Table 7, ``pythia-70m`` to ``pythia-1.4b`` the Pythia sizes of its
 Table 8, with the learning rates printed there and how the paper trained them (:class:`PublishedTraining`). The sizes below
-``base``, and those of Llama and Qwen3, are ours, for machines without a large GPU.
+``base``, and those of Llama, Qwen3, BERT and T5 (so many layers in the encoder, and as many in the decoder), are ours, for
+machines without a large GPU.
 """
 
 import math
@@ -10,20 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import (
-    AutoModelForCausalLM,
+    BertConfig,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
     PreTrainedConfig,
     Qwen3Config,
+    T5Config,
 )
-from transformers.pytorch_utils import Conv1D
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
-from contextwise.models.multitoken import MultiTokenConfig
+from contextwise.models.building import build_model
 
 
 @dataclass(frozen=True)
@@ -103,6 +102,8 @@ SIZES: dict[str, dict[str, ModelSize]] = {
     },
     "llama": OUR_SIZES,
     "qwen3": OUR_SIZES,
+    "bert": OUR_SIZES,
+    "t5": OUR_SIZES,
 }
 
 
@@ -131,7 +132,7 @@ def backbone_config(
 
     Args:
         vocab_size: tokens in the vocabulary.
-        context: the longest context, tokens; GPT-2 learns one position embedding for each.
+        context: the longest context, tokens; GPT-2 and BERT learn one position embedding for each.
         extra_layers: layers on top of the size's own; 2 makes the parameter-matched baseline of ContextLM's Table 1.
         end_of_text: id of the token between documents.
 
@@ -173,6 +174,11 @@ def backbone_config(
             )
         rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
         return GPTNeoXConfig(intermediate_size=4 * size.width, rope_parameters=rope, **common)
+    if family == "bert":
+        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        return BertConfig(intermediate_size=4 * size.width, **dropout, **common)
+    if family == "t5":
+        return _t5_config(size, vocab_size, extra_layers, end_of_text)
     if (size.width // size.heads) % 2:
         raise ConfigError(
             f"{family} turns pairs of channels: width / heads is {size.width // size.heads}, but must be even"
@@ -186,55 +192,30 @@ def backbone_config(
     return Qwen3Config(head_dim=size.width // size.heads, **common)
 
 
-def build_model(config: PreTrainedConfig) -> Any:
-    """A freshly initialised causal language model for ``config`` (a backbone's or a :class:`ContextLMConfig`)."""
-    if isinstance(config, ContextLMConfig):
-        return ContextLMForCausalLM(config)
-    return AutoModelForCausalLM.from_config(config)
+def _t5_config(
+    size: ModelSize, vocab_size: int, extra_layers: int, end_of_text: int | None
+) -> PreTrainedConfig:
+    """As many layers in the encoder as in the decoder; positions are relative, so that any length goes in."""
+    return T5Config(
+        vocab_size=vocab_size,
+        d_model=size.width,
+        d_kv=size.width // size.heads,
+        d_ff=4 * size.width,
+        num_layers=size.layers + extra_layers,
+        num_decoder_layers=size.layers + extra_layers,
+        num_heads=size.heads,
+        dropout_rate=0.0,
+        # A document begins with the token that ended the one before; so does what the decoder reads.
+        decoder_start_token_id=end_of_text,
+        eos_token_id=end_of_text,
+        pad_token_id=end_of_text,
+    )
 
 
 def parameter_count(config: PreTrainedConfig) -> int:
     """Exact number of parameters, tied weights counted once; builds the model on the meta device (no memory)."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in build_model(config).parameters())
-
-
-def training_flops_per_token(config: PreTrainedConfig, context: int) -> float:
-    """Floating-point operations of one training token: forward, and twice that for backward.
-
-    Counts the matrix products of blocks and head (2 operations a weight) and of attention over ``context`` tokens, full
-    rows as is the convention for model FLOPs utilisation (PaLM, Appendix B): 6 N + 12 L D T. Embedding look-ups, norms
-    and softmax are left out. The context predictor works on one vector in ``chunk_size`` tokens; poolings and injections
-    with matrices of their own are not counted.
-    """
-    with torch.device("meta"):
-        model = build_model(config)
-    heads, extra = 1, 0.0
-    if isinstance(config, MultiTokenConfig):
-        heads = config.future_tokens
-        if config.head == "layer":
-            extra = _block_operations(model.heads, config.backbone_config, context)
-        model, config = model.backbone, config.backbone_config
-    if isinstance(config, ContextLMConfig):
-        layers, chunks = model.context.layers, context // config.chunk_size
-        extra += _block_operations(layers, config.backbone_config, chunks) / config.chunk_size
-        model, config = model.backbone, config.backbone_config
-    base = getattr(model, "base_model", model)
-    forward = _block_operations(base, config, context, config.num_hidden_layers)
-    return 3.0 * (forward + extra + 2 * heads * config.hidden_size * config.vocab_size)
-
-
-def _block_operations(blocks: nn.Module, config: Any, length: int, count: int | None = None) -> float:
-    """Operations of blocks (``count`` of them; if not given, a list) on one of ``length`` tokens: weights and attention."""
-    heads = config.num_attention_heads
-    attended = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
-    count = len(blocks) if count is None else count  # type: ignore[arg-type]
-    return 2 * _matrix_weights(blocks) + 4 * count * attended * length
-
-
-def _matrix_weights(module: nn.Module) -> int:
-    """Weights of the linear layers in ``module``."""
-    return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear | Conv1D))
 
 
 @dataclass(frozen=True)

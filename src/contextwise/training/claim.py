@@ -1,11 +1,13 @@
 """Whose run folder it is, and where the run goes on."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from accelerate import PartialState
 
+from contextwise.base.config import validate
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import CheckpointError, ContextwiseError
 from contextwise.base.files import PARTIAL, read_json, write_json
@@ -43,7 +45,7 @@ class ClaimedRun:
         if not self.run.recipe_file.exists() and self.run.path.exists():
             self.run.claim(self.recipe.resolved())
         self.lock.__enter__()
-        self.run.claim(self.recipe.resolved())
+        self.run.claim(self.recipe.resolved(), _with_newer_settings)
         if not self.run.environment_file.exists():
             write_json(self.run.environment_file, describe_environment(), "the environment")
         for leftover in self.run.checkpoints.glob(f"*{PARTIAL}*"):
@@ -52,6 +54,13 @@ class ClaimedRun:
     def __exit__(self, *problem: Any) -> None:
         if self.processes.is_main_process:
             self.lock.__exit__(*problem)
+
+
+def _with_newer_settings(kept: dict[str, Any]) -> dict[str, Any]:
+    """A run's recipe with the settings that came after it was begun, at their defaults: what it was trained with."""
+    with contextlib.suppress(ContextwiseError):
+        return validate(Recipe, kept, "the run's recipe").resolved()
+    return kept
 
 
 def find_checkpoint(run: RunFolder, corpus: Corpus, processes: PartialState, verify: bool) -> Path | None:

@@ -3,48 +3,46 @@
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedConfig
 
 from contextwise.base.files import atomic_directory, write_json
 from contextwise.base.runs import RunFolder
-from contextwise.data.corpus import Corpus
-from contextwise.models.sizes import build_model, parameter_count
+from contextwise.models.building import build_model
+from contextwise.models.sizes import parameter_count
 from contextwise.training.meter import Meter
 from contextwise.training.recipe import Recipe
+from contextwise.training.task import Task
 
 
-def export_model(
-    run: RunFolder, config: PreTrainedConfig, weights: dict[str, torch.Tensor], corpus: Corpus
-) -> None:
-    """Write ``model/``: what ``AutoModelForCausalLM.from_pretrained`` opens, tokenizer included."""
+def export_model(run: RunFolder, task: Task, weights: dict[str, torch.Tensor]) -> None:
+    """Write ``model/``: what ``from_pretrained`` of the model's Auto class opens, tokenizer included."""
     if run.model.exists():
         return
-    model = build_model(config)
+    model = build_model(task.config)
     model.load_state_dict(weights, strict=False)  # tied weights are stored once
     model.tie_weights()
     with atomic_directory(run.model, "the model") as folder:
         model.save_pretrained(folder)
-        tokenizer = corpus.tokenizer()
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
+        if task.tokenizer is not None:
+            task.tokenizer.save_pretrained(folder)
 
 
-def write_summary(
-    run: RunFolder, recipe: Recipe, config: PreTrainedConfig, meter: Meter, corpus: Corpus
-) -> None:
+def write_summary(run: RunFolder, recipe: Recipe, task: Task, meter: Meter) -> None:
     """Write ``summary.json``: what the run was, what it cost, what it reached."""
     losses = run.metrics("validation")
     summary = {
         "name": recipe.name,
         "seed": recipe.seed,
-        "parameters": parameter_count(config),
+        "objective": recipe.objective.name,
+        "parameters": parameter_count(task.config),
         "context": recipe.data.context,
         "steps": meter.steps,
         "tokens": meter.tokens,
+        "input_tokens": meter.input_tokens,
+        "target_tokens": meter.target_tokens,
         "flops": meter.flops,
         "seconds": meter.seconds,
         "tokens_per_second": meter.tokens_per_second,
         "validation_loss": losses[-1]["loss"] if losses else None,
-        "corpus": {"path": Path(corpus.path).name, "fingerprint": corpus.fingerprint},
+        "corpus": {"path": Path(task.corpus.path).name, "fingerprint": task.corpus.fingerprint},
     }
     write_json(run.summary_file, summary, "the summary")

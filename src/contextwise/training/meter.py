@@ -1,6 +1,7 @@
 """Counts what a run has spent and what it got for it: tokens, operations, seconds, loss."""
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 # Dense bf16 matrix throughput, FLOP/s, as the makers state it; for model FLOPs utilisation.
@@ -15,18 +16,36 @@ def peak_flops(gpu: str | None) -> float | None:
     return next((flops for name, flops in PEAK_FLOPS.items() if gpu and name in gpu), None)
 
 
+@dataclass(frozen=True)
+class StepCost:
+    """What a step takes, over all processes.
+
+    Attributes:
+        tokens: as a recipe counts them: ``data.context`` for each example.
+        flops: forward and backward, without the vocabulary head.
+        flops_per_target: of the vocabulary head, for each token that counts in the loss.
+    """
+
+    tokens: int
+    flops: float
+    flops_per_target: float
+
+
 class Meter:
     """Cumulative tokens, operations and training seconds, and the losses since the last row.
 
     Args:
-        tokens_per_step: over all processes.
-        flops_per_token: forward and backward.
+        cost: of a step.
         peak: FLOP/s of all the machine's accelerators together, or None.
+
+    Attributes:
+        input_tokens: tokens that the model read so far, padding left out; those of an encoder-decoder's decoder included.
+        target_tokens: tokens that counted in the loss so far.
     """
 
-    def __init__(self, tokens_per_step: int, flops_per_token: float, peak: float | None) -> None:
-        self.tokens_per_step, self.flops_per_token, self.peak = tokens_per_step, flops_per_token, peak
-        self.steps = 0
+    def __init__(self, cost: StepCost, peak: float | None) -> None:
+        self.cost, self.peak = cost, peak
+        self.steps = self.input_tokens = self.target_tokens = 0
         self.seconds = 0.0
         self._since: dict[str, Any] = _nothing()
         self._norm = 0.0
@@ -34,11 +53,11 @@ class Meter:
 
     @property
     def tokens(self) -> int:
-        return self.steps * self.tokens_per_step
+        return self.steps * self.cost.tokens
 
     @property
     def flops(self) -> float:
-        return self.tokens * self.flops_per_token
+        return self.steps * self.cost.flops + self.target_tokens * self.cost.flops_per_target
 
     @property
     def tokens_per_second(self) -> float:
@@ -55,32 +74,40 @@ class Meter:
             self._since["seconds"] += spent
             self._clock = None
 
-    def add_step(self, loss: float, norm: float, heads: list[float] | None = None) -> None:
-        """A step is about to be taken: its mean loss (nats per target) and gradient norm.
+    def add_step(
+        self, loss: float, norm: float, inputs: int, targets: int, parts: dict[str, float] | None = None
+    ) -> None:
+        """A step is about to be taken.
 
         Args:
-            heads: mean loss of each head, where a model predicts several tokens; the first is the next token's.
+            loss: what was minimised, nats.
+            norm: of the gradient.
+            inputs, targets: tokens read, and tokens that counted in the loss.
+            parts: mean loss of each part of an objective that has several, that of the tokens first.
         """
         self.steps += 1
+        self.input_tokens += inputs
+        self.target_tokens += targets
         since = self._since
         since["steps"] += 1
         since["loss"] += loss
-        if heads:
-            since["heads"] = [a + b for a, b in zip(since["heads"] or [0.0] * len(heads), heads, strict=True)]
+        since["targets"] += targets
+        for name, value in (parts or {}).items():
+            since["parts"][name] = since["parts"].get(name, 0.0) + value
         self._norm = norm
 
     def row(self, step: int, learning_rate: float) -> dict[str, Any]:
         """The row of the steps since the row before; begins a new count."""
         since = self._since
         seconds = since["seconds"] or float("nan")
-        speed = since["steps"] * self.tokens_per_step / seconds
+        flops = since["steps"] * self.cost.flops + since["targets"] * self.cost.flops_per_target
         self._since = _nothing()
         steps = max(1, since["steps"])
         losses: dict[str, Any] = {"loss": since["loss"] / steps}
-        if since["heads"]:
-            # `loss` is the next token's in every run, so that runs can be compared; what was minimised stands beside it.
-            heads = [loss / steps for loss in since["heads"]]
-            losses = {"loss": heads[0], "objective": losses["loss"], "head_losses": heads}
+        if since["parts"]:
+            # `loss` is that of the tokens in every run, so that runs can be compared; what was minimised stands beside it.
+            parts = {name: loss / steps for name, loss in since["parts"].items()}
+            losses = {"loss": parts["tokens"], "objective": losses["loss"], "parts": parts}
         return {
             "kind": "train",
             "step": step,
@@ -88,27 +115,37 @@ class Meter:
             **losses,
             "grad_norm": self._norm,
             "learning_rate": learning_rate,
-            "tokens_per_second": speed,
-            "flops_per_second": speed * self.flops_per_token,
-            "mfu": speed * self.flops_per_token / self.peak if self.peak else None,
+            "tokens_per_second": since["steps"] * self.cost.tokens / seconds,
+            "flops_per_second": flops / seconds,
+            "mfu": flops / seconds / self.peak if self.peak else None,
         }
 
     def validation_row(self, step: int, loss: float) -> dict[str, Any]:
         return {"kind": "validation", "step": step, **self._spent(), "loss": loss}
 
     def _spent(self) -> dict[str, Any]:
-        return {"tokens": self.tokens, "flops": self.flops, "seconds": self.seconds}
+        return {
+            "tokens": self.tokens,
+            "input_tokens": self.input_tokens,
+            "target_tokens": self.target_tokens,
+            "flops": self.flops,
+            "seconds": self.seconds,
+        }
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"steps": self.steps, "seconds": self.seconds, "since": self._since, "norm": self._norm}
+        return {name: getattr(self, name) for name in _KEPT} | {"since": self._since, "norm": self._norm}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Inverse of :meth:`state`."""
-        self.steps, self.seconds = state["steps"], state["seconds"]
+        for name in _KEPT:
+            setattr(self, name, state[name])
         self._since, self._norm = _nothing() | state["since"], state["norm"]
+
+
+_KEPT = ("steps", "seconds", "input_tokens", "target_tokens")
 
 
 def _nothing() -> dict[str, Any]:
     """The sums since the last row, before any step."""
-    return {"steps": 0, "seconds": 0.0, "loss": 0.0, "heads": []}
+    return {"steps": 0, "seconds": 0.0, "loss": 0.0, "targets": 0, "parts": {}}

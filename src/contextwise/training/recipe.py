@@ -1,7 +1,7 @@
 """The recipe of a training run: what the YAML file may say, checked as a whole before anything is read or written."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 from transformers import PreTrainedConfig
@@ -12,6 +12,20 @@ from contextwise.models.context import ContextLMConfig
 from contextwise.models.loading import load_config
 from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.sizes import ModelSize, backbone_config, named_size
+from contextwise.objectives import (
+    UL2,
+    AnyObjective,
+    Causal,
+    Cut,
+    Mixture,
+    NextSentence,
+    PrefixLM,
+    SentenceOrder,
+)
+
+Families = Literal["gpt2", "gpt_neox", "llama", "qwen3", "bert", "t5"]
+FAMILY_KINDS = {"bert": "encoder", "t5": "encoder-decoder"}
+"""Families that are no decoders."""
 
 
 class DataSettings(Settings):
@@ -54,7 +68,7 @@ class ModelSettings(Settings):
     freeze_backbone: bool = Field(
         False, description="train the context pathway alone, on top of a pretrained backbone"
     )
-    family: Literal["gpt2", "gpt_neox", "llama", "qwen3"] = "gpt2"
+    family: Families = Field("gpt2", description="decoders, an encoder (bert), an encoder-decoder (t5)")
     vocab_size: int | None = Field(
         None, ge=2, description="tokens of the vocabulary; the tokenizer's if not given"
     )
@@ -80,8 +94,13 @@ class ModelSettings(Settings):
             self.layers or size.layers, self.width or size.width, self.heads or size.heads, size.learning_rate
         )
 
-    def build_config(self, vocab_size: int, context: int, end_of_text: int | None) -> PreTrainedConfig:
+    def build_config(
+        self, vocab_size: int, context: int, end_of_text: int | None, pair_head: bool = False
+    ) -> PreTrainedConfig:
         """The model's transformers configuration.
+
+        Args:
+            pair_head: whether an encoder has the head that tells pairs of sentences apart.
 
         Raises:
             ConfigError: values that contradict each other.
@@ -98,6 +117,8 @@ class ModelSettings(Settings):
                 end_of_text,
             )
         )
+        if pair_head:
+            config.architectures = ["BertForPreTraining"]
         if self.context_predictor is not None:
             config = ContextLMConfig(backbone_config=config, **self.context_predictor.model_dump())
         if self.multi_token is not None:
@@ -186,6 +207,7 @@ class Recipe(Settings):
     )
     seed: int = Field(0, ge=0, lt=2**31)
     data: DataSettings
+    objective: AnyObjective = Field(default_factory=Causal, description="a name, or a name with settings")
     model: ModelSettings = ModelSettings()
     training: TrainingSettings
     output: str = Field("", description="the run folder; runs/<name>-seed<seed> if not given")
@@ -211,14 +233,46 @@ class Recipe(Settings):
             raise ConfigError(
                 "training.learning_rate is missing: a pretrained model has no size with a rate of its own; 1e-4 is usual"
             )
+        self._check_kind()
         # Heads that do not divide the width, a split behind the last layer: the configuration itself says so.
-        config = self.model.build_config(vocab_size=256, context=context, end_of_text=None)
+        config = self.model.build_config(256, context, None, has_pairs(self.objective))
         positions = getattr(config, "max_position_embeddings", None)
         if self.model.pretrained is not None and positions is not None and positions < context:
             raise ConfigError(
                 f"data.context is {context}, but {self.model.pretrained} has only {positions} positions"
             )
         return self
+
+    def _check_kind(self) -> None:
+        """Refuse an objective that the model cannot serve."""
+        name, wanted, settings = self.objective.name, self.objective.kind, self.model
+        kind = "decoder" if settings.pretrained is not None else FAMILY_KINDS.get(settings.family, "decoder")
+        if wanted != kind:
+            fitting = [
+                family for family in get_args(Families) if FAMILY_KINDS.get(family, "decoder") == wanted
+            ]
+            own = settings.pretrained or f"model.family {settings.family}"
+            raise ConfigError(
+                f"the objective {name!r} needs a model of another kind ({wanted}) than {own} ({kind}); "
+                f"set model.family to {' or '.join(fitting)}, or choose another objective"
+            )
+        for section in ("context_predictor", "multi_token"):
+            if getattr(settings, section) is None:
+                continue
+            if kind != "decoder":
+                raise ConfigError(
+                    f"model.{section} needs a decoder, but {settings.family} is none; leave it out"
+                )
+            if has_prefix(self.objective):
+                raise ConfigError(
+                    f"the objective {name!r} lets a prefix see itself in both directions, which model.{section} would carry "
+                    "into predictions of that prefix; leave one of the two out"
+                )
+
+    @property
+    def cut(self) -> Cut:
+        """How the documents become windows."""
+        return Cut(self.data.context, self.data.cross_documents, self.data.separate_documents)
 
     @property
     def folder(self) -> Path:
@@ -244,7 +298,7 @@ class Recipe(Settings):
             raise ConfigError(
                 f"model.vocab_size is {size}, but the corpus's tokenizer has {vocab_size} tokens"
             )
-        return self.model.build_config(size, self.data.context, end_of_text)
+        return self.model.build_config(size, self.data.context, end_of_text, has_pairs(self.objective))
 
     @property
     def learning_rate(self) -> float:
@@ -257,6 +311,24 @@ class Recipe(Settings):
         data["training"]["learning_rate"] = self.learning_rate
         data.pop("output")
         return data
+
+
+def single_objectives(objective: Any) -> list[Any]:
+    """An objective, or those of a mixture."""
+    return [part.objective for part in objective.parts] if isinstance(objective, Mixture) else [objective]
+
+
+def has_prefix(objective: Any) -> bool:
+    """Whether examples for a decoder have positions that see each other in both directions."""
+    return any(
+        isinstance(one, PrefixLM) or (isinstance(one, UL2) and one.model == "decoder")
+        for one in single_objectives(objective)
+    )
+
+
+def has_pairs(objective: Any) -> bool:
+    """Whether examples are pairs of segments, with a label."""
+    return any(isinstance(one, NextSentence | SentenceOrder) for one in single_objectives(objective))
 
 
 def load_recipe(path: Path, overrides: list[str] | None = None, output: Path | None = None) -> Recipe:

@@ -4,26 +4,25 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from transformers import PreTrainedConfig, set_seed
+from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from contextwise.base.errors import ContextwiseError, Interrupted
+from contextwise.base.errors import Interrupted
 from contextwise.base.memory import keep_freed_memory
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
-from contextwise.data.corpus import Corpus
-from contextwise.data.windows import Windows, WindowStream
-from contextwise.models.sizes import readable_count, training_flops_per_token
-from contextwise.models.tokenizers import check_tokenizer
+from contextwise.models.flops import training_flops_per_example, training_flops_per_target
+from contextwise.models.sizes import readable_count
 from contextwise.training import checkpoints
 from contextwise.training.arguments import training_arguments
 from contextwise.training.claim import ClaimedRun, find_checkpoint, fingerprints
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.live import LiveProgress
-from contextwise.training.meter import Meter, peak_flops
+from contextwise.training.meter import Meter, StepCost, peak_flops
 from contextwise.training.recipe import Recipe
 from contextwise.training.signals import StopRequest
 from contextwise.training.start import starting_model, trained_parameters
+from contextwise.training.task import Task
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 
@@ -44,12 +43,7 @@ def train(recipe: Recipe) -> RunFolder:
         Interrupted: a signal asked to stop; all is saved.
     """
     run = RunFolder(recipe.folder)
-    corpus = Corpus.open(recipe.data.corpus, split=recipe.data.split)
-    config = recipe.model_config_for(corpus.vocab_size, corpus.end_of_text)
-    if recipe.model.pretrained is not None:
-        check_tokenizer(recipe.model.pretrained, config.get_text_config().vocab_size, corpus)
-    windows = _windows(recipe, corpus, config)
-    validation = _validation_windows(recipe, corpus, config)
+    task = Task.of(recipe)
     processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
     if processes.device.type == "cpu":
         keep_freed_memory()
@@ -59,43 +53,34 @@ def train(recipe: Recipe) -> RunFolder:
             if processes.is_main_process:
                 say(f"{run.path} is finished already: nothing to do")
             return run
-        checkpoint = find_checkpoint(run, corpus, processes, recipe.data.verify)
-        trainer = _trainer(recipe, run, corpus, config, windows, validation, processes, stop)
+        checkpoint = find_checkpoint(run, task.corpus, processes, recipe.data.verify)
+        trainer = _trainer(recipe, run, task, processes, stop)
         if processes.is_main_process:
             trainer.add_callback(LiveProgress(recipe.name, recipe.training.total_steps))
-            _announce(recipe, trainer.model, checkpoint)
+            _announce(recipe, task, trainer.model, checkpoint)
         _train_or_stop(trainer, stop, checkpoint, recipe.training.total_steps)
-        _finish(trainer, run, recipe, corpus, config, processes)
+        _finish(trainer, run, recipe, task, processes)
     return run
 
 
 def _trainer(
-    recipe: Recipe,
-    run: RunFolder,
-    corpus: Corpus,
-    config: PreTrainedConfig,
-    windows: Windows,
-    validation: Windows | None,
-    processes: PartialState,
-    stop: StopRequest,
+    recipe: Recipe, run: RunFolder, task: Task, processes: PartialState, stop: StopRequest
 ) -> PretrainingTrainer:
     set_seed(recipe.seed)
-    model = starting_model(recipe, config)
+    model = starting_model(recipe, task.config)
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    total_tokens = recipe.training.total_steps * recipe.training.tokens_per_step
     trainer = PretrainingTrainer(
         model=model,
         args=training_arguments(
-            recipe, run, type(model)._no_split_modules or [], processes, validation is not None
+            recipe, run, type(model)._no_split_modules or [], processes, task.validation is not None
         ),
         run=run,
-        stream=WindowStream(windows, recipe.seed, total_tokens // recipe.data.context),
-        validation=validation,
-        evaluation_windows=max(1, recipe.training.evaluation_tokens // recipe.data.context),
-        meter=_meter(recipe, config, processes),
+        stream=task.stream,
+        validation=task.validation,
+        meter=_meter(recipe, task, processes),
         stop=stop,
-        fingerprints=fingerprints(corpus),
+        fingerprints=fingerprints(task.corpus),
         keep=recipe.training.keep_checkpoints,
     )
     trainer.remove_callback(PrinterCallback)
@@ -103,33 +88,22 @@ def _trainer(
     return trainer
 
 
-def _windows(recipe: Recipe, corpus: Corpus, config: PreTrainedConfig) -> Windows:
-    data = recipe.data
-    return Windows(corpus, data.context, data.cross_documents, data.separate_documents, config.vocab_size)
-
-
-def _validation_windows(recipe: Recipe, corpus: Corpus, config: PreTrainedConfig) -> Windows | None:
-    if (
-        recipe.data.validation_split not in corpus.splits
-    ):  # a lone .bin file has one split, the one that is trained on
-        return None
-    try:
-        return _windows(recipe, Corpus.open(recipe.data.corpus, split=recipe.data.validation_split), config)
-    except ContextwiseError as error:
-        say(f"note: no validation while training: {error}")
-        return None
-
-
-def _meter(recipe: Recipe, config: PreTrainedConfig, processes: PartialState) -> Meter:
+def _meter(recipe: Recipe, task: Task, processes: PartialState) -> Meter:
     peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
-    return Meter(
+    inputs, outputs = task.lengths
+    examples = recipe.training.tokens_per_step // recipe.data.context
+    cost = StepCost(
         recipe.training.tokens_per_step,
-        training_flops_per_token(config, recipe.data.context),
-        peak * processes.num_processes if peak else None,
+        examples * training_flops_per_example(task.config, inputs, outputs),
+        training_flops_per_target(task.config),
     )
+    return Meter(cost, peak * processes.num_processes if peak else None)
 
 
-def _announce(recipe: Recipe, model: torch.nn.Module, checkpoint: Path | None) -> None:
+def _announce(recipe: Recipe, task: Task, model: torch.nn.Module, checkpoint: Path | None) -> None:
+    if task.added_tokens:
+        shown = ", ".join(task.added_tokens[:6]) + (" …" if len(task.added_tokens) > 6 else "")
+        say(f"{len(task.added_tokens)} special tokens were added to the tokenizer: {shown}")
     count = sum(parameter.numel() for parameter in model.parameters())
     parameters, trained = readable_count(count), trained_parameters(model)
     frozen = f", {readable_count(trained)} of them trained" if trained < count else ""
@@ -162,8 +136,7 @@ def _finish(
     trainer: PretrainingTrainer,
     run: RunFolder,
     recipe: Recipe,
-    corpus: Corpus,
-    config: PreTrainedConfig,
+    task: Task,
     processes: PartialState,
 ) -> None:
     """Last validation, export, summary. The summary comes last: with it the run counts as finished.
@@ -179,6 +152,6 @@ def _finish(
             raise Interrupted("stopped in the last validation; the same command goes on from there")
     weights = trainer.whole_weights()
     if processes.is_main_process:
-        export_model(run, config, weights, corpus)
-        write_summary(run, recipe, config, trainer.meter, corpus)
+        export_model(run, task, weights)
+        write_summary(run, recipe, task, trainer.meter)
     processes.wait_for_everyone()

@@ -6,10 +6,10 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.building import build_model
 from contextwise.models.context import ContextLMForCausalLM
 from contextwise.models.loading import load_model
 from contextwise.models.losses import has_plain_head
-from contextwise.models.sizes import build_model
 from contextwise.training.recipe import Recipe
 
 
@@ -33,6 +33,8 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
             f"{settings.pretrained} scales, caps or shifts its logits, which the training loss here does not; "
             "choose a model whose vocabulary head is a plain matrix"
         )
+    if config.vocab_size > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(config.vocab_size)  # for the objective's special tokens
     if settings.context_predictor is not None:
         model = ContextLMForCausalLM.from_backbone(model, **settings.context_predictor.model_dump())
         if settings.freeze_backbone:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import Dataset
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.pytorch_utils import Conv1D
 from transformers.trainer import TRAINER_STATE_NAME
@@ -23,11 +24,15 @@ from transformers.trainer import TRAINER_STATE_NAME
 from contextwise.base.errors import TrainingError
 from contextwise.base.files import atomic_directory, read_json, write_json
 from contextwise.base.runs import RunFolder
-from contextwise.data.windows import Windows, WindowStream, stack
+from contextwise.data.windows import stack
+from contextwise.objectives import NO_LOSS
 from contextwise.training import checkpoints
 from contextwise.training.meter import Meter
 from contextwise.training.model import TrainedModel
 from contextwise.training.signals import StopRequest
+
+NOT_FOR_MODELS = ("window", "objective")
+"""What examples say of themselves."""
 
 
 class StepAbandoned(Exception):
@@ -42,13 +47,12 @@ class StepAbandoned(Exception):
 
 
 class PretrainingTrainer(Trainer):
-    """Trains a causal language model on windows.
+    """Trains a language model on the examples of an objective.
 
     Args:
         run: the run folder; metrics and checkpoints go there.
-        stream: the training windows, in order, for the whole run.
-        validation: windows to validate on, or None.
-        evaluation_windows: how many of them.
+        stream: the training examples, in order, for the whole run.
+        validation: examples to validate on, or None.
         meter: counts tokens, operations and time.
         stop: asked after each step, micro-batch and evaluation batch.
         fingerprints: what identifies the data, kept in each checkpoint.
@@ -60,20 +64,20 @@ class PretrainingTrainer(Trainer):
         model: PreTrainedModel,
         args: TrainingArguments,
         run: RunFolder,
-        stream: WindowStream,
-        validation: Windows | None,
-        evaluation_windows: int,
+        stream: Dataset,
+        validation: Dataset | None,
         meter: Meter,
         stop: StopRequest,
         fingerprints: dict[str, str],
         keep: int,
     ) -> None:
         self.run, self.stream, self.validation = run, stream, validation
-        self.evaluation_windows, self.meter, self.stop = evaluation_windows, meter, stop
+        self.meter, self.stop = meter, stop
         self.fingerprints, self.keep = fingerprints, keep
         self.evaluation_pending = False
         self._losses: list[torch.Tensor] = []
-        self._heads: list[torch.Tensor] = []
+        self._parts: list[torch.Tensor] = []
+        self._targets = torch.zeros(())
         self._windows: list[dict[str, torch.Tensor]] = []
         self._norm: torch.Tensor | None = None
         self._random: dict[str, Any] = {}
@@ -87,15 +91,30 @@ class PretrainingTrainer(Trainer):
             eval_dataset=validation,
             callbacks=[_StepHooks(self)],
         )
-        self.model_accepts_loss_kwargs = (
-            False  # every micro-batch has as many targets: its mean is what counts
-        )
+        # The Trainer divides each loss by the number of micro-batches; `compute_loss` undoes that.
+        self.model_accepts_loss_kwargs = False
 
     # ---- the model's own part of a step ----
 
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
+        """A step's micro-batches; counts the tokens that count in its loss, over all processes."""
+        batches, items = super().get_batch_samples(*args, **kwargs)
+        targets = sum(batch["labels"].ne(NO_LOSS).sum() for batch in batches) + torch.zeros(())
+        self._targets = targets.to(self.args.device)
+        if self.accelerator.num_processes > 1:
+            dist.all_reduce(self._targets)
+        return batches, items
+
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> torch.Tensor:
-        """Mean loss of a micro-batch, nats per target."""
-        return model(**{name: value for name, value in inputs.items() if name != "window"})
+        """A micro-batch's share in the mean over all targets of its step, nats.
+
+        What the Trainer and the processes do with it is a mean: over micro-batches, then over processes.
+        """
+        batch = {name: value for name, value in inputs.items() if name not in NOT_FOR_MODELS}
+        if not model.training:
+            return model(**batch)
+        shares = self.current_gradient_accumulation_steps * self.accelerator.num_processes
+        return model(**batch, targets=self._targets / shares)
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
@@ -107,10 +126,20 @@ class PretrainingTrainer(Trainer):
         loss = super().training_step(model, inputs, num_items_in_batch)
         self._losses.append(loss)
         self._windows.append(inputs)
-        heads = self.accelerator.unwrap_model(model, keep_torch_compile=False).head_losses
-        if heads is not None:
-            self._heads.append(heads)
+        self._parts.append(self._part_sums(model))
         return loss
+
+    def _part_sums(self, model: nn.Module) -> torch.Tensor:
+        """Sums and counts of the last batch's losses, part by part: (2, parts)."""
+        last = self._unwrapped(model).last
+        return torch.stack([last.sums.to(self._wide), last.counts.to(self._wide)])
+
+    @property
+    def _wide(self) -> torch.dtype:
+        return torch.float32 if self.args.device.type == "mps" else torch.float64
+
+    def _unwrapped(self, model: nn.Module) -> Any:
+        return self.accelerator.unwrap_model(model, keep_torch_compile=False)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         self._norm = super()._clip_grad_norm(model)
@@ -122,20 +151,28 @@ class PretrainingTrainer(Trainer):
         Raises:
             TrainingError: naming step and windows; nothing has been stepped on.
         """
-        asked_here = torch.full((1,), float(bool(self.stop)), device=self.args.device)
-        parts = [torch.stack(self._losses).sum().float()[None], asked_here]
-        if self._heads:
-            parts.append(torch.stack(self._heads).mean(0))
-        facts = torch.cat(parts)
+        asked_here = torch.tensor(float(bool(self.stop)), device=self.args.device)
+        read = torch.stack([_tokens_read(inputs) for inputs in self._windows]).sum()
+        loss_here = torch.stack(self._losses).sum() / self.accelerator.num_processes
+        parts_here = torch.stack(self._parts).sum(0).flatten()
+        facts = torch.cat([torch.stack([loss_here, asked_here, read]).to(self._wide), parts_here])
         if self.accelerator.num_processes > 1:
             dist.all_reduce(facts)
-        loss, asked, *heads = (facts / self.accelerator.num_processes).tolist()
+        loss, asked, inputs_read, *parts = facts.tolist()
         norm = float(self._norm) if self._norm is not None else 0.0
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._refuse_step(loss, norm)
         if asked:
             self.control.should_save = self.control.should_training_stop = True
-        self.meter.add_step(loss, norm, heads)
+        names = self._unwrapped(self.model_wrapped).last.names
+        means = [total / max(count, 1) for total, count in zip(parts, parts[len(names) :], strict=False)]
+        self.meter.add_step(
+            loss,
+            norm,
+            inputs=round(inputs_read),
+            targets=round(parts[len(names)]),
+            parts=dict(zip(names, means, strict=True)) if len(names) > 1 else None,
+        )
 
     def _refuse_step(self, loss: float, norm: float) -> NoReturn:
         """Find the windows that did it, and say so."""
@@ -171,7 +208,7 @@ class PretrainingTrainer(Trainer):
     def end_step(self) -> None:
         """The step has been taken."""
         self._losses.clear()
-        self._heads.clear()
+        self._parts.clear()
         self._windows.clear()
         self.meter.stop_clock()
 
@@ -224,15 +261,14 @@ class PretrainingTrainer(Trainer):
         self.meter.start_clock()
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Mean loss over validation windows spread evenly over the split, in nats per target.
+        """Mean loss of the tokens of the validation examples, in nats per target.
 
-        The same windows each time; they are shared out over the processes.
+        The same examples each time; they are shared out over the processes.
         """
         if self.validation is None:
             return {}
         rank, world = self.args.process_index, self.accelerator.num_processes
-        count = min(self.evaluation_windows, len(self.validation))
-        chosen = [i * len(self.validation) // count for i in range(count)]
+        count = len(self.validation)  # type: ignore[arg-type]
         batch = max(1, self.args.per_device_train_batch_size)
         total = torch.zeros(2, dtype=torch.float64)
         self.evaluation_pending = True
@@ -244,15 +280,14 @@ class PretrainingTrainer(Trainer):
                     self.control.should_save = self.control.should_training_stop = True
                     return {}
                 mine = range(start + rank * batch, min(start + (rank + 1) * batch, count))
-                # Processes without a window of their own take part with one that does not count: sharded models need all.
-                items = [self.validation[chosen[i]] for i in mine] or [self.validation[0]]
+                # Processes without an example of their own take part with one that does not count: sharded models need all.
+                items = [self.validation[i] for i in mine] or [self.validation[0]]
                 with self.compute_loss_context_manager():
-                    loss = self.compute_loss(model, self._prepare_inputs(stack(items)))
-                total += torch.tensor([loss.item() * len(mine), len(mine)], dtype=torch.float64)
+                    self.compute_loss(model, self._prepare_inputs(stack(items)))
+                if mine:
+                    total += self._part_sums(model)[:, 0].cpu()
         if world > 1:
-            shared = total.to(
-                self.args.device, torch.float32 if self.args.device.type == "mps" else torch.float64
-            )
+            shared = total.to(self.args.device, self._wide)
             dist.all_reduce(shared)
             total = shared.cpu()
         self.evaluation_pending = False
@@ -326,6 +361,13 @@ class PretrainingTrainer(Trainer):
         """The trained model's weights, whole, on the CPU; every process must call it."""
         weights, _ = checkpoints.gather(self.model_wrapped, _bare(self.optimizer))
         return {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+
+
+def _tokens_read(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Tokens that the model reads in a batch, padding left out; a decoder behind an encoder reads its targets."""
+    ids, labels = inputs["input_ids"], inputs["labels"]
+    read = inputs["attention_mask"].sum() if "attention_mask" in inputs else torch.ones_like(ids).sum()
+    return read + labels.ne(NO_LOSS).sum() if labels.shape != ids.shape else read
 
 
 def _bare(optimizer: Any) -> torch.optim.Optimizer:

@@ -1,0 +1,256 @@
+"""Fill-in-the-middle (objectives, Section 6.2.5; Bavarian et al. 2022, Section 3 and Appendix D).
+
+A document is cut at two places into prefix, middle and suffix, and written anew, middle last:
+
+- PSM: ``<|fim_prefix|> prefix <|fim_suffix|> suffix <|fim_middle|> middle <|fim_end|>``
+- SPM: ``<|fim_prefix|> <|fim_suffix|> suffix <|fim_middle|> prefix middle <|fim_end|>``, the published form, in which the
+  model goes on writing behind the prefix; with ``spm="marked"`` ``<|fim_suffix|> suffix <|fim_prefix|> prefix
+  <|fim_middle|> middle <|fim_end|>``, the section's.
+
+Documents are rewritten whole, before they are packed into windows like any others: a window may hold a part of one. All
+tokens are targets, as published.
+"""
+
+import copy
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.corpus import Corpus
+from contextwise.data.tokenizers import GROUP_BYTES, CorpusTokenizer
+from contextwise.data.windows import Windows
+from contextwise.objectives.objective import Cut, Examples, Kind, Objective, generator
+from contextwise.objectives.text import TokenText
+from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+
+# Pieces of these texts must come back from the tokenizer as they were.
+_PROBES = ("a b", " b", "  b\n", "\n\n c", "É ée\u0301", "\r\n\t", "日本", "A", " <|x|> ", " n't.")
+
+
+class Infilling(Objective):
+    """Fill-in-the-middle on a share of the documents; the others stay as they are.
+
+    With ``split="character"``, as published, both cuts are uniform over the places between a document's characters, and the
+    three pieces are tokenized each on its own, so that models meet cuts inside words. That tokenizes the rewritten
+    documents anew in every epoch, in every process that reads it, and keeps them in memory: 2 or 4 bytes a token of the
+    rewritten share. To resume in epoch e, the epochs before it are rewritten to count their windows. With
+    ``split="token"`` the cuts are uniform over the places between tokens; nothing is kept or tokenized.
+
+    ``end_token`` stands behind the middle, so that generation knows where to stop. Null leaves that to the end-of-text that
+    follows every document, as in the paper.
+    """
+
+    name: Literal["infilling"] = "infilling"
+    rate: float = Field(0.5, gt=0, le=1, description="share of the documents that are rewritten")
+    spm_share: float = Field(
+        0.5, ge=0, le=1, description="share of the rewritten documents that are SPM, not PSM"
+    )
+    split: Literal["character", "token"] = "character"
+    spm: Literal["published", "marked"] = "published"
+    prefix_token: str = "<|fim_prefix|>"
+    suffix_token: str = "<|fim_suffix|>"
+    middle_token: str = "<|fim_middle|>"
+    end_token: str | None = "<|fim_end|>"
+
+    @property
+    def kind(self) -> Kind:
+        return "decoder"
+
+    @property
+    def special_tokens(self) -> list[SpecialToken]:
+        names = [self.prefix_token, self.suffix_token, self.middle_token, self.end_token]
+        return [SpecialToken(name) for name in names if name is not None]
+
+    def arrangement(self, vocabulary: Vocabulary) -> "Arrangement":
+        """Writes parts of documents in their new order, and back."""
+        return Arrangement(vocabulary.ids(self.special_tokens, self.name), self.spm == "marked")
+
+    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> "InfillingExamples":
+        arrangement = self.arrangement(vocabulary)
+        return InfillingExamples(self, corpus, cut, seed, vocabulary, arrangement)
+
+
+class Arrangement:
+    """Prefix, middle and suffix to a sequence, and back.
+
+    Args:
+        ids: of the prefix, suffix, middle and (unless left out) end token.
+    """
+
+    def __init__(self, ids: list[int], marked: bool = False) -> None:
+        self.prefix, self.suffix, self.middle, *self.end = ids
+        self.marked = marked
+
+    def write(self, prefix: np.ndarray, middle: np.ndarray, suffix: np.ndarray, spm: bool) -> np.ndarray:
+        """One document, int64."""
+        parts: list[object]
+        if not spm:
+            parts = [[self.prefix], prefix, [self.suffix], suffix, [self.middle], middle, self.end]
+        elif self.marked:
+            parts = [[self.suffix], suffix, [self.prefix], prefix, [self.middle], middle, self.end]
+        else:
+            parts = [[self.prefix, self.suffix], suffix, [self.middle], prefix, middle, self.end]
+        return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+
+    def restore(self, ids: np.ndarray) -> np.ndarray:
+        """Tokens of the document that was written so, in its order; one that was not rewritten is given back as it is.
+
+        Cuts between characters leave other tokens than the document had; their text is the document's.
+
+        Raises:
+            DataError: special tokens are missing or out of place.
+        """
+        names = {self.prefix: "P", self.suffix: "S", self.middle: "M"} | dict.fromkeys(self.end, "E")
+        places = np.flatnonzero(np.isin(ids, list(names)))
+        form = "".join(names[i] for i in ids[places].tolist())
+        if not form:
+            return ids
+        end = "E" * len(self.end)
+        spm = ("SPM" if self.marked else "PSM") + end
+        pieces = [ids[a + 1 : b] for a, b in zip(places, [*places[1:], len(ids)], strict=True)]
+        whole = places[0] == 0 and (not end or places[-1] == len(ids) - 1)
+        if not whole or form not in ("PSM" + end, spm):
+            raise DataError("the special tokens of a document for infilling are missing or out of place")
+        if form == spm and self.marked:
+            return np.concatenate([pieces[1], pieces[2], pieces[0]])
+        # Published SPM has nothing between its first two tokens, and prefix and middle together behind the third.
+        return np.concatenate([pieces[0], pieces[2], pieces[1]])
+
+
+class InfillingExamples(Examples):
+    """Windows over the documents of an epoch, of which a share is rewritten."""
+
+    def __init__(
+        self,
+        settings: Infilling,
+        corpus: Corpus,
+        cut: Cut,
+        seed: int,
+        vocabulary: Vocabulary,
+        arrangement: Arrangement,
+    ) -> None:
+        self.settings, self.corpus, self.cut, self.seed = settings, corpus, cut, seed
+        self.vocabulary, self.arrangement = vocabulary, arrangement
+        self.pieces = Characters(vocabulary, corpus) if settings.split == "character" else None
+        self._epoch = -1
+        self._counts: dict[int, int] = {}
+        self._open(0)
+
+    def _open(self, epoch: int) -> Windows:
+        if epoch != self._epoch:
+            self.documents = InfilledDocuments(
+                self.settings, self.corpus, self.seed, epoch, self.arrangement, self.pieces
+            )
+            self._windows = self.cut.windows(self.documents, self.cut.context, self.vocabulary)
+            self._epoch = epoch
+            self._counts[epoch] = len(self._windows)
+        return self._windows
+
+    def count(self, epoch: int) -> int:
+        return self._counts[epoch] if epoch in self._counts else len(self._open(epoch))
+
+    def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
+        return self._open(epoch)[index]
+
+
+class InfilledDocuments:
+    """The documents of one epoch, as :class:`~contextwise.data.windows.Windows` reads a corpus.
+
+    Attributes:
+        cuts: (first token, last token, SPM) of each rewritten document; None for cuts between characters.
+        lengths: int64, tokens of each document as it is in this epoch.
+    """
+
+    def __init__(
+        self,
+        settings: Infilling,
+        corpus: Corpus,
+        seed: int,
+        epoch: int,
+        arrangement: Arrangement,
+        characters: "Characters | None",
+    ) -> None:
+        self.corpus, self.arrangement = corpus, arrangement
+        self.path, self.split, self.end_of_text = corpus.path, corpus.split, corpus.end_of_text
+        self.cuts: dict[int, tuple[int, int, bool]] = {}
+        self.rewritten: dict[int, np.ndarray] = {}
+        draws: dict[int, tuple[np.random.Generator, bool]] = {}
+        for i in np.flatnonzero(corpus.lengths).tolist():
+            draw = generator(seed, epoch, i, settings.name)
+            if draw.random() < settings.rate:
+                draws[i] = draw, bool(draw.random() < settings.spm_share)
+        self.lengths = np.array(corpus.lengths, dtype=np.int64)
+        if characters is not None:
+            self.rewritten = characters.rewrite(corpus, draws, arrangement)
+            for i, ids in self.rewritten.items():
+                self.lengths[i] = len(ids)
+        else:
+            for i, (draw, spm) in draws.items():
+                first, last = np.sort(draw.integers(0, self.lengths[i] + 1, size=2)).tolist()
+                self.cuts[i] = first, last, spm
+                self.lengths[i] += 3 + len(arrangement.end)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def document(self, index: int) -> np.ndarray:
+        """Token ids of a document as it is in this epoch."""
+        if index in self.rewritten:
+            return self.rewritten[index]
+        ids = self.corpus.document(index)
+        if index not in self.cuts:
+            return ids
+        first, last, spm = self.cuts[index]
+        return self.arrangement.write(ids[:first], ids[first:last], ids[last:], spm)
+
+
+class Characters:
+    """Cuts documents between characters and tokenizes the pieces.
+
+    Raises:
+        ConfigError: the tokenizer does not give every text back as it was, so that pieces would not join to the document.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, corpus: Corpus) -> None:
+        tokenizer = vocabulary.tokenizer
+        assert tokenizer is not None  # it has the special tokens
+        kind = corpus.manifest["tokenizer"]["kind"] if corpus.manifest else "folder"
+        # A copy that reads special tokens in a text as text, whatever is done with the tokenizer elsewhere.
+        self.tokenizer = CorpusTokenizer(
+            copy.deepcopy(tokenizer), kind, str(corpus.path), vocabulary.end("infilling")
+        )
+        self.text = TokenText(tokenizer)
+        self.dtype = np.dtype(np.uint16 if (vocabulary.size or 2**16 + 1) <= 2**16 else np.uint32)
+        # Texts as documents hold them: what normalization does, it has done to these.
+        texts = [self.text.read(ids)[0] for ids in self.tokenizer.encode(list(_PROBES))]
+        pieces = [piece for text in texts for i in range(len(text)) for piece in (text[:i], text[i:])]
+        for piece, ids in zip(pieces, self.tokenizer.encode(pieces), strict=True):
+            if self.text.read(ids)[0] != piece:
+                raise ConfigError(
+                    f"the objective 'infilling' cuts between characters, but the tokenizer makes {self.text.read(ids)[0]!r} "
+                    f"of {piece!r}; set objective.split=token"
+                )
+
+    def rewrite(
+        self, corpus: Corpus, draws: dict[int, tuple[np.random.Generator, bool]], arrangement: Arrangement
+    ) -> dict[int, np.ndarray]:
+        """The chosen documents, rewritten; texts are in memory a few megabytes at a time."""
+        rewritten: dict[int, np.ndarray] = {}
+        pieces: list[str] = []
+        waiting: list[tuple[int, bool]] = []
+        for i, (draw, spm) in draws.items():
+            text, _ = self.text.read(corpus.document(i))
+            first, last = np.sort(draw.integers(0, len(text) + 1, size=2)).tolist()
+            pieces += [text[:first], text[first:last], text[last:]]
+            waiting.append((i, spm))
+            if sum(map(len, pieces)) > GROUP_BYTES or i == next(reversed(draws)):
+                ids = self.tokenizer.encode(pieces)
+                for place, (document, kind) in enumerate(waiting):
+                    prefix, middle, suffix = ids[3 * place : 3 * place + 3]
+                    written = arrangement.write(prefix, middle, suffix, kind)
+                    rewritten[document] = written.astype(self.dtype)
+                pieces, waiting = [], []
+        return rewritten

@@ -1,0 +1,135 @@
+"""Several objectives in one run."""
+
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch.utils.data import Dataset
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import ConfigError
+from contextwise.data.corpus import Corpus
+from contextwise.objectives.choice import SingleObjective
+from contextwise.objectives.objective import NO_LOSS, Cut, ExampleStream, Kind
+from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+
+_BLOCK = 4096
+
+
+class Part(Settings):
+    """An objective of a mixture, and its share of the examples."""
+
+    weight: float = Field(gt=0, le=1)
+    objective: SingleObjective
+
+
+class Mixture(Settings):
+    """Each example comes from one of several objectives of the same kind, drawn with their weights.
+
+    Each objective goes through the corpus on its own, epoch by epoch.
+    """
+
+    name: Literal["mixture"] = "mixture"
+    parts: list[Part] = Field(min_length=2)
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Mixture":
+        weights = [part.weight for part in self.parts]
+        total = sum(weights)
+        if abs(total - 1) > 1e-6:
+            near = ", ".join(f"{weight / total:.4g}" for weight in weights)
+            raise ConfigError(f"the weights of the mixture add up to {total:.6g}, not to 1; {near} would")
+        kinds = {part.objective.kind: part.objective.name for part in reversed(self.parts)}
+        if len(kinds) > 1:
+            told = " and ".join(f"{name!r} ({kind})" for kind, name in kinds.items())
+            raise ConfigError(
+                f"the mixture has objectives for different kinds of model, {told}; choose those of one kind"
+            )
+        return self
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of model that the examples are for."""
+        return self.parts[0].objective.kind
+
+    @property
+    def special_tokens(self) -> list[SpecialToken]:
+        """The special tokens of all its objectives."""
+        return list(dict.fromkeys(token for part in self.parts for token in part.objective.special_tokens))
+
+    def stream(
+        self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int
+    ) -> "Dataset[dict[str, torch.Tensor]]":
+        """The ``length`` examples of a run.
+
+        Raises:
+            ConfigError, DataError: what the objectives raise.
+        """
+        streams = [
+            ExampleStream(
+                part.objective.examples(corpus, cut, seed, vocabulary), seed, length, salt=(1 + number,)
+            )
+            for number, part in enumerate(self.parts)
+        ]
+        return MixtureStream(streams, [part.weight for part in self.parts], seed, length)
+
+
+class MixtureStream(Dataset):
+    """Item k is the next example of an objective that (seed, k) alone decides.
+
+    Its items have all keys of all objectives: those that an objective does not have are filled with what changes nothing
+    (no prefix, no padding, one segment, no pair label), and labels to the longest with -100. ``objective`` () says which
+    part an item comes from.
+    """
+
+    def __init__(self, streams: list[ExampleStream], weights: list[float], seed: int, length: int) -> None:
+        self.streams, self.seed, self.length = streams, seed, length
+        self.borders = np.cumsum(weights)[:-1] / sum(weights)
+        self._before = [np.zeros(len(weights), dtype=np.int64)]  # items of each objective before each block
+        self._block, self._drawn = -1, np.empty(0, dtype=np.int64)
+        firsts = [stream.examples.example(0, 0) for stream in streams]
+        self.keys = list(dict.fromkeys(key for first in firsts for key in first))
+        self.labels = max(len(first["labels"]) for first in firsts)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def _draw(self, block: int) -> np.ndarray:
+        if block != self._block:
+            draw = np.random.Generator(np.random.PCG64([self.seed, block, len(self.borders), 0x6D6978]))
+            self._drawn = np.searchsorted(self.borders, draw.random(_BLOCK), side="right")
+            self._block = block
+        return self._drawn
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Which objective item ``index`` is of, and which item of that objective's own stream."""
+        block, rest = divmod(index, _BLOCK)
+        for earlier in range(len(self._before) - 1, block):
+            counts = np.bincount(self._draw(earlier), minlength=len(self.streams))
+            self._before.append(self._before[-1] + counts)
+        drawn = self._draw(block)
+        part = int(drawn[rest])
+        return part, int(self._before[block][part] + (drawn[:rest] == part).sum())
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not 0 <= index < self.length:
+            raise IndexError(index)
+        part, item = self.place(index)
+        example = self.streams[part][item]
+        labels = torch.full((self.labels,), NO_LOSS)
+        labels[: len(example["labels"])] = example["labels"]
+        filled = {key: example[key] if key in example else _neutral(key, example) for key in self.keys}
+        return filled | {"labels": labels, "objective": torch.tensor(part)}
+
+
+def _neutral(key: str, example: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What a key that an example does not have would say of it."""
+    context = len(example["input_ids"])
+    return {
+        "prefix": torch.zeros(context, dtype=torch.bool),
+        "position_ids": torch.arange(context),
+        "attention_mask": torch.ones(context, dtype=torch.int64),
+        "token_type_ids": torch.zeros(context, dtype=torch.int64),
+        "pair_label": torch.tensor(NO_LOSS),
+    }[key]

@@ -1,0 +1,230 @@
+"""Pairs of segments for encoders: BERT's next sentence and ALBERT's sentence order (objectives, Section 6.2.2).
+
+1. Every document is read once and cut into sentences. A token belongs to the sentence of its first visible character, so
+   no token is cut or tokenized anew.
+2. Consecutive sentences of a document are gathered while they fit into a window with [CLS] and two [SEP]: a chunk, of two
+   sentences at least. Of a chunk that does not fit (two long sentences) the longer one is cut: A at its front, B at its end,
+   so that the border between them stays. A single sentence left at a document's end, and documents of one sentence, make
+   no pair.
+3. In each epoch a border between two sentences of the chunk is drawn, uniformly: A stands before it, B behind it. So a
+   segment is mostly several sentences, as BERT's are (Devlin et al. 2019, Appendix A.2).
+4. Half the pairs stay. Of the others B comes from another document (next sentence: as many whole sentences, from a
+   uniformly drawn one on, as there is room for, which is how chunks are gathered), or A and B are swapped (sentence order).
+5. ``[CLS] A [SEP] B [SEP]``, filled up with padding, then masked like all masked objectives.
+
+``cross_documents`` and ``separate_documents`` say nothing here: a segment is always of one document.
+
+Sentences come from sentencex, of the Wikimedia Foundation: rules for some 300 languages, written in Rust, one wheel of about
+a megabyte without dependencies or downloads, and maintained; its borders are places in the text. pysbd is abandoned and its
+regular expressions hang on some texts, NLTK's Punkt needs a download, spaCy's rules know no abbreviations, and blingfire's
+wheel has 42 MB.
+"""
+
+import importlib
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.corpus import Corpus
+from contextwise.objectives.masked import CLS, MASK, SEP, Masking, MaskSettings
+from contextwise.objectives.objective import Cut, Examples, generator
+from contextwise.objectives.text import TokenText, next_visible, visible_places
+from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+
+PAD = SpecialToken("[PAD]", "pad")
+SHORTEST = 8  # [CLS], two [SEP], and something to see on both sides
+# sentencex takes every white space for one byte: others are read as a space. Places stay what they are.
+_SPACES = {code: " " for code in range(0x80, 0x3001) if chr(code).isspace()}
+
+
+class SentencePairs(MaskSettings):
+    """What the two objectives share; see the module. The pair's label is 0 for a true pair and 1 for a false one."""
+
+    language: str = Field("en", description="whose rules cut the text into sentences, as an ISO 639 code")
+
+    @property
+    def special_tokens(self) -> list[SpecialToken]:
+        return [MASK, CLS, SEP, PAD]
+
+    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> "PairExamples":
+        if cut.context < SHORTEST:
+            raise ConfigError(
+                f"data.context is {cut.context}, but the objective {self.name!r} needs at least {SHORTEST}"
+            )
+        ids = vocabulary.ids(self.special_tokens, self.name)
+        sentences = Sentences(corpus, vocabulary, self.language, cut.context - 3)
+        if len(sentences.chunks) == 0:
+            raise DataError(
+                f"the objective {self.name!r} needs documents of at least two sentences, but all {len(corpus)} of the split "
+                f"{corpus.split!r} of {corpus.path} have one or none; choose the objective 'masked'"
+            )
+        if self.name == "next_sentence" and len(sentences.documents) < 2:
+            raise DataError(
+                f"the objective 'next_sentence' takes sentences of other documents, but the split {corpus.split!r} of "
+                f"{corpus.path} has one document; choose 'sentence_order'"
+            )
+        return PairExamples(self, sentences, Masking(self, vocabulary, ids[0]), ids, cut.context, seed)
+
+
+class NextSentence(SentencePairs):
+    """BERT: is B what follows A, or of another document?"""
+
+    name: Literal["next_sentence"] = "next_sentence"
+
+
+class SentenceOrder(SentencePairs):
+    """ALBERT: do A and B stand in their order, or swapped?"""
+
+    name: Literal["sentence_order"] = "sentence_order"
+
+
+class Sentences:
+    """The sentences of a corpus, and its chunks for windows with room for ``room`` tokens. About 8 bytes a sentence.
+
+    Attributes:
+        borders: int64, for one document after the other the first token of each of its sentences, and its length.
+        first: int64, (documents + 1,), where each document's borders begin.
+        chunks: int64, (chunks, 3): document, first sentence, and the sentence behind the last.
+        documents: int64, documents that have a sentence.
+        skipped: documents that make no pair because they have one sentence or none.
+    """
+
+    def __init__(self, corpus: Corpus, vocabulary: Vocabulary, language: str, room: int) -> None:
+        if vocabulary.tokenizer is None:
+            raise ConfigError("sentences need a tokenizer, but the corpus comes without one")
+        split = _splitter(language)
+        text = TokenText(vocabulary.tokenizer)
+        self.corpus = corpus
+        found = [_borders(text, split, corpus.document(i)) for i in range(len(corpus))]
+        self.borders = np.concatenate(found)
+        self.first = np.concatenate([[0], np.cumsum([len(borders) for borders in found])])
+        chunks = [
+            (document, a, b)
+            for document, borders in enumerate(found)
+            for a, b in _chunks(borders.tolist(), room)
+        ]
+        self.chunks = np.array(chunks, dtype=np.int64).reshape(-1, 3)
+        sentences = np.diff(self.first) - 1
+        self.documents = np.flatnonzero(sentences >= 1)
+        self.skipped = int((sentences < 2).sum())
+
+    def of(self, document: int) -> np.ndarray:
+        """The borders of one document, (sentences + 1,)."""
+        return self.borders[self.first[document] : self.first[document + 1]]
+
+    def read(self, document: int, first: int, last: int) -> np.ndarray:
+        """Tokens of the sentences first to last - 1 of a document."""
+        borders = self.of(document)
+        return self.corpus.document(document)[borders[first] : borders[last]].astype(np.int64)
+
+
+class PairExamples(Examples):
+    """Masked pairs, drawn anew in each epoch (once, if ``static``)."""
+
+    def __init__(
+        self,
+        settings: SentencePairs,
+        sentences: Sentences,
+        masking: Masking,
+        ids: list[int],
+        context: int,
+        seed: int,
+    ) -> None:
+        self.settings, self.sentences, self.masking = settings, sentences, masking
+        _, self.cls, self.sep, self.pad = ids
+        self.context, self.seed = context, seed
+
+    def count(self, epoch: int) -> int:
+        return len(self.sentences.chunks)
+
+    def pair(self, index: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
+        """Tokens of A and B, and the pair's label."""
+        sentences, room = self.sentences, self.context - 3
+        document, first, last = self.sentences.chunks[index].tolist()
+        border = int(draw.integers(first + 1, last))
+        a, b = sentences.read(document, first, border), sentences.read(document, border, last)
+        false = int(draw.random() < 0.5)
+        if false and self.settings.name == "next_sentence":
+            a, _ = _cut(a, b, room)
+            b = self._elsewhere(document, room - len(a), draw)
+        a, b = _cut(a, b, room)
+        return (b, a, 1) if false and self.settings.name == "sentence_order" else (a, b, false)
+
+    def _elsewhere(self, document: int, room: int, draw: np.random.Generator) -> np.ndarray:
+        """Sentences of another document, from a drawn one on, while they fit; at least one."""
+        others = self.sentences.documents
+        own = np.searchsorted(others, document)
+        other = int(others[(own + 1 + draw.integers(len(others) - 1)) % len(others)])
+        borders = self.sentences.of(other)
+        first = int(draw.integers(len(borders) - 1))
+        last = int(np.searchsorted(borders, borders[first] + room, side="right")) - 1
+        return self.sentences.read(other, first, max(last, first + 1))
+
+    def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
+        draw = generator(self.seed, 0 if self.settings.static else epoch, index, self.settings.name)
+        a, b, label = self.pair(index, draw)
+        ids = np.concatenate([[self.cls], a, [self.sep], b, [self.sep]])
+        places = np.arange(self.context)
+        padding = np.full(self.context - len(ids), self.pad)
+        inputs, labels = self.masking.apply(np.concatenate([ids, padding]), draw)
+        return {
+            "input_ids": inputs,
+            "labels": labels,
+            "token_type_ids": torch.from_numpy(
+                ((places >= len(a) + 2) & (places < len(ids))).astype(np.int64)
+            ),
+            "attention_mask": torch.from_numpy((places < len(ids)).astype(np.int64)),
+            "pair_label": torch.tensor(label),
+            "window": torch.tensor(index),
+        }
+
+
+def _cut(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """A and B cut to ``room`` tokens together: the longer one first, A at its front and B at its end."""
+    keep_a = min(len(a), max(room - len(b), room - room // 2))
+    return a[len(a) - keep_a :], b[: room - keep_a]
+
+
+def _chunks(borders: list[int], room: int) -> list[tuple[int, int]]:
+    """Runs of sentences (first, behind the last) that fit ``room`` tokens, of two sentences at least."""
+    chunks, first, count = [], 0, len(borders) - 1
+    while first + 1 < count:
+        last = first + 2
+        while last < count and borders[last + 1] - borders[first] <= room:
+            last += 1
+        chunks.append((first, last))
+        first = last
+    return chunks
+
+
+def _borders(text: TokenText, split: Any, ids: np.ndarray) -> np.ndarray:
+    """The first token of each sentence of a document, and the document's length, int64."""
+    written, starts = text.read(ids)
+    visible = next_visible(written)
+    begins = visible[np.array(split(written), dtype=np.int64)]
+    sentences = np.unique(np.searchsorted(visible_places(starts, visible), begins[begins < len(written)]))
+    sentences = sentences[sentences < len(ids)]
+    sentences[:1] = 0  # white space before the first sentence is part of it
+    return np.append(sentences, len(ids)).astype(np.int64)
+
+
+def _splitter(language: str) -> Any:
+    """A function from a text to the places at which its sentences begin.
+
+    Raises:
+        ConfigError: sentencex is not installed.
+    """
+    try:
+        sentencex = importlib.import_module("sentencex")
+    except ImportError:
+        raise ConfigError(
+            "sentence objectives need the package sentencex, which is not installed; "
+            "install it with `pip install contextwise[sentences]`"
+        ) from None
+    return lambda text: [
+        border["start_index"]
+        for border in sentencex.get_sentence_boundaries(language, text.translate(_SPACES))
+    ]

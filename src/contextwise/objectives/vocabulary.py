@@ -1,0 +1,123 @@
+"""The vocabulary of a run: the corpus's tokenizer, and the special tokens that an objective needs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from contextwise.base.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class SpecialToken:
+    """A special token that an objective needs.
+
+    Attributes:
+        text: how it is written.
+        role: what transformers calls it; a tokenizer that has a token in this role uses that one, whatever its text.
+    """
+
+    text: str
+    role: Literal["mask", "cls", "sep", "pad"] | None = None
+
+    def of(self, tokenizer: PreTrainedTokenizerFast) -> int | None:
+        """Its id in a tokenizer; None if the tokenizer does not have it."""
+        if self.role is not None and getattr(tokenizer, f"{self.role}_token") is not None:
+            return getattr(tokenizer, f"{self.role}_token_id")
+        return tokenizer.get_added_vocab().get(self.text)
+
+
+def add_special_tokens(tokenizer: PreTrainedTokenizerFast, tokens: Iterable[SpecialToken]) -> list[str]:
+    """Give a tokenizer the special tokens that it lacks, behind the tokens that it has; returns their texts.
+
+    The model's embedding must then have ``len(tokenizer)`` rows at least.
+    """
+    missing = [token for token in tokens if token.of(tokenizer) is None]
+    for token in missing:
+        if token.role is not None:
+            tokenizer.add_special_tokens({f"{token.role}_token": token.text})
+    plain = [token.text for token in missing if token.role is None]
+    tokenizer.add_special_tokens({"additional_special_tokens": plain}, replace_extra_special_tokens=False)
+    return [token.text for token in missing]
+
+
+def special_ids(tokenizer: PreTrainedTokenizerFast) -> set[int]:
+    """Ids of all special tokens of a tokenizer."""
+    added = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return added | set(tokenizer.all_special_ids)
+
+
+class Vocabulary:
+    """Token ids of a run.
+
+    Args:
+        tokenizer: the corpus's, with the objective's special tokens; None for a corpus that comes without one, which only
+            objectives without special tokens can read.
+        end_of_text: id of the token between documents; the corpus's.
+        size: tokens of the model's vocabulary; the tokenizer's if not given.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast | None,
+        end_of_text: int | None = None,
+        size: int | None = None,
+    ) -> None:
+        self.tokenizer, self.end_of_text = tokenizer, end_of_text
+        known = {} if tokenizer is None else tokenizer.get_vocab()
+        self.size = size if size is not None or tokenizer is None else max(known.values()) + 1
+        special = set() if tokenizer is None else special_ids(tokenizer)
+        special |= set() if end_of_text is None else {end_of_text}
+        self.special = np.array(sorted(special), dtype=np.int64)
+        ids = np.array(sorted(known.values()), dtype=np.int64)
+        if self.size is not None:
+            ids = ids[ids < self.size]
+        # What a random token may be: everything but special tokens.
+        self.ordinary = np.setdiff1d(ids, self.special)
+
+    def ids(self, tokens: Iterable[SpecialToken], objective: str) -> list[int]:
+        """Ids of special tokens.
+
+        Raises:
+            ConfigError: the tokenizer lacks some of them, or the model's vocabulary does.
+        """
+        tokens = list(tokens)
+        found = [None if self.tokenizer is None else token.of(self.tokenizer) for token in tokens]
+        missing = [token.text for token, number in zip(tokens, found, strict=True) if number is None]
+        if missing:
+            shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+            lacks = (
+                "corpus comes without a tokenizer"
+                if self.tokenizer is None
+                else "tokenizer has no such tokens"
+            )
+            raise ConfigError(
+                f"the objective {objective!r} needs the special tokens {shown}, but the {lacks}; "
+                + (
+                    "prepare the corpus with a tokenizer"
+                    if self.tokenizer is None
+                    else "add them to it with contextwise.objectives.add_special_tokens"
+                )
+            )
+        ids = [number for number in found if number is not None]
+        if self.size is not None and ids and max(ids) >= self.size:
+            raise ConfigError(
+                f"the objective {objective!r} needs a special token with the id {max(ids)}, but the model's vocabulary has "
+                f"{self.size} tokens; set model.vocab_size to at least {max(ids) + 1}"
+            )
+        return ids
+
+    def end(self, objective: str) -> int:
+        """Id of end-of-text.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.end_of_text is None:
+            raise ConfigError(
+                f"the objective {objective!r} needs an end-of-text token, but the corpus has none; "
+                "prepare the corpus with a tokenizer"
+            )
+        return self.end_of_text

@@ -1,0 +1,87 @@
+"""What a recipe trains on: the corpus, its examples under the objective, and the model's configuration that fits them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils.data import Dataset
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
+
+from contextwise.base.errors import ContextwiseError
+from contextwise.base.progress import say
+from contextwise.data.corpus import Corpus
+from contextwise.models.tokenizers import check_tokenizer
+from contextwise.objectives import ExampleStream, Vocabulary, add_special_tokens
+from contextwise.training.recipe import Recipe
+
+VALIDATION_SEED = 0
+"""Runs of every seed are validated on the same examples."""
+
+
+@dataclass
+class Task:
+    """The training examples of a run, and what they need.
+
+    Attributes:
+        corpus: the training split.
+        config: of the model; its vocabulary holds the tokens that the objective added.
+        tokenizer: the corpus's, with the objective's special tokens; None for a corpus without one.
+        added_tokens: texts of the special tokens that the tokenizer lacked.
+        stream: the examples of the whole run, in order.
+        validation: examples to validate on, or None.
+    """
+
+    corpus: Corpus
+    config: PreTrainedConfig
+    tokenizer: PreTrainedTokenizerFast | None
+    stream: Dataset
+    validation: Dataset | None
+    added_tokens: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "Task":
+        """Open the corpus and check the recipe against it.
+
+        Raises:
+            ConfigError, DataError: corpus, objective and model do not fit each other.
+        """
+        corpus = Corpus.open(recipe.data.corpus, split=recipe.data.split)
+        tokenizer = corpus.tokenizer() if recipe.objective.special_tokens else None
+        added = [] if tokenizer is None else add_special_tokens(tokenizer, recipe.objective.special_tokens)
+        size = corpus.vocab_size
+        if tokenizer is not None and size is not None:
+            size = max(size, max(tokenizer.get_vocab().values()) + 1)
+        config = recipe.model_config_for(size, corpus.end_of_text)
+        if recipe.model.pretrained is not None:
+            check_tokenizer(recipe.model.pretrained, config.get_text_config().vocab_size, corpus)
+            if added and size is not None and size > config.vocab_size:
+                config.vocab_size = size
+        vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
+        total = recipe.training.total_steps * recipe.training.tokens_per_step
+        stream = recipe.objective.stream(
+            corpus, recipe.cut, recipe.seed, vocabulary, total // recipe.data.context
+        )
+        validation = _validation(recipe, corpus, vocabulary)
+        kept = corpus.tokenizer() if tokenizer is None else tokenizer
+        return cls(corpus, config, kept, stream, validation, added)
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Positions of an example: of the decoder or encoder, and of a decoder behind an encoder."""
+        first: dict[str, Any] = self.stream[0]
+        inputs, labels = len(first["input_ids"]), len(first["labels"])
+        return inputs, labels if self.config.is_encoder_decoder else 0
+
+
+def _validation(recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary) -> Dataset | None:
+    if recipe.data.validation_split not in corpus.splits:
+        return None  # a lone .bin file has one split, the one that is trained on
+    try:
+        held_out = Corpus.open(recipe.data.corpus, split=recipe.data.validation_split)
+        count = max(1, recipe.training.evaluation_tokens // recipe.data.context)
+        stream = recipe.objective.stream(held_out, recipe.cut, VALIDATION_SEED, vocabulary, count)
+        if isinstance(stream, ExampleStream):
+            stream.length = min(count, stream.examples.count(0))  # none twice
+        return stream
+    except ContextwiseError as error:
+        say(f"note: no validation while training: {error}")
+        return None

@@ -1,0 +1,45 @@
+"""Real text for the objectives: modules of Python's own library, with a small vocabulary learned from them."""
+
+import json
+
+import pytest
+from objective_corpora import vocabulary
+
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.data.stdlib import iter_stdlib_documents
+from contextwise.data.tokenizers import CorpusTokenizer, byte_tokenizer
+
+
+@pytest.fixture(scope="session")
+def modules():
+    """Texts of 160 modules."""
+    texts = [document.text for document in iter_stdlib_documents()]
+    return [text for text in texts if len(text) < 40_000][:160]
+
+
+@pytest.fixture(scope="session")
+def corpus(modules, tmp_path_factory):
+    """The modules as a prepared corpus with a vocabulary of 800 tokens."""
+    folder = tmp_path_factory.mktemp("objectives")
+    with (folder / "modules.jsonl").open("w") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in modules)
+    prepare_corpus(folder / "modules.jsonl", "train:800", folder / "corpus", validation=0.0)
+    return Corpus.open(folder / "corpus")
+
+
+@pytest.fixture(scope="session")
+def bpe(corpus):
+    """Its tokenizer."""
+    return CorpusTokenizer(corpus.tokenizer(), "trained", "train:800", corpus.end_of_text)
+
+
+@pytest.fixture(scope="session")
+def letters():
+    """The tokenizer of bytes."""
+    return byte_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def known(bpe):
+    """Objective -> its vocabulary over the corpus's tokenizer."""
+    return lambda objective: vocabulary(objective, bpe)

@@ -1,0 +1,239 @@
+"""A run under each objective: it learns, goes on where it stopped, and counts what it read and what it was asked."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.data.windows import stack
+from contextwise.models import load_model
+from contextwise.models.pretraining import pretraining_losses
+from contextwise.training import Recipe, train
+from contextwise.training.task import Task
+from small import WORDS, recipe_values
+
+PROCESS = Path(__file__).parent / "training_process.py"
+MIXTURE = {
+    "name": "mixture",
+    "parts": [{"weight": 0.5, "objective": "causal"}, {"weight": 0.5, "objective": "infilling"}],
+}
+CASES = {
+    "causal": ("gpt2", "causal"),
+    "prefix": ("llama", "prefix"),
+    "infilling": ("gpt_neox", "infilling"),
+    "ul2 decoder": ("gpt2", {"name": "ul2", "model": "decoder", "sentinels": 40}),
+    "mixture": ("gpt2", MIXTURE),
+    "masked": ("bert", "masked"),
+    "next sentence": ("bert", "next_sentence"),
+    "sentence order": ("bert", {"name": "sentence_order", "whole_words": True}),
+    "spans": ("t5", {"name": "spans", "sentinels": 20}),
+    "ul2": ("t5", {"name": "ul2", "sentinels": 40}),
+}
+EACH = pytest.mark.parametrize("case", CASES)
+
+
+@pytest.fixture(scope="module")
+def sentences_folder(tmp_path_factory):
+    """Documents of several sentences, with a small learned vocabulary."""
+    folder = tmp_path_factory.mktemp("sentences")
+    with (folder / "text.jsonl").open("w") as file:
+        for i in range(120):
+            words = [WORDS[(i * 7 + j * (1 + i % 5)) % len(WORDS)] for j in range(20 + i)]
+            text = " ".join(
+                " ".join(words[k : k + 6]).capitalize() + f" in {i + k}." for k in range(0, len(words), 6)
+            )
+            file.write(json.dumps({"text": text}) + "\n")
+    prepare_corpus(folder / "text.jsonl", "train:400", folder / "corpus", validation=0.15)
+    return folder / "corpus"
+
+
+def values(corpus, output, case, **training):
+    family, objective = CASES[case]
+    settings = {
+        "steps": 8,
+        "tokens_per_step": 640,
+        "evaluation_tokens": 640,
+        "evaluate_every": 0,
+        "log_every": 1,
+    }
+    found = recipe_values(corpus, output, **settings | training)
+    found["data"]["context"] = 160
+    found["model"] = {"family": family, "layers": 2, "width": 32, "heads": 2}
+    return found | {"objective": objective}
+
+
+def recipe(*arguments, **options):
+    return validate(Recipe, values(*arguments, **options), "the recipe")
+
+
+def farthest(a, b):
+    one, other = (load_file(Path(folder) / "model" / "model.safetensors") for folder in (a, b))
+    assert one.keys() == other.keys()
+    return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+@EACH
+def test_it_learns_and_counts_and_goes_on_where_it_stopped(case, sentences_folder, tmp_path):
+    whole = train(recipe(sentences_folder, tmp_path / "whole", case))
+    rows = whole.metrics("train")
+    assert rows[-1]["loss"] < rows[0]["loss"] - 0.1
+
+    # What was read and asked is what the examples say, step by step.
+    task = Task.of(recipe(sentences_folder, tmp_path / "whole", case))
+    examples = [task.stream[i] for i in range(32)]
+    targets = sum(int(example["labels"].ne(-100).sum()) for example in examples)
+    read = sum(
+        int(example.get("attention_mask", torch.ones_like(example["input_ids"])).sum())
+        for example in examples
+    )
+    summary = whole.summary()
+    assert summary["target_tokens"] == rows[-1]["target_tokens"] == targets
+    assert summary["input_tokens"] == read + (targets if task.config.is_encoder_decoder else 0)
+    assert summary["tokens"] == 8 * 640
+    assert summary["flops"] == rows[-1]["flops"] > 0
+    assert summary["objective"] == task_name(case)
+
+    # The first step's loss, from the model as it is drawn and the first examples.
+    torch.manual_seed(0)
+    from contextwise.models.building import build_model
+
+    first = pretraining_losses(build_model(task.config), without_names(stack(examples[:4])))
+    assert rows[0]["loss"] == pytest.approx((first.sums[0] / first.counts[0]).item(), rel=1e-5)
+
+    again = tmp_path / "again"
+    shutil.copytree(whole.path, again)
+    for gone in ("model", "checkpoints/step-8"):
+        shutil.rmtree(again / gone)
+    (again / "summary.json").unlink()
+    train(recipe(sentences_folder, again, case))
+    assert farthest(whole.path, again) == 0
+
+
+def task_name(case):
+    objective = CASES[case][1]
+    return objective if isinstance(objective, str) else objective["name"]
+
+
+def without_names(batch):
+    return {name: value for name, value in batch.items() if name not in ("window", "objective")}
+
+
+@pytest.mark.parametrize("case", ["masked", "next sentence", "ul2", "prefix"])
+def test_batches_with_different_numbers_of_targets_add_up_to_the_same_step(case, sentences_folder, tmp_path):
+    train(recipe(sentences_folder, tmp_path / "whole", case))
+    train(recipe(sentences_folder, tmp_path / "parts", case, micro_batch_tokens=160))
+    assert farthest(tmp_path / "whole", tmp_path / "parts") < 1e-5
+
+
+@pytest.mark.parametrize("case", ["masked", "ul2"])
+def test_two_processes_take_the_same_steps(case, sentences_folder, tmp_path):
+    train(recipe(sentences_folder, tmp_path / "one", case))
+    file = tmp_path / "two.yaml"
+    file.write_text(yaml.safe_dump(values(str(sentences_folder), str(tmp_path / "two"), case)))
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        PROCESS,
+        file,
+    ]
+    done = subprocess.run(
+        list(map(str, command)),
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert farthest(tmp_path / "one", tmp_path / "two") < 1e-4
+    rows = [[json.loads(line) for line in (tmp_path / n / "metrics.jsonl").open()] for n in ("one", "two")]
+    for a, b in zip(*rows, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
+        if a["kind"] == "train":
+            assert (a["input_tokens"], a["target_tokens"]) == (b["input_tokens"], b["target_tokens"])
+
+
+@pytest.mark.parametrize(
+    ("case", "auto"),
+    [("masked", AutoModelForMaskedLM), ("spans", AutoModelForSeq2SeqLM), ("infilling", None)],
+)
+def test_the_export_opens_with_the_added_tokens(case, auto, sentences_folder, tmp_path, capsys):
+    run = train(recipe(sentences_folder, tmp_path / "run", case))
+    assert "special tokens were added to the tokenizer" in capsys.readouterr().err
+    tokenizer = AutoTokenizer.from_pretrained(run.model)
+    added = len(tokenizer) - Corpus.open(sentences_folder).vocab_size
+    assert added == {"masked": 3, "spans": 20, "infilling": 4}[case]
+    model = load_model(run.path, device="cpu") if auto is None else auto.from_pretrained(run.model)
+    assert model.get_input_embeddings().num_embeddings == len(tokenizer)
+
+
+def test_an_encoder_is_no_causal_model_to_evaluate(sentences_folder, tmp_path):
+    from contextwise.base.errors import CheckpointError
+
+    run = train(recipe(sentences_folder, tmp_path / "run", "masked", steps=2))
+    with pytest.raises(CheckpointError, match="is an encoder"):
+        load_model(run.path)
+
+
+def test_a_pretrained_model_takes_an_objective_with_new_tokens(sentences_folder, tmp_path):
+    first = train(recipe(sentences_folder, tmp_path / "first", "causal"))
+    more = values(sentences_folder, tmp_path / "more", "infilling")
+    more["model"] = {"pretrained": str(first.path)}
+    run = train(validate(Recipe, more, "the recipe"))
+    size = Corpus.open(sentences_folder).vocab_size
+    assert load_model(run.path).get_input_embeddings().num_embeddings == size + 4
+    # It goes on from what the first had learned.
+    assert run.metrics("train")[0]["loss"] < first.metrics("train")[0]["loss"] - 0.1
+
+
+def test_a_run_begun_before_a_setting_existed_is_the_same_run(sentences_folder, tmp_path):
+    run = train(recipe(sentences_folder, tmp_path / "run", "causal"))
+    kept = yaml.safe_load(run.recipe_file.read_text())
+    kept.pop("objective")
+    kept["model"].pop("freeze_backbone")
+    run.recipe_file.write_text(yaml.safe_dump(kept))
+    train(recipe(sentences_folder, tmp_path / "run", "causal"))
+    with pytest.raises(
+        ConfigError, match="holds another run .its recipe differs in model.family, objective.name"
+    ):
+        train(recipe(sentences_folder, tmp_path / "run", "prefix"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"objective": "masked"}, "needs a model of another kind .encoder. than model.family gpt2 .decoder."),
+        ({"objective": "spans"}, "set model.family to t5"),
+        ({"objective": "causal", "model": {"family": "bert"}}, "gpt2 or gpt_neox or llama or qwen3"),
+        ({"objective": "prefix", "model": {"context_predictor": {}}}, "in both directions"),
+        (
+            {"objective": {"name": "ul2", "model": "decoder"}, "model": {"multi_token": {}}},
+            "in both directions",
+        ),
+        (
+            {"objective": "masked", "model": {"family": "bert", "multi_token": {}}},
+            "needs a decoder, but bert is none",
+        ),
+        ({"objective": "mlm"}, "the objective is 'mlm', but must be one of causal"),
+        ({"objective": {"name": "masked", "rate": 1.5}}, "rate"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_read(change, words, tmp_path):
+    found = values("no such corpus", tmp_path / "run", "causal")
+    found["model"] = {"layers": 2, "width": 32, "heads": 2} | change.pop("model", {})
+    with pytest.raises(ConfigError, match=words):
+        validate(Recipe, found | change, "the recipe")
+    assert not (tmp_path / "run").exists()
