@@ -32,6 +32,12 @@ def compare(
     ] = None,
     all_pairs: Annotated[bool, typer.Option("--all-pairs", help="Compare every pair of models.")] = False,
     unit: Annotated[str, typer.Option(help="Of differences: token (nats) or byte (bits).")] = "token",
+    ledger: Annotated[
+        bool,
+        typer.Option(
+            "--ledger", help="Objectives side by side: tokens read and asked for, FLOPs, own losses."
+        ),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Write the comparison to this JSON file.", show_default=False)
     ] = None,
@@ -44,8 +50,16 @@ def compare(
     Runs of one recipe with different seeds count as one model. Differences are
     paired by document, and by seed where the seeds are the same; their 95%
     intervals say whether a difference is more than chance.
+
+    With --ledger, runs under different objectives: what each step read, was
+    asked for and cost, and each one's own loss at equal tokens and FLOPs.
     """
     from rich.console import Console
+
+    if ledger:
+        given = {"--corpus": corpus, "--label": label, "--reference": reference, "--html": html}
+        _print_ledger(runs, [name for name, value in given.items() if value is not None], out)
+        return
 
     from contextwise.data import Corpus
     from contextwise.evaluation import compare as compare_evaluations
@@ -69,3 +83,19 @@ def compare(
 
         write_comparison_page(comparison, html)
         printed.print(f"page: {html}", markup=False, soft_wrap=True)
+
+
+def _print_ledger(runs: list[str], unused: list[str], out: Path | None) -> None:
+    from rich.console import Console
+
+    from contextwise.evaluation.ledger import ledger
+    from contextwise.evaluation.tables import ledger_table
+
+    if unused:
+        raise ConfigError(f"--ledger compares no documents and takes no {unused[0]}; leave one of them out")
+    found = ledger(runs)
+    printed = Console(highlight=False)
+    printed.print(ledger_table(found))
+    if out is not None:
+        found.write(out)
+        printed.print(f"written to {out}", markup=False, soft_wrap=True)

@@ -69,9 +69,10 @@ def _reason_against(members: list[Member]) -> str | None:
             return f"{member.name} is not a run of contextwise"
         if not member.run.metrics("validation"):
             return f"{member.source} logged no validation loss"
-    measured = set()
+    measured, objectives = set(), set()
     for member in members:
         recipe = member.run.recipe() if member.run else {}
+        objectives.add(recipe.get("objective", {}).get("name", "causal"))
         data, training = recipe.get("data", {}), recipe.get("training", {})
         measured.add(
             (
@@ -81,6 +82,8 @@ def _reason_against(members: list[Member]) -> str | None:
                 training.get("evaluation_tokens"),
             )
         )
+    if len(objectives) > 1:
+        return "the runs have different objectives (contextwise compare --ledger puts those side by side)"
     return "the runs validated on different data, or with different contexts" if len(measured) > 1 else None
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from contextwise.evaluation.budgets import Budget
 from contextwise.evaluation.comparison import Comparison
+from contextwise.evaluation.ledger import Ledger
 from contextwise.evaluation.metrics import Estimate
 
 NOT_KNOWN = "–"
@@ -111,6 +112,36 @@ def _budget_table(budget: Budget, reference: str) -> Table:
         star = "*" if row.mid_schedule else " "
         table.add_row(row.group, f"{row.loss:.4f}{star}", difference_cell(row.difference))
     return table
+
+
+def ledger_table(ledger: Ledger) -> RenderableType:
+    """What each objective read, was asked for, spent and reached."""
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=" for each training step", title_justify="left"
+    )
+    table.add_column("run,\nparameters", overflow="fold", min_width=14)
+    at = f"at\n{count(ledger.budgets['tokens'])}", f"at {ledger.budgets['flops']:.1e}\nFLOPs"
+    for column in ("read", "asked", "FLOPs", "nats/\ntarget", *at):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in ledger.rows:
+        seeds = f", {len(row.seeds)} seeds" if len(row.seeds) > 1 else ""
+        table.add_row(
+            f"{row.name}\n{count(row.parameters)}{seeds}",
+            f"{row.input_tokens:,.0f}",
+            f"{row.target_tokens:,.0f}",
+            f"{row.flops:.2e}",
+            f"{row.loss:.4f}",
+            *(_or(row.at[kind], lambda value: f"{value:.4f}") for kind in ("tokens", "flops")),
+        )
+    return Stack(
+        table,
+        Padding(
+            Text(
+                "Note: a nat per target of one objective is no nat of another: each predicts other tokens, from other tokens."
+            ),
+            (0, 0, 0, 1),
+        ),
+    )
 
 
 def difference_cell(difference: Estimate | None) -> str:
