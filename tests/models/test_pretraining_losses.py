@@ -13,9 +13,10 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from contextwise.base.errors import ConfigError
 from contextwise.models.building import build_model
 from contextwise.models.kinds import kind_of
-from contextwise.models.pretraining import Losses, pretraining_losses
+from contextwise.models.pretraining import Losses, as_attention_mask, pretraining_losses
 
 VOCABULARY = 41
 
@@ -146,6 +147,25 @@ def test_a_prefix_sees_itself_and_nothing_behind_it(family, attention):
         handle.remove()
         reached = vectors.grad[0].abs().sum(1) > 0
         assert reached.tolist() == [i <= position or (position < 4 and i < 4) for i in range(8)]
+
+
+def test_flex_attention_gives_the_same():
+    """Forward only: torch differentiates flex attention on accelerators alone. transformers' GPT-2 has none."""
+    model, tokens = decoder("llama").eval(), draw(2, 16)
+    prefix = torch.arange(16)[None] < torch.tensor([[5], [16]])
+    positions = torch.cat([torch.arange(9), torch.arange(7)]).expand(2, -1)
+    batch = {"input_ids": tokens, "labels": tokens, "prefix": prefix, "position_ids": positions}
+    with torch.no_grad():
+        expected = pretraining_losses(model, batch).sums
+        model.set_attn_implementation("flex_attention")
+        torch.testing.assert_close(pretraining_losses(model, batch).sums, expected, atol=1e-4, rtol=1e-5)
+
+
+def test_attention_without_such_masks_is_refused():
+    model = decoder()
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ConfigError, match="takes no prefixes"):
+        as_attention_mask(torch.ones(1, 1, 2, 2, dtype=torch.bool), model)
 
 
 def test_no_prefix_is_causal():

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask
 
+from contextwise.base.errors import ConfigError
 from contextwise.models.kinds import kind_of
 from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
 from contextwise.models.multitoken import MultiTokenForCausalLM
@@ -153,9 +155,29 @@ def _same_document(position_ids: torch.Tensor) -> torch.Tensor:
     return document[:, :, None] == document[:, None, :]
 
 
-def as_attention_mask(allowed: torch.Tensor, model: Any) -> torch.Tensor:
-    """Booleans (True: may see) as the model's attention takes them."""
-    if model.config._attn_implementation != "eager":
+def as_attention_mask(allowed: torch.Tensor, model: Any) -> Any:
+    """Booleans (B, 1, T, T), True: may see, as the model's attention takes them.
+
+    Raises:
+        ConfigError: it takes no masks of this form.
+    """
+    implementation = model.config._attn_implementation
+    if implementation == "sdpa":
         return allowed
-    dtype = model.dtype
-    return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
+    if implementation == "eager":
+        return torch.zeros_like(allowed, dtype=model.dtype).masked_fill(
+            ~allowed, torch.finfo(model.dtype).min
+        )
+    if implementation == "flex_attention":
+        rows, _, queries, keys = allowed.shape
+        return create_block_mask(
+            lambda row, _, query, key: allowed[row, 0, query, key],
+            rows,
+            None,
+            queries,
+            keys,
+            str(allowed.device),
+        )
+    raise ConfigError(
+        f"attention {implementation!r} takes no prefixes and no packed documents; use sdpa, flex_attention or eager"
+    )
