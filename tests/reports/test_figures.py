@@ -93,3 +93,20 @@ def test_seeds_are_drawn_where_there_are_several(make_run: Callable[..., Any]) -
     comparison = compare([str(run.path) for run in runs])
     figure = difference_figure(comparison, {"A": 0, "BB": 1})
     assert list(figure["data"][1]["x"]) == list(comparison.differences[0].seed_differences.values())
+
+
+def test_spikes_are_marked_with_their_step(make_run: Callable[..., Any]) -> None:
+    run = make_run("A")
+    losses = [5.0 - i / 100 for i in range(100)]
+    losses[70] += 2
+    lines = [
+        f'{{"kind": "train", "step": {10 * i}, "tokens": {i}, "flops": {i}, "seconds": {i}, "loss": {loss}}}\n'
+        for i, loss in enumerate(losses)
+    ]
+    run.metrics_file.write_text("".join(lines))
+    figure = training_figure([Curve(run, "A", 0)])
+    assert figure is not None
+    marks = figure["data"][-1]
+    assert (list(marks["customdata"]), list(marks["x"]), list(marks["y"])) == ([700], [70], [losses[70]])
+    assert len(figure["axes"][0]["x"]) == len(figure["data"])
+    assert figure["axes"][2]["x"][-1] == [70]

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.comparison import Comparison, Difference
+from contextwise.reports.spikes import spikes
 
 MOST_POINTS = 1000
 """Points of a curve; longer logs are averaged in bins, which keeps the page of a long run small."""
@@ -144,6 +145,9 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
         )
         hover = "%{fullData.name}<br>training loss %{y:.4f}<extra></extra>"
         found.append((_line(smooth, shared, line_width=2, hovertemplate=hover), smooth))
+        jumps = spikes(train["loss"])
+        if len(jumps):
+            found.append(_spike_marks(train, jumps, shared))
     validation = _columns(curve.run.metrics("validation"))
     if validation:
         points = go.Scatter(
@@ -159,6 +163,24 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
     return found
 
 
+def _spike_marks(
+    train: dict[str, np.ndarray], jumps: np.ndarray, shared: dict[str, Any]
+) -> tuple[go.Scatter, dict[str, np.ndarray]]:
+    """A mark at each spike of a training loss."""
+    at = {name: values[jumps] for name, values in train.items()}
+    marks = go.Scatter(
+        x=at["tokens"].tolist(),
+        y=at["loss"].tolist(),
+        mode="markers",
+        marker={"size": 11, "symbol": "triangle-down-open", "line": {"width": 2}},
+        customdata=at["step"].tolist(),
+        showlegend=False,
+        hovertemplate="%{fullData.name}<br>spike at step %{customdata:.0f}: %{y:.4f}<extra></extra>",
+        **shared,
+    )
+    return marks, at
+
+
 def _line(rows: dict[str, np.ndarray], shared: dict[str, Any], **style: Any) -> go.Scatter:
     return go.Scatter(x=rows["tokens"].tolist(), y=rows["loss"].tolist(), mode="lines", **shared, **style)
 
@@ -168,7 +190,7 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         return {}
     return {
         name: np.array([row[name] for row in rows], dtype=float)
-        for name in ("tokens", "seconds", "flops", "loss")
+        for name in ("step", "tokens", "seconds", "flops", "loss")
     }
 
 
