@@ -1,11 +1,13 @@
-"""Draw the validation curves that ``benchmarks.quality`` kept: losses over tokens, and differences to one model.
+"""Show what ``benchmarks.quality`` kept: validation curves as a figure, held-out losses and differences as a table.
 
-``python -m benchmarks.curves quality-NAME-cpu.json --out docs/figures/NAME.svg --models pm gpt2 contextlm ...``
+``python -m benchmarks.curves quality-NAME-cpu.json --out docs/figures/NAME.svg --models pm gpt2 contextlm ...`` draws losses over
+tokens and differences to one model, and prints the table in Markdown.
 """
 
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -58,19 +60,48 @@ def _table(seeds: dict[str, list[tuple[int, float]]]) -> tuple[np.ndarray, np.nd
     return rows[0][:, 0], np.stack([row[:, 1] for row in rows])
 
 
+def table(result: dict[str, Any], models: list[str], labels: dict[str, str]) -> str:
+    """Markdown: parameters, tokens, mean held-out loss, and the differences to each reference; bold where zero is outside."""
+    comparisons = result["comparisons"]
+    groups = {group["name"]: group for group in next(iter(comparisons.values()))["groups"]}
+    heads = ["model", "parameters", "tokens", "loss", *(f"minus {labels.get(r, r)}" for r in comparisons)]
+    lines = [f"| {' | '.join(heads)} |", "|---|---:|---:|---:|" + "---:|" * len(comparisons)]
+    for model in models:
+        group = groups[model]
+        cells = [
+            labels.get(model, model),
+            f"{group['parameters'] / 1e6:.2f}M",
+            f"{group['training_tokens'] / 1e3:.0f}k",
+        ]
+        cells += [f"{group['loss']['value']:.3f}"]
+        for comparison in comparisons.values():
+            found = [one["difference"] for one in comparison["differences"] if one["group"] == model]
+            text = "".join(f"{d['value']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]" for d in found).replace(
+                "-", "−"
+            )
+            clear = bool(found) and (found[0]["low"] > 0 or found[0]["high"] < 0)
+            cells.append(f"**{text}**" if clear else text)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("result", help="file name under benchmarks/results")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="an SVG file; the table alone, if not given")
     parser.add_argument(
         "--models", nargs="+", help="all, if not given; only those with as many tokens as the reference"
     )
     parser.add_argument("--reference", default="pm")
     parser.add_argument("--labels", nargs="*", default=[], metavar="MODEL=TEXT")
     options = parser.parse_args(arguments)
-    curves: Curves = json.loads((RESULTS / options.result).read_text())["validation_curves"]
+    result = json.loads((RESULTS / options.result).read_text())
+    curves: Curves = result["validation_curves"]
     labels = dict(one.split("=", 1) for one in options.labels)
-    draw(curves, options.models or list(curves), options.reference, labels, options.out)
+    models = options.models or list(curves)
+    print(table(result, models, labels))
+    if options.out is not None:
+        draw(curves, models, options.reference, labels, options.out)
 
 
 if __name__ == "__main__":

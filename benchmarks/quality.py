@@ -87,6 +87,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--name", required=True, help="of the result file")
     parser.add_argument("--models", nargs="+", default=["pm", "gpt2", "contextlm"])
+    parser.add_argument(
+        "--references", nargs="+", help="models to compare the others to; the first, if not given"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--family", default="gpt2")
     parser.add_argument("--size", default="nano")
@@ -108,8 +111,13 @@ def main(arguments: list[str] | None = None) -> None:
     sources = [str(one.folder) for one in sorted(recipes, key=lambda one: options.models.index(one.name))]
     held_out = Corpus.open(options.corpus, split="validation")
     label = evaluate_missing(sources, held_out, limit_documents=options.limit_documents)
-    comparison = compare(sources, label=label, reference=options.models[0], all_pairs=True)
-    Console(highlight=False).print(comparison_tables(comparison))
+    comparisons = {}
+    for reference in options.references or options.models[:1]:
+        comparison = compare(sources, label=label, reference=reference)
+        Console(highlight=False).print(comparison_tables(comparison))
+        comparisons[reference] = comparison.to_dict()
+        for group in comparisons[reference]["groups"]:
+            group["sources"] = [Path(source).name for source in group["sources"]]
     settings = {
         name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()
     }
@@ -119,7 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
         rows = RunFolder(one.folder).metrics("validation")
         curves[one.name][one.seed] = [(row["tokens"], round(row["loss"], 4)) for row in rows]
     path = publish(
-        options.name, {"settings": settings, "comparison": comparison.to_dict(), "validation_curves": curves}
+        options.name, {"settings": settings, "comparisons": comparisons, "validation_curves": curves}
     )
     say(f"{path}")
 
