@@ -1,7 +1,7 @@
 """Show what ``benchmarks.quality`` kept: validation curves as a figure, held-out losses and differences as a table.
 
-``python -m benchmarks.curves quality-NAME-cpu.json --out docs/figures/NAME.svg --models pm gpt2 contextlm ...`` draws losses over
-tokens and differences to one model, and prints the table in Markdown.
+``python -m benchmarks.curves quality-NAME-cpu.json --out docs/figures/NAME.svg --models pm gpt2 contextlm ...`` draws losses
+over tokens and differences to one model, and prints the table in Markdown.
 """
 
 import argparse

@@ -116,6 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
         comparison = compare(sources, label=label, reference=reference)
         Console(highlight=False).print(comparison_tables(comparison))
         comparisons[reference] = comparison.to_dict()
+        comparisons[reference]["corpus"]["path"] = options.corpus.name
         for group in comparisons[reference]["groups"]:
             group["sources"] = [Path(source).name for source in group["sources"]]
     settings = {
