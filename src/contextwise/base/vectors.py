@@ -1,0 +1,63 @@
+"""A NumPy file that is written piece by piece, in bounded memory, and is complete or absent."""
+
+import glob
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from contextwise.base.errors import DataError
+from contextwise.base.files import PARTIAL, disk_errors, sync_directory
+
+
+def write_vectors(path: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[int, int]:
+    """Write blocks of rows, one behind the other, as the one float32 array of a ``.npy`` file.
+
+    The file is written beside its place and renamed when it is whole; a file that is there is replaced then, and not before.
+    Plain writes, not a memory map: on a full disk a map would end the process by a signal, a write says so.
+
+    Args:
+        blocks: (rows of the block, D) each.
+        rows: of all blocks together; the header stands before them.
+
+    Returns:
+        (rows, D).
+
+    Raises:
+        DataError: the disk is full, the place cannot be written to, or there were more rows or fewer.
+    """
+    with disk_errors("the vectors", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
+            leftover.unlink(missing_ok=True)
+        partial = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
+        try:
+            shape = _write(partial, blocks, rows)
+            partial.replace(path)
+            sync_directory(path.parent)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+    return shape
+
+
+def _write(partial: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[int, int]:
+    written = width = 0
+    with partial.open("wb") as file:
+        for block in blocks:
+            if written == 0:
+                width = block.shape[1]
+                header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(block, dtype="<f4").data)
+            written += len(block)
+        if written != rows:
+            raise DataError(
+                f"there were {rows:,} texts when the input was first read, and {written:,} now; "
+                "leave it alone while it is read"
+            )
+        file.flush()
+        os.fsync(file.fileno())
+    return rows, width

@@ -1,0 +1,121 @@
+"""``contextwise embed``."""
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.progress import progress_bar, say
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from contextwise.models.embedding import Embedder
+
+
+class PoolingChoice(StrEnum):
+    """How the states of a text's tokens become one vector."""
+
+    cls = "cls"
+    mean = "mean"
+    last = "last"
+
+
+def embed(
+    model: Annotated[
+        str,
+        typer.Argument(help="A run, a Hugging Face model folder, or a name on the Hub.", show_default=False),
+    ],
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="One text a line; or JSON Lines (.jsonl, .ndjson, .json); .gz too; -: standard input.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The NumPy file (.npy) to write.", show_default=False)],
+    text_field: Annotated[
+        str | None,
+        typer.Option(
+            help="Of JSON Lines, the field with the text; not given: text. Given, FILE is read as JSON Lines.",
+            show_default=False,
+        ),
+    ] = None,
+    pooling: Annotated[
+        PoolingChoice | None,
+        typer.Option(
+            help="The state at [CLS], the mean over all tokens, or the last token's; not given: last for a decoder, "
+            "else mean.",
+            show_default=False,
+        ),
+    ] = None,
+    layer: Annotated[
+        int | None,
+        typer.Option(
+            help="Whose output is pooled; 0: the embeddings; not given: the last.", show_default=False
+        ),
+    ] = None,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Scale each vector to length 1.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts of one forward pass.")] = 32,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Longer texts are cut, and counted in a note; not given: what the model allows.",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16, float16; auto: float32 on the CPU, else as saved.")
+    ] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")] = "auto",
+) -> None:
+    """Turn each text of a file into a vector; row i of the NumPy file is the vector of line i.
+
+    Vectors are float32. An interrupted run leaves no file.
+    """
+    if out.suffix != ".npy":
+        raise ConfigError(f"--out is {out}, but a NumPy file is written; give a name that ends in .npy")
+    from contextwise.data.lines import open_lines
+
+    with open_lines(file, text_field) as lines:
+        count = lines.count()
+        from contextwise.base.vectors import write_vectors
+        from contextwise.evaluation.evaluator import chosen_device, chosen_dtype
+        from contextwise.models import load_tokenizer
+        from contextwise.models.embedding import Embedder
+        from contextwise.models.layers import load_text_model
+
+        place = chosen_device(device)
+        precision, tokenizer = chosen_dtype(dtype, place), load_tokenizer(model)
+        embedder = Embedder(
+            load_text_model(model, precision, place),
+            tokenizer,
+            pooling=None if pooling is None else pooling.value,
+            layer=layer,
+            normalize=normalize,
+            batch_size=batch_size,
+            max_tokens=max_tokens,
+        )
+        rows, width = write_vectors(out, _watched(embedder, lines, count), count)
+    _tell(embedder, rows, width, out)
+
+
+def _watched(embedder: "Embedder", texts: Iterable[str], count: int) -> Iterator["np.ndarray"]:
+    """The vectors, with a bar on the terminal."""
+    with progress_bar("embed", count, "texts") as advance:
+        for block in embedder.blocks(texts):
+            yield block
+            advance(len(block))
+
+
+def _tell(embedder: "Embedder", rows: int, width: int, out: Path) -> None:
+    if embedder.cut:
+        say(
+            f"note: {embedder.cut:,} of {rows:,} texts were longer than {embedder.max_tokens} tokens, and cut there"
+        )
+    what = {"cls": "[CLS]", "mean": "mean", "last": "last token"}[embedder.pooling]
+    layer = embedder.layer
+    say(f"{rows:,} vectors of {width} numbers ({what}, layer {layer.number} of {layer.last}) in {out}")

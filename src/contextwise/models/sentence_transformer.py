@@ -1,0 +1,107 @@
+"""A model folder that the package sentence-transformers opens, with the vectors of :mod:`contextwise.models.embedding`.
+
+Only files are written: sentence-transformers need not be installed here.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import processors
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.files import atomic_directory
+from contextwise.models.composition import ComposedConfig
+from contextwise.models.embedding import Embedder, Frame, Pooling
+from contextwise.models.layers import load_text_model
+from contextwise.models.loading import load_config, load_tokenizer
+
+_MODES = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "last": "pooling_mode_lasttoken",
+}
+
+
+def export_sentence_transformer(
+    source: str | Path,
+    out: str | Path,
+    pooling: Pooling | None = None,
+    *,
+    normalize: bool = False,
+    max_tokens: int | None = None,
+) -> Path:
+    """Write a folder for ``SentenceTransformer(out)``: weights, tokenizer, pooling.
+
+    The tokenizer of a run puts no special tokens around a text, so those that its model was trained with are written into it
+    (:class:`~contextwise.models.embedding.Frame`); and one without a padding token gets its end-of-text token for that.
+
+    Args:
+        source: a run, a Hugging Face model folder, or a name on the Hub.
+        out: the folder; it must not exist yet.
+        pooling: of the last layer, as for :class:`~contextwise.models.embedding.Embedder`.
+        normalize: scale each vector to length 1.
+        max_tokens: where longer texts are cut; not given: what tokenizer and model allow.
+
+    Raises:
+        CheckpointError: there is no model or no tokenizer at ``source``.
+        ConfigError: ``out`` is there already, the pooling does not fit, or sentence-transformers cannot open such a model.
+    """
+    out, config = Path(out), load_config(source)
+    if out.exists():
+        raise ConfigError(f"{out} is there already; give another folder")
+    if isinstance(config, ComposedConfig):
+        raise ConfigError(
+            f"sentence-transformers opens stock models of transformers only, and {source} is a {config.model_type}; "
+            "use contextwise embed, or embed_texts"
+        )
+    model, tokenizer = load_text_model(source, device="cpu"), load_tokenizer(source)
+    embedder = Embedder(model, tokenizer, pooling=pooling, normalize=normalize, max_tokens=max_tokens)
+    _frame(tokenizer, embedder.frame)
+    with atomic_directory(out, "the model") as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        _describe(folder, model.config.hidden_size, embedder)
+    return out
+
+
+def _frame(tokenizer: Any, frame: Frame) -> None:
+    """Let the tokenizer put the special tokens itself, and pad."""
+    if tokenizer.pad_token is None and tokenizer.eos_token is None:
+        raise ConfigError(
+            "sentence-transformers pads, and the tokenizer has neither a padding nor an end-of-text token; give it one"
+        )
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    if not len(frame):
+        return
+    backend = tokenizer.backend_tokenizer
+    names = {token: tokenizer.convert_ids_to_tokens(token) for token in (*frame.before, *frame.after)}
+    around = [*(names[token] for token in frame.before), "$A", *(names[token] for token in frame.after)]
+    template = processors.TemplateProcessing(
+        single=around, pair=[*around, "$B:1"], special_tokens=[(name, token) for token, name in names.items()]
+    )
+    steps = [step for step in (backend.post_processor,) if step is not None]
+    backend.post_processor = processors.Sequence([*steps, template]) if steps else template
+
+
+def _describe(folder: Path, width: int, embedder: Embedder) -> None:
+    """The files by which sentence-transformers knows its modules; every version of it reads these names."""
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")][
+        : 3 if embedder.normalize else 2
+    ]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds)
+    ]
+    settings = {
+        "word_embedding_dimension": width,
+        **{name: key == embedder.pooling for key, name in _MODES.items()},
+    }
+    for path, _ in kinds[1:]:
+        (folder / path).mkdir()
+    for name, content in (
+        ("modules.json", modules),
+        ("sentence_bert_config.json", {"max_seq_length": embedder.max_tokens, "do_lower_case": False}),
+        ("1_Pooling/config.json", settings),
+    ):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,299 @@
+"""``contextwise embed`` as it is typed, and the folder that sentence-transformers opens."""
+
+import gzip
+import importlib.util
+import io
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contextwise.base.errors import ConfigError
+from contextwise.cli import main
+from contextwise.models.embedding import Embedder, embed_texts
+from contextwise.models.sentence_transformer import export_sentence_transformer
+
+torch = pytest.importorskip("torch")
+TEXTS = ["The first text.", "x", "The third one is the longest.", "[brackets] and ünïcode \u2028 in a line"]
+END, CLS, SEP = 256, 257, 258
+
+
+def write(folder, kind):
+    """A small model with its tokenizer, in a folder."""
+    from transformers import (
+        BertConfig,
+        BertForMaskedLM,
+        GPT2Config,
+        GPT2LMHeadModel,
+        T5Config,
+        T5ForConditionalGeneration,
+    )
+
+    from contextwise.data import byte_tokenizer
+    from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer().tokenizer
+    decoder = GPT2Config(
+        vocab_size=260,
+        n_positions=64,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        initializer_range=0.3,
+        eos_token_id=END,
+    )
+    if kind == "bert":
+        for role in ("cls", "sep", "pad"):
+            tokenizer.add_special_tokens({f"{role}_token": f"[{role.upper()}]"})
+        model = BertForMaskedLM(
+            BertConfig(
+                vocab_size=260, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+                max_position_embeddings=64, pad_token_id=259, initializer_range=0.3,
+            )
+        )  # fmt: skip
+    elif kind == "t5":
+        model = T5ForConditionalGeneration(
+            T5Config(
+                vocab_size=260, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2,
+                pad_token_id=END, eos_token_id=END, decoder_start_token_id=END,
+            )
+        )  # fmt: skip
+    elif kind == "contextlm":
+        model = ContextLMForCausalLM(ContextLMConfig(backbone_config=decoder, injection="add"))
+    else:
+        model = GPT2LMHeadModel(decoder)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    return {kind: write(root / kind, kind) for kind in ("gpt2", "bert", "t5", "contextlm")}
+
+
+@pytest.fixture
+def texts(tmp_path):
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    return str(tmp_path / "texts.txt")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command line; gives the exit status and what it said, without the bars that its environment turns off."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["contextwise", "embed", *map(str, arguments)])
+        try:
+            main()
+            status = 0
+        except SystemExit as end:
+            status = end.code or 0
+        return status, capsys.readouterr().err
+
+    yield command
+    logging.set_verbosity(verbosity)
+    logging.enable_progress_bar()
+
+
+def direct(folder, texts=TEXTS, **options):
+    from contextwise.models import load_tokenizer
+    from contextwise.models.layers import load_text_model
+
+    return embed_texts(load_text_model(folder, device="cpu"), load_tokenizer(folder), texts, **options)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert", "t5", "contextlm"])
+def test_each_line_becomes_a_row(models, texts, run, tmp_path, kind):
+    out = tmp_path / "new" / "vectors.npy"
+    status, said = run(models[kind], texts, "--out", out, "--batch-size", 2)
+    pooling = "last token" if kind in ("gpt2", "contextlm") else "mean"
+    assert (status, said) == (0, f"4 vectors of 16 numbers ({pooling}, layer 2 of 2) in {out}\n")
+    vectors = np.load(out)
+    assert vectors.dtype == np.float32 and vectors.shape == (4, 16)
+    np.testing.assert_allclose(vectors, direct(models[kind]), atol=1e-5)
+    assert [file.name for file in out.parent.iterdir()] == ["vectors.npy"]
+
+
+def test_options_reach_the_vectors(models, texts, run, tmp_path):
+    out = tmp_path / "v.npy"
+    options = ("--pooling", "cls", "--layer", 1, "--normalize", "--max-tokens", 20, "--dtype", "bfloat16")
+    status, said = run(models["bert"], texts, "--out", out, *options)
+    assert status == 0 and "note: 2 of 4 texts were longer than 20 tokens, and cut there" in said
+    assert "([CLS], layer 1 of 2)" in said
+    found = np.load(out)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    expected = direct(models["bert"], pooling="cls", layer=1, normalize=True, max_tokens=20)
+    assert 1e-6 < np.abs(found - expected).max() < 0.05  # the precision of bfloat16, and no other vectors
+
+
+@pytest.mark.parametrize("way", ["jsonl", "gz", "field", "input", "input-json", "crlf", "unfinished"])
+def test_ways_to_give_texts(models, run, tmp_path, monkeypatch, way):
+    objects = "".join(json.dumps({"text": text, "body": text[::-1]}) + "\n" for text in TEXTS).encode()
+    plain = "\n".join(TEXTS).encode()
+    name, content, options, expected = {
+        "jsonl": ("t.jsonl", objects, (), TEXTS),
+        "gz": ("t.jsonl.gz", gzip.compress(objects), (), TEXTS),
+        "field": ("t.data", objects, ("--text-field", "body"), [text[::-1] for text in TEXTS]),
+        "input": ("-", plain, (), TEXTS),
+        "input-json": ("-", objects, ("--text-field", "text"), TEXTS),
+        "crlf": ("t.txt", b"\xef\xbb\xbf" + plain.replace(b"\n", b"\r\n"), (), TEXTS),
+        "unfinished": ("t.md", plain, (), TEXTS),
+    }[way]
+    file = name
+    if name == "-":
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    else:
+        file = tmp_path / name
+        file.write_bytes(content)
+    status, said = run(models["gpt2"], file, "--out", tmp_path / "v.npy", *options)
+    assert status == 0, said
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), direct(models["gpt2"], expected), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.txt", None, "there is no file .*missing.txt"),
+        ("empty.txt", b"", "empty.txt is empty; give a file with one text a line"),
+        ("gap.txt", b"a\n\nb\n", "gap.txt:2: the line is empty; every line must hold a text"),
+        ("blank.txt", b"a\nb\n \t \n", "blank.txt:3: the line is empty"),
+        ("odd.txt", "a\n\u3000\n".encode(), "odd.txt:2: the text is empty"),
+        ("latin.txt", b"a\nb\n\xe4\n", "latin.txt:3: the line is not UTF-8 text"),
+        ("gap.jsonl", b'{"text": "a"}\n\n', "gap.jsonl:2: the line is empty"),
+        ("blank.jsonl", b'{"text": "a"}\n{"text": ""}\n', "blank.jsonl:2: the text is empty"),
+        (
+            "field.jsonl",
+            b'{"body": "a"}\n',
+            "field.jsonl:1: there is no field 'text' .*--text-field names another",
+        ),
+        ("broken.jsonl", b'{"text": "a"}\n{', "broken.jsonl:2: the line is not JSON"),
+        ("cut.txt.gz", gzip.compress(b"a\n" * 1000, mtime=0)[:20], "cut.txt.gz is damaged or cut short"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value[:12] else "",
+)
+def test_a_bad_file_gets_one_sentence_before_any_model(run, tmp_path, name, content, message):
+    """The model does not even exist."""
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    out = tmp_path / "v.npy"
+    status, said = run(tmp_path / "nomodel", tmp_path / name, "--out", out)
+    assert status == 2 and said.startswith("error: ")
+    assert re.search(message, said), said
+    assert said.count("\n") == 1 and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("gpt2", ["--pooling", "cls"], "the pooling is cls, but in a decoder"),
+        ("t5", ["--pooling", "cls"], "the tokenizer puts no [CLS] token before a text"),
+        ("gpt2", ["--layer", "3"], "the layer is 3, but this model has the layers 0 (its embeddings) to 2"),
+        ("bert", ["--max-tokens", "65"], "max tokens is 65, but the model has positions for 64"),
+        ("gpt2", ["--dtype", "int4"], "--dtype is 'int4'"),
+        ("gpt2", ["--device", "tpu9"], "--device is 'tpu9'"),
+        ("nothing", [], "there is no run and no model at"),
+        ("bare", [], "no tokenizer lies with the model"),
+    ],
+)
+def test_a_bad_option_gets_one_sentence(models, texts, run, tmp_path, kind, options, message):
+    folder = models.get(kind, str(tmp_path / kind))
+    if kind == "bare":
+        (tmp_path / "bare").mkdir()
+        shutil.copyfile(Path(models["gpt2"], "config.json"), tmp_path / "bare" / "config.json")
+    out = tmp_path / "v.npy"
+    status, said = run(folder, texts, "--out", out, *options)
+    assert status == 2 and said.startswith("error: ") and message in said, said
+    assert said.count("\n") == 1 and not out.exists()
+
+
+def test_the_name_of_the_file_says_what_it_is(run, texts, tmp_path):
+    status, said = run("nomodel", texts, "--out", tmp_path / "v.csv")
+    assert status == 2 and "give a name that ends in .npy" in said
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_an_interrupted_run_leaves_what_was_there(models, texts, run, tmp_path, monkeypatch, there):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    out = folder / "v.npy"
+    (folder / ".v.npy.partial-dead").write_text("of a run that was killed")
+    if there:
+        out.write_text("before")
+    blocks = Embedder.blocks
+
+    def stopped(self, lines):
+        for i, block in enumerate(blocks(self, lines)):
+            if i == 1:
+                assert len([file for file in folder.iterdir() if "partial" in file.name]) == 1
+                raise KeyboardInterrupt
+            yield block
+
+    monkeypatch.setattr("contextwise.models.embedding.BATCHES_AT_ONCE", 1)
+    monkeypatch.setattr(Embedder, "blocks", stopped)
+    status, _ = run(models["gpt2"], texts, "--out", out, "--batch-size", 2)
+    assert status == 130
+    assert [file.read_text() for file in folder.iterdir()] == (["before"] if there else [])
+
+
+def test_a_file_that_grows_meanwhile_is_noticed(models, texts, run, tmp_path, monkeypatch):
+    from contextwise.data.lines import Lines
+
+    monkeypatch.setattr(Lines, "count", lambda _: 5)
+    status, said = run(models["gpt2"], texts, "--out", tmp_path / "v.npy")
+    assert status == 2 and "there were 5 texts when the input was first read, and 4 now" in said
+    assert not (tmp_path / "v.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "pooling", "around"),
+    [
+        ("gpt2", None, ([], [])),
+        ("bert", "cls", ([CLS], [SEP])),
+        ("bert", None, ([CLS], [SEP])),
+        ("t5", None, ([], [END])),
+    ],
+)
+def test_the_folder_for_sentence_transformers(models, tmp_path, kind, pooling, around):
+    """The tokenizer puts the special tokens itself now, and the files name the pooling; opened, where it is installed."""
+    from transformers import AutoTokenizer
+
+    out = export_sentence_transformer(models[kind], tmp_path / "st", pooling, normalize=True)
+    before, after = around
+    assert AutoTokenizer.from_pretrained(out)("ab").input_ids == [*before, 97, 98, *after]
+    assert AutoTokenizer.from_pretrained(out).pad_token is not None
+    settings = json.loads((out / "1_Pooling" / "config.json").read_text())
+    usual = {"gpt2": "lasttoken", "bert": "mean_tokens", "t5": "mean_tokens"}[kind]
+    chosen = [name for name, value in settings.items() if value is True]
+    assert chosen == [f"pooling_mode_{'cls_token' if pooling else usual}"]
+    assert settings["word_embedding_dimension"] == 16
+    np.testing.assert_allclose(
+        direct(out, pooling=pooling, normalize=True),
+        direct(models[kind], pooling=pooling, normalize=True),
+        atol=1e-6,
+    )
+    if importlib.util.find_spec("sentence_transformers") is None:
+        return
+    import sentence_transformers
+
+    found = sentence_transformers.SentenceTransformer(str(out), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(found, direct(models[kind], pooling=pooling, normalize=True), atol=1e-5)
+
+
+def test_what_sentence_transformers_cannot_open_is_refused(models, tmp_path):
+    with pytest.raises(ConfigError, match="stock models of transformers only, and .* is a contextlm"):
+        export_sentence_transformer(models["contextlm"], tmp_path / "st")
+    with pytest.raises(ConfigError, match="is there already"):
+        export_sentence_transformer(models["gpt2"], tmp_path)
+    assert not (tmp_path / "st").exists()

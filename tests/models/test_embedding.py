@@ -1,0 +1,330 @@
+"""Vectors of texts: numbers worked out by hand, the hidden states of transformers, and no influence of neighbours."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from embedding_models import (
+    CLS,
+    ENCODERS,
+    END,
+    MODELS,
+    POSITIONS,
+    SEP,
+    bert,
+    context_lm,
+    gpt2,
+    made,
+    multi_token,
+    roberta,
+    t5,
+    tokenizer,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import normalizers
+from transformers import AutoModel, BertModel, T5EncoderModel, T5Model, ViTConfig, ViTModel
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.models.embedding import Embedder, embed_texts
+from contextwise.models.layers import load_text_model, position_limit, text_kind
+from contextwise.models.losses import final_hidden_states
+
+TEXTS = ["one", "a longer text than that", "b", "of the middle", "zwölf", "the end of it all"]
+shared = cache(made)
+
+
+def framed(name, text):
+    """The token ids that a model of this kind is to read."""
+    ids = list(text.encode())
+    return [CLS, *ids, SEP] if name in ENCODERS else [*ids, END] if name == "t5" else ids
+
+
+@torch.no_grad()
+def states(name, text):
+    """The final hidden states of one text alone, (T, D)."""
+    model, _ = shared(name)
+    ids = torch.tensor([framed(name, text)])
+    if name == "t5":
+        return model.encoder(input_ids=ids).last_hidden_state[0]
+    if name in ENCODERS:
+        return model.base_model(input_ids=ids).last_hidden_state[0]
+    return final_hidden_states(model, input_ids=ids)[0]
+
+
+def pooled(name, text, pooling):
+    found = states(name, text)
+    return {"cls": found[0], "last": found[-1], "mean": found.mean(0)}[pooling].numpy()
+
+
+def test_a_worked_example():
+    """Token i is embedded as (i, 1), positions as 0; a is 97, d is 100, and ! is 33."""
+    model, text = gpt2(), tokenizer()
+    with torch.no_grad():
+        model.transformer.wpe.weight.zero_()
+        model.transformer.wte.weight.zero_()
+        model.transformer.wte.weight[:, 0] = torch.arange(261.0)
+        model.transformer.wte.weight[:, 1] = 1
+    texts = ["ad", "!", "a!d!"]
+    for pooling, expected in (("mean", [98.5, 33, 65.75]), ("last", [100, 33, 33])):
+        found = embed_texts(model, text, texts, pooling=pooling, layer=0)
+        np.testing.assert_allclose(found[:, 0], expected)
+        np.testing.assert_allclose(found[:, 1:], np.eye(15)[[0, 0, 0]])
+    found = embed_texts(model, text, ["a"], pooling="last", layer=0, normalize=True)
+    np.testing.assert_allclose(found[0, :2], np.array([97, 1]) / np.sqrt(97**2 + 1), rtol=1e-6)
+
+
+def test_an_encoder_reads_cls_text_sep_and_an_encoder_decoder_text_end():
+    """T5's layer 0 is the embedding and nothing else; BERT's [CLS] stands at position 0."""
+    model = t5()
+    with torch.no_grad():
+        model.shared.weight[:] = torch.arange(261.0)[:, None]
+    assert embed_texts(model, tokenizer(), ["!"], layer=0)[0, 0] == (33 + END) / 2
+    assert embed_texts(model, tokenizer(), ["!"], layer=0, pooling="last")[0, 0] == END
+    encoder, text = made("bert")
+    for pooling, place in (("cls", 0), ("last", 2)):
+        with torch.no_grad():
+            whole = encoder.bert.embeddings(torch.tensor([[CLS, 33, SEP]]))[0, place]
+        found = embed_texts(encoder, text, ["!"], pooling=pooling, layer=0)[0]
+        np.testing.assert_allclose(found, whole.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_default_is_the_mean_or_a_decoders_last_token(name):
+    model, text = shared(name)
+    usual = "mean" if name in (*ENCODERS, "t5") else "last"
+    expected = np.stack([pooled(name, one, usual) for one in TEXTS])
+    np.testing.assert_allclose(embed_texts(model, text, TEXTS), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
+@pytest.mark.parametrize("name", MODELS)
+def test_each_pooling_is_of_transformers_own_states(name, pooling):
+    model, text = shared(name)
+    if pooling == "cls" and name not in ENCODERS:
+        with pytest.raises(ConfigError, match="the pooling is cls, but"):
+            embed_texts(model, text, TEXTS, pooling=pooling)
+        return
+    found = embed_texts(model, text, TEXTS, pooling=pooling, batch_size=4)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, np.stack([pooled(name, one, pooling) for one in TEXTS]), atol=1e-5)
+    scaled = embed_texts(model, text, TEXTS, pooling=pooling, normalize=True)
+    np.testing.assert_allclose(scaled, found / np.linalg.norm(found, axis=1, keepdims=True), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "roberta", "t5"])
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_every_layer_is_that_of_transformers(name, layer):
+    model, text = shared(name)
+    ids = torch.tensor([framed(name, "some text")])
+    read = model.encoder if name == "t5" else model.base_model
+    with torch.no_grad():
+        expected = read(input_ids=ids, output_hidden_states=True).hidden_states[layer][0].mean(0)
+    found = embed_texts(model, text, ["some text", "x"], layer=layer, pooling="mean")[0]
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [context_lm, multi_token], ids=["contextlm", "multitoken"])
+def test_layers_of_our_own_models(make):
+    """The heads of a multi-token model count: the block of the next-token head is its last layer."""
+    model, text = make(), tokenizer()
+    last = embed_texts(model, text, TEXTS)
+    blocks = len(model.backbone.h) + (make is multi_token)
+    np.testing.assert_allclose(embed_texts(model, text, TEXTS, layer=blocks), last)
+    if make is multi_token:  # by hand: the head's block and the final norm, on what the trunk gives
+        trunk = torch.from_numpy(embed_texts(model, text, ["a"], layer=blocks - 1))[:, None]
+        with torch.no_grad():
+            behind = model.backbone.ln_f(model.heads[0](trunk))[0]
+        np.testing.assert_allclose(embed_texts(model, text, ["a"]), behind.numpy(), atol=1e-5)
+    first = embed_texts(model, text, ["a"], layer=0)
+    if make is multi_token:
+        base = model.backbone
+        with torch.no_grad():
+            np.testing.assert_allclose(
+                first[0], (base.wte.weight[97] + base.wpe.weight[0]).numpy(), atol=1e-6
+            )
+    with pytest.raises(
+        ConfigError, match=f"the layer is {blocks + 1}, but this model has the layers 0 .* to {blocks}"
+    ):
+        embed_texts(model, text, TEXTS, layer=blocks + 1)
+
+
+def test_a_gated_context_lm_has_the_layers_of_its_backbone():
+    """At the start the gate is closed, so that every layer gives what the stock model's gives."""
+    stock, text = shared("gpt2")
+    model = type(context_lm()).from_backbone(gpt2(), chunk_size=3)
+    for layer in (0, 1, None):
+        ours, theirs = (embed_texts(one, text, TEXTS, layer=layer) for one in (model, stock))
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, POSITIONS - 2), min_size=1, max_size=9),
+    batch_size=st.integers(1, 5),
+    data=st.data(),
+)
+def test_a_vector_depends_on_its_text_alone(name, lengths, batch_size, data):
+    """Whatever the lengths of its neighbours, their order, and the size of batches."""
+    model, text = shared(name)
+    texts = [chr(97 + i) * length for i, length in enumerate(lengths)]
+    pooling = data.draw(st.sampled_from(["mean", "last"]))
+    layer = data.draw(st.sampled_from([1, None]))
+    options = {"pooling": pooling, "layer": layer}
+    together = embed_texts(model, text, texts, batch_size=batch_size, **options)
+    alone = [embed_texts(model, text, [one], **options)[0] for one in texts]
+    np.testing.assert_allclose(together, np.stack(alone), atol=1e-5)
+
+
+def test_groups_keep_the_order(monkeypatch):
+    """Texts are sorted by length within a group; here a group has two batches of two."""
+    model, text = shared("gpt2")
+    monkeypatch.setattr("contextwise.models.embedding.BATCHES_AT_ONCE", 2)
+    embedder = Embedder(model, text, batch_size=2)
+    blocks = list(embedder.blocks(TEXTS))
+    assert [len(block) for block in blocks] == [4, 2]
+    np.testing.assert_allclose(
+        np.concatenate(blocks), np.stack([pooled("gpt2", one, "last") for one in TEXTS]), atol=1e-5
+    )
+    monkeypatch.setattr("contextwise.models.embedding.CHARACTERS_AT_ONCE", 20)
+    assert [len(block) for block in embedder.blocks(TEXTS)] == [2, 4]
+
+
+@pytest.mark.parametrize(("name", "special"), [("gpt2", 0), ("bert", 2), ("t5", 1)])
+def test_a_longer_text_is_cut_between_its_special_tokens_and_counted(name, special):
+    model, text = shared(name)
+    embedder = Embedder(model, text, max_tokens=8)
+    [found] = embedder.blocks(["abcdefghijkl", "abc", "abcdefghi"])
+    assert embedder.cut == 3 - 1
+    room = 8 - special
+    np.testing.assert_allclose(
+        found, embed_texts(model, text, ["abcdefghijkl"[:room], "abc", "abcdefghi"[:room]]), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "roberta"])
+def test_what_the_model_has_no_positions_for_is_cut(name):
+    model, text = shared(name)
+    assert position_limit(model) == POSITIONS
+    embedder = Embedder(model, text)
+    [found] = embedder.blocks(["x" * 3 * POSITIONS])
+    assert embedder.cut == 1
+    room = POSITIONS - len(embedder.frame)
+    np.testing.assert_allclose(found, embed_texts(model, text, ["x" * room]), atol=1e-5)
+
+
+def test_a_tokenizer_may_have_a_limit_of_its_own():
+    model, text = t5(), tokenizer()
+    assert Embedder(model, text).max_tokens is None
+    text.model_max_length = 7
+    assert Embedder(model, text).max_tokens == 7
+    assert Embedder(model, text, max_tokens=9).max_tokens == 9  # relative positions have no end
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gpt2", {"pooling": "max"}, "the pooling is 'max'; choose cls, mean or last"),
+        ("gpt2", {"pooling": "cls"}, "in a decoder the first token sees nothing"),
+        ("t5", {"pooling": "cls"}, r"puts no \[CLS\] token before a text"),
+        ("gpt2", {"layer": 3}, r"the layer is 3, but this model has the layers 0 \(its embeddings\) to 2"),
+        ("t5", {"layer": -1}, "the layer is -1"),
+        ("gpt2", {"batch_size": 0}, "the batch size is 0"),
+        ("gpt2", {"max_tokens": 41}, "max tokens is 41, but the model has positions for 40"),
+        ("roberta", {"max_tokens": 41}, "max tokens is 41, but the model has positions for 40"),
+        ("bert", {"max_tokens": 2}, "leaves no room beside 2 special tokens; give at least 3"),
+        ("gpt2", {"max_tokens": 0}, "give at least 1"),
+    ],
+)
+def test_options_out_of_range_get_one_sentence(name, options, message):
+    model, text = shared(name)
+    with pytest.raises(ConfigError, match=message):
+        embed_texts(model, text, TEXTS, **options)
+
+
+def test_texts_that_are_none():
+    model, text = shared("gpt2")
+    for texts, message in (
+        ([], "no texts"),
+        (["a", " \n"], "text 2 is empty"),
+        (["a", "", "b"], "text 2 is empty"),
+    ):
+        with pytest.raises(DataError, match=message):
+            embed_texts(model, text, texts)
+    strict = tokenizer()
+    strict.backend_tokenizer.normalizer = normalizers.Replace("a", "")
+    with pytest.raises(DataError, match="text 2 has no tokens"):
+        embed_texts(model, strict, ["b", "a"])
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    small = gpt2()
+    small.resize_token_embeddings(100)
+    with pytest.raises(ConfigError, match="gives the token 120, but the model knows 100 tokens"):
+        embed_texts(small, tokenizer(), ["x"])
+
+
+def test_a_vector_that_is_not_finite_is_no_vector():
+    model, text = made("gpt2")
+    with torch.no_grad():
+        model.transformer.ln_f.weight[0] = float("inf")
+    with pytest.raises(ConfigError, match="not finite: float32 is too coarse"):
+        embed_texts(model, text, ["a"])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_saved_is_what_is_loaded(name, tmp_path):
+    model, text = shared(name)
+    model.save_pretrained(tmp_path)
+    loaded = load_text_model(tmp_path, device="cpu")
+    assert not loaded.training
+    np.testing.assert_allclose(embed_texts(loaded, text, TEXTS), embed_texts(model, text, TEXTS), atol=1e-6)
+
+
+def test_parts_of_models_serve_too(tmp_path):
+    """A base model without a head, and an encoder without its decoder, as other packages save them."""
+    text = tokenizer()
+    whole = t5()
+    part = T5EncoderModel(whole.config).eval()
+    part.load_state_dict(whole.state_dict(), strict=False)
+    expected = embed_texts(whole, text, TEXTS)
+    np.testing.assert_allclose(embed_texts(part, text, TEXTS), expected, atol=1e-6)
+    part.save_pretrained(tmp_path / "encoder")
+    np.testing.assert_allclose(
+        embed_texts(load_text_model(tmp_path / "encoder", device="cpu"), text, TEXTS), expected, atol=1e-6
+    )
+    assert isinstance(load_text_model(tmp_path / "encoder", device="cpu"), T5Model)
+    base = gpt2().transformer
+    np.testing.assert_allclose(embed_texts(base, text, TEXTS), embed_texts(gpt2(), text, TEXTS), atol=1e-6)
+
+
+def test_models_that_do_not_serve(tmp_path):
+    vit = ViTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        image_size=4,
+        patch_size=2,
+    )
+    ViTModel(vit).save_pretrained(tmp_path / "vit")
+    with pytest.raises(CheckpointError, match="a model of type 'vit' is no encoder, decoder"):
+        load_text_model(tmp_path / "vit")
+    model = bert().bert
+    weights = {name: value for name, value in model.state_dict().items() if "layer.1.output" not in name}
+    model.save_pretrained(tmp_path / "bert", state_dict=weights)
+    with pytest.raises(CheckpointError, match=r"lacks weights, encoder\.layer\.1\.output"):
+        load_text_model(tmp_path / "bert")
+    assert isinstance(AutoModel.from_config(model.config), BertModel)
+    (tmp_path / "bert" / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="no model could be loaded from") as caught:
+        load_text_model(tmp_path / "bert")
+    assert "\n" not in str(caught.value)
+
+
+def test_kinds_of_text_models():
+    assert text_kind(roberta().config) == "encoder"
+    assert text_kind(context_lm().config) == "decoder"
+    assert text_kind(T5EncoderModel(t5().config).config) == "encoder-decoder"
