@@ -23,6 +23,7 @@ COMMANDS = {
     "train": "Train a model as a recipe says; the same command again goes on where a stopped run was.",
     "evaluate": "Score every token of held-out documents.",
     "compare": "Compare runs on the same documents.",
+    "forgetting": "Say what models forgot of an old corpus while they went on with a new one.",
     "generate": "Continue a prompt with a model; the text goes to standard output as it is made.",
     "embed": "Turn each text of a file into a vector; row i of the NumPy file is the vector of line i.",
     "serve": "Answer OpenAI-compatible requests, with the server of transformers.",

@@ -15,6 +15,7 @@ from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder
 from contextwise.data import Corpus
 from contextwise.evaluation.evaluator import column_or_none, default_destination, evaluate_model, label
 from contextwise.evaluation.results import Evaluation, is_evaluation
+from contextwise.training.recipe import with_newer_settings
 
 _SEED_SUFFIX = re.compile(r"[-_. ]?s(eed)?[-_. ]?\d+$")
 
@@ -168,7 +169,10 @@ def _open(source: str, wanted: str) -> Member:
         return Member(source, name, f"model {evaluation.summary['model']}", None, evaluation, None)
     recipe, summary = run.recipe(), run.summary() if run.finished else {}
     name = _SEED_SUFFIX.sub("", str(recipe.get("name") or run.path.resolve().name))
-    same = _without({**recipe, "name": name}, KEPT_OUT_OF_COMPARISON | {"seed"})
+    same = _without({**with_newer_settings(recipe), "name": name}, KEPT_OUT_OF_COMPARISON | {"seed"})
+    start = same.get("model", {}).get("pretrained")
+    if start is not None:  # runs that go on from one model's seeds are seeds of one recipe
+        same["model"]["pretrained"] = _SEED_SUFFIX.sub("", str(start))
     key = json.dumps([same, summary.get("corpus", {}).get("fingerprint")], sort_keys=True, default=str)
     return Member(source, name, key, recipe.get("seed"), evaluation, run, summary)
 

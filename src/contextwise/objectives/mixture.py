@@ -1,5 +1,6 @@
 """Several objectives in one run."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,8 @@ from contextwise.objectives.objective import NO_LOSS, Cut, ExampleStream, Kind
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
 _BLOCK = 4096
+_SALTS = {"objective": 0x6D6978, "corpus": 0x636F72}
+"""So that what is drawn for one kind of mixture says nothing of what is drawn for the other inside it."""
 
 
 class Part(Settings):
@@ -76,19 +79,31 @@ class Mixture(Settings):
 
 
 class MixtureStream(Dataset):
-    """Item k is the next example of an objective that (seed, k) alone decides.
+    """Item k is the next example of a stream that (seed, k) alone decides.
 
-    Its items have all keys of all objectives: those that an objective does not have are filled with what changes nothing
-    (no prefix, no padding, one segment, no pair label), and labels to the longest with -100. ``objective`` () says which
-    part an item comes from.
+    Its items have all keys of all streams: those that a stream does not have are filled with what changes nothing
+    (no prefix, no padding, one segment, no pair label), and labels to the longest with -100.
+
+    Args:
+        streams: of one objective each, or of one corpus each, which may be mixtures of objectives themselves.
+        weights: share of each stream in the items.
+        label: ``objective`` or ``corpus``: what the streams differ in. The item of that name, (), says which of them an
+            item comes from.
     """
 
-    def __init__(self, streams: list[ExampleStream], weights: list[float], seed: int, length: int) -> None:
-        self.streams, self.seed, self.length = streams, seed, length
+    def __init__(
+        self,
+        streams: "Sequence[Dataset[dict[str, torch.Tensor]]]",
+        weights: list[float],
+        seed: int,
+        length: int,
+        label: Literal["objective", "corpus"] = "objective",
+    ) -> None:
+        self.streams, self.seed, self.length, self.label = streams, seed, length, label
         self.borders = np.cumsum(weights)[:-1] / sum(weights)
-        self._before = [np.zeros(len(weights), dtype=np.int64)]  # items of each objective before each block
+        self._before = [np.zeros(len(weights), dtype=np.int64)]  # items of each stream before each block
         self._block, self._drawn = -1, np.empty(0, dtype=np.int64)
-        firsts = [stream.examples.example(0, 0) for stream in streams]
+        firsts = [stream[0] for stream in streams]
         self.keys = list(dict.fromkeys(key for first in firsts for key in first))
         self.labels = max(len(first["labels"]) for first in firsts)
 
@@ -97,13 +112,14 @@ class MixtureStream(Dataset):
 
     def _draw(self, block: int) -> np.ndarray:
         if block != self._block:
-            draw = np.random.Generator(np.random.PCG64([self.seed, block, len(self.borders), 0x6D6978]))
+            source = [self.seed, block, len(self.borders), _SALTS[self.label]]
+            draw = np.random.Generator(np.random.PCG64(source))
             self._drawn = np.searchsorted(self.borders, draw.random(_BLOCK), side="right")
             self._block = block
         return self._drawn
 
     def place(self, index: int) -> tuple[int, int]:
-        """Which objective item ``index`` is of, and which item of that objective's own stream."""
+        """Which stream item ``index`` is of, and which item of that stream."""
         block, rest = divmod(index, _BLOCK)
         for earlier in range(len(self._before) - 1, block):
             counts = np.bincount(self._draw(earlier), minlength=len(self.streams))
@@ -120,7 +136,7 @@ class MixtureStream(Dataset):
         labels = torch.full((self.labels,), NO_LOSS)
         labels[: len(example["labels"])] = example["labels"]
         filled = {key: example[key] if key in example else _neutral(key, example) for key in self.keys}
-        return filled | {"labels": labels, "objective": torch.tensor(part)}
+        return filled | {"labels": labels, self.label: torch.tensor(part)}
 
 
 def _neutral(key: str, example: dict[str, torch.Tensor]) -> torch.Tensor:

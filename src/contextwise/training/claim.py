@@ -1,25 +1,23 @@
 """Whose run folder it is, and where the run goes on."""
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from accelerate import PartialState
 
-from contextwise.base.config import validate
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import CheckpointError, ContextwiseError
 from contextwise.base.files import PARTIAL, read_json, write_json
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
 from contextwise.training import checkpoints
-from contextwise.training.recipe import Recipe
+from contextwise.training.recipe import Recipe, with_newer_settings
 
 
-def fingerprints(corpus: Corpus) -> dict[str, str]:
+def fingerprints(corpora: dict[str, Corpus]) -> dict[str, str]:
     """What identifies the training data; kept in every checkpoint."""
-    return {"train": corpus.fingerprint}
+    return {name: corpus.fingerprint for name, corpus in corpora.items()}
 
 
 class ClaimedRun:
@@ -45,7 +43,7 @@ class ClaimedRun:
         if not self.run.recipe_file.exists() and self.run.path.exists():
             self.run.claim(self.recipe.resolved())
         self.lock.__enter__()
-        self.run.claim(self.recipe.resolved(), _with_newer_settings)
+        self.run.claim(self.recipe.resolved(), with_newer_settings)
         if not self.run.environment_file.exists():
             write_json(self.run.environment_file, describe_environment(), "the environment")
         for leftover in self.run.checkpoints.glob(f"*{PARTIAL}*"):
@@ -56,28 +54,29 @@ class ClaimedRun:
             self.lock.__exit__(*problem)
 
 
-def _with_newer_settings(kept: dict[str, Any]) -> dict[str, Any]:
-    """A run's recipe with the settings that came after it was begun, at their defaults: what it was trained with."""
-    with contextlib.suppress(ContextwiseError):
-        return validate(Recipe, kept, "the run's recipe").resolved()
-    return kept
+def find_checkpoint(
+    run: RunFolder, corpora: dict[str, Corpus], processes: PartialState, verify: bool
+) -> Path | None:
+    """The checkpoint to go on from, and the metrics cut back to it; the same for every process.
 
-
-def find_checkpoint(run: RunFolder, corpus: Corpus, processes: PartialState, verify: bool) -> Path | None:
-    """The checkpoint to go on from, and the metrics cut back to it; the same for every process."""
+    Args:
+        corpora: all that is trained on, by what it is for.
+        verify: whether to compare the corpora with their hashes first.
+    """
     found: list[Any] = [None, None]
     if processes.is_main_process:
         try:
-            if verify:
+            for corpus in corpora.values() if verify else ():
                 corpus.verify()
             checkpoint = checkpoints.latest_sound(run.checkpoints)
             if checkpoint is not None:
                 state = read_json(checkpoint / checkpoints.STATE, "the checkpoint")
-                if state["fingerprints"] != fingerprints(corpus):
-                    raise CheckpointError(
-                        f"the corpus {corpus.path} is not the one that {run.path} was trained on so far (its content "
-                        "hash differs); train on the old corpus, or start another run with --out"
-                    )
+                for name, now in fingerprints(corpora).items():
+                    if state["fingerprints"].get(name) != now:
+                        raise CheckpointError(
+                            f"the corpus {corpora[name].path} is not the one that {run.path} was trained on so far "
+                            "(its content hash differs); put that one back, or start another run with --out"
+                        )
             run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0)
             found[0] = str(checkpoint) if checkpoint is not None else None
         except ContextwiseError as error:

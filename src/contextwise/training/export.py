@@ -43,6 +43,7 @@ def write_summary(run: RunFolder, recipe: Recipe, task: Task, meter: Meter) -> N
         "seconds": meter.seconds,
         "tokens_per_second": meter.tokens_per_second,
         "validation_loss": losses[-1]["loss"] if losses else None,
+        "replay_loss": losses[-1].get("replay_loss") if losses else None,
         "corpus": {"path": Path(task.corpus.path).name, "fingerprint": task.corpus.fingerprint},
     }
     write_json(run.summary_file, summary, "the summary")

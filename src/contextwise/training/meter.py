@@ -120,8 +120,9 @@ class Meter:
             "mfu": flops / seconds / self.peak if self.peak else None,
         }
 
-    def validation_row(self, step: int, loss: float) -> dict[str, Any]:
-        return {"kind": "validation", "step": step, **self._spent(), "loss": loss}
+    def validation_row(self, step: int, losses: dict[str, float]) -> dict[str, Any]:
+        """The row of a validation: ``loss``, and ``replay_loss`` where an old corpus is watched."""
+        return {"kind": "validation", "step": step, **self._spent(), **losses}
 
     def _spent(self) -> dict[str, Any]:
         return {

@@ -1,5 +1,6 @@
 """The recipe of a training run: what the YAML file may say, checked as a whole before anything is read or written."""
 
+import contextlib
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -7,7 +8,7 @@ from pydantic import Field, model_validator
 from transformers import PreTrainedConfig
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.models.context import ContextLMConfig
 from contextwise.models.loading import load_config
 from contextwise.models.multitoken import MultiTokenConfig
@@ -28,6 +29,13 @@ FAMILY_KINDS = {"bert": "encoder", "t5": "encoder-decoder"}
 """Families that are no decoders."""
 
 
+class ReplaySettings(Settings):
+    """An old corpus of which a share stays in the training on a new one."""
+
+    corpus: str = Field(description="folder of the old corpus, prepared with the same tokenizer")
+    share: float = Field(0.1, gt=0, lt=1, description="share of the examples that come from it")
+
+
 class DataSettings(Settings):
     """Which corpus, and how its documents become windows."""
 
@@ -38,6 +46,21 @@ class DataSettings(Settings):
     cross_documents: bool = Field(True, description="windows may hold parts of several documents")
     separate_documents: bool = Field(False, description="attention and positions stay inside a document")
     verify: bool = Field(True, description="compare the corpus with its hashes before training")
+    replay: ReplaySettings | None = Field(
+        None, description="keeps an old corpus in the training; also watched"
+    )
+    watch: str | None = Field(
+        None, description="folder of an old corpus that is not trained on, to validate on beside the new one"
+    )
+
+    @model_validator(mode="after")
+    def _one_old_corpus(self) -> "DataSettings":
+        if self.replay is not None and self.watch is not None:
+            raise ConfigError(
+                f"watch ({self.watch}) is given together with replay ({self.replay.corpus}), which is watched in any "
+                "case; leave watch out"
+            )
+        return self
 
 
 class ContextSettings(Settings):
@@ -329,6 +352,13 @@ def has_prefix(objective: Any) -> bool:
 def has_pairs(objective: Any) -> bool:
     """Whether examples are pairs of segments, with a label."""
     return any(isinstance(one, NextSentence | SentenceOrder) for one in single_objectives(objective))
+
+
+def with_newer_settings(kept: dict[str, Any]) -> dict[str, Any]:
+    """A run's kept recipe with the settings that came after it was begun, at their defaults: what it was trained with."""
+    with contextlib.suppress(ContextwiseError):
+        return validate(Recipe, kept, "the run's recipe").resolved()
+    return kept
 
 
 def load_recipe(path: Path, overrides: list[str] | None = None, output: Path | None = None) -> Recipe:

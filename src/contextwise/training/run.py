@@ -53,7 +53,7 @@ def train(recipe: Recipe) -> RunFolder:
             if processes.is_main_process:
                 say(f"{run.path} is finished already: nothing to do")
             return run
-        checkpoint = find_checkpoint(run, task.corpus, processes, recipe.data.verify)
+        checkpoint = find_checkpoint(run, task.corpora, processes, recipe.data.verify)
         trainer = _trainer(recipe, run, task, processes, stop)
         if processes.is_main_process:
             trainer.add_callback(LiveProgress(recipe.name, recipe.training.total_steps))
@@ -73,14 +73,14 @@ def _trainer(
     trainer = PretrainingTrainer(
         model=model,
         args=training_arguments(
-            recipe, run, type(model)._no_split_modules or [], processes, task.validation is not None
+            recipe, run, type(model)._no_split_modules or [], processes, bool(task.validation)
         ),
         run=run,
         stream=task.stream,
         validation=task.validation,
         meter=_meter(recipe, task, processes),
         stop=stop,
-        fingerprints=fingerprints(task.corpus),
+        fingerprints=fingerprints(task.corpora),
         keep=recipe.training.keep_checkpoints,
     )
     trainer.remove_callback(PrinterCallback)
@@ -146,7 +146,7 @@ def _finish(
     """
     validated = [row["step"] for row in run.metrics("validation")]
     processes.wait_for_everyone()
-    if trainer.validation is not None and trainer.state.global_step not in validated:
+    if trainer.validation and trainer.state.global_step not in validated:
         trainer.evaluate()
         if trainer.evaluation_pending:
             raise Interrupted("stopped in the last validation; the same command goes on from there")

@@ -12,6 +12,7 @@ from contextwise.data.corpus import Corpus
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import ExampleStream, Vocabulary, add_special_tokens
 from contextwise.training.recipe import Recipe
+from contextwise.training.replay import replayed_corpus, watched_corpus, with_replay
 
 VALIDATION_SEED = 0
 """Runs of every seed are validated on the same examples."""
@@ -27,22 +28,25 @@ class Task:
         tokenizer: the corpus's, with the objective's special tokens; None for a corpus without one.
         added_tokens: texts of the special tokens that the tokenizer lacked.
         stream: the examples of the whole run, in order.
-        validation: examples to validate on, or None.
+        validation: examples to validate on, by what their loss is called in ``metrics.jsonl``: ``loss`` and, where an old
+            corpus is replayed or watched, ``replay_loss``; empty if there are none.
+        replayed: the old corpus's training split, where one is replayed.
     """
 
     corpus: Corpus
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerFast | None
     stream: Dataset
-    validation: Dataset | None
+    validation: dict[str, Dataset]
     added_tokens: list[str] = field(default_factory=list)
+    replayed: Corpus | None = None
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Task":
-        """Open the corpus and check the recipe against it.
+        """Open the corpora and check the recipe against them.
 
         Raises:
-            ConfigError, DataError: corpus, objective and model do not fit each other.
+            ConfigError, DataError: corpora, objective and model do not fit each other.
         """
         corpus = Corpus.open(recipe.data.corpus, split=recipe.data.split)
         tokenizer = corpus.tokenizer() if recipe.objective.special_tokens else None
@@ -56,13 +60,20 @@ class Task:
             if added and size is not None and size > config.vocab_size:
                 config.vocab_size = size
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
-        total = recipe.training.total_steps * recipe.training.tokens_per_step
-        stream = recipe.objective.stream(
-            corpus, recipe.cut, recipe.seed, vocabulary, total // recipe.data.context
-        )
-        validation = _validation(recipe, corpus, vocabulary)
+        replayed = replayed_corpus(recipe, corpus, vocabulary)
+        watched = watched_corpus(recipe, corpus, vocabulary, replayed)
+        length = recipe.training.total_steps * recipe.training.tokens_per_step // recipe.data.context
+        stream = recipe.objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, length)
+        if replayed is not None:
+            stream = with_replay(recipe, stream, replayed, vocabulary, length)
+        validation = _validation_sets(recipe, corpus, watched, vocabulary)
         kept = corpus.tokenizer() if tokenizer is None else tokenizer
-        return cls(corpus, config, kept, stream, validation, added)
+        return cls(corpus, config, kept, stream, validation, added, replayed)
+
+    @property
+    def corpora(self) -> dict[str, Corpus]:
+        """All that is trained on."""
+        return {"train": self.corpus} | ({} if self.replayed is None else {"replay": self.replayed})
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -72,16 +83,30 @@ class Task:
         return inputs, labels if self.config.is_encoder_decoder else 0
 
 
+def _validation_sets(
+    recipe: Recipe, corpus: Corpus, watched: Corpus | None, vocabulary: Vocabulary
+) -> dict[str, Dataset]:
+    """Examples of the new corpus's validation split, and of the old corpus that is watched; none without the former."""
+    if (
+        recipe.data.validation_split not in corpus.splits
+    ):  # a lone .bin file has one, the one that is trained on
+        if watched is not None:
+            say(f"note: {watched.path} is not watched: {corpus.path} has nothing to validate on beside it")
+        return {}
+    sets = {"loss": _validation(recipe, corpus, vocabulary)}
+    if watched is not None and sets["loss"] is not None:
+        sets["replay_loss"] = _validation(recipe, watched, vocabulary)
+    return {name: examples for name, examples in sets.items() if examples is not None}
+
+
 def _validation(recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary) -> Dataset | None:
-    if recipe.data.validation_split not in corpus.splits:
-        return None  # a lone .bin file has one split, the one that is trained on
     try:
-        held_out = Corpus.open(recipe.data.corpus, split=recipe.data.validation_split)
+        held_out = Corpus.open(corpus.path, split=recipe.data.validation_split)
         count = max(1, recipe.training.evaluation_tokens // recipe.data.context)
         stream = recipe.objective.stream(held_out, recipe.cut, VALIDATION_SEED, vocabulary, count)
         if isinstance(stream, ExampleStream):
             stream.length = min(count, stream.examples.count(0))  # none twice
         return stream
     except ContextwiseError as error:
-        say(f"note: no validation while training: {error}")
+        say(f"note: no validation on {corpus.path} while training: {error}")
         return None

@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
-from transformers.pytorch_utils import Conv1D
 from transformers.trainer import TRAINER_STATE_NAME
 
 from contextwise.base.errors import TrainingError
@@ -29,9 +28,10 @@ from contextwise.objectives import NO_LOSS
 from contextwise.training import checkpoints
 from contextwise.training.meter import Meter
 from contextwise.training.model import TrainedModel
+from contextwise.training.optimizer import adamw
 from contextwise.training.signals import StopRequest
 
-NOT_FOR_MODELS = ("window", "objective")
+NOT_FOR_MODELS = ("window", "objective", "corpus")
 """What examples say of themselves."""
 
 
@@ -52,7 +52,7 @@ class PretrainingTrainer(Trainer):
     Args:
         run: the run folder; metrics and checkpoints go there.
         stream: the training examples, in order, for the whole run.
-        validation: examples to validate on, or None.
+        validation: examples to validate on, by what their loss is called in ``metrics.jsonl``; may be empty.
         meter: counts tokens, operations and time.
         stop: asked after each step, micro-batch and evaluation batch.
         fingerprints: what identifies the data, kept in each checkpoint.
@@ -65,7 +65,7 @@ class PretrainingTrainer(Trainer):
         args: TrainingArguments,
         run: RunFolder,
         stream: Dataset,
-        validation: Dataset | None,
+        validation: dict[str, Dataset],
         meter: Meter,
         stop: StopRequest,
         fingerprints: dict[str, str],
@@ -88,7 +88,7 @@ class PretrainingTrainer(Trainer):
             args=args,
             data_collator=stack,
             train_dataset=stream,
-            eval_dataset=validation,
+            eval_dataset=validation or None,
             callbacks=[_StepHooks(self)],
         )
         # The Trainer divides each loss by the number of micro-batches; `compute_loss` undoes that.
@@ -176,7 +176,7 @@ class PretrainingTrainer(Trainer):
 
     def _refuse_step(self, loss: float, norm: float) -> NoReturn:
         """Find the windows that did it, and say so."""
-        windows = [int(window) for inputs in self._windows for window in inputs["window"]]
+        windows = [_window_name(inputs, i) for inputs in self._windows for i in range(len(inputs["window"]))]
         if (
             not self.is_fsdp_enabled
         ):  # a sharded model cannot run on one process alone: then all windows are named
@@ -189,20 +189,20 @@ class PretrainingTrainer(Trainer):
         last = checkpoints.list_checkpoints(self.run.checkpoints)
         raise TrainingError(
             f"{what} at step {self.state.global_step + 1} (window{'s' * (len(windows) > 1)} "
-            f"{', '.join(map(str, windows[:8]))} of the training split); the step was not taken; "
+            f"{', '.join(windows[:8])} of the training split); the step was not taken; "
             + (f"the last good checkpoint is {last[-1]}" if last else "there is no checkpoint before it")
             + "; a lower training.learning_rate or a longer warm-up is the usual mend"
         )
 
-    def _windows_without_finite_loss(self) -> list[int]:
+    def _windows_without_finite_loss(self) -> list[str]:
         model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
         found = []
         with torch.no_grad():
             for inputs in self._windows:
-                for i, window in enumerate(inputs["window"].tolist()):
+                for i in range(len(inputs["window"])):
                     one = self._prepare_inputs({name: value[i : i + 1] for name, value in inputs.items()})
                     if not math.isfinite(self.compute_loss(model, one).item()):
-                        found.append(window)
+                        found.append(_window_name(inputs, i))
         return found
 
     def end_step(self) -> None:
@@ -215,30 +215,8 @@ class PretrainingTrainer(Trainer):
     # ---- data, optimizer ----
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """AdamW; weight decay on matrices only (not on biases, norms and gates)."""
         if self.optimizer is None:
-            module = model if model is not None else self.model
-            matrices = {
-                id(part.weight)
-                for part in module.modules()
-                if isinstance(part, nn.Linear | nn.Embedding | Conv1D)
-            }
-            decayed: list[nn.Parameter] = []
-            others: list[nn.Parameter] = []
-            for parameter in module.parameters():
-                if parameter.requires_grad:
-                    (decayed if id(parameter) in matrices else others).append(parameter)
-            groups = [
-                {"params": decayed, "weight_decay": self.args.weight_decay},
-                {"params": others, "weight_decay": 0.0},
-            ]
-            self.optimizer = torch.optim.AdamW(
-                groups,
-                lr=self.args.learning_rate,
-                betas=(self.args.adam_beta1, self.args.adam_beta2),
-                eps=self.args.adam_epsilon,
-                fused=True,
-            )
+            self.optimizer = adamw(model if model is not None else self.model, self.args)
         return self.optimizer
 
     # ---- what is logged ----
@@ -248,7 +226,8 @@ class PretrainingTrainer(Trainer):
         if "loss" in logs:
             row = self.meter.row(self.state.global_step, logs["learning_rate"])
         elif "validation_loss" in logs:
-            row = self.meter.validation_row(self.state.global_step, logs["validation_loss"])
+            losses = {name.removeprefix("validation_"): value for name, value in logs.items()}
+            row = self.meter.validation_row(self.state.global_step, losses)
         else:
             return
         if self.is_world_process_zero():
@@ -261,27 +240,40 @@ class PretrainingTrainer(Trainer):
         self.meter.start_clock()
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Mean loss of the tokens of the validation examples, in nats per target.
-
-        The same examples each time; they are shared out over the processes.
-        """
-        if self.validation is None:
+        """Mean loss of the tokens of each set of validation examples, in nats per target."""
+        if not self.validation:
             return {}
+        self.evaluation_pending = True
+        metrics = {}
+        for name, examples in self.validation.items():
+            loss = self._mean_loss(examples)
+            if loss is None:
+                self.control.should_save = self.control.should_training_stop = True
+                return {}
+            metrics[f"validation_{name}"] = loss
+        self.evaluation_pending = False
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _mean_loss(self, examples: Dataset) -> float | None:
+        """Mean loss of all examples, in nats per target, or None where asked to stop.
+
+        They are the same each time, and shared out over the processes.
+        """
         rank, world = self.args.process_index, self.accelerator.num_processes
-        count = len(self.validation)  # type: ignore[arg-type]
+        count = len(examples)  # type: ignore[arg-type]
         batch = max(1, self.args.per_device_train_batch_size)
         total = torch.zeros(2, dtype=torch.float64)
-        self.evaluation_pending = True
         model = self.model_wrapped
         model.eval()
         with torch.no_grad():
             for start in range(0, count, batch * world):
                 if self._asked_to_stop():
-                    self.control.should_save = self.control.should_training_stop = True
-                    return {}
+                    return None
                 mine = range(start + rank * batch, min(start + (rank + 1) * batch, count))
                 # Processes without an example of their own take part with one that does not count: sharded models need all.
-                items = [self.validation[i] for i in mine] or [self.validation[0]]
+                items = [examples[i] for i in mine] or [examples[0]]
                 with self.compute_loss_context_manager():
                     self.compute_loss(model, self._prepare_inputs(stack(items)))
                 if mine:
@@ -290,11 +282,7 @@ class PretrainingTrainer(Trainer):
             shared = total.to(self.args.device, self._wide)
             dist.all_reduce(shared)
             total = shared.cpu()
-        self.evaluation_pending = False
-        metrics = {"validation_loss": (total[0] / total[1]).item()}
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        return (total[0] / total[1]).item()
 
     def _asked_to_stop(self) -> bool:
         if self.accelerator.num_processes == 1:
@@ -361,6 +349,12 @@ class PretrainingTrainer(Trainer):
         """The trained model's weights, whole, on the CPU; every process must call it."""
         weights, _ = checkpoints.gather(self.model_wrapped, _bare(self.optimizer))
         return {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+
+
+def _window_name(inputs: dict[str, torch.Tensor], i: int) -> str:
+    """The number of an example's window; where there are two corpora, with a word on those of the old one."""
+    replayed = "corpus" in inputs and bool(inputs["corpus"][i])
+    return f"{int(inputs['window'][i])}{' (replayed)' * replayed}"
 
 
 def _tokens_read(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
