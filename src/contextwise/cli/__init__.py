@@ -24,7 +24,7 @@ COMMANDS = {
     "evaluate": "Score every token of held-out documents.",
     "compare": "Compare runs on the same documents.",
     "forgetting": "Say what models forgot of an old corpus while they went on with a new one.",
-    "generate": "Continue a prompt with a model; the text goes to standard output as it is made.",
+    "generate": "Continue a prompt with a model, or fill in between --prefix and --suffix.",
     "embed": "Turn each text of a file into a vector; row i of the NumPy file is the vector of line i.",
     "serve": "Answer OpenAI-compatible requests, with the server of transformers.",
     "export": "Copy a model into a folder of its own, with a model card, ready to be shared.",

@@ -1,8 +1,9 @@
-"""``contextwise evaluate``: a model's losses on held-out documents, and whether it sees what it must not."""
+"""``contextwise evaluate``: a model's losses on held-out documents, how well it fills holes, and whether it sees what it must
+not."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -51,7 +52,8 @@ def evaluate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to write; not given: RUN/evaluation/CORPUS-SPLIT, or evaluation/MODEL/CORPUS-SPLIT.",
+            help="Folder to write; not given: RUN/evaluation/CORPUS-SPLIT, or evaluation/MODEL/CORPUS-SPLIT. "
+            "With --infill a JSON file; not given: infill-NAME.json there.",
             show_default=False,
         ),
     ] = None,
@@ -64,12 +66,60 @@ def evaluate(
             "cache reach the past; exit status 1 if they do.",
         ),
     ] = False,
+    infill: Annotated[
+        Path | None,
+        typer.Option(
+            "--infill",
+            metavar="FILE_OR_CORPUS",
+            help="Fill holes instead: one line of each document of a prepared corpus or of JSON Lines with 'text', "
+            "or the tasks of a file in HumanEval-infilling's form. Texts are compared; no code is ever executed.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="With --infill: of the choice of lines.")] = 0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="With --infill: most tokens of a middle.")] = 64,
+    spm: Annotated[
+        bool,
+        typer.Option(
+            "--spm", help="With --infill: ask a decoder in the order suffix, prefix, middle, not PSM."
+        ),
+    ] = False,
 ) -> None:
     """Score every token of held-out documents.
 
     Prints loss, perplexities and bits per byte with 95% intervals over
     documents, and writes them with the loss of each document and each token.
+
+    With --infill: exact match (without white space at the end) and edit
+    similarity (1 - characters to delete and insert / characters of both) of
+    the middles that the model writes, with 95% intervals over documents.
     """
+    if infill is not None:
+        given = {"--corpus": corpus, "--stride": stride, "--causality": causality or None}
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigError(f"{name} is given together with --infill; leave one of the two out")
+        options = {
+            "context": context,
+            "batch_tokens": batch_tokens,
+            "dtype": dtype,
+            "device": device,
+            "out": out,
+        }
+        _infill(
+            model,
+            infill,
+            split,
+            seed,
+            limit_documents,
+            as_json,
+            **options,
+            spm=spm,
+            max_new_tokens=max_new_tokens,
+        )
+        return
+    if spm:
+        raise ConfigError("--spm is of use with holes to fill only; give --infill")
     if corpus is None and not causality:
         raise ConfigError("there is nothing to evaluate on; give a prepared corpus with --corpus")
     found = _measured(model, dtype, device) if causality else None
@@ -115,6 +165,29 @@ def evaluate(
     printed.print(evaluation_heading(evaluation.summary))
     printed.print(evaluation_table(evaluation.summary))
     printed.print(f"written to {evaluation.path}/", markup=False, soft_wrap=True)
+
+
+def _infill(
+    model: str, data: Path, split: str, seed: int, limit: int | None, as_json: bool, **options: Any
+) -> None:
+    from rich.console import Console
+
+    from contextwise.evaluation.infill_scores import evaluate_infill, infill_heading, infill_table
+    from contextwise.evaluation.infill_tasks import open_tasks
+    from contextwise.training.signals import StopRequest
+
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit-documents is {limit}; it must be at least 1")
+    tasks = open_tasks(data, split, seed, limit)
+    with StopRequest().listening() as stop:
+        evaluation = evaluate_infill(model, tasks, **options, should_stop=lambda: bool(stop))
+    if as_json:
+        print(json.dumps(evaluation.summary, indent=2, ensure_ascii=False))
+        return
+    printed = Console(highlight=False)
+    printed.print(infill_heading(evaluation.summary))
+    printed.print(infill_table(evaluation.summary))
+    printed.print(f"written to {evaluation.path}", markup=False, soft_wrap=True)
 
 
 def _measured(model: str, dtype: str, device: str) -> "Causality":

@@ -1,10 +1,16 @@
-"""``contextwise generate``."""
+"""``contextwise generate``: text behind a prompt, or between a prefix and a suffix."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contextwise.base.progress import console
+from contextwise.base.errors import ConfigError
+from contextwise.base.progress import console, say
+
+if TYPE_CHECKING:
+    from contextwise.evaluation.generation import Sampling
+
+BETWEEN = "-" * 8
 
 
 def generate(
@@ -32,14 +38,52 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Of the draws; the same seed gives the same text.")] = 0,
     greedy: Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")] = False,
     num_samples: Annotated[int, typer.Option(min=1, help="How many texts.")] = 1,
+    prefix: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of a prompt: what stands before a hole that the model is to fill.",
+            show_default=False,
+        ),
+    ] = None,
+    suffix: Annotated[
+        str | None, typer.Option(help="What stands behind the hole.", show_default=False)
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Print prefix, middle and suffix, not the middle alone.")
+    ] = False,
+    spm: Annotated[
+        bool, typer.Option("--spm", help="Ask a decoder in the order suffix, prefix, middle, not PSM.")
+    ] = False,
 ) -> None:
-    """Continue a prompt with a model; the text goes to standard output as it is made."""
-    from transformers import TextStreamer
+    """Continue a prompt with a model; the text goes to standard output as it is made.
 
-    from contextwise.evaluation.generation import Sampling, allowed_new_tokens, encode_prompt, sample_text
-    from contextwise.models import load_model, load_tokenizer
+    With --prefix, --suffix or both, fill the hole between them; the model
+    must have been trained to: a decoder with the objective infilling, an
+    encoder-decoder with spans or ul2.
+    """
+    from contextwise.evaluation.generation import Sampling
 
     sampling = Sampling(temperature, top_k, top_p, seed, greedy)
+    if prefix is None and suffix is None:
+        if whole or spm:
+            raise ConfigError(
+                f"{'--whole' if whole else '--spm'} is of use with a hole to fill only; give --prefix and --suffix"
+            )
+        _continue(model, prompt, max_new_tokens, sampling, num_samples)
+        return
+    if prompt:
+        raise ConfigError(
+            "a prompt is given together with --prefix or --suffix; what stands before the hole is the prefix alone"
+        )
+    _fill(model, prefix or "", suffix or "", max_new_tokens, sampling, num_samples, whole, spm)
+
+
+def _continue(model: str, prompt: str, max_new_tokens: int, sampling: "Sampling", num_samples: int) -> None:
+    from transformers import TextStreamer
+
+    from contextwise.evaluation.generation import allowed_new_tokens, encode_prompt, sample_text
+    from contextwise.models import load_model, load_tokenizer
+
     tokenizer, language_model = load_tokenizer(model), load_model(model)
     prompt_tokens = encode_prompt(tokenizer, prompt).shape[1]
     allowed = allowed_new_tokens(language_model, prompt_tokens, max_new_tokens)
@@ -59,7 +103,7 @@ def generate(
             super().end()
             self.finished += 1
             if self.finished < num_samples:
-                print("-" * 8)
+                print(BETWEEN)
 
     sample_text(
         language_model,
@@ -70,3 +114,40 @@ def generate(
         samples=num_samples,
         streamer=Separated(tokenizer, skip_special_tokens=True),
     )
+
+
+def _fill(
+    model: str,
+    prefix: str,
+    suffix: str,
+    max_new_tokens: int,
+    sampling: "Sampling",
+    num_samples: int,
+    whole: bool,
+    spm: bool,
+) -> None:
+    from contextwise.evaluation.infill import (
+        Infiller,
+        filling_objective,
+        load_filling_model,
+        trained_context,
+    )
+    from contextwise.models import load_tokenizer
+
+    infiller = Infiller(
+        load_filling_model(model),
+        load_tokenizer(model),
+        spm=spm,
+        objective=filling_objective(model),
+        max_new_tokens=max_new_tokens,
+        context=trained_context(model),
+    )
+    if infiller.new_tokens < max_new_tokens:
+        say(f"note: the middle ends after {infiller.new_tokens} tokens at most, for the model's positions")
+    filled = infiller.prompt(prefix, suffix)
+    if note := infiller.note(filled):
+        say(note)
+    for number, middle in enumerate(infiller.texts(filled, sampling, num_samples)):
+        if number:
+            print(BETWEEN)
+        print(f"{prefix}{middle}{suffix}" if whole else middle)

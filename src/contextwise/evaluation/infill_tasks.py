@@ -1,0 +1,204 @@
+"""Holes with known middles: lines cut out of documents, and tasks in the form of HumanEval-infilling (Bavarian et al. 2022).
+
+Intervals are drawn over *documents*: a document of which one line was cut out, or a problem of HumanEval, which may have many
+holes.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from contextwise.base.errors import DataError
+from contextwise.base.files import sha256_file
+from contextwise.data import Corpus
+from contextwise.data.documents import text_digest
+from contextwise.data.sources import readable, unpacked
+from contextwise.objectives.objective import generator
+from contextwise.objectives.text import TokenText
+
+FIELDS = ("task_id", "prompt", "canonical_solution")
+_PROBLEM = re.compile(r"HumanEval/\d+")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One hole.
+
+    Attributes:
+        name: of the document and the line, or the set's own name.
+        document: what the task's document is called.
+        expected: the middle.
+    """
+
+    name: str
+    document: str
+    prefix: str
+    suffix: str
+    expected: str
+
+
+@dataclass
+class TaskSet:
+    """Holes to fill.
+
+    Attributes:
+        label: names the set in results.
+        source: what ``summary`` files say about where it is from; ``fingerprint`` identifies it.
+        notes: what was passed over, in words.
+    """
+
+    label: str
+    source: dict[str, Any]
+    tasks: list[Task]
+    notes: list[str] = field(default_factory=list)
+
+
+def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int | None = None) -> TaskSet:
+    """Open a set of holes: a prepared corpus, or JSON Lines (``.gz`` too) of documents or of tasks.
+
+    Args:
+        path: a corpus; or a file whose lines have ``text``, or ``task_id``, ``prompt``, ``suffix`` and
+            ``canonical_solution``.
+        split: of a corpus.
+        seed: of the choice of lines.
+        limit: take the holes of that many documents only, the first ones.
+
+    Raises:
+        DataError: there is no such thing, it is damaged, or no hole can be made of it.
+    """
+    if path.is_file() and path.suffix != ".bin":
+        found = _of_file(path, seed, limit)
+    else:
+        found = _of_corpus(path, split, seed, limit)
+    if not found.tasks:
+        raise DataError(
+            f"{path} gives no line to fill: a document needs a line behind its first that is not blank"
+        )
+    return found
+
+
+def cut_line(text: str, seed: int) -> tuple[int, str, str, str] | None:
+    """Cut one line out of a text: its number (from 0), what stands before it, the line without its end, and the rest.
+
+    Every line but the first and blank ones is equally likely; (seed, text) decide. None where there is none.
+    """
+    lines = text.split("\n")
+    places = [place for place, line in enumerate(lines) if place > 0 and line.strip()]
+    if not places:
+        return None
+    draw = generator(seed, 0, int.from_bytes(text_digest(text.encode()), "big"), "line to fill")
+    place = places[int(draw.integers(len(places)))]
+    before, behind = lines[:place], lines[place + 1 :]
+    return (
+        place,
+        "".join(f"{line}\n" for line in before),
+        lines[place],
+        "".join(f"\n{line}" for line in behind),
+    )
+
+
+def _line_tasks(
+    documents: Iterable[tuple[str, str]], seed: int, limit: int | None
+) -> tuple[list[Task], list[str]]:
+    """A task for each of the first ``limit`` documents (name, text) that have a line to cut, and what to say of others."""
+    tasks: list[Task] = []
+    without = 0
+    for name, text in documents:
+        if len(tasks) == limit:
+            break
+        cut = cut_line(text, seed)
+        if cut is None:
+            without += 1
+            continue
+        place, prefix, line, suffix = cut
+        tasks.append(Task(f"{name}, line {place + 1}", name, prefix, suffix, line))
+    return tasks, [f"{without:,} documents without a line to cut were passed over"] if without else []
+
+
+def _of_corpus(path: Path, split: str, seed: int, limit: int | None) -> TaskSet:
+    corpus = Corpus.open(path, split)
+    tokenizer = corpus.tokenizer()
+    if tokenizer is None:
+        raise DataError(
+            f"the corpus {path} comes without a tokenizer, so its lines are not known; give a prepared one"
+        )
+    corpus.verify()
+    text = TokenText(tokenizer)
+    documents = ((str(i), text.read(corpus.document(i))[0]) for i in range(len(corpus)))
+    tasks, notes = _line_tasks(documents, seed, limit)
+    about = {"path": str(corpus.path), "split": corpus.split, "fingerprint": corpus.fingerprint}
+    return TaskSet(f"{path.resolve().name}-{corpus.split}", about, tasks, notes)
+
+
+def _of_file(path: Path, seed: int, limit: int | None) -> TaskSet:
+    about = {"path": str(path), "split": None, "fingerprint": sha256_file(path)}
+    label = path.name.removesuffix(".gz")
+    label = label.removesuffix(Path(label).suffix)
+    rows = _rows(path)
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{path} is empty; give a corpus, or JSON Lines of documents or tasks")
+    rows = _with(first, rows)
+    if "canonical_solution" in first[1]:
+        tasks, notes = _tasks_of_rows(rows, limit)
+    else:
+        documents = ((where.rpartition(":")[2], _text(row, "text", where)) for where, row in rows)
+        tasks, notes = _line_tasks(documents, seed, limit)
+    return TaskSet(label, about, tasks, notes)
+
+
+def _with(
+    first: tuple[str, dict[str, Any]], others: Iterator[tuple[str, dict[str, Any]]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield first
+    yield from others
+
+
+def _tasks_of_rows(
+    rows: Iterable[tuple[str, dict[str, Any]]], limit: int | None
+) -> tuple[list[Task], list[str]]:
+    """Tasks as HumanEval-infilling writes them; a task without ``suffix`` has its hole at the end."""
+    tasks: list[Task] = []
+    documents: set[str] = set()
+    at_the_end = 0
+    for where, row in rows:
+        name, prefix, expected = (_text(row, key, where) for key in FIELDS)
+        problem = _PROBLEM.search(name)
+        document = problem.group() if problem else name
+        if document not in documents and len(documents) == limit:
+            break
+        documents.add(document)
+        at_the_end += "suffix" not in row
+        suffix = _text(row, "suffix", where) if "suffix" in row else ""
+        tasks.append(Task(name, document, prefix, suffix, expected))
+    note = f"{at_the_end:,} of {len(tasks):,} tasks have no suffix: their hole is the end of the text"
+    return tasks, [note] if at_the_end else []
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Objects of a JSON Lines file, each with where it stands."""
+    with readable(path), path.open("rb") as raw, unpacked(raw, path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            where = f"{path}:{number}"
+            try:
+                row = json.loads(line.decode("utf-8-sig"))
+            except (ValueError, RecursionError) as error:
+                raise DataError(
+                    f"{where} is not JSON in UTF-8 ({str(error)[:100]}); give a corpus, or JSON Lines of documents or tasks"
+                ) from None
+            if not isinstance(row, dict):
+                raise DataError(f"{where} is not a JSON object; each line must be a document or a task")
+            yield where, row
+
+
+def _text(row: dict[str, Any], key: str, where: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, str):
+        wanted = "a document has 'text', a task " + ", ".join(map(repr, (*FIELDS[:2], "suffix", FIELDS[2])))
+        raise DataError(f"{where} has no text in the field {key!r}; {wanted}")
+    return value
