@@ -61,7 +61,7 @@ def write(tmp_path, change):
             lambda r: r["model"]["context_predictor"].update(injection_layer=2),
             "injection_layer is 2.*from 0 to 1",
         ),
-        (lambda r: r["model"].update(size="huge"), "model.size is 'huge', but the sizes of gpt2 are nano"),
+        (lambda r: r["model"].update(size="huge"), "model.size is 'huge', but the sizes of gpt2 are pico"),
         (lambda r: r["model"].update(family="bart"), "model.family is 'bart'"),
         (lambda r: r["training"].update(tokens_per_step=100), "no multiple of data.context .32.; 96 is"),
         (lambda r: r["training"].update(tokens=1000), "either steps or tokens"),

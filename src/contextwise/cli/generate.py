@@ -55,7 +55,9 @@ def generate(
         bool, typer.Option("--spm", help="Ask a decoder in the order suffix, prefix, middle, not PSM.")
     ] = False,
 ) -> None:
-    """Continue a prompt with a model; the text goes to standard output as it is made.
+    """Continue a prompt with a model, or fill in between --prefix and --suffix.
+
+    The text goes to standard output as it is made.
 
     With --prefix, --suffix or both, fill the hole between them; the model
     must have been trained to: a decoder with the objective infilling, an

@@ -77,6 +77,7 @@ class ModelSize:
 
 
 OUR_SIZES = {
+    "pico": ModelSize(2, 64, 2, 2.0e-3),
     "nano": ModelSize(4, 128, 4, 2.0e-3),
     "micro": ModelSize(6, 192, 6, 2.0e-3),
     "tiny": ModelSize(6, 256, 8, 1.5e-3),
