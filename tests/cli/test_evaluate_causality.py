@@ -8,7 +8,6 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
-from contextwise.cli import main
 from contextwise.data import Corpus
 from contextwise.models.context.pathway import ContextPathway, RaggedContexts
 
@@ -29,22 +28,6 @@ def workplace(tmp_path_factory, corpus_folder):
         for file in (corpus.path / "tokenizer").iterdir():
             shutil.copy(file, folder / name)
     return folder
-
-
-@pytest.fixture
-def contextwise(workplace, monkeypatch, capsys):
-    """Type a command in the workplace; gives (exit status, standard output, standard error)."""
-
-    def typed(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.chdir(workplace)
-        monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setattr("sys.argv", ["contextwise", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_status:
-            main()
-        output, errors = capsys.readouterr()
-        return int(exit_status.value.code or 0), output, errors
-
-    return typed
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import torch
 import yaml
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from contextwise.cli import main
 from contextwise.data import prepare_corpus
 
 WORDS = ["a", "corpus", "of", "small", "texts", "that", "are", "scored", "from", "the", "command", "line"]
@@ -35,22 +34,6 @@ def workplace(tmp_path_factory):
         trained_on = {"path": "corpus", "fingerprint": corpus.fingerprint}
         (run / "summary.json").write_text(json.dumps({"tokens": 10, "seconds": 1.0, "corpus": trained_on}))
     return folder
-
-
-@pytest.fixture
-def contextwise(workplace, monkeypatch, capsys):
-    """Type a command in the workplace; gives (exit status, standard output, standard error)."""
-
-    def typed(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.chdir(workplace)
-        monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setattr("sys.argv", ["contextwise", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_status:
-            main()
-        output, errors = capsys.readouterr()
-        return int(exit_status.value.code or 0), output, errors
-
-    return typed
 
 
 def test_evaluate_prints_a_table_that_fits_80_columns(contextwise, workplace):

@@ -8,7 +8,6 @@ import torch
 import yaml
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from contextwise.cli import main
 from contextwise.data import prepare_corpus
 
 
@@ -47,22 +46,6 @@ def workplace(tmp_path_factory):
         }
         (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     return folder
-
-
-@pytest.fixture
-def contextwise(workplace, monkeypatch, capsys):
-    """Type a command in the workplace; gives (exit status, standard output, standard error)."""
-
-    def typed(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.chdir(workplace)
-        monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setattr("sys.argv", ["contextwise", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_status:
-            main()
-        output, errors = capsys.readouterr()
-        return int(exit_status.value.code or 0), output, errors
-
-    return typed
 
 
 def test_it_evaluates_what_is_missing_and_reports(contextwise, workplace):

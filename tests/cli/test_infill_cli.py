@@ -1,14 +1,12 @@
 """``contextwise generate --prefix --suffix`` and ``contextwise evaluate --infill``, as they are typed."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from transformers.utils import logging
 
 from contextwise.base.runs import RunFolder
-from contextwise.cli import main
 from contextwise.data import prepare_corpus
 from filling import LETTERS, middle, write_run
 
@@ -36,28 +34,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
     prepare_corpus(folder / "texts.jsonl", "bytes", folder / "corpus", validation=0.0)
     return folder
-
-
-@pytest.fixture
-def contextwise(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Typed]:
-    """Type a command in the workplace; gives (exit status, standard output, standard error)."""
-
-    # The command line turns these bars off before transformers is imported, which tests have done long ago.
-    logging.disable_progress_bar()
-
-    def typed(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.chdir(workplace)
-        monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setattr("sys.argv", ["contextwise", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_status:
-            main()
-        output, errors = capsys.readouterr()
-        return int(exit_status.value.code or 0), output, errors
-
-    yield typed
-    logging.enable_progress_bar()
 
 
 @pytest.mark.parametrize("run", ["runs/gpt2", "runs/t5"])

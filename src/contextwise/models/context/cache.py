@@ -11,11 +11,11 @@ left-padded batch complete their chunks at different steps, so a slot is a chunk
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, StaticLayer
+from transformers.cache_utils import Cache, DynamicLayer, StaticLayer
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.context.config import ContextLMConfig
-from contextwise.models.context.static import StaticChunkLayer, StaticContextState
+from contextwise.models.context.static import StateLayer, StaticChunkLayer, StaticContextState
 
 
 class ChunkLayer(DynamicLayer):
@@ -39,7 +39,7 @@ class ChunkLayer(DynamicLayer):
             self.keys, self.values = self.keys.take_along_dim(index, 2), self.values.take_along_dim(index, 2)
 
 
-class ContextState(CacheLayerMixin):
+class ContextState(StateLayer):
     """Token vectors and predicted contexts of everything cached.
 
     ``h_BSD``: output of the token encoder. ``start_BS``: index, among all S, of the first token of each token's document.
@@ -51,7 +51,6 @@ class ContextState(CacheLayerMixin):
     """
 
     is_croppable = True
-    is_initialized: bool
 
     h_BSD: torch.Tensor
     start_BS: torch.Tensor
@@ -174,27 +173,6 @@ class ContextState(CacheLayerMixin):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         self._map(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
-
-    def reset(self) -> None:
-        self.is_initialized = False
-
-    # A state has no keys, no length of its own and no mask; these are what the abstract class asks for.
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.is_initialized = False
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return key_states, value_states
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return query_length, 0
-
-    def get_seq_length(self) -> int:
-        return 0
-
-    def get_max_length(self) -> int:
-        return -1
 
     def offload(self) -> None:
         self._map(lambda tensor: tensor.to("cpu", non_blocking=True))

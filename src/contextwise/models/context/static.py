@@ -38,7 +38,33 @@ class StaticChunkLayer(StaticLayer):
         return 0
 
 
-class StaticContextState(CacheLayerMixin):
+class StateLayer(CacheLayerMixin):
+    """A layer of a cache that has no keys, no length of its own and no mask: what the abstract class asks for."""
+
+    is_initialized: bool
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.is_initialized = False
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return query_length, 0
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def reset(self) -> None:
+        self.is_initialized = False
+
+
+class StaticContextState(StateLayer):
     """What :class:`~contextwise.models.context.cache.ContextState` keeps, in tensors of fixed size.
 
     ``tail_BUD``: the last w - 1 token vectors. ``current_BD``: the context that the last token added. ``end_BP``: index of each
@@ -47,7 +73,6 @@ class StaticContextState(CacheLayerMixin):
 
     is_compileable = True
     is_croppable = False
-    is_initialized: bool
 
     def __init__(self, chunk_layers: list[StaticChunkLayer], chunk_size: int, max_tokens: int) -> None:
         super().__init__()
@@ -112,26 +137,8 @@ class StaticContextState(CacheLayerMixin):
             for tensor in (self.tail_BUD, self.current_BD, self.end_BP, self.count_B1):
                 tensor.copy_(tensor.index_select(0, beam_idx.to(self.device)))
 
-    # A state has no keys and no length of its own; these are what the abstract class asks for.
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.is_initialized = False
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return key_states, value_states
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return query_length, 0
-
-    def get_seq_length(self) -> int:
-        return 0
-
     def get_max_length(self) -> int:
         return self.max_tokens
-
-    def reset(self) -> None:
-        self.is_initialized = False
 
 
 def static_inputs(
