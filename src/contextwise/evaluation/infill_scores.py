@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 from rapidfuzz.distance import Indel
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -44,7 +43,7 @@ from contextwise.evaluation.infill import (
 from contextwise.evaluation.infill_tasks import TaskSet
 from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, ratios
 from contextwise.evaluation.scoring import DEFAULT_BATCH_TOKENS
-from contextwise.evaluation.tables import interval, number
+from contextwise.evaluation.tables import evaluation_table
 from contextwise.models import load_tokenizer
 
 KIND = "infill"
@@ -252,11 +251,4 @@ def infill_heading(summary: dict[str, Any]) -> Text:
 
 def infill_table(summary: dict[str, Any]) -> Table:
     """The measures of one evaluation."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    table.add_column("value", justify="right")
-    table.add_column("95% interval", justify="right")
-    for key, name in MEASURES.items():
-        measure = summary[key]
-        table.add_row(name, number(measure["value"]), interval(measure["low"], measure["high"]))
-    return table
+    return evaluation_table(summary, MEASURES)

@@ -44,13 +44,13 @@ def evaluation_heading(summary: dict[str, Any]) -> Text:
     return Text(heading)
 
 
-def evaluation_table(summary: dict[str, Any]) -> Table:
-    """The measures of one evaluation, from its ``summary.json``."""
+def evaluation_table(summary: dict[str, Any], measures: dict[str, str] = MEASURES) -> Table:
+    """The measures of one evaluation, from its summary; ``measures``: key there -> what it is called here."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     table.add_column("value", justify="right")
     table.add_column("95% interval", justify="right")
-    for key, name in MEASURES.items():
+    for key, name in measures.items():
         measure = summary[key]
         if measure is None or measure["value"] is None:
             table.add_row(name, NOT_KNOWN, NOT_KNOWN)

@@ -22,7 +22,7 @@ from transformers import (
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.models.composition import ComposedForCausalLM
 from contextwise.models.kinds import Kind, kind_of
-from contextwise.models.loading import load_config, load_model, model_folder
+from contextwise.models.loading import failure_reason, load_config, load_model, model_folder
 from contextwise.models.losses import final_hidden_states
 from contextwise.models.multitoken import MultiTokenForCausalLM
 
@@ -66,8 +66,9 @@ def load_text_model(
             folder, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True
         )
     except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"no model could be loaded from {path_or_name}: {reason}") from error
+        raise CheckpointError(
+            f"no model could be loaded from {path_or_name}: {failure_reason(folder, error)}"
+        ) from error
     # A pooler or a decoder that is not there has been made up, and is not read here; any other weight must be there.
     missing = {key: key.split(".")[0] for key in sorted(info["missing_keys"])}
     needed = [key for key, part in missing.items() if part not in ("pooler", "decoder")]

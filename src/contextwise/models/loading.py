@@ -63,11 +63,12 @@ def load_config(path_or_name: str | Path) -> PreTrainedConfig:
         return AutoConfig.from_pretrained(folder)
     except Exception as error:
         raise CheckpointError(
-            f"no configuration could be loaded from {path_or_name}: {_reason(folder, error)}"
+            f"no configuration could be loaded from {path_or_name}: {failure_reason(folder, error)}"
         ) from error
 
 
-def _reason(folder: str, error: Exception) -> str:
+def failure_reason(folder: str, error: Exception) -> str:
+    """Why nothing could be loaded from there, on one line."""
     if not Path(folder).exists():
         return "there is no such folder, and the Hub could not provide it"
     return " ".join(str(error).split())[:300]
@@ -108,7 +109,7 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True)
     except Exception as error:
         raise CheckpointError(
-            f"no causal language model could be loaded from {path_or_name}: {_reason(folder, error)}"
+            f"no causal language model could be loaded from {path_or_name}: {failure_reason(folder, error)}"
         ) from error
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"

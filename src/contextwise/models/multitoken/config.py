@@ -73,3 +73,23 @@ class MultiTokenConfig(ComposedConfig):
             raise ConfigError(f"future_tokens is {n!r}, but must be a whole number of at least 1")
         if self.head not in HEADS:
             raise ConfigError(f"head is {self.head!r}, but must be one of {', '.join(HEADS)}")
+
+
+def shorten(config: Any) -> None:
+    """Take the last block away from the backbone that ``config`` describes.
+
+    Raises:
+        ConfigError: it has one block only, or its last block adds a context of its own.
+    """
+    stock = config.backbone_config if config.model_type == "contextlm" else config
+    if stock.num_hidden_layers < 2:
+        raise ConfigError("a backbone of one layer has none left for the trunk; use head='linear'")
+    if stock is not config and (
+        config.inject_every_layer or config.injection_layer > stock.num_hidden_layers - 2
+    ):
+        raise ConfigError(
+            "this ContextLM adds its context before its last block too, which heads of a block each cannot; use head='linear'"
+        )
+    stock.num_hidden_layers -= 1
+    if getattr(stock, "layer_types", None):
+        stock.layer_types = stock.layer_types[:-1]

@@ -34,7 +34,7 @@ from contextwise.models.context.modeling import Decoded
 from contextwise.models.context.static import static_inputs
 from contextwise.models.loading import load_model
 from contextwise.models.losses import IGNORED
-from contextwise.models.multitoken.config import MultiTokenConfig
+from contextwise.models.multitoken.config import MultiTokenConfig, shorten
 from contextwise.models.multitoken.losses import FutureLoss, future_loss, future_targets
 from contextwise.models.multitoken.speculative import Acceptance, speculative_options
 
@@ -123,7 +123,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             )
         config = deepcopy(source.config)
         if head == "layer":
-            _shorten(config)
+            shorten(config)
         model = cls(MultiTokenConfig(config, future_tokens, head)).to(source.device, source.dtype)
         # What is left over of a trunk that is one block shorter is that block, which becomes the heads'.
         model.backbone.load_state_dict(source.base_model.state_dict(), strict=head != "layer")
@@ -383,19 +383,3 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
                 f"past_key_values was not filled for {heads} of this model's heads from the first token on; "
                 "start with an empty cache"
             )
-
-
-def _shorten(config: Any) -> None:
-    """Take the last block away from the backbone that ``config`` describes."""
-    stock = config.backbone_config if config.model_type == "contextlm" else config
-    if stock.num_hidden_layers < 2:
-        raise ConfigError("a backbone of one layer has none left for the trunk; use head='linear'")
-    if stock is not config and (
-        config.inject_every_layer or config.injection_layer > stock.num_hidden_layers - 2
-    ):
-        raise ConfigError(
-            "this ContextLM adds its context before its last block too, which heads of a block each cannot; use head='linear'"
-        )
-    stock.num_hidden_layers -= 1
-    if getattr(stock, "layer_types", None):
-        stock.layer_types = stock.layer_types[:-1]
