@@ -20,6 +20,8 @@ from contextwise.base.files import atomic_write, disk_errors, read_json
 KEPT_OUT_OF_COMPARISON = {
     "output",
     "data.corpus",
+    "data.replay.corpus",
+    "data.watch",
     "training.save_every",
     "training.keep_checkpoints",
     "training.trackers",

@@ -124,6 +124,10 @@ class Meter:
         """The row of a validation: ``loss``, and ``replay_loss`` where an old corpus is watched."""
         return {"kind": "validation", "step": step, **self._spent(), **losses}
 
+    def curve_row(self, step: int, curve: dict[str, Any]) -> dict[str, Any]:
+        """The row of a contextwise loss curve."""
+        return {"kind": "contextwise", "step": step, **self._spent(), **curve}
+
     def _spent(self) -> dict[str, Any]:
         return {
             "tokens": self.tokens,

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from contextwise.models.losses import token_losses
 from contextwise.models.pretraining import Losses, pretraining_losses
 
 
@@ -27,6 +28,7 @@ class TrainedModel(nn.Module):
         input_ids: torch.Tensor,
         labels: torch.Tensor,
         targets: torch.Tensor | None = None,
+        per_token: bool = False,
         **batch: torch.Tensor,
     ) -> torch.Tensor:
         """What is minimised: mean loss in nats of ``labels``, and of whatever else the objective asks for.
@@ -34,7 +36,10 @@ class TrainedModel(nn.Module):
         Args:
             input_ids, labels, batch: an objective's examples, stacked (:mod:`contextwise.objectives.objective`).
             targets: tokens that count in the whole step, if this batch is a part of it.
+            per_token: give the loss of each of a decoder's labels instead, (B, T) float32, without gradients.
         """
+        if per_token:
+            return token_losses(self.model, input_ids, labels)
         losses = pretraining_losses(self.model, {"input_ids": input_ids, "labels": labels, **batch})
         self.last = Losses(losses.names, losses.sums.detach(), losses.counts)
         return losses.minimised(targets)

@@ -200,6 +200,17 @@ class TrainingSettings(Settings):
     log_every: int = Field(10, ge=1)
     evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: at the end only")
     evaluation_tokens: int = Field(65_536, ge=1, description="validation tokens of such an evaluation")
+    contextwise_every: int = Field(
+        0, ge=0, description="steps between contextwise loss curves (and one at the end); 0: none"
+    )
+    contextwise_tokens: int = Field(
+        65_536, ge=1, description="held-out tokens that such a curve reads, about"
+    )
+    contextwise_longest: int | None = Field(
+        None,
+        ge=1,
+        description="the longest context that the curves of several runs are compared at; data.context if not given",
+    )
     save_every: int = Field(100, ge=1, description="steps between checkpoints")
     keep_checkpoints: int = Field(2, ge=1)
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)

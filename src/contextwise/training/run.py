@@ -82,6 +82,8 @@ def _trainer(
         stop=stop,
         fingerprints=fingerprints(task.corpora),
         keep=recipe.training.keep_checkpoints,
+        curve=task.curve,
+        curve_every=recipe.training.contextwise_every,
     )
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)

@@ -9,8 +9,10 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from contextwise.base.errors import ContextwiseError
 from contextwise.base.progress import say
 from contextwise.data.corpus import Corpus
+from contextwise.data.tails import TailWindows
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import ExampleStream, Vocabulary, add_special_tokens
+from contextwise.training.contextwise import contextwise_windows
 from contextwise.training.recipe import Recipe
 from contextwise.training.replay import replayed_corpus, watched_corpus, with_replay
 
@@ -31,6 +33,7 @@ class Task:
         validation: examples to validate on, by what their loss is called in ``metrics.jsonl``: ``loss`` and, where an old
             corpus is replayed or watched, ``replay_loss``; empty if there are none.
         replayed: the old corpus's training split, where one is replayed.
+        curve: windows that the contextwise loss curve is measured on, where the recipe asks for it.
     """
 
     corpus: Corpus
@@ -40,6 +43,7 @@ class Task:
     validation: dict[str, Dataset]
     added_tokens: list[str] = field(default_factory=list)
     replayed: Corpus | None = None
+    curve: TailWindows | None = None
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Task":
@@ -68,7 +72,8 @@ class Task:
             stream = with_replay(recipe, stream, replayed, vocabulary, length)
         validation = _validation_sets(recipe, corpus, watched, vocabulary)
         kept = corpus.tokenizer() if tokenizer is None else tokenizer
-        return cls(corpus, config, kept, stream, validation, added, replayed)
+        curve = contextwise_windows(recipe, recipe.objective.kind)
+        return cls(corpus, config, kept, stream, validation, added, replayed, curve)
 
     @property
     def corpora(self) -> dict[str, Corpus]:

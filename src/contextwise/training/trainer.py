@@ -23,9 +23,11 @@ from transformers.trainer import TRAINER_STATE_NAME
 from contextwise.base.errors import TrainingError
 from contextwise.base.files import atomic_directory, read_json, write_json
 from contextwise.base.runs import RunFolder
+from contextwise.data.tails import TailWindows
 from contextwise.data.windows import stack
 from contextwise.objectives import NO_LOSS
 from contextwise.training import checkpoints
+from contextwise.training.contextwise import measure_curve
 from contextwise.training.meter import Meter
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import adamw
@@ -57,6 +59,7 @@ class PretrainingTrainer(Trainer):
         stop: asked after each step, micro-batch and evaluation batch.
         fingerprints: what identifies the data, kept in each checkpoint.
         keep: how many checkpoints stay.
+        curve: windows to measure the contextwise loss curve on, if any; every ``curve_every`` steps and at the end.
     """
 
     def __init__(
@@ -70,7 +73,10 @@ class PretrainingTrainer(Trainer):
         stop: StopRequest,
         fingerprints: dict[str, str],
         keep: int,
+        curve: TailWindows | None = None,
+        curve_every: int = 0,
     ) -> None:
+        self.curve, self.curve_every = curve, curve_every
         self.run, self.stream, self.validation = run, stream, validation
         self.meter, self.stop = meter, stop
         self.fingerprints, self.keep = fingerprints, keep
@@ -131,14 +137,14 @@ class PretrainingTrainer(Trainer):
 
     def _part_sums(self, model: nn.Module) -> torch.Tensor:
         """Sums and counts of the last batch's losses, part by part: (2, parts)."""
-        last = self._unwrapped(model).last
-        return torch.stack([last.sums.to(self._wide), last.counts.to(self._wide)])
+        last = self.unwrapped(model).last
+        return torch.stack([last.sums.to(self.wide), last.counts.to(self.wide)])
 
     @property
-    def _wide(self) -> torch.dtype:
+    def wide(self) -> torch.dtype:
         return torch.float32 if self.args.device.type == "mps" else torch.float64
 
-    def _unwrapped(self, model: nn.Module) -> Any:
+    def unwrapped(self, model: nn.Module) -> Any:
         return self.accelerator.unwrap_model(model, keep_torch_compile=False)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
@@ -155,7 +161,7 @@ class PretrainingTrainer(Trainer):
         read = torch.stack([_tokens_read(inputs) for inputs in self._windows]).sum()
         loss_here = torch.stack(self._losses).sum() / self.accelerator.num_processes
         parts_here = torch.stack(self._parts).sum(0).flatten()
-        facts = torch.cat([torch.stack([loss_here, asked_here, read]).to(self._wide), parts_here])
+        facts = torch.cat([torch.stack([loss_here, asked_here, read]).to(self.wide), parts_here])
         if self.accelerator.num_processes > 1:
             dist.all_reduce(facts)
         loss, asked, inputs_read, *parts = facts.tolist()
@@ -164,7 +170,7 @@ class PretrainingTrainer(Trainer):
             self._refuse_step(loss, norm)
         if asked:
             self.control.should_save = self.control.should_training_stop = True
-        names = self._unwrapped(self.model_wrapped).last.names
+        names = self.unwrapped(self.model_wrapped).last.names
         means = [total / max(count, 1) for total, count in zip(parts, parts[len(names) :], strict=False)]
         self.meter.add_step(
             loss,
@@ -211,6 +217,12 @@ class PretrainingTrainer(Trainer):
         self._parts.clear()
         self._windows.clear()
         self.meter.stop_clock()
+        step = self.state.global_step
+        if self.curve is not None and (step % self.curve_every == 0 or step == self.args.max_steps):
+            # Before the checkpoint of this step, which a run that goes on from it does not measure again.
+            row = self.meter.curve_row(step, measure_curve(self, self.curve))
+            if self.is_world_process_zero():
+                self.run.append_metrics(row)
 
     # ---- data, optimizer ----
 
@@ -279,7 +291,7 @@ class PretrainingTrainer(Trainer):
                 if mine:
                     total += self._part_sums(model)[:, 0].cpu()
         if world > 1:
-            shared = total.to(self.args.device, self._wide)
+            shared = total.to(self.args.device, self.wide)
             dist.all_reduce(shared)
             total = shared.cpu()
         return (total[0] / total[1]).item()

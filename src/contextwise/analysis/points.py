@@ -1,0 +1,74 @@
+"""What a sweep measured: the best-context loss of every run at every step where its contextwise curve was measured.
+
+The table that the page of a sweep draws and the planner fits. A point is a model size, a training context and what was spent so
+far, with the loss reached: since the runs of a sweep have a constant learning rate, each of their points is the end of a
+smaller run (context scaling, Section 3).
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from contextwise.base.runs import RunFolder
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measurement.
+
+    Attributes:
+        run: id of the run: the name of its folder.
+        size: name of the model size.
+        parameters: of the model, embeddings included.
+        context: tokens of the training context.
+        seed: of the run.
+        step, tokens, flops, seconds: spent on training when it was measured.
+        loss: best-context loss, nats per token: the mean over the last 10% of the training context.
+        standard_error: of ``loss`` over held-out documents; None where there is one document.
+    """
+
+    run: str
+    size: str
+    parameters: int
+    context: int
+    seed: int
+    step: int
+    tokens: int
+    flops: float
+    seconds: float
+    loss: float
+    standard_error: float | None
+
+
+COLUMNS = [field.name for field in fields(Point)]
+
+
+def run_points(path: Path) -> list[Point]:
+    """Points of one run, finished or not, in the order of its steps; none if it measured no curve."""
+    run = RunFolder.open(path)
+    recipe = run.recipe()
+    rows = {row["step"]: row for row in run.metrics("contextwise")}
+    measured = ("parameters", "step", "tokens", "flops", "seconds", "standard_error")
+    return [
+        Point(
+            run=path.name,
+            size=size_name(recipe["model"]),
+            context=recipe["data"]["context"],
+            seed=recipe["seed"],
+            loss=row["best_context_loss"],
+            **{name: row[name] for name in measured},
+        )
+        for _, row in sorted(rows.items())
+    ]
+
+
+def size_name(model: dict[str, Any]) -> str:
+    """Name of a recipe's model size, with the numbers that differ from it: ``nano`` or ``nano-layers6``."""
+    changed = [f"{name}{model[name]}" for name in ("layers", "width", "heads") if model.get(name)]
+    return "-".join([model["size"], *changed])
+
+
+def as_rows(points: Iterable[Point]) -> list[dict[str, Any]]:
+    """Points as dictionaries, for CSV and JSON."""
+    return [asdict(point) for point in points]

@@ -1,0 +1,88 @@
+"""Windows that end where long blocks end, so that models of every training context are scored on the same targets.
+
+The best-context loss of a model that does not generalise past its training context is the mean over the last 10% of that
+context (context scaling, footnote 4). Models of different contexts are compared fairly if those are the *same* tokens, each
+predicted from as many tokens before it as the model was trained with:
+
+1. Each document is cut into blocks of ``longest`` tokens, the longest context that is compared; what is left over is dropped.
+2. The last tenth of each block are the targets. A model with a context of ``longest`` has one window for a block; one with a
+   shorter context several, each ending a tenth of its context before the other. So every context reads about as many
+   tokens as the others.
+"""
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.windows import Documents, Windows
+
+
+def tail(context: int) -> int:
+    """Positions of the last 10% of a context; one at least."""
+    return max(1, context // 10)
+
+
+class TailWindows(Dataset):
+    """Windows of ``context`` tokens over documents, ending in the last tenth of blocks of ``longest``.
+
+    Item i is a dictionary of int64 tensors: ``input_ids`` and ``labels`` (context,), already shifted, and ``document`` ().
+
+    Args:
+        corpus: the documents.
+        context: inputs of a window.
+        longest: tokens of a block: the longest context that is compared; ``context`` if not given.
+        tokens: about how many inputs all windows have together; the blocks are taken evenly from all there are.
+
+    Raises:
+        ConfigError: ``longest`` is shorter than ``context``.
+        DataError: no document is as long as ``longest``.
+    """
+
+    def __init__(self, corpus: Documents, context: int, longest: int | None, tokens: int) -> None:
+        longest = longest or context
+        if longest < context:
+            raise ConfigError(
+                f"the longest context to compare is {longest}, shorter than the training context {context}; give at least that"
+            )
+        lengths = np.asarray(corpus.lengths, dtype=np.int64)
+        # A document's sequence: end-of-text where there is one, then its tokens. The last input needs a target behind it.
+        blocks = np.maximum(0, lengths + int(corpus.end_of_text is not None) - 1) // longest
+        if not blocks.any():
+            raise DataError(
+                f"no document of the split {corpus.split!r} of {corpus.path} is longer than {longest} tokens (the longest has "
+                f"{int(lengths.max(initial=0)):,}), so nothing can be measured at that context; choose a shorter one, or a "
+                "corpus of longer documents"
+            )
+        total = int(blocks.sum())
+        chosen = np.unique(
+            np.linspace(0, total - 1, min(total, max(1, tokens // longest))).round().astype(int)
+        )
+        document = np.searchsorted(np.cumsum(blocks), chosen, side="right")
+        inside = chosen - (np.cumsum(blocks) - blocks)[document]
+        back = np.arange(max(1, tail(longest) // tail(context))) * tail(context)
+        self.windows = Windows(corpus, 1, cross_documents=False)
+        ends = self.windows.starts[document] + (inside + 1) * longest
+        self.starts = (ends[:, None] - back[::-1] - context).ravel()
+        self.documents = np.repeat(document, len(back))
+        self.context = context
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        tokens, _ = self.windows.read(int(self.starts[index]), self.context + 1)
+        return {
+            "input_ids": torch.from_numpy(tokens[:-1]),
+            "labels": torch.from_numpy(tokens[1:]),
+            "document": torch.tensor(int(self.documents[index])),
+        }
+
+
+def log_bins(context: int, per_doubling: int = 2) -> np.ndarray:
+    """Edges of logarithmic bins over 1 to ``context`` visible tokens: bin i holds ``edges[i] <= visible < edges[i + 1]``."""
+    doublings = np.arange(int(np.ceil(np.log2(max(context, 2)))) * per_doubling + 1) / per_doubling
+    edges = np.unique(np.round(2.0**doublings).astype(int))
+    return np.append(edges[edges <= context], context + 1)

@@ -1,0 +1,1 @@
+"""A grid of training runs with stable ids, on this machine or on a Ray cluster."""
