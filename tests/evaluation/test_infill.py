@@ -18,9 +18,9 @@ from contextwise.evaluation.infill import (
     filling_objective,
     form_of,
     infill,
-    load_filling_model,
     trained_context,
 )
+from contextwise.models import load_generating_model
 from contextwise.objectives import UL2, Infilling, SpanCorruption, Vocabulary
 from filling import (
     BYTES,
@@ -310,7 +310,7 @@ def test_a_run_says_how_it_was_trained(tmp_path: Any) -> None:
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
 def test_models_of_both_kinds_are_loaded(tmp_path: Any, kind: str) -> None:
     folder = write_run(tmp_path / kind, kind)
-    loaded = load_filling_model(str(folder), device="cpu")
+    loaded = load_generating_model(str(folder), device="cpu")
     assert type(loaded) is type(taught(kind)) and not loaded.training
     for name, weight in taught(kind).state_dict().items():
         assert torch.equal(loaded.state_dict()[name], weight), name
@@ -319,4 +319,4 @@ def test_models_of_both_kinds_are_loaded(tmp_path: Any, kind: str) -> None:
 def test_a_damaged_encoder_decoder_is_one_sentence(tmp_path: Any) -> None:
     t5(SPANS).config.save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match=f"no encoder-decoder could be loaded from {tmp_path}"):
-        load_filling_model(str(tmp_path))
+        load_generating_model(str(tmp_path))

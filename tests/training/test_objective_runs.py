@@ -180,6 +180,44 @@ def test_the_export_opens_with_the_added_tokens(case, auto, sentences_folder, tm
     assert model.get_input_embeddings().num_embeddings == len(tokenizer)
 
 
+def test_the_export_reads_texts_as_it_was_trained(sentences_folder, tmp_path):
+    encoder = train(recipe(sentences_folder, tmp_path / "encoder", "masked", steps=2))
+    read = AutoTokenizer.from_pretrained(encoder.model)
+    plain = Corpus.open(sentences_folder).tokenizer()
+    a, b = (plain(text).input_ids for text in ("alpha beta", "gamma"))
+    cls, sep = read.cls_token_id, read.sep_token_id
+    assert read("alpha beta").input_ids == [cls, *a, sep]
+    pair = read("alpha beta", "gamma", return_token_type_ids=True)
+    assert pair.input_ids == [cls, *a, sep, *b, sep]
+    assert pair.token_type_ids == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert read(["alpha", "alpha beta"], padding=True).attention_mask[0][-1] == 0
+    assert read.decode([cls, *a, sep], skip_special_tokens=True) == "alpha beta"
+    both = train(recipe(sentences_folder, tmp_path / "both", "spans", steps=2))
+    read = AutoTokenizer.from_pretrained(both.model)
+    assert read("alpha beta").input_ids == [*a, read.eos_token_id]
+    # A decoder's reads texts as the corpus's own does, and so does every corpus that is prepared with an encoder's.
+    decoder = train(recipe(sentences_folder, tmp_path / "decoder", "infilling", steps=2))
+    assert AutoTokenizer.from_pretrained(decoder.model)("alpha beta").input_ids == a
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [("masked", "masked"), ("masked", "next sentence"), ("next sentence", "masked"), ("spans", "ul2")],
+)
+def test_encoders_and_encoder_decoders_go_on_from_pretrained_ones(first, then, sentences_folder, tmp_path):
+    before = train(recipe(sentences_folder, tmp_path / "before", first))
+    more = values(sentences_folder, tmp_path / "after", then)
+    more["model"] = {"pretrained": str(before.path)}
+    after = train(validate(Recipe, more, "the recipe"))
+    # It goes on from what the first had learned, and is exported whole: with the pair head where there are pairs.
+    assert after.metrics("train")[0]["loss"] < before.metrics("train")[0]["loss"] - 0.1
+    architecture = json.loads((after.model / "config.json").read_text())["architectures"]
+    wanted = {"masked": "BertForMaskedLM", "next sentence": "BertForPreTraining"}
+    assert architecture == [wanted.get(then, "T5ForConditionalGeneration")]
+    with pytest.raises(ConfigError, match="another kind .decoder. than .*before .*name another model"):
+        validate(Recipe, more | {"objective": "causal"}, "the recipe")
+
+
 def test_an_encoder_is_no_causal_model_to_evaluate(sentences_folder, tmp_path):
     from contextwise.base.errors import CheckpointError
 

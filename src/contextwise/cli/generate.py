@@ -128,16 +128,11 @@ def _fill(
     whole: bool,
     spm: bool,
 ) -> None:
-    from contextwise.evaluation.infill import (
-        Infiller,
-        filling_objective,
-        load_filling_model,
-        trained_context,
-    )
-    from contextwise.models import load_tokenizer
+    from contextwise.evaluation.infill import Infiller, filling_objective, trained_context
+    from contextwise.models import load_generating_model, load_tokenizer
 
     infiller = Infiller(
-        load_filling_model(model),
+        load_generating_model(model),
         load_tokenizer(model),
         spm=spm,
         objective=filling_objective(model),

@@ -18,16 +18,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.errors import ConfigError
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.evaluator import LARGEST_DEFAULT_CONTEXT, is_run, positions
 from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.scoring import vocabulary_size
 from contextwise.models.kinds import kind_of
-from contextwise.models.loading import load_config, load_model, model_folder
 from contextwise.objectives import UL2, Infilling, SpanCorruption, SpecialToken, build_objective
 from contextwise.objectives.infilling import Arrangement
 from contextwise.objectives.spans import sentinel_tokens
@@ -341,23 +340,3 @@ def trained_context(source: str) -> int | None:
     """The context that a run was trained with; None for a model that is no run."""
     context = RunFolder(source).recipe().get("data", {}).get("context") if is_run(source) else None
     return context if isinstance(context, int) else None
-
-
-def load_filling_model(
-    source: str, dtype: torch.dtype | None = None, device: str | torch.device | None = None
-) -> PreTrainedModel:
-    """Load a decoder or an encoder-decoder for inference; arguments as :func:`contextwise.models.load_model` has them.
-
-    Raises:
-        CheckpointError: there is no such model, it is damaged, or it is an encoder.
-    """
-    if kind_of(load_config(source)) != "encoder-decoder":
-        return load_model(source, dtype=dtype, device=device)
-    try:
-        model = AutoModelForSeq2SeqLM.from_pretrained(
-            model_folder(source), dtype=dtype or "auto", use_safetensors=True
-        )
-    except Exception as error:  # transformers raises errors of many classes here
-        reason = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"no encoder-decoder could be loaded from {source}: {reason}") from error
-    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()

@@ -37,14 +37,13 @@ from contextwise.evaluation.infill import (
     Infiller,
     Prompt,
     filling_objective,
-    load_filling_model,
     trained_context,
 )
 from contextwise.evaluation.infill_tasks import TaskSet
 from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, ratios
 from contextwise.evaluation.scoring import DEFAULT_BATCH_TOKENS
 from contextwise.evaluation.tables import evaluation_table
-from contextwise.models import load_tokenizer
+from contextwise.models import load_generating_model, load_tokenizer
 
 KIND = "infill"
 MEASURES = {"exact_match": "exact match", "edit_similarity": "edit similarity"}
@@ -107,7 +106,7 @@ def evaluate_infill(
     place = chosen_device(device)
     if place.type == "cpu":
         keep_freed_memory()
-    model = load_filling_model(source, chosen_dtype(dtype, place), place)
+    model = load_generating_model(source, chosen_dtype(dtype, place), place)
     infiller = Infiller(
         model,
         load_tokenizer(source),

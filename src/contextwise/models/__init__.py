@@ -5,7 +5,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from contextwise.models.building import build_model
 from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.flops import training_flops_per_token
-from contextwise.models.loading import load_model, load_tokenizer, model_folder
+from contextwise.models.loading import load_generating_model, load_model, load_tokenizer, model_folder
 from contextwise.models.losses import causal_loss, linear_cross_entropy, token_losses
 from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
 from contextwise.models.sizes import (
@@ -33,6 +33,7 @@ __all__ = [
     "build_model",
     "causal_loss",
     "linear_cross_entropy",
+    "load_generating_model",
     "load_model",
     "load_tokenizer",
     "match_parameters",

@@ -16,13 +16,18 @@ def build_model(config: PreTrainedConfig) -> Any:
     """
     if isinstance(config, ContextLMConfig):
         return ContextLMForCausalLM(config)
+    loader = pretraining_class(config)
+    build = getattr(loader, "from_config", None) or loader._from_config
+    return build(config)
+
+
+def pretraining_class(config: PreTrainedConfig) -> Any:
+    """The class of transformers that is pretrained with a configuration: an Auto class, or the one that an encoder names."""
     kind = kind_of(config)
-    if kind == "encoder":
-        name = (config.architectures or [None])[0]
-        return (
-            getattr(transformers, name)._from_config(config)
-            if name
-            else AutoModelForMaskedLM.from_config(config)
-        )
-    auto = AutoModelForCausalLM if kind == "decoder" else AutoModelForSeq2SeqLM
-    return auto.from_config(config)
+    if kind == "encoder" and config.architectures:
+        return getattr(transformers, config.architectures[0])
+    return {
+        "encoder": AutoModelForMaskedLM,
+        "decoder": AutoModelForCausalLM,
+        "encoder-decoder": AutoModelForSeq2SeqLM,
+    }[kind]

@@ -1,11 +1,13 @@
-"""Open any causal language model: a run of ours, a folder, or a name on the Hub."""
+"""Open any language model: a run of ours, a folder, or a name on the Hub."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -102,18 +104,44 @@ def load_model(
     Raises:
         CheckpointError: there is no such model, it is damaged, or it is no causal language model.
     """
-    folder = model_folder(path_or_name)
     model_class(load_config(path_or_name))
+    return load_as(AutoModelForCausalLM, "causal language model", path_or_name, dtype, device)
+
+
+def load_generating_model(
+    path_or_name: str | Path, dtype: torch.dtype | None = None, device: str | torch.device | None = None
+) -> PreTrainedModel:
+    """Load a decoder or an encoder-decoder for inference; arguments as :func:`load_model` has them.
+
+    Raises:
+        CheckpointError: there is no such model, it is damaged, or it is an encoder.
+    """
+    if kind_of(load_config(path_or_name)) != "encoder-decoder":
+        return load_model(path_or_name, dtype=dtype, device=device)
+    return load_as(AutoModelForSeq2SeqLM, "encoder-decoder", path_or_name, dtype, device)
+
+
+def load_as(
+    loader: Any,
+    what: str,
+    path_or_name: str | Path,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device | None = None,
+) -> Any:
+    """Load a model with a class that has ``from_pretrained``; ``what`` says in an error what it was to be.
+
+    Raises:
+        CheckpointError: there is no such model, or it is damaged.
+    """
+    folder = model_folder(path_or_name)
     try:
         # Weights are taken from safetensors only: nothing that could run code is unpickled.
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True)
+        model = loader.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True)
     except Exception as error:
         raise CheckpointError(
-            f"no causal language model could be loaded from {path_or_name}: {failure_reason(folder, error)}"
+            f"no {what} could be loaded from {path_or_name}: {failure_reason(folder, error)}"
         ) from error
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return model.to(device).eval()
+    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
 
 
 def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:

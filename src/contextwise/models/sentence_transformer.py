@@ -7,14 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers import processors
-
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_directory
 from contextwise.models.composition import ComposedConfig
 from contextwise.models.embedding import Embedder, Frame, Pooling
 from contextwise.models.layers import load_text_model
 from contextwise.models.loading import load_config, load_tokenizer
+from contextwise.models.tokenizers import put_around
 
 _MODES = {
     "cls": "pooling_mode_cls_token",
@@ -33,7 +32,7 @@ def export_sentence_transformer(
 ) -> Path:
     """Write a folder for ``SentenceTransformer(out)``: weights, tokenizer, pooling.
 
-    The tokenizer of a run puts no special tokens around a text, so those that its model was trained with are written into it
+    Where the tokenizer puts no special tokens around a text, those that its model was trained with are written into it
     (:class:`~contextwise.models.embedding.Frame`); and one without a padding token gets its end-of-text token for that.
 
     Args:
@@ -71,17 +70,7 @@ def _frame(tokenizer: Any, frame: Frame) -> None:
         raise ConfigError(
             "sentence-transformers pads, and the tokenizer has neither a padding nor an end-of-text token; give it one"
         )
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    if not len(frame):
-        return
-    backend = tokenizer.backend_tokenizer
-    names = {token: tokenizer.convert_ids_to_tokens(token) for token in (*frame.before, *frame.after)}
-    around = [*(names[token] for token in frame.before), "$A", *(names[token] for token in frame.after)]
-    template = processors.TemplateProcessing(
-        single=around, pair=[*around, "$B:1"], special_tokens=[(name, token) for token, name in names.items()]
-    )
-    steps = [step for step in (backend.post_processor,) if step is not None]
-    backend.post_processor = processors.Sequence([*steps, template]) if steps else template
+    put_around(tokenizer, frame.before, frame.after)
 
 
 def _describe(folder: Path, width: int, embedder: Embedder) -> None:

@@ -1,13 +1,15 @@
-"""Whether two tokenizers give the same token ids for the same text."""
+"""Whether two tokenizers give the same token ids for the same text; and the special tokens that one puts around it."""
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
+from transformers import PreTrainedTokenizerBase
 
 from contextwise.base.errors import DataError
 from contextwise.data.corpus import Corpus
@@ -87,3 +89,27 @@ def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
             f"the corpus {corpus.path} has a vocabulary of {corpus.vocab_size} tokens, "
             f"but {source} knows only {vocabulary}; {mend}"
         )
+
+
+def put_around(tokenizer: PreTrainedTokenizerBase, before: Sequence[int], after: Sequence[int]) -> None:
+    """Let a tokenizer put special tokens around each text by itself, as its model was trained: ``[CLS] A [SEP]``.
+
+    Of a pair, what stands behind the first text stands behind the second as well, with which it has the token type 1:
+    ``[CLS] A [SEP] B [SEP]``. A tokenizer without a padding token gets its end-of-text token for that.
+
+    Args:
+        before, after: ids of the tokens.
+    """
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if not before and not after:
+        return
+    first, last = ([str(tokenizer.convert_ids_to_tokens(i)) for i in ids] for ids in (before, after))
+    template = processors.TemplateProcessing(
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *last, "$B:1", *(f"{token}:1" for token in last)],
+        special_tokens=list(zip([*first, *last], [*before, *after], strict=True)),
+    )
+    backend = tokenizer.backend_tokenizer
+    steps = [step for step in (backend.post_processor,) if step is not None]
+    backend.post_processor = processors.Sequence([*steps, template]) if steps else template

@@ -1,13 +1,18 @@
 """What a finished run leaves: a Hugging Face folder, and a summary."""
 
+import copy
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.files import atomic_directory, write_json
 from contextwise.base.runs import RunFolder
 from contextwise.models.building import build_model
+from contextwise.models.embedding import Frame
+from contextwise.models.kinds import Kind, kind_of
 from contextwise.models.sizes import parameter_count
+from contextwise.models.tokenizers import put_around
 from contextwise.training.meter import Meter
 from contextwise.training.recipe import Recipe
 from contextwise.training.task import Task
@@ -23,7 +28,19 @@ def export_model(run: RunFolder, task: Task, weights: dict[str, torch.Tensor]) -
     with atomic_directory(run.model, "the model") as folder:
         model.save_pretrained(folder)
         if task.tokenizer is not None:
-            task.tokenizer.save_pretrained(folder)
+            as_its_model_reads(task.tokenizer, kind_of(task.config)).save_pretrained(folder)
+
+
+def as_its_model_reads(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> PreTrainedTokenizerFast:
+    """A copy of the tokenizer that puts around a text what a model of this kind was trained with: [CLS] and [SEP] around an
+    encoder's, end-of-text behind that of an encoder-decoder, nothing around a decoder's. The corpus's own puts nothing.
+    """
+    if kind == "decoder":
+        return tokenizer
+    copied = copy.deepcopy(tokenizer)
+    frame = Frame.of(copied, kind)
+    put_around(copied, frame.before, frame.after)
+    return copied
 
 
 def write_summary(run: RunFolder, recipe: Recipe, task: Task, meter: Meter) -> None:

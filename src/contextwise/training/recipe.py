@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.models.context import ContextLMConfig
+from contextwise.models.kinds import Kind, kind_of
 from contextwise.models.loading import load_config
 from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.sizes import ModelSize, backbone_config, named_size
@@ -25,7 +26,7 @@ from contextwise.objectives import (
 )
 
 Families = Literal["gpt2", "gpt_neox", "llama", "qwen3", "bert", "t5"]
-FAMILY_KINDS = {"bert": "encoder", "t5": "encoder-decoder"}
+FAMILY_KINDS: dict[str, Kind] = {"bert": "encoder", "t5": "encoder-decoder"}
 """Families that are no decoders."""
 
 
@@ -140,8 +141,8 @@ class ModelSettings(Settings):
                 end_of_text,
             )
         )
-        if pair_head:
-            config.architectures = ["BertForPreTraining"]
+        if kind_of(config) == "encoder":
+            config.architectures = ["BertForPreTraining"] if pair_head else None
         if self.context_predictor is not None:
             config = ContextLMConfig(backbone_config=config, **self.context_predictor.model_dump())
         if self.multi_token is not None:
@@ -280,22 +281,31 @@ class Recipe(Settings):
     def _check_kind(self) -> None:
         """Refuse an objective that the model cannot serve."""
         name, wanted, settings = self.objective.name, self.objective.kind, self.model
-        kind = "decoder" if settings.pretrained is not None else FAMILY_KINDS.get(settings.family, "decoder")
+        kind: Kind = (
+            FAMILY_KINDS.get(settings.family, "decoder")
+            if settings.pretrained is None
+            else kind_of(load_config(settings.pretrained))
+        )
         if wanted != kind:
             fitting = [
                 family for family in get_args(Families) if FAMILY_KINDS.get(family, "decoder") == wanted
             ]
             own = settings.pretrained or f"model.family {settings.family}"
+            mend = (
+                f"set model.family to {' or '.join(fitting)}"
+                if settings.pretrained is None
+                else "name another model"
+            )
             raise ConfigError(
-                f"the objective {name!r} needs a model of another kind ({wanted}) than {own} ({kind}); "
-                f"set model.family to {' or '.join(fitting)}, or choose another objective"
+                f"the objective {name!r} needs a model of another kind ({wanted}) than {own} ({kind}); {mend}, or choose "
+                "another objective"
             )
         for section in ("context_predictor", "multi_token"):
             if getattr(settings, section) is None:
                 continue
             if kind != "decoder":
                 raise ConfigError(
-                    f"model.{section} needs a decoder, but {settings.family} is none; leave it out"
+                    f"model.{section} needs a decoder, but {settings.pretrained or settings.family} is none; leave it out"
                 )
             if has_prefix(self.objective):
                 raise ConfigError(
@@ -322,7 +332,7 @@ class Recipe(Settings):
         if (
             self.model.pretrained is not None
         ):  # whose fit with the corpus is checked where its weights are loaded
-            return self.model.build_config(0, self.data.context, end_of_text)
+            return self.model.build_config(0, self.data.context, end_of_text, has_pairs(self.objective))
         size = self.model.vocab_size or vocab_size
         if size is None:
             raise ConfigError(

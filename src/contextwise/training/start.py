@@ -6,9 +6,10 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.building import build_model
+from contextwise.models.building import build_model, pretraining_class
 from contextwise.models.context import ContextLMForCausalLM
-from contextwise.models.loading import load_model
+from contextwise.models.kinds import kind_of
+from contextwise.models.loading import load_as, load_model
 from contextwise.models.losses import has_plain_head
 from contextwise.training.recipe import Recipe
 
@@ -27,12 +28,7 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
     settings = recipe.model
     if settings.pretrained is None:
         return build_model(config)
-    model = load_model(settings.pretrained, dtype=torch.float32, device="cpu")
-    if getattr(model.get_output_embeddings(), "bias", None) is not None or not has_plain_head(model):
-        raise ConfigError(
-            f"{settings.pretrained} scales, caps or shifts its logits, which the training loss here does not; "
-            "choose a model whose vocabulary head is a plain matrix"
-        )
+    model = _pretrained(settings.pretrained, config)
     if config.vocab_size > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(config.vocab_size)  # for the objective's special tokens
     if settings.context_predictor is not None:
@@ -40,6 +36,34 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
         if settings.freeze_backbone:
             _freeze(model)
     return model.train()
+
+
+def _pretrained(source: str, config: PreTrainedConfig) -> Any:
+    """The weights at ``source`` in the class that is trained with ``config``, in float32 on the CPU.
+
+    A head that the weights lack (the pair head, for an encoder that had none) is drawn anew.
+
+    Raises:
+        CheckpointError: no model could be loaded.
+        ConfigError: its losses are not those that are computed here.
+    """
+    kind = kind_of(config)
+    if kind == "decoder":
+        model = load_model(source, dtype=torch.float32, device="cpu")
+        if getattr(model.get_output_embeddings(), "bias", None) is not None or not has_plain_head(model):
+            raise ConfigError(
+                f"{source} scales, caps or shifts its logits, which the training loss here does not; "
+                "choose a model whose vocabulary head is a plain matrix"
+            )
+        return model
+    model = load_as(pretraining_class(config), kind, source, torch.float32, "cpu")
+    like = {"encoder": ("BERT", "cls"), "encoder-decoder": ("T5", "_shift_right")}[kind]
+    if not hasattr(model, like[1]):
+        raise ConfigError(
+            f"{source} is an {kind} of type {config.model_type!r}, whose losses are not computed here; choose one like "
+            f"{like[0]}"
+        )
+    return model
 
 
 def _freeze(model: ContextLMForCausalLM) -> None:
