@@ -1,0 +1,101 @@
+"""Windows that end in the same targets whatever their context; logarithmic bins."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.tails import TailWindows, log_bins, tail
+
+
+class Text:
+    """Documents whose tokens are all different: token and place are the same thing."""
+
+    def __init__(self, lengths, end_of_text=0):
+        ends = np.cumsum([0, *lengths])
+        self.documents = [np.arange(start, end, dtype=np.int64) + 1 for start, end in pairwise(ends)]
+        self.end_of_text, self.path, self.split = end_of_text, "memory", "validation"
+        self.lengths = np.array(lengths, dtype=np.int64)
+
+    def __len__(self):
+        return len(self.documents)
+
+    def document(self, index):
+        return self.documents[index]
+
+
+def tails(windows):
+    """Targets of the last tenth of each window."""
+    return np.concatenate(
+        [windows[i]["labels"].numpy()[-tail(windows.context) :] for i in range(len(windows))]
+    )
+
+
+def test_worked_example():
+    # end-of-text, 1 ... 45: two blocks of 20 inputs, whose last two targets are 19, 20 and 39, 40.
+    corpus = Text([45])
+    long = TailWindows(corpus, 20, None, tokens=10_000)
+    assert [window["input_ids"].tolist() for window in (long[0], long[1])] == [
+        list(range(20)),
+        list(range(20, 40)),
+    ]
+    assert tails(long).tolist() == [19, 20, 39, 40]
+    short = TailWindows(corpus, 5, 20, tokens=10_000)
+    assert [short[i]["input_ids"].tolist() for i in range(len(short))] == [
+        [14, 15, 16, 17, 18], [15, 16, 17, 18, 19], [34, 35, 36, 37, 38], [35, 36, 37, 38, 39],
+    ]  # fmt: skip
+    assert tails(short).tolist() == [19, 20, 39, 40]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=st.lists(st.integers(0, 400), min_size=1, max_size=6),
+    longest=st.integers(1, 120),
+    share=st.floats(0.01, 1),
+    end=st.sampled_from([0, None]),
+    tokens=st.integers(1, 3000),
+)
+def test_every_context_ends_in_the_same_targets(lengths, longest, share, end, tokens):
+    corpus, context = Text(lengths, end), max(1, round(share * longest))
+    blocks = sum((n + (end is not None) - 1) // longest for n in lengths if n + (end is not None) > 1)
+    if not blocks:
+        with pytest.raises(DataError, match=f"longer than {longest} tokens"):
+            TailWindows(corpus, context, longest, tokens)
+        return
+    long, short = (TailWindows(corpus, c, longest, tokens) for c in (longest, context))
+    assert len(long) == min(blocks, max(1, tokens // longest))
+    found, wanted = tails(short), tails(long)
+    assert len(set(found)) == len(found)  # none twice
+    # The last ones of each block; a tenth of the context may not go into a tenth of the block.
+    kept = tail(longest) // tail(context) * tail(context) or tail(context)
+    assert found.tolist() == wanted.reshape(-1, tail(longest))[:, -kept:].ravel().tolist()
+    for windows in (long, short):
+        for i in range(len(windows)):
+            item = windows[i]
+            sequence = [*([] if end is None else [end]), *corpus.document(int(item["document"]))]
+            first = sequence.index(int(item["input_ids"][0]))
+            assert item["input_ids"].tolist() == sequence[first : first + windows.context]
+            assert item["labels"].tolist() == sequence[first + 1 : first + 1 + windows.context]
+
+
+@given(context=st.integers(1, 5000), per_doubling=st.integers(1, 6))
+def test_bins_hold_every_number_of_visible_tokens_once(context, per_doubling):
+    edges = log_bins(context, per_doubling)
+    assert edges[0] == 1 and edges[-1] == context + 1
+    assert (np.diff(edges) > 0).all()
+    widest = np.diff(edges)[:-1] / edges[:-2] if len(edges) > 2 else np.zeros(1)
+    assert (widest <= 1).all()  # no bin but the last is wider than a doubling
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(
+        ConfigError, match="longest context to compare is 10, shorter than the training context 20"
+    ):
+        TailWindows(Text([100]), 20, 10, 100)
+    with pytest.raises(DataError, match="the longest has 100"):
+        TailWindows(Text([100, 20]), 20, 128, 100)
+    with pytest.raises(IndexError):
+        TailWindows(Text([100]), 20, 20, 100)[5]

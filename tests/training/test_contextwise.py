@@ -1,0 +1,175 @@
+"""The contextwise loss curve along a run."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from contextwise.analysis.points import run_points
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.runs import RunFolder
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.data.tails import TailWindows, log_bins, tail
+from contextwise.models import load_model
+from contextwise.training import Recipe, train
+from small import recipe_values
+
+PROCESS = Path(__file__).parent / "training_process.py"
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory):
+    """Documents of some hundred bytes."""
+    folder = tmp_path_factory.mktemp("books")
+    lines = [
+        json.dumps({"text": " ".join(f"chapter {i} line {j * i % 17};" for j in range(10 + i))})
+        for i in range(60)
+    ]
+    (folder / "text.jsonl").write_text("\n".join(lines))
+    return prepare_corpus(folder / "text.jsonl", "bytes", folder / "corpus", validation=0.2).path
+
+
+def values(corpus, output, context=32, **training):
+    settings = {"contextwise_every": 4, "contextwise_longest": 96, "contextwise_tokens": 2000, "steps": 8}
+    found = recipe_values(corpus, output, **settings | training)
+    found["data"]["context"] = context
+    return found
+
+
+def recipe(*arguments, **options):
+    return validate(Recipe, values(*arguments, **options), "the recipe")
+
+
+@pytest.fixture(scope="module")
+def run(books, tmp_path_factory):
+    return train(recipe(books, tmp_path_factory.mktemp("runs") / "run"))
+
+
+def test_the_curve_is_the_mean_loss_at_each_number_of_visible_tokens(run, books):
+    rows = run.metrics("contextwise")
+    assert [row["step"] for row in rows] == [4, 8]
+    row = rows[-1]
+    # Again, window by window and position by position, with the exported model and torch's own cross entropy.
+    model = load_model(run.path, device="cpu")
+    windows = TailWindows(Corpus.open(books, split="validation"), 32, 96, 2000)
+    assert len(windows) > 20
+    nats = np.zeros((len(windows), 32))
+    with torch.no_grad():
+        for i in range(len(windows)):
+            logits = model(input_ids=windows[i]["input_ids"][None]).logits[0]
+            nats[i] = torch.nn.functional.cross_entropy(logits, windows[i]["labels"], reduction="none")
+    edges = log_bins(32)
+    assert row["visible"] == edges[:-1].tolist()
+    for (low, high), loss in zip(pairwise(edges), row["loss"], strict=True):
+        assert loss == pytest.approx(nats[:, low - 1 : high - 1].mean(), abs=1e-4)
+    ends = nats[:, -tail(32) :]
+    assert row["best_context_loss"] == pytest.approx(ends.mean(), abs=1e-4)
+    assert row["targets"] == ends.size
+    documents = np.unique(windows.documents)
+    assert row["documents"] == len(documents) > 1
+    # The error of a ratio: documents drawn again and again.
+    draw = np.random.default_rng(0)
+    sums = np.array([ends[windows.documents == d].sum() for d in documents])
+    counts = np.array([ends[windows.documents == d].size for d in documents])
+    again = draw.integers(len(documents), size=(20_000, len(documents)))
+    spread = (sums[again].sum(1) / counts[again].sum(1)).std()
+    assert row["standard_error"] == pytest.approx(spread, rel=0.25)
+
+
+def test_measuring_does_not_change_the_run(run, books, tmp_path):
+    plain = train(recipe(books, tmp_path / "plain", contextwise_every=0))
+    assert not plain.metrics("contextwise")
+    a, b = (load_model(one.path, device="cpu").state_dict() for one in (run, plain))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_that_goes_on_has_each_row_once(run, books, tmp_path):
+    again = tmp_path / "again"
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(values(str(books), str(again))))
+    begun = subprocess.Popen(
+        [sys.executable, PROCESS, file, "0.4"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
+    )
+    while not any(row["step"] == 4 for row in RunFolder(again).metrics("train")):
+        assert begun.poll() is None
+    begun.kill()
+    begun.wait()
+    train(recipe(books, again))
+    kept = [
+        {name: value for name, value in row.items() if name not in ("seconds",)}
+        for row in RunFolder(again).metrics("contextwise")
+    ]
+    wanted = [
+        {name: value for name, value in row.items() if name != "seconds"}
+        for row in run.metrics("contextwise")
+    ]
+    assert kept == wanted
+
+
+def test_two_processes_measure_what_one_does(run, books, tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(values(str(books), str(tmp_path / "two"))))
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        PROCESS,
+        file,
+    ]
+    done = subprocess.run(
+        list(map(str, command)),
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    for a, b in zip(
+        run.metrics("contextwise"), RunFolder(tmp_path / "two").metrics("contextwise"), strict=True
+    ):
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
+        assert a["best_context_loss"] == pytest.approx(b["best_context_loss"], abs=1e-4)
+        assert a["standard_error"] == pytest.approx(b["standard_error"], abs=1e-4)
+
+
+def test_points_say_what_was_spent_and_reached(run):
+    points = run_points(run.path)
+    rows = run.metrics("contextwise")
+    assert [point.tokens for point in points] == [4 * 128, 8 * 128]
+    assert [point.loss for point in points] == [row["best_context_loss"] for row in rows]
+    assert {(point.run, point.size, point.context, point.seed) for point in points} == {
+        ("run", "nano-layers2-width32-heads2", 32, 0)
+    }
+    assert points[0].parameters == run.summary()["parameters"]
+    assert points[1].flops == pytest.approx(run.summary()["flops"])
+    assert math.isfinite(points[0].standard_error)
+
+
+def test_what_cannot_be_measured_is_refused_before_training(books, tmp_path):
+    with pytest.raises(
+        DataError, match="no document of the split 'validation' .* is longer than 9000 tokens"
+    ):
+        train(recipe(books, tmp_path / "long", contextwise_longest=9000))
+    with pytest.raises(
+        ConfigError, match="longest context to compare is 16, shorter than the training context 32"
+    ):
+        train(recipe(books, tmp_path / "short", contextwise_longest=16))
+    encoder = values(books, tmp_path / "encoder")
+    encoder["model"] = {"family": "bert", "layers": 1, "width": 16, "heads": 2}
+    encoder["objective"] = "masked"
+    with pytest.raises(ConfigError, match="a model of this kind .encoder. does not have"):
+        train(validate(Recipe, encoder, "the recipe"))
+    assert not any((tmp_path / name).exists() for name in ("long", "short", "encoder"))
