@@ -104,6 +104,27 @@ def files(corpus: Corpus) -> list[str]:
     return [*corpus.manifest["splits"]["train"]["files"], *corpus.manifest["tokenizer"]["files"]]
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.77, 1.0])
+def test_the_first_tokens_of_a_corpus_are_a_corpus(corpus: Corpus, share: float) -> None:
+    count = max(1, round(share * corpus.tokens))
+    part = corpus.first(count)
+    whole = np.concatenate([corpus.document(i) for i in range(len(corpus))])
+    np.testing.assert_array_equal(np.concatenate([part.document(i) for i in range(len(part))]), whole[:count])
+    assert part.tokens == part.lengths.sum() == count and (part.lengths > 0).all()
+    assert part.fingerprint == corpus.first(count).fingerprint != corpus.fingerprint
+    assert len(part.column(corpus.columns[0])) == len(part)
+    assert part.bytes is None and part.words is None  # those of the cut document are not known
+    again = pickle.loads(pickle.dumps(part))
+    assert again.tokens == count and again.fingerprint == part.fingerprint
+    with pytest.raises(IndexError):
+        part.document(len(part))
+
+
+def test_more_tokens_than_there_are(corpus: Corpus) -> None:
+    with pytest.raises(DataError, match=f"but the split 'train' has {corpus.tokens:,}; ask for that at most"):
+        corpus.first(corpus.tokens + 1)
+
+
 def test_verify_names_the_file_whose_bytes_changed(corpus: Corpus) -> None:
     corpus.verify()
     assert {"train/data-00000.arrow", "train/state.json", "tokenizer/tokenizer.json"} <= set(files(corpus))

@@ -1,6 +1,7 @@
 """A corpus: documents of token ids on disk, opened without reading them."""
 
 import difflib
+import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,7 @@ class Corpus:
         self.path, self.split, self.splits, self.manifest = path, split, splits, manifest
         self._store = store
         self.lengths: np.ndarray = store.lengths
+        self._limit: int | None = None
 
     @classmethod
     def open(cls, path: str | Path, split: str = "train") -> "Corpus":
@@ -88,6 +90,25 @@ class Corpus:
             )
         return cls(path, split, list(manifest["splits"]), store, manifest)
 
+    def first(self, tokens: int) -> "Corpus":
+        """The same corpus with its first ``tokens`` tokens only; the last document is cut where they end.
+
+        Raises:
+            DataError: it has fewer.
+        """
+        if not 0 < tokens <= self.tokens:
+            raise DataError(
+                f"the first {tokens:,} tokens of {self.path} were asked for, but the split {self.split!r} has "
+                f"{self.tokens:,}; ask for that at most"
+            )
+        part = Corpus(self.path, self.split, self.splits, self._store, self.manifest)
+        ends = np.cumsum(self.lengths)
+        count = int(np.searchsorted(ends, tokens)) + 1
+        part.lengths = self.lengths[:count].copy()
+        part.lengths[-1] -= ends[count - 1] - tokens
+        part._limit = tokens
+        return part
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -96,7 +117,7 @@ class Corpus:
         return f"Corpus({str(self.path)!r}, split={self.split!r}, {counts})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self.split, self.manifest.get("digest"))
+        return _reopen, (self.path, self.split, self.manifest.get("digest"), self._limit)
 
     def document(self, index: int) -> np.ndarray:
         """Token ids of document ``index``, (tokens,), read-only: a view of the mapped file (Zarr: a copy).
@@ -104,7 +125,7 @@ class Corpus:
         Raises:
             IndexError: there is no such document.
         """
-        return self._store.document(self._checked(index))
+        return self._store.document(self._checked(index))[: self.lengths[index]]
 
     def metadata(self, index: int) -> dict[str, Any]:
         """The document's values of :attr:`columns`; what is stored as JSON text is given as its value."""
@@ -126,7 +147,7 @@ class Corpus:
                 f"did you mean {near[0]!r}?" if near else f"it has {', '.join(self.columns) or 'no metadata'}"
             )
             raise DataError(f"the corpus {self.path} has no metadata column {name!r}; {hint}")
-        return [self._decoded(name, value) for value in self._store.column(name)]
+        return [self._decoded(name, value) for value in self._store.column(name)[: len(self)]]
 
     def _decoded(self, name: str, value: Any) -> Any:
         return json.loads(value) if value is not None and name in self.manifest["columns_as_json"] else value
@@ -149,12 +170,17 @@ class Corpus:
     @cached_property
     def bytes(self) -> np.ndarray | None:
         """int64, bytes of each document's text in UTF-8; None if the texts are not known."""
-        return self._store.numbers("n_bytes") if isinstance(self._store, ArrowStore) else None
+        return self._numbers("n_bytes")
 
     @cached_property
     def words(self) -> np.ndarray | None:
         """int64, words (between whitespace) of each document's text; None if the texts are not known."""
-        return self._store.numbers("n_words") if isinstance(self._store, ArrowStore) else None
+        return self._numbers("n_words")
+
+    def _numbers(self, name: str) -> np.ndarray | None:
+        if self._limit is not None or not isinstance(self._store, ArrowStore):  # a cut document has others
+            return None
+        return self._store.numbers(name)
 
     @property
     def vocab_size(self) -> int | None:
@@ -178,7 +204,8 @@ class Corpus:
         A prepared corpus knows it. For Zarr and ``.bin`` it is of names, sizes and 64 blocks of 1 MiB spread evenly, read the
         first time it is asked for: those arrays may be too large to be read through at every start.
         """
-        return self._store.fingerprint()
+        whole = self._store.fingerprint()
+        return whole if self._limit is None else hashlib.sha256(f"{whole} {self._limit}".encode()).hexdigest()
 
     def tokenizer(self) -> PreTrainedTokenizerFast | None:
         """The tokenizer in the corpus's folder; None for Zarr and ``.bin``.
@@ -217,7 +244,7 @@ def _check_split(path: Path, split: str, splits: list[str]) -> None:
         raise DataError(f"the corpus {path} has no split {split!r}; it has {', '.join(splits)}")
 
 
-def _reopen(path: Path, split: str, digest: str | None) -> Corpus:
+def _reopen(path: Path, split: str, digest: str | None, limit: int | None) -> Corpus:
     """Open the corpus of a pickle (in a worker process, for example).
 
     Raises:
@@ -226,4 +253,4 @@ def _reopen(path: Path, split: str, digest: str | None) -> Corpus:
     corpus = Corpus.open(path, split)
     if corpus.manifest.get("digest") != digest:
         raise DataError(f"the corpus {path} was replaced while it was in use; start again")
-    return corpus
+    return corpus if limit is None else corpus.first(limit)
