@@ -1,0 +1,186 @@
+"""How much context a corpus has to give: the lengths of its documents, and what precedes its tokens.
+
+A model learns to use context only where there is some. Of OpenWebText over 90% of the documents are shorter than 2 KiT, and the
+loss of a model trained with 8 KiT stops falling there (context scaling, Section 1): longer windows are filled with other
+documents, which tell nothing about this one.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from contextwise.base.errors import DataError
+from contextwise.data.corpus import Corpus
+
+LEAST_SHARE = 0.1
+"""A training context is longer than a corpus can reward if less than this share of the tokens has half of it or more before
+them in their document, or if no document is as long."""
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
+
+
+@dataclass(frozen=True)
+class LengthBin:
+    """Documents of ``shortest`` to ``longest`` tokens, both included: one doubling of the length.
+
+    Attributes:
+        documents, tokens: that lie in such documents.
+        shorter: share of all documents that have fewer than ``shortest`` tokens.
+        preceded: share of all tokens that have ``shortest`` tokens or more before them in their document.
+    """
+
+    shortest: int
+    longest: int
+    documents: int
+    tokens: int
+    shorter: float
+    preceded: float
+
+
+@dataclass(frozen=True)
+class Reward:
+    """What a training context finds in a corpus.
+
+    Attributes:
+        context: tokens of the training context.
+        half: half of it, rounded up.
+        preceded: share of the tokens that have ``half`` tokens or more before them in their document.
+        documents: so many are as long as the context.
+        enough: whether ``preceded`` is :data:`LEAST_SHARE` or more, and some document is as long.
+    """
+
+    context: int
+    half: int
+    preceded: float
+    documents: int
+    enough: bool
+
+    @property
+    def shortfall(self) -> str:
+        """Why it is not enough, as a clause."""
+        if not self.documents:
+            return "no document is as long"
+        return (
+            f"{self.preceded:.1%} of the tokens have {in_tokens(self.half)} or more (half of it) before them in their "
+            f"document, less than {LEAST_SHARE:.0%}"
+        )
+
+
+class LengthMeter:
+    """The distribution of document lengths.
+
+    The first token of a document has none before it; end-of-text tokens are not counted.
+
+    Args:
+        lengths: tokens of each document.
+
+    Raises:
+        DataError: there are no tokens.
+    """
+
+    def __init__(self, lengths: np.ndarray) -> None:
+        self.lengths = np.sort(np.asarray(lengths, dtype=np.int64))
+        self.documents, self.tokens = len(self.lengths), int(self.lengths.sum())
+        if not self.tokens:
+            raise DataError("there are no tokens to measure; give a corpus with documents in it")
+        self._sums = np.concatenate([[0], np.cumsum(self.lengths)])
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest document."""
+        return int(self.lengths[-1])
+
+    def preceded(self, visible: int) -> float:
+        """Share of the tokens that have ``visible`` tokens or more before them: sum of max(0, n - visible) / sum of n."""
+        shorter = int(np.searchsorted(self.lengths, visible, side="right"))
+        beyond = self.tokens - int(self._sums[shorter]) - visible * (self.documents - shorter)
+        return beyond / self.tokens
+
+    def shorter(self, length: int) -> float:
+        """Share of the documents that have fewer than ``length`` tokens."""
+        return int(np.searchsorted(self.lengths, length)) / self.documents
+
+    def quantiles(self) -> dict[str, int]:
+        """Lengths that so many of the documents do not exceed: ``{"0%": …, "50%": …}``."""
+        found = np.quantile(self.lengths, QUANTILES, method="inverted_cdf")
+        return {f"{share:.0%}": int(length) for share, length in zip(QUANTILES, found, strict=True)}
+
+    def bins(self) -> list[LengthBin]:
+        """One for each power of two up to the longest document; empty documents lie in none."""
+        edges = 2 ** np.arange(self.longest.bit_length() + 1)
+        places = np.searchsorted(self.lengths, edges)
+        return [
+            LengthBin(
+                int(low),
+                int(2 * low - 1),
+                int(last - first),
+                int(self._sums[last] - self._sums[first]),
+                self.shorter(int(low)),
+                self.preceded(int(low)),
+            )
+            for low, first, last in zip(edges, places, places[1:], strict=False)
+        ]
+
+    def reward(self, context: int) -> Reward:
+        """What a training context of so many tokens finds here."""
+        half = -(-context // 2)
+        preceded = self.preceded(half)
+        documents = self.documents - int(np.searchsorted(self.lengths, context))
+        return Reward(context, half, preceded, documents, preceded >= LEAST_SHARE and documents > 0)
+
+    def longest_rewarded(self) -> int | None:
+        """The longest training context that the corpus rewards, among powers of two; None if not even 1."""
+        contexts = 2 ** np.arange(self.longest.bit_length())
+        return max((int(n) for n in contexts if self.reward(int(n)).enough), default=None)
+
+
+def measure_lengths(corpus: Corpus) -> LengthMeter:
+    """The meter of a corpus's split.
+
+    Raises:
+        DataError: the split has no tokens.
+    """
+    try:
+        return LengthMeter(corpus.lengths)
+    except DataError:
+        raise DataError(
+            f"the split {corpus.split!r} of {corpus.path} has no tokens to measure; choose another with --split"
+        ) from None
+
+
+def boundary_note(corpus: Corpus) -> str | None:
+    """What to know of a corpus without documents of its own."""
+    if corpus.manifest:
+        return None
+    if corpus.path.suffix == ".bin" or any(corpus.path.glob("*.bin")):
+        return "A .bin file does not say where documents end and counts as one: the shares hold only if it is one long text."
+    return "A Zarr array has rows of one length: each counts as one document, whatever texts are in it."
+
+
+def as_json(corpus: Corpus, meter: LengthMeter, contexts: list[int]) -> dict[str, Any]:
+    """All that the meter found, for programs."""
+    return {
+        "corpus": str(corpus.path),
+        "split": corpus.split,
+        "documents": meter.documents,
+        "tokens": meter.tokens,
+        "quantiles": meter.quantiles(),
+        "bins": [asdict(one) for one in meter.bins()],
+        "contexts": [asdict(meter.reward(context)) for context in contexts],
+        "longest_rewarded_context": meter.longest_rewarded(),
+        "least_share": LEAST_SHARE,
+        "note": boundary_note(corpus),
+    }
+
+
+def kibitokens(tokens: float) -> str:
+    """A number of tokens with binary prefixes, as the source writes it: 512, 2 KiT, 1.5 KiT, 4 MiT."""
+    for size, unit in ((2**30, "GiT"), (2**20, "MiT"), (2**10, "KiT")):
+        if tokens >= size:
+            return f"{tokens / size:.4g} {unit}"
+    return f"{tokens:.4g}"
+
+
+def in_tokens(tokens: float) -> str:
+    """The same in a sentence: 512 tokens, 2 KiT."""
+    return kibitokens(tokens) if tokens >= 2**10 else f"{tokens:.4g} token{'' if tokens == 1 else 's'}"

@@ -1,0 +1,100 @@
+"""The corpus meter, against counting one token at a time."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextwise.base.errors import DataError
+from contextwise.data import Corpus
+from contextwise.data.meter import LengthMeter, boundary_note, in_tokens, kibitokens, measure_lengths
+
+lengths = st.lists(st.integers(0, 300), min_size=1, max_size=30).filter(any)
+
+
+@given(lengths, st.integers(0, 310))
+def test_shares_are_what_counting_gives(documents: list[int], visible: int) -> None:
+    meter = LengthMeter(np.array(documents))
+    before = [place for length in documents for place in range(length)]
+    assert meter.preceded(visible) == sum(count >= visible for count in before) / len(before)
+    assert meter.shorter(visible) == sum(length < visible for length in documents) / len(documents)
+
+
+@given(lengths)
+def test_bins_hold_every_document_once(documents: list[int]) -> None:
+    meter = LengthMeter(np.array(documents))
+    bins = meter.bins()
+    assert bins[-1].shortest <= meter.longest <= bins[-1].longest
+    for one in bins:
+        inside = [length for length in documents if one.shortest <= length <= one.longest]
+        assert (one.documents, one.tokens) == (len(inside), sum(inside))
+    assert sum(one.tokens for one in bins) == meter.tokens
+    assert [one.preceded for one in bins] == sorted((one.preceded for one in bins), reverse=True)
+
+
+def test_a_corpus_worked_by_hand() -> None:
+    meter = LengthMeter(np.array([2, 10, 4]))
+    # Before the tokens there are 0 1 | 0 … 9 | 0 1 2 3.
+    assert [meter.preceded(visible) for visible in (0, 1, 2, 4, 8, 10)] == [
+        1.0,
+        13 / 16,
+        10 / 16,
+        6 / 16,
+        2 / 16,
+        0.0,
+    ]
+    assert meter.quantiles()["50%"] == 4 and meter.quantiles()["90%"] == 10
+    assert meter.reward(8).preceded == meter.reward(7).preceded == 6 / 16
+    assert meter.reward(7).half == 4
+    assert meter.reward(8).enough and not meter.reward(16).enough  # no document of 16
+    assert meter.longest_rewarded() == 8
+
+
+def test_a_context_that_few_tokens_can_fill_is_not_rewarded() -> None:
+    """The source's case: most documents under 2 KiT, a few longer ones."""
+    meter = LengthMeter(np.array([1000] * 95 + [9000] * 2))
+    assert meter.shorter(2048) > 0.9
+    assert not meter.reward(8192).enough and meter.reward(8192).documents == 2
+    assert meter.reward(8192).preceded == pytest.approx(2 * (9000 - 4096) / (95 * 1000 + 18000))
+    assert meter.longest_rewarded() == 4096 and meter.reward(4096).preceded > 0.1
+
+
+def test_binary_prefixes() -> None:
+    assert [kibitokens(n) for n in (1, 512, 1024, 1536, 65536, 2**20, 3 * 2**30)] == [
+        "1",
+        "512",
+        "1 KiT",
+        "1.5 KiT",
+        "64 KiT",
+        "1 MiT",
+        "3 GiT",
+    ]
+    assert [in_tokens(n) for n in (1, 512, 2048)] == ["1 token", "512 tokens", "2 KiT"]
+
+
+def test_corpora_without_boundaries_say_so(tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr", reason="needs zarr")
+    np.arange(100, dtype="<u2").tofile(tmp_path / "text.bin")
+    flat = Corpus.open(tmp_path / "text.bin")
+    assert measure_lengths(flat).bins()[-1].documents == 1
+    assert "counts as one" in str(boundary_note(flat))
+    array = zarr.create_array(str(tmp_path / "long"), shape=(3, 64), dtype="u2")
+    array[:] = 1
+    rows = Corpus.open(tmp_path / "long")
+    meter = measure_lengths(rows)
+    assert meter.longest_rewarded() == 64 and meter.preceded(32) == 0.5
+    assert "rows of one length" in str(boundary_note(rows))
+
+
+def test_documents_of_a_prepared_corpus(corpus: Corpus) -> None:
+    meter = measure_lengths(corpus)
+    assert (meter.documents, meter.tokens) == (len(corpus), corpus.tokens)
+    assert boundary_note(corpus) is None
+
+
+def test_no_tokens() -> None:
+    for empty in ([], [0, 0]):
+        with pytest.raises(DataError, match="there are no tokens to measure; give a corpus with documents"):
+            LengthMeter(np.array(empty, dtype=int))
