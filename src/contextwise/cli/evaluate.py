@@ -9,6 +9,7 @@ import typer
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import console
+from contextwise.cli.contextwise import contexts_of, evaluate_contextwise, refuse_without
 
 if TYPE_CHECKING:
     from contextwise.models.causality import Causality
@@ -27,7 +28,8 @@ def evaluate(
     context: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of a window; not given: the training context, else the model's, up to 1024.",
+            help="Tokens of a window; not given: the training context, else the model's, up to 1024. With --contextwise "
+            "it may be longer than the training context, where positions are rotary.",
             show_default=False,
         ),
     ] = None,
@@ -76,7 +78,10 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="With --infill: of the choice of lines.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, help="With --infill: of the choice of lines; with --contextwise: of targets."),
+    ] = 0,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="With --infill: most tokens of a middle.")] = 64,
     spm: Annotated[
         bool,
@@ -84,6 +89,55 @@ def evaluate(
             "--spm", help="With --infill: ask a decoder in the order suffix, prefix, middle, not PSM."
         ),
     ] = False,
+    contextwise: Annotated[
+        bool,
+        typer.Option(
+            "--contextwise",
+            help="Measure the loss at each number of visible tokens instead: how much of its context the model uses.",
+        ),
+    ] = False,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="With --contextwise: running, one pass over windows (not given: this); or truncated, the same targets "
+            "at every context.",
+            show_default=False,
+        ),
+    ] = None,
+    contexts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,…",
+            help="With --mode truncated: visible tokens; not given: the powers of two up to --context.",
+            show_default=False,
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="With --mode truncated: how many targets; not given: 2048.", show_default=False),
+    ] = None,
+    worth: Annotated[
+        float | None,
+        typer.Option(
+            help="With --contextwise: nats per token that the next doubling of the effective context is worth; not "
+            "given: 0.01.",
+            show_default=False,
+        ),
+    ] = None,
+    rope: Annotated[
+        str | None,
+        typer.Option(
+            help="With --contextwise: how rotary positions are extended: none (not given: this), linear, dynamic, yarn.",
+            show_default=False,
+        ),
+    ] = None,
+    rope_factor: Annotated[
+        float | None,
+        typer.Option(
+            help="With --rope: by how much; not given: the context over the training context.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Score every token of held-out documents.
 
@@ -93,7 +147,38 @@ def evaluate(
     With --infill: exact match (without white space at the end) and edit
     similarity (1 - characters to delete and insert / characters of both) of
     the middles that the model writes, with 95% intervals over documents.
+
+    With --contextwise: loss at each number of visible tokens, best-context
+    loss and effective context, with 95% intervals over documents.
     """
+    curve: dict[str, Any] = {"mode": mode, "contexts": contexts, "samples": samples, "worth": worth}
+    curve |= {"rope": rope, "rope_factor": rope_factor}
+    if not contextwise:
+        refuse_without(**curve)
+    else:
+        given = {
+            "--stride": stride,
+            "--causality": causality or None,
+            "--infill": infill,
+            "--spm": spm or None,
+        }
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigError(f"{name} is given together with --contextwise; leave one of the two out")
+        curve |= {"contexts": contexts_of(contexts), "context": context, "limit_documents": limit_documents}
+        curve["seed"] = seed or None
+        evaluate_contextwise(
+            model,
+            corpus,
+            split,
+            as_json,
+            curve,
+            batch_tokens=batch_tokens,
+            dtype=dtype,
+            device=device,
+            out=out,
+        )
+        return
     if infill is not None:
         given = {"--corpus": corpus, "--stride": stride, "--causality": causality or None}
         for name, value in given.items():

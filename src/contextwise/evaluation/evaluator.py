@@ -70,7 +70,7 @@ def evaluate_model(
     out = out or default_destination(source, label(corpus))
     check_destination(out, corpus.fingerprint, None if in_run else source)
     corpus.verify()
-    model = _open_model(source, corpus, dtype, device)
+    model = open_model(source, corpus, dtype, device)
     context = _context(source, model, context)
     stride = max(1, context // 2) if stride is None else stride
     with progress_bar(
@@ -88,7 +88,7 @@ def evaluate_model(
         )
     documents = documents_table(corpus, scores)
     summary = {
-        **_subject(source, model, corpus),
+        **subject(source, model, corpus),
         "context": context,
         "stride": stride,
         "first_token_scored": scores.first_position == 0,
@@ -124,7 +124,7 @@ def trained_on(source: str, corpus: Corpus) -> bool:
     return run.finished and run.summary().get("corpus", {}).get("fingerprint") == corpus.fingerprint
 
 
-def _open_model(source: str, corpus: Corpus, dtype: str, device: str) -> PreTrainedModel:
+def open_model(source: str, corpus: Corpus, dtype: str, device: str) -> PreTrainedModel:
     """Load the model, and refuse a corpus whose token ids mean something else to it, or nothing.
 
     Raises:
@@ -140,7 +140,7 @@ def _open_model(source: str, corpus: Corpus, dtype: str, device: str) -> PreTrai
     return model
 
 
-def _subject(source: str, model: PreTrainedModel, corpus: Corpus) -> dict[str, Any]:
+def subject(source: str, model: PreTrainedModel, corpus: Corpus) -> dict[str, Any]:
     """What is evaluated on what, as it stands in ``summary.json``."""
     return {
         "label": label(corpus),

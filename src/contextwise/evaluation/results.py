@@ -2,6 +2,7 @@
 
 import shutil
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import PARTIAL, atomic_directory, read_json, write_json
 
 SUMMARY, DOCUMENTS, TOKENS = "summary.json", "documents.parquet", "tokens.parquet"
+CURVE = "curve.parquet"
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,19 @@ class Evaluation:
     @cached_property
     def documents(self) -> pa.Table:
         """One row a document: ``document``, ``document_hash``, ``tokens``, ``bytes``, ``words``, ``nats``."""
-        return _read(self.path / DOCUMENTS)
+        return read_table(self.path / DOCUMENTS)
 
     def tokens(self) -> pa.Table:
         """One row a scored target: ``document``, ``position``, ``visible``, ``nats``."""
-        return _read(self.path / TOKENS)
+        return read_table(self.path / TOKENS)
 
 
-def _read(file: Path) -> pa.Table:
+def read_table(file: Path) -> pa.Table:
+    """A Parquet file of an evaluation.
+
+    Raises:
+        DataError: it is missing or damaged.
+    """
     try:
         return pq.read_table(file)
     except (OSError, pa.ArrowException) as error:
@@ -57,14 +64,26 @@ def _read(file: Path) -> pa.Table:
 
 
 def is_evaluation(path: Path) -> bool:
-    """Whether the folder holds an evaluation."""
-    return (path / SUMMARY).is_file() and (path / DOCUMENTS).is_file()
+    """Whether the folder holds an evaluation of every token."""
+    return (path / SUMMARY).is_file() and (path / DOCUMENTS).is_file() and not (path / CURVE).is_file()
 
 
-def check_destination(path: Path, fingerprint: str, model: str | None) -> None:
+def is_curve(path: Path) -> bool:
+    """Whether the folder holds a contextwise loss curve."""
+    return all((path / name).is_file() for name in (SUMMARY, DOCUMENTS, CURVE))
+
+
+def check_destination(
+    path: Path,
+    fingerprint: str,
+    model: str | None,
+    is_same: Callable[[Path], bool] = is_evaluation,
+    what: str = "an evaluation",
+) -> None:
     """See to it that an evaluation on the data ``fingerprint`` may be written to ``path``.
 
     Args:
+        is_same: whether a folder holds ``what`` is to be written; only that is replaced.
         model: path or name of the model that an evaluation already there must be of; None inside the model's
             own run.
 
@@ -74,16 +93,16 @@ def check_destination(path: Path, fingerprint: str, model: str | None) -> None:
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
-    if not is_evaluation(path):
-        raise ConfigError(f"{path} holds something that is not an evaluation; give another place with --out")
-    there = Evaluation.open(path).summary
+    if not is_same(path):
+        raise ConfigError(f"{path} holds something that is not {what}; give another place with --out")
+    there = read_json(path / SUMMARY, "the summary of the evaluation")
     other_model = model is not None and Path(there["model"]).resolve() != Path(model).resolve()
     if other_model or there["corpus"]["fingerprint"] != fingerprint:
         other = (
             f"another model, {there['model']}" if other_model else f"other data, {there['corpus']['path']}"
         )
         raise ConfigError(
-            f"{path} holds an evaluation of {other}; give another place with --out, or remove that folder"
+            f"{path} holds {what} of {other}; give another place with --out, or remove that folder"
         )
 
 
@@ -95,11 +114,21 @@ def write_evaluation(
     Raises:
         DataError: the disk is full, or the place cannot be written to.
     """
+    write_tables(path, summary, {DOCUMENTS: documents, TOKENS: tokens})
+    return Evaluation(path, summary)
+
+
+def write_tables(path: Path, summary: dict[str, Any], tables: dict[str, pa.Table]) -> None:
+    """Write a summary and the tables beside it, complete or not at all; a folder that is already at ``path`` is replaced.
+
+    Raises:
+        DataError: the disk is full, or the place cannot be written to.
+    """
     replaced = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
     try:
         with atomic_directory(path, "the evaluation") as folder:
-            pq.write_table(documents, folder / DOCUMENTS)
-            pq.write_table(tokens, folder / TOKENS, compression="zstd")
+            for name, table in tables.items():
+                pq.write_table(table, folder / name, compression="zstd")
             write_json(folder / SUMMARY, summary, "the evaluation")
             if path.exists():
                 path.rename(replaced)
@@ -108,4 +137,3 @@ def write_evaluation(
             replaced.rename(path)
         raise
     shutil.rmtree(replaced, ignore_errors=True)
-    return Evaluation(path, summary)

@@ -195,6 +195,23 @@ def _score_batch(
     scores: Scores,
 ) -> int:
     """Score the windows ``rows``, write the results into ``scores``; returns the number of targets scored."""
+    nats_BT = window_losses(model, corpus, plan, rows)
+    for row, window in enumerate(rows):
+        skip, length, start = int(plan.skip[window]), int(plan.length[window]), int(plan.start[window])
+        place = int(offsets[int(plan.document[window])]) + start
+        scores.nats[place + skip : place + length] = nats_BT[row, skip:length]
+        end_of_text_seen = int(start == 0 and scores.first_position == 0)
+        scores.visible[place + skip : place + length] = np.arange(skip + 1, length + 1) - end_of_text_seen
+    return int((plan.length[rows] - plan.skip[rows]).sum())
+
+
+def window_losses(model: PreTrainedModel, corpus: Documents, plan: Plan, rows: np.ndarray) -> np.ndarray:
+    """Loss in nats of the targets of the windows ``rows``: (B, T) float32, 0 where nothing is to be scored.
+
+    Raises:
+        DataError: a token id is beyond the model's vocabulary.
+        CheckpointError: the model gives a loss that is not finite.
+    """
     input_ids_BT, targets_BT = _padded(corpus, plan, rows)
     _check_ids(model, input_ids_BT, targets_BT, plan.document[rows])
     device = next(model.parameters()).device
@@ -202,21 +219,15 @@ def _score_batch(
         model, torch.from_numpy(input_ids_BT).to(device), torch.from_numpy(targets_BT).to(device)
     )
     nats_BT = losses_BT.float().cpu().numpy()
-    for row, window in enumerate(rows):
-        skip, length, start = int(plan.skip[window]), int(plan.length[window]), int(plan.start[window])
-        nats = nats_BT[row, skip:length]
-        document = int(plan.document[window])
-        if not np.isfinite(nats).all():
-            place = start + skip + int(np.argmin(np.isfinite(nats))) + scores.first_position
-            raise CheckpointError(
-                f"the model's loss is not finite at token {place} of document {document}: its weights are "
-                "damaged, or its number format is too narrow (try --dtype float32)"
-            )
-        place = int(offsets[document]) + start
-        scores.nats[place + skip : place + length] = nats
-        end_of_text_seen = int(start == 0 and scores.first_position == 0)
-        scores.visible[place + skip : place + length] = np.arange(skip + 1, length + 1) - end_of_text_seen
-    return int((plan.length[rows] - plan.skip[rows]).sum())
+    finite_BT = np.isfinite(nats_BT)
+    if not finite_BT.all():
+        row, column = np.argwhere(~finite_BT)[0]
+        place = int(plan.start[rows[row]] + column) + int(corpus.end_of_text is None)
+        raise CheckpointError(
+            f"the model's loss is not finite at token {place} of document {int(plan.document[rows[row]])}: its weights "
+            "are damaged, or its number format is too narrow (try --dtype float32)"
+        )
+    return nats_BT
 
 
 def _padded(corpus: Documents, plan: Plan, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,74 @@
+"""The part of ``contextwise evaluate`` behind ``--contextwise``: how much of its context a model uses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError
+from contextwise.base.progress import say
+
+
+def contexts_of(text: str | None) -> list[int] | None:
+    """The numbers of ``16,32,64``.
+
+    Raises:
+        ConfigError: something else stands there.
+    """
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"--contexts is {text!r}; give numbers of visible tokens with commas between them, such as 16,64,256"
+        ) from None
+
+
+def refuse_without(**given: Any) -> None:
+    """Refuse options of ``--contextwise`` where that is not given.
+
+    Raises:
+        ConfigError: naming the first of them.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} is of use with --contextwise only; give that too")
+
+
+def evaluate_contextwise(
+    model: str, corpus: Path | None, split: str, as_json: bool, curve: dict[str, Any], **options: Any
+) -> None:
+    """Measure, print and write a contextwise loss curve.
+
+    Args:
+        curve: values of :class:`contextwise.evaluation.contextwise.CurveSettings`; those that are None were not given.
+        options: of :func:`contextwise.evaluation.contextwise.measure_contextwise`.
+    """
+    if corpus is None:
+        raise ConfigError("there are no documents to measure on; give a prepared corpus with --corpus")
+    from rich.console import Console
+
+    from contextwise.data import Corpus
+    from contextwise.evaluation.contextwise import CurveSettings, measure_contextwise
+    from contextwise.evaluation.contextwise.tables import bins_table, curve_heading, measures_table
+    from contextwise.evaluation.evaluator import trained_on
+    from contextwise.training.signals import StopRequest
+
+    given = {name: value for name, value in curve.items() if value is not None}
+    if given.get("mode") != "truncated" and "samples" in given:
+        raise ConfigError("--samples is of the truncated mode; give --mode truncated too")
+    settings = validate(CurveSettings, given, "the command")
+    documents = Corpus.open(corpus, split=split)
+    with StopRequest().listening() as stop:
+        found = measure_contextwise(model, documents, settings, **options, should_stop=lambda: bool(stop))
+    if trained_on(model, documents):
+        say("note: the run was trained on these very documents; they are not held out")
+    if as_json:
+        print(json.dumps(found.summary, indent=2, ensure_ascii=False))
+        return
+    printed = Console(highlight=False)
+    printed.print(curve_heading(found.summary))
+    printed.print(bins_table(found.summary))
+    printed.print(measures_table(found.summary))
+    printed.print(f"written to {found.path}/", markup=False, soft_wrap=True)

@@ -1,0 +1,149 @@
+"""``contextwise evaluate --contextwise``, as it is typed."""
+
+import json
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+import yaml
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from contextwise.data import Corpus
+from contextwise.evaluation.contextwise import passes
+
+COMMAND = ("evaluate", "runs/alpha", "--corpus", "corpus", "--contextwise")
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory, corpus_folder):
+    """A corpus and a run (a few thousand parameters, never trained) in one folder."""
+    folder = tmp_path_factory.mktemp("work")
+    shutil.copytree(corpus_folder, folder / "corpus")
+    corpus, run = Corpus.open(corpus_folder), folder / "runs" / "alpha"
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
+    torch.manual_seed(0)
+    LlamaForCausalLM(
+        LlamaConfig(vocab_size=corpus.vocab_size, max_position_embeddings=32, **size)
+    ).save_pretrained(run / "model")
+    for file in (corpus.path / "tokenizer").iterdir():
+        shutil.copy(file, run / "model")
+    (run / "recipe.yaml").write_text(yaml.safe_dump({"name": "alpha", "data": {"context": 32}}))
+    return folder
+
+
+def test_tables_fit_80_columns_and_say_what_the_summary_says(contextwise, workplace):
+    status, output, _ = contextwise(*COMMAND, "--context", 128)
+    place = workplace / "runs/alpha/evaluation/corpus-validation-contextwise"
+    summary = json.loads((place / "summary.json").read_text())
+    assert status == 0 and max(map(len, output.splitlines())) <= 80
+    best, effective = (summary["measures"][name] for name in ("best_context_loss", "effective_context"))
+    printed = " ".join(output.split())
+    for row in summary["bins"]:
+        assert f"{row['loss']:.4f} [{row['low']:.4f}, {row['high']:.4f}] {row['targets']:,}" in printed
+    for wanted in (
+        f"windows of 128 tokens in {summary['documents']} documents; trained with 32.",
+        "beyond the training context of 32",
+        f"best-context loss {best['value']:.4f}",
+        f"effective context {effective['value']:,.0f}" if effective["value"] else "effective context >",
+        f"average loss {summary['measures']['average_loss']['value']:.4f}",
+        "mean of 30–32",
+        "written to runs/alpha/evaluation/corpus-validation-contextwise/",
+    ):
+        assert wanted in printed
+    assert output.count("*") > 2  # bins beyond the training context are marked
+
+
+def test_json_alone_on_standard_output(contextwise, workplace):
+    options = (
+        "--mode",
+        "truncated",
+        "--contexts",
+        "4,16,32",
+        "--samples",
+        50,
+        "--seed",
+        3,
+        "--json",
+        "--out",
+        "t",
+    )
+    status, output, _ = contextwise(*COMMAND, *options, "--worth", 0.5)
+    assert status == 0
+    summary = json.loads(output)
+    assert summary == json.loads((workplace / "t" / "summary.json").read_text())
+    settings = summary["settings"]
+    assert (settings["contexts"], settings["samples"], settings["seed"], settings["worth"]) == (
+        [4, 16, 32],
+        50,
+        3,
+        0.5,
+    )
+
+
+def test_one_document_has_no_interval_and_the_output_says_so(contextwise):
+    status, output, _ = contextwise(*COMMAND, "--limit-documents", 1, "--out", "one")
+    assert status == 0 and "in 1 document; trained with 32. One document allows no interval." in " ".join(
+        output.split()
+    )
+
+
+def test_after_a_signal_the_same_command_goes_on(contextwise, workplace, monkeypatch):
+    real, calls = passes.window_losses, []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(*arguments)
+
+    monkeypatch.setattr(passes, "window_losses", interrupted)
+    options = ("--batch-tokens", 64, "--out", "resumed")
+    status, output, errors = contextwise(*COMMAND, *options)
+    assert status == 1 and "run the same command again to go on" in " ".join(errors.split())
+    assert output == "" and not (workplace / "resumed").exists()
+    status, output, errors = contextwise(*COMMAND, *options)
+    assert status == 0 and "going on where a stopped scoring was: 4 of" in " ".join(errors.split())
+    status, _, _ = contextwise(*COMMAND, "--batch-tokens", 64, "--out", "whole")
+    summaries = [json.loads((workplace / name / "summary.json").read_text()) for name in ("resumed", "whole")]
+    assert status == 0 and summaries[0]["bins"] == summaries[1]["bins"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--stride", 4], "--stride is given together with --contextwise"),
+        (["--causality"], "--causality is given together with --contextwise"),
+        (["--infill", "corpus"], "--infill is given together with --contextwise"),
+        (["--mode", "sliding"], "mode is 'sliding', but input should be 'running' or 'truncated'"),
+        (["--rope", "ntk"], "rope is 'ntk', but input should be 'none', 'linear', 'dynamic' or 'yarn'"),
+        (["--rope-factor", 2], "a rope factor is given, but no method"),
+        (
+            ["--rope", "linear", "--rope-factor", 0.5],
+            "rope_factor is 0.5, but input should be greater than or",
+        ),
+        (["--worth", 0], "worth is 0.0, but input should be greater than 0"),
+        (["--contexts", "4,8"], "--contexts is of the truncated mode"),
+        (["--samples", 9], "--samples is of the truncated mode"),
+        (["--mode", "truncated", "--contexts", "4;8"], "--contexts is '4;8'; give numbers of visible tokens"),
+        (["--context", 5000], "no document is long enough for a context of 5,000 tokens: the longest of the"),
+        (["--batch-tokens", 0], "--batch-tokens is 0; it must be at least 1"),
+        (["--split", "dev"], "no split 'dev'; it has"),
+    ],
+)
+def test_bad_input_is_one_message_and_status_2(contextwise, arguments, message):
+    status, output, errors = contextwise(*COMMAND, *arguments)
+    assert status == 2 and message in " ".join(errors.split())
+    assert output == "" and "Traceback" not in errors
+
+
+@pytest.mark.parametrize("option", [("--mode", "running"), ("--worth", 0.1), ("--rope", "yarn")])
+def test_options_of_the_curve_need_it(contextwise, option):
+    status, _, errors = contextwise("evaluate", "runs/alpha", "--corpus", "corpus", *option)
+    assert status == 2 and f"{option[0]} is of use with --contextwise only" in " ".join(errors.split())
+
+
+def test_a_corpus_is_needed(contextwise):
+    status, _, errors = contextwise("evaluate", "runs/alpha", "--contextwise")
+    assert status == 2 and "give a prepared corpus with --corpus" in " ".join(errors.split())

@@ -1,0 +1,145 @@
+"""Rotary positions beyond the training context: what each method must leave alone, and what it must equal."""
+
+import pytest
+import torch
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from contextwise.base.errors import ConfigError
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+from contextwise.models.rope import extend_positions, rotary_modules
+
+TRAINED = 16
+COMMON = {
+    "vocab_size": 19,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": TRAINED,
+    "initializer_range": 0.3,
+}
+
+
+def make(kind):
+    torch.manual_seed(0)
+    if kind == "llama":
+        return LlamaForCausalLM(LlamaConfig(**COMMON)).eval()
+    if kind == "qwen3":
+        return Qwen3ForCausalLM(Qwen3Config(head_dim=16, num_key_value_heads=1, **COMMON)).eval()
+    if kind == "gpt_neox":
+        return GPTNeoXForCausalLM(GPTNeoXConfig(**COMMON)).eval()
+    if kind == "gemma3":
+        layers = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 8}
+        return Gemma3ForCausalLM(
+            Gemma3TextConfig(head_dim=16, num_key_value_heads=1, **layers, **COMMON)
+        ).eval()
+    backbone = LlamaConfig(**COMMON) if kind == "contextlm-llama" else GPTNeoXConfig(**COMMON)
+    return ContextLMForCausalLM(
+        ContextLMConfig(backbone_config=backbone, chunk_size=4, injection="add")
+    ).eval()
+
+
+ROTARY = ["llama", "qwen3", "gpt_neox", "contextlm-llama", "contextlm-neox"]
+
+
+def logits(model, length, seed=0):
+    tokens = torch.randint(0, 19, (2, length), generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        return model(input_ids=tokens, use_cache=False).logits
+
+
+def with_divided_positions(model, factor):
+    """The same model, whose angles are asked for at positions divided by ``factor``; also where it asked."""
+    (_, module), *_ = rotary_modules(model)
+    angles, asked = module.forward, []
+
+    def divided(x, position_ids, *rest):
+        asked.append(int(position_ids.max()))
+        return angles(x, position_ids / factor, *rest)
+
+    module.forward = divided
+    return model, asked
+
+
+@pytest.mark.parametrize("kind", ROTARY)
+def test_dynamic_leaves_the_trained_length_as_it_is(kind):
+    plain, model = make(kind), make(kind)
+    assert extend_positions(model, 4 * TRAINED, "dynamic") == 4
+    for length in (TRAINED, 5, 4 * TRAINED, TRAINED - 1, 5):  # also after a longer input
+        same = torch.equal(logits(model, length), logits(plain, length))
+        assert same == (length <= TRAINED)
+
+
+@pytest.mark.parametrize("kind", ROTARY)
+def test_linear_divides_positions(kind):
+    model = make(kind)
+    extend_positions(model, 4 * TRAINED, "linear", factor=3)
+    divided, asked = with_divided_positions(make(kind), 3)
+    torch.testing.assert_close(logits(model, 4 * TRAINED), logits(divided, 4 * TRAINED), atol=1e-4, rtol=1e-4)
+    # A context predictor asks for the angles of its chunks' first tokens.
+    assert asked == [4 * TRAINED - 1] + [4 * TRAINED - 4] * kind.startswith("contextlm")
+
+
+@pytest.mark.parametrize("kind", ROTARY)
+def test_yarn_keeps_fast_frequencies_and_divides_slow_ones(kind):
+    plain, model = make(kind), make(kind)
+    before = rotary_modules(plain)[0][1].inv_freq
+    extend_positions(model, 8 * TRAINED, "yarn", trained=TRAINED)
+    after = rotary_modules(model)[0][1].inv_freq
+    assert (after <= before).all() and (after >= before / 8 - 1e-9).all()
+    assert after[-1] == pytest.approx(float(before[-1]) / 8)
+    assert torch.isfinite(logits(model, 8 * TRAINED)).all()
+
+
+@pytest.mark.parametrize("kind", [*ROTARY, "gemma3"])
+def test_none_changes_nothing_but_the_room(kind):
+    plain, model = make(kind), make(kind)
+    expected = logits(plain, 4 * TRAINED)
+    assert extend_positions(model, 4 * TRAINED) is None
+    assert torch.equal(logits(model, 4 * TRAINED), expected)
+    assert model.config.max_position_embeddings == 4 * TRAINED
+
+
+def test_a_model_with_two_kinds_of_layers_is_extended_where_it_sees_everything():
+    model, plain = make("gemma3"), make("gemma3")
+    extend_positions(model, 4 * TRAINED, "linear")
+    new, old = rotary_modules(model)[0][1], rotary_modules(plain)[0][1]
+    torch.testing.assert_close(new.full_attention_inv_freq, old.full_attention_inv_freq / 4)
+    assert torch.equal(new.sliding_attention_inv_freq, old.sliding_attention_inv_freq)
+
+
+def test_the_trained_length_may_be_shorter_than_the_positions():
+    model = make("llama")
+    assert extend_positions(model, 32, "dynamic", trained=8) == 4
+    assert torch.equal(logits(model, 8), logits(make("llama"), 8))
+    assert not torch.equal(logits(model, TRAINED), logits(make("llama"), TRAINED))
+
+
+def test_learned_positions_cannot_be_extended():
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=19, n_embd=16, n_layer=1, n_head=2, n_positions=TRAINED))
+    with pytest.raises(
+        ConfigError, match="positions of this gpt2 are not rotary, so they cannot be extended"
+    ):
+        extend_positions(model, 32, "linear")
+
+
+def test_what_is_refused():
+    with pytest.raises(ConfigError, match=r"--rope-factor is 0\.5; it must be at least 1"):
+        extend_positions(make("llama"), 32, "linear", factor=0.5)
+    with pytest.raises(ConfigError, match="a rope factor is given, but no method"):
+        extend_positions(make("llama"), 32, "none", factor=2.0)
+    extended = make("llama")
+    extend_positions(extended, 32, "yarn")
+    with pytest.raises(ConfigError, match=r"extended already \(rope_type 'yarn'"):
+        extend_positions(extended, 64, "linear")
