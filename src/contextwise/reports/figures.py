@@ -3,7 +3,6 @@
 A trace says by ``meta.series`` which model it belongs to; the page's script gives it that model's colour.
 """
 
-import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import plotly.graph_objects as go
 
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.comparison import Comparison, Difference
+from contextwise.reports.rendering import plain
 from contextwise.reports.spikes import spikes
 
 MOST_POINTS = 1000
@@ -73,7 +73,7 @@ def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[st
         # Above the interval, not at an axis: on a phone the names of two models leave no room beside them.
         where = {"x": 0, "xref": "paper", "xanchor": "left", "y": y + 0.33, "yanchor": "middle"}
         labels.append({"text": _pair(found), "showarrow": False, **where})
-    title = f"difference of held-out loss, {_plain(comparison.unit)}<br>left of zero: the first is better"
+    title = f"difference of held-out loss, {plain(comparison.unit)}<br>left of zero: the first is better"
     layout = go.Layout(
         height=74 + ROW_HEIGHT * rows,
         margin={"l": 12, "r": 12, "t": 4, "b": 56},
@@ -129,12 +129,12 @@ def _difference_traces(found: Difference, y: float, series: int) -> list[go.Scat
 
 
 def _pair(found: Difference) -> str:
-    return f"{_plain(found.group)} − {_plain(found.reference)}"
+    return f"{plain(found.group)} − {plain(found.reference)}"
 
 
 def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
     """Raw training loss (faint), the same smoothed, and validation points, with what was spent by then."""
-    shared = {"meta": {"series": curve.series}, "name": _plain(curve.label), "legendgroup": curve.label}
+    shared = {"meta": {"series": curve.series}, "name": plain(curve.label), "legendgroup": curve.label}
     found = []
     train = _columns(curve.run.metrics("train"))
     if train:
@@ -263,8 +263,3 @@ def _difference_range(comparison: Comparison) -> list[float]:
         shown += [end for end in ends if end is not None]
     room = 0.08 * (max(shown) - min(shown)) or 0.01
     return [min(shown) - room, max(shown) + room]
-
-
-def _plain(text: str) -> str:
-    """Text that Plotly, which knows some HTML tags, shows as it is."""
-    return html.escape(text, quote=False)

@@ -1,25 +1,18 @@
-"""The page: everything about some runs in one HTML file, which needs no network and opens from disk.
+"""The page of runs: everything about some runs in one HTML file, which needs no network and opens from disk."""
 
-Text, tables and commands are plain HTML and can be read without JavaScript; the figures are Plotly's, whose
-script is part of the file. All text from files is escaped, and the page forbids itself to load anything.
-"""
-
-import json
 import shlex
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write, read_json
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.comparison import Comparison
 from contextwise.reports.figures import Curve, difference_figure, training_figure
+from contextwise.reports.rendering import render
 from contextwise.reports.tables import budget_tables, difference_table, evaluation_tables, model_table
 from contextwise.reports.words import verdict
 
@@ -68,9 +61,8 @@ def write_report(
     figures = {"training": training_figure(curves)}
     if comparison and comparison.differences:
         figures["differences"] = difference_figure(comparison, series)
-    atomic_write(
-        path, render(content, {name: figure for name, figure in figures.items() if figure}), "the report"
-    )
+    drawn = {name: figure for name, figure in figures.items() if figure}
+    atomic_write(path, render("page", content, drawn), "the report")
 
 
 def write_comparison_page(comparison: Comparison, path: Path) -> None:
@@ -82,31 +74,6 @@ def runs_of(comparison: Comparison) -> list[RunFolder]:
     """The runs among the models of a comparison, in its order."""
     found = [_run_of(source) for group in comparison.groups for source in group.sources]
     return [run for run in found if run is not None]
-
-
-def render(content: dict[str, Any], figures: dict[str, Any]) -> str:
-    """The page. ``content`` is escaped where it is put in; ``figures`` become data of the page's script."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(_file("page.html"))
-    return template.render(
-        **content,
-        figures=figures,
-        figure_data=Markup(_script_json(figures)),
-        css=Markup(_file("page.css")),
-        script=Markup(_file("page.js")),
-        plotly=Markup(get_plotlyjs()) if figures else "",
-    )
-
-
-def _file(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _script_json(value: Any) -> str:
-    """JSON that may stand inside a script element: without ``<`` nothing in it can end the element."""
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
 def _run_of(source: str) -> RunFolder | None:

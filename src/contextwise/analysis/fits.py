@@ -1,0 +1,183 @@
+"""Fits over context lengths: a power law, straight lines, correlations. Values are joined by context, never by their place.
+
+Legend: l is a context length in tokens; losses and entropies are in nats. Intervals are 95%: the estimate's standard error from
+the scatter of the points about the fit, times Student's t. They take the form of the fit for true and the points for
+independent; losses of the same targets at neighbouring contexts are not quite that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize, stats
+
+from contextwise.base.errors import ConfigError
+from contextwise.evaluation.metrics import CONFIDENCE, Estimate
+
+LARGEST_EXPONENT, SMALLEST_EXPONENT = 20.0, 1e-3
+
+
+@dataclass(frozen=True)
+class PowerFit:
+    """CE ≈ C0 + C / l^γ (intrinsic entropy, Eq. 3).
+
+    Attributes:
+        floor: C0, what an endless context would reach.
+        scale: C, by how much the loss at one token would lie above.
+        exponent: γ.
+        r_squared: share of the variance that the fit explains.
+    """
+
+    floor: Estimate
+    scale: Estimate
+    exponent: Estimate
+    r_squared: float
+    contexts: tuple[int, ...]
+
+    def at(self, contexts: np.ndarray) -> np.ndarray:
+        """The fitted loss."""
+        lengths = np.asarray(contexts, dtype=np.float64)
+        return self.floor.value + self.scale.value * lengths**-self.exponent.value
+
+
+@dataclass(frozen=True)
+class LineFit:
+    """y ≈ slope · x + intercept, with Pearson's correlation."""
+
+    slope: Estimate
+    intercept: Estimate
+    r_squared: float
+    correlation: float
+    contexts: tuple[int, ...]
+
+
+def joined(x: Mapping[int, float], y: Mapping[int, float]) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
+    """Values of the contexts that both have, the shortest first."""
+    contexts = tuple(sorted(x.keys() & y.keys()))
+    return contexts, np.array([x[c] for c in contexts], float), np.array([y[c] for c in contexts], float)
+
+
+def fit_power(losses: Mapping[int, float]) -> PowerFit:
+    """Least squares of C0 + C / l^γ through losses by context length.
+
+    For a given γ the fit is linear; so γ alone is searched for, and none of a start's luck comes in.
+
+    Raises:
+        ConfigError: there are fewer than four contexts, or no power law has its optimum there.
+    """
+    contexts = tuple(sorted(losses))
+    if len(contexts) < 4:
+        raise ConfigError(
+            f"a power law has three parameters and needs four contexts or more to be fitted, and there are {len(contexts)}"
+        )
+    # In units of the shortest context the power stays near one, whatever the exponent.
+    lengths = np.array(contexts, float) / contexts[0]
+    y = np.array([losses[context] for context in contexts], float)
+
+    def linear(exponent: float) -> tuple[np.ndarray, float]:
+        design = np.stack([np.ones_like(lengths), lengths**-exponent], 1)
+        found = np.linalg.lstsq(design, y, rcond=None)[0]
+        return found, float(((y - design @ found) ** 2).sum())
+
+    low, high = np.log(SMALLEST_EXPONENT), np.log(LARGEST_EXPONENT)
+    grid = np.linspace(low, high, 200)
+    best = int(np.argmin([linear(float(np.exp(value)))[1] for value in grid]))
+    flat = np.ptp(y) == 0
+    if flat or best in (0, len(grid) - 1):
+        raise ConfigError(
+            "no power law fits the losses: "
+            + ("they are all the same" if flat else "they do not level off as the context grows")
+            + "; measure at more contexts, or longer ones"
+        )
+    found = optimize.minimize_scalar(
+        lambda value: linear(float(np.exp(value)))[1],
+        bounds=(grid[best - 1], grid[best + 1]),
+        method="bounded",
+        options={"xatol": 1e-12},
+    )
+    exponent = float(np.exp(found.x))
+    (floor, scaled), squares = linear(exponent)
+    power = lengths**-exponent
+    jacobian = np.stack([np.ones_like(lengths), power, -scaled * np.log(lengths) * power], 1)
+    errors, change = _errors(jacobian, squares), contexts[0] ** exponent
+    # scale = scaled · shortest^γ: its error takes in that of the exponent.
+    covariance = _covariance(jacobian, squares)
+    gradient = np.array([0.0, change, scaled * change * np.log(contexts[0])])
+    scale_error = float(np.sqrt(gradient @ covariance @ gradient))
+    t = _t(len(y) - 3)
+    return PowerFit(
+        _estimate(floor, errors[0] * t),
+        _estimate(scaled * change, scale_error * t),
+        _estimate(exponent, errors[2] * t),
+        _r_squared(y, squares),
+        contexts,
+    )
+
+
+def fit_line(x: Mapping[int, float], y: Mapping[int, float]) -> LineFit:
+    """Least squares of a straight line through the points of the contexts that both have.
+
+    Raises:
+        ConfigError: there are fewer than three contexts, or x does not vary.
+    """
+    contexts, xs, ys = joined(x, y)
+    if len(contexts) < 3:
+        raise ConfigError(
+            f"a straight line has two parameters and needs three contexts or more to be fitted, and there are {len(contexts)}"
+        )
+    if np.ptp(xs) == 0:
+        raise ConfigError(f"no line can be fitted: x is {xs[0]:g} at every context")
+    design = np.stack([xs - xs.mean(), np.ones_like(xs)], 1)
+    slope, middle = np.linalg.lstsq(design, ys, rcond=None)[0]
+    squares = float(((ys - design @ np.array([slope, middle])) ** 2).sum())
+    errors, t = _errors(design, squares), _t(len(ys) - 2)
+    at_zero = float(np.hypot(errors[1], errors[0] * xs.mean()))
+    correlation = float(np.corrcoef(xs, ys)[0, 1]) if np.ptp(ys) > 0 else 0.0
+    return LineFit(
+        _estimate(float(slope), errors[0] * t),
+        _estimate(float(middle - slope * xs.mean()), at_zero * t),
+        _r_squared(ys, squares),
+        correlation,
+        contexts,
+    )
+
+
+def correlations(series: Mapping[str, Mapping[int, float]]) -> tuple[list[str], np.ndarray]:
+    """Pearson's correlations between some series, over the contexts that all of them have.
+
+    Returns:
+        The names of the series that vary, and (series, series) correlations.
+
+    Raises:
+        ConfigError: there are fewer than three contexts.
+    """
+    contexts = sorted(set.intersection(*(set(values) for values in series.values()))) if series else []
+    if len(contexts) < 3:
+        raise ConfigError(f"correlations need three contexts or more, and there are {len(contexts)}")
+    rows = {name: np.array([values[c] for c in contexts], float) for name, values in series.items()}
+    varying = [name for name, row in rows.items() if np.ptp(row) > 0]
+    if not varying:
+        return [], np.zeros((0, 0))
+    return varying, np.atleast_2d(np.corrcoef(np.stack([rows[name] for name in varying])))
+
+
+def _covariance(jacobian: np.ndarray, squares: float) -> np.ndarray:
+    points, parameters = jacobian.shape
+    return np.linalg.pinv(jacobian.T @ jacobian) * squares / (points - parameters)
+
+
+def _errors(jacobian: np.ndarray, squares: float) -> np.ndarray:
+    return np.sqrt(np.diag(_covariance(jacobian, squares)))
+
+
+def _t(freedom: int) -> float:
+    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
+
+
+def _estimate(value: float, half: float) -> Estimate:
+    return Estimate(float(value), float(value - half), float(value + half))
+
+
+def _r_squared(y: np.ndarray, squares: float) -> float:
+    total = float(((y - y.mean()) ** 2).sum())
+    return 1 - squares / total if total > 0 else 0.0

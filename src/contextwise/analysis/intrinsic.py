@@ -1,0 +1,206 @@
+"""From a measurement's files to all that ``contextwise entropy`` says: entropies, dimensions, and how the loss goes with them.
+
+Source: intrinsic entropy, Sections 2.2.2, C.2 and J.2. Everything is joined by context length. Entropies and losses in nats.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from contextwise.analysis.density import (
+    density_directions,
+    further_dimensions,
+    kde_entropy,
+    leading_directions,
+)
+from contextwise.analysis.fits import LineFit, PowerFit, correlations, fit_line, fit_power
+from contextwise.analysis.spectra import (
+    THRESHOLDS,
+    chosen_sizes,
+    intrinsic_dimensions,
+    intrinsic_entropies,
+    shared_rank,
+)
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.evaluation.entropy_files import Measurement
+from contextwise.evaluation.metrics import Estimate
+
+ByContext = dict[int, float]
+K = TypeVar("K")
+T = TypeVar("T")
+SHARE_OF_SUBSPACES = 0.1
+"""Subspaces from this share of the channels on enter the least correlation; S of a few directions is mostly noise."""
+
+
+@dataclass(frozen=True)
+class IntrinsicEntropy:
+    """What follows from one measurement.
+
+    Attributes:
+        losses: context -> cross entropy with its interval over documents.
+        differences: context -> cross entropy minus that at the longest context, of the same targets, with its interval; for
+            every context but the longest.
+        spectra: context -> (D,) eigenvalues, the largest first.
+        entropies: N -> context -> S_N, for every N from 2 to the least rank of the spectra.
+        sizes: the N that tables show.
+        dimensions: threshold -> context -> intrinsic dimension.
+        kde: context -> Gaussian-KDE entropy over :attr:`directions` leading directions; empty where it does not exist.
+        kde_with_own: the same with each point in its own density, as in the source.
+        directions: how many leading directions the kernel density is over.
+        further: estimator of scikit-dimension -> context -> dimension.
+        power: fit of the loss over context; None with the reason among :attr:`notes`.
+        by_entropy: N -> fit of the loss over S_N, for every N where it can be fitted.
+        by_dimension: threshold -> fit of the loss over the dimension.
+        by_kde: fit of the loss over the KDE entropy.
+        names: of the rows of ``correlation``: ``−CE``, ``S_N``, and ``KDE`` where there is one.
+        correlation: Pearson's, over contexts.
+        notes: sentences for the reader.
+    """
+
+    measurement: Measurement
+    losses: dict[int, Estimate]
+    differences: dict[int, Estimate]
+    spectra: dict[int, np.ndarray]
+    entropies: dict[int, ByContext]
+    sizes: list[int]
+    dimensions: dict[float, ByContext]
+    kde: ByContext
+    kde_with_own: ByContext
+    directions: int
+    further: dict[str, ByContext]
+    power: PowerFit | None
+    by_entropy: dict[int, LineFit]
+    by_dimension: dict[float, LineFit]
+    by_kde: LineFit | None
+    names: list[str]
+    correlation: np.ndarray
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def contexts(self) -> list[int]:
+        return self.measurement.contexts
+
+    def least_subspace_correlation(self) -> float | None:
+        """The least correlation between S_N of two subspaces of at least a tenth of the channels (the source's: > 0.97)."""
+        least = SHARE_OF_SUBSPACES * len(self.spectra[self.contexts[0]])
+        rows = [i for i, name in enumerate(self.names) if name.startswith("S_") and int(name[2:]) >= least]
+        if len(rows) < 2:
+            return None
+        return float(self.correlation[np.ix_(rows, rows)].min())
+
+
+def analyse(measurement: Measurement, bandwidth: float | None = None) -> IntrinsicEntropy:
+    """Work out everything that the files of a measurement allow; what they do not becomes a note.
+
+    Args:
+        bandwidth: of the kernel density, in units of the features' own covariance; Scott's if None.
+
+    Raises:
+        ConfigError: the bandwidth is not positive.
+        DataError: a file is damaged.
+    """
+    notes = list(measurement.summary["notes"])
+    losses = _estimates(measurement.summary["losses"])
+    means = measurement.losses()
+    spectra = measurement.spectra()
+    shared = shared_rank(spectra)
+    sums = {context: intrinsic_entropies(values) for context, values in spectra.items()}
+    entropies = {n: {context: float(s[n - 1]) for context, s in sums.items()} for n in range(2, shared + 1)}
+    counts = {context: intrinsic_dimensions(values) for context, values in spectra.items()}
+    dimensions = {
+        threshold: {context: float(found[i]) for context, found in counts.items()}
+        for i, threshold in enumerate(THRESHOLDS)
+    }
+    kept, width = measurement.summary["kept"], measurement.summary["width"]
+    directions = density_directions(kept, min(width, shared))
+    kde, with_own, further = _densities(measurement, directions, bandwidth, notes)
+    sizes = chosen_sizes(shared)
+    series = {"−CE": {context: -loss for context, loss in means.items()}}
+    series |= {f"S_{n}": entropies[n] for n in sizes}
+    series |= {"KDE": kde} if kde else {}
+    names, correlation = _tried(partial(correlations, series), notes) or ([], np.zeros((0, 0)))
+    power = _tried(partial(fit_power, means), notes)
+    by_entropy = _lines(entropies, means, notes)
+    return IntrinsicEntropy(
+        measurement,
+        losses,
+        _estimates(measurement.summary["differences"]),
+        spectra,
+        entropies,
+        sizes,
+        dimensions,
+        kde,
+        with_own,
+        directions,
+        further,
+        power,
+        by_entropy,
+        _lines(dimensions, means, []),
+        _tried(partial(fit_line, kde, means), []) if kde else None,
+        names,
+        correlation,
+        notes + _about_points(power, by_entropy),
+    )
+
+
+def _estimates(kept: dict[str, dict[str, float]]) -> dict[int, Estimate]:
+    return {int(context): Estimate(**ends) for context, ends in kept.items()}
+
+
+def _densities(
+    measurement: Measurement, directions: int, bandwidth: float | None, notes: list[str]
+) -> tuple[ByContext, ByContext, dict[str, ByContext]]:
+    """Entropies by kernel density without and with the own point, and further dimensions, of the kept features."""
+    kde: ByContext = {}
+    with_own: ByContext = {}
+    further: dict[str, ByContext] = {}
+    for context in measurement.contexts:
+        features_KD = measurement.features(context)
+        points_KM = leading_directions(features_KD, directions)
+        try:
+            kde[context] = kde_entropy(points_KM, bandwidth)
+            with_own[context] = kde_entropy(points_KM, bandwidth, leave_one_out=False)
+        except DataError as error:
+            notes.append(f"There is no kernel density at a context of {context:,} tokens: {error}.")
+        for name, value in further_dimensions(features_KD).items():
+            further.setdefault(name, {})[context] = value
+    return kde, with_own, further
+
+
+def _lines(x: Mapping[K, ByContext], means: ByContext, notes: list[str]) -> dict[K, LineFit]:
+    """A line for each of ``x`` that has one; why none has one becomes a note."""
+    reasons: list[str] = []
+    found = {name: _tried(partial(fit_line, values, means), reasons) for name, values in x.items()}
+    notes += reasons[:1] if not any(found.values()) else []
+    return {name: line for name, line in found.items() if line is not None}
+
+
+def _tried(fit: Callable[[], T], notes: list[str]) -> T | None:
+    """What a fit gives, or None with its reason noted."""
+    try:
+        return fit()
+    except ConfigError as error:
+        sentence = str(error)
+        notes.append(f"{sentence[0].upper()}{sentence[1:]}.")
+        return None
+
+
+def _about_points(power: PowerFit | None, lines: dict[int, LineFit]) -> list[str]:
+    notes = []
+    fits = [fit for fit in (power, *lines.values()) if fit is not None]
+    if fits and len(fits[0].contexts) < 6:
+        notes.append(
+            f"The fits go through {len(fits[0].contexts)} contexts: so few points lie near many curves, and a high R² says "
+            "little."
+        )
+    if power is not None and not _sure(power.exponent):
+        notes.append("The exponent of the power law is not determined: its interval reaches below zero.")
+    return notes
+
+
+def _sure(value: Estimate) -> bool:
+    return value.low is not None and math.isfinite(value.low) and value.low > 0

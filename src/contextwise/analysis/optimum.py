@@ -1,0 +1,300 @@
+"""The best training context for a budget, read from what a sweep measured.
+
+1. A *track* is what one run measured: best-context losses along its budget (training FLOPs, seconds, GPU-hours or tokens).
+2. At a budget the loss of a run is interpolated along its track, linearly in the logarithm of the budget; never beyond its
+   first or last measurement. Runs of one model size and training context that differ in seed are averaged: a *cell*.
+3. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all (context scaling,
+   Section 3). It is *told* only if it was compared with its neighbours: runs of equal length end at different FLOPs, and at
+   the largest budgets only the costliest are left, which would win against nobody.
+4. The optimum jumps around due to noise in the loss, so lines over the budget show the most common one in a window (its
+   footnote 5).
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from contextwise.analysis.points import Point
+
+STEPS = 97
+"""Budgets that are looked at, evenly spaced in the logarithm."""
+WINDOW = 2.0
+"""Width of the window of footnote 5: its largest budget is about twice its smallest."""
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Track:
+    """What one run measured: ``losses`` and ``errors`` (nats per token, (M,)) at increasing ``budgets`` (M,).
+
+    ``errors`` are NaN where they are not known.
+    """
+
+    run: str
+    size: str
+    parameters: int
+    context: int
+    budgets: np.ndarray
+    losses: np.ndarray
+    errors: np.ndarray
+
+    def at(self, budget: float) -> tuple[float, float] | None:
+        """Loss and standard error at a budget; None where the run did not measure."""
+        if not self.budgets[0] <= budget <= self.budgets[-1]:
+            return None
+        if len(self.budgets) == 1:
+            return float(self.losses[0]), float(self.errors[0])
+        first = min(int(np.searchsorted(self.budgets, budget, side="right")), len(self.budgets) - 1) - 1
+        low, high = np.log(self.budgets[first : first + 2])
+        part = (np.log(budget) - low) / (high - low)
+        loss, error = (
+            values[first] + part * (values[first + 1] - values[first])
+            for values in (self.losses, self.errors)
+        )
+        return float(loss), float(error)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model size at a training context, at one budget.
+
+    Attributes:
+        loss: mean over the runs that measured there.
+        standard_error: over held-out documents and, with several runs, over seeds; None where neither is known. The documents
+            are those of all runs and all steps, so it is interpolated like the loss, which bounds it from above, and does
+            not shrink with the number of runs.
+        runs: that many.
+    """
+
+    size: str
+    parameters: int
+    context: int
+    loss: float
+    standard_error: float | None
+    runs: int
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best cell of a size, or of all sizes, at one budget.
+
+    Attributes:
+        cell: it.
+        told: whether it was compared with its neighbours.
+        unmeasured: contexts (of an overall optimum: sizes) next to it that were not measured at this budget.
+        edge: ``shortest`` or ``longest`` if no shorter or longer context was tried; else empty.
+    """
+
+    cell: Cell
+    told: bool
+    unmeasured: tuple[int | str, ...]
+    edge: str
+
+
+def tracks(points: Iterable[Point], unit: str, gpus: Mapping[str, int] | None = None) -> list[Track]:
+    """What each run measured, along one kind of budget.
+
+    Args:
+        unit: ``flops``, ``seconds``, ``tokens`` or ``gpu_hours``.
+        gpus: of each run; needed for ``gpu_hours``.
+
+    Losses that are not finite, and measurements before anything was spent, are left out.
+    """
+    by_run: dict[str, dict[float, Point]] = {}
+    for point in points:
+        spent = (
+            point.seconds * (gpus or {})[point.run] / 3600 if unit == "gpu_hours" else getattr(point, unit)
+        )
+        if spent > 0 and np.isfinite(point.loss):
+            by_run.setdefault(point.run, {})[float(spent)] = point
+    return [_track(run, dict(sorted(measured.items()))) for run, measured in by_run.items()]
+
+
+def _track(run: str, measured: dict[float, Point]) -> Track:
+    first = next(iter(measured.values()))
+    errors = [np.nan if point.standard_error is None else point.standard_error for point in measured.values()]
+    losses = [point.loss for point in measured.values()]
+    return Track(
+        run,
+        first.size,
+        first.parameters,
+        first.context,
+        np.array(list(measured)),
+        np.array(losses),
+        np.array(errors, dtype=float),
+    )
+
+
+def budget_steps(tracks: Sequence[Track], steps: int = STEPS) -> np.ndarray:
+    """Budgets from the smallest to the largest that any run measured, (steps,); fewer if there is only one."""
+    ends = [track.budgets[[0, -1]] for track in tracks]
+    if not ends:
+        return np.empty(0)
+    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+    return np.geomspace(low, high, steps) if high > low else np.array([low])
+
+
+def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
+    """Every size and context that was measured at a budget, by parameters and context."""
+    found: dict[tuple[int, str, int], list[tuple[float, float]]] = {}
+    for track in tracks:
+        value = track.at(budget)
+        if value is not None:
+            found.setdefault((track.parameters, track.size, track.context), []).append(value)
+    return [
+        Cell(
+            size,
+            parameters,
+            context,
+            float(np.mean([loss for loss, _ in values])),
+            _error(values),
+            len(values),
+        )
+        for (parameters, size, context), values in sorted(found.items())
+    ]
+
+
+def _error(values: list[tuple[float, float]]) -> float | None:
+    """Of a mean over runs on the same documents: the documents' share as it is, the seeds' share over their number."""
+    losses, errors = np.array(values).T
+    variance = np.mean(errors) ** 2
+    if len(values) > 1:
+        variance = np.nan_to_num(variance) + losses.var(ddof=1) / len(values)
+    return None if np.isnan(variance) else float(np.sqrt(variance))
+
+
+def size_optima(found: Sequence[Cell], planned: Mapping[str, Sequence[int]]) -> dict[str, Optimum]:
+    """The optimum of each size that was measured at two contexts or more.
+
+    Args:
+        found: the cells of one budget.
+        planned: size -> all its training contexts, also those that this budget lacks.
+    """
+    optima = {}
+    for size in dict.fromkeys(cell.size for cell in found):
+        mine = [cell for cell in found if cell.size == size]
+        if len(mine) < 2:
+            continue
+        best = min(mine, key=lambda cell: cell.loss)
+        contexts = sorted(planned[size])
+        place, measured = contexts.index(best.context), {cell.context for cell in mine}
+        missing = [context for context in _beside(contexts, place) if context not in measured]
+        edge = "shortest" if place == 0 else "longest" if place == len(contexts) - 1 else ""
+        optima[size] = Optimum(best, not missing, tuple(missing), edge)
+    return optima
+
+
+def overall_optimum(optima: Mapping[str, Optimum], sizes: Sequence[str]) -> Optimum | None:
+    """The lowest of the sizes' optima; told if it is itself, and the sizes next to it have theirs told.
+
+    Args:
+        sizes: all of the sweep, by parameters.
+    """
+    if not optima:
+        return None
+    size, best = min(optima.items(), key=lambda item: item[1].cell.loss)
+    beside = _beside(list(sizes), list(sizes).index(size))
+    missing = [other for other in beside if other not in optima or not optima[other].told]
+    return replace(best, told=best.told and not missing, unmeasured=best.unmeasured + tuple(missing))
+
+
+def _beside(items: Sequence[Item], place: int) -> list[Item]:
+    """The neighbours of an item."""
+    return [items[near] for near in (place - 1, place + 1) if 0 <= near < len(items)]
+
+
+def window_reach(budgets: np.ndarray, width: float = WINDOW) -> int:
+    """How many steps on each side of a budget lie in its window: those less than the root of ``width`` away, about."""
+    if len(budgets) < 2:
+        return 0
+    return max(1, round(np.log(width) / 2 / np.log(budgets[1] / budgets[0])))
+
+
+def mode_smoothed(values: Sequence[Item | None], reach: int) -> list[Item | None]:
+    """The most common value in a window of ``reach`` steps on each side (context scaling, footnote 5).
+
+    Of equally common ones the value at the step itself goes first, then the one that lies nearest to it. Where there is no
+    value (None) there is none afterwards; such steps do not count in the windows of others.
+    """
+    smoothed: list[Item | None] = []
+    for place, own in enumerate(values):
+        start = max(0, place - reach)
+        window = list(enumerate(values[start : place + reach + 1], start=start))
+        counts = Counter(value for _, value in window if value is not None)
+        if own is None:
+            smoothed.append(None)
+            continue
+        most = max(counts.values())
+        near = sorted(window, key=lambda item: abs(item[0] - place))
+        smoothed.append(next(value for _, value in near if value is not None and counts[value] == most))
+    return smoothed
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """Losses and optima over one kind of budget.
+
+    Attributes:
+        unit: as for :func:`tracks`.
+        budgets: (B,), evenly spaced in the logarithm.
+        cells: of each budget.
+        optima: of each budget, by size.
+        overall: of each budget; None where no size has an optimum.
+        contexts: size -> its optimal context at each budget, smoothed; None where it is not told.
+        pairs: (size, context) of the overall optimum at each budget, smoothed; None where it is not told.
+        reach: steps on each side of a budget in the windows of the smoothing.
+    """
+
+    unit: str
+    budgets: np.ndarray
+    cells: list[list[Cell]]
+    optima: list[dict[str, Optimum]]
+    overall: list[Optimum | None]
+    contexts: dict[str, list[int | None]]
+    pairs: list[tuple[str, int] | None]
+    reach: int
+
+    @property
+    def last_told(self) -> int:
+        """Step of the largest budget whose overall optimum is told; else the largest of those with the most cells."""
+        told = [step for step, best in enumerate(self.overall) if best is not None and best.told]
+        return (
+            told[-1] if told else max(range(len(self.cells)), key=lambda step: (len(self.cells[step]), step))
+        )
+
+
+def landscape(
+    points: Iterable[Point],
+    unit: str,
+    planned: Mapping[str, Sequence[int]],
+    gpus: Mapping[str, int] | None = None,
+) -> Landscape | None:
+    """Losses and optima over one kind of budget; None if nothing was measured.
+
+    Args:
+        planned: size -> all its training contexts; sizes by parameters.
+        unit, gpus: as for :func:`tracks`.
+    """
+    lines = tracks(points, unit, gpus)
+    budgets = budget_steps(lines)
+    if not len(budgets):
+        return None
+    found = [cells(lines, budget) for budget in budgets]
+    optima = [size_optima(some, planned) for some in found]
+    overall = [overall_optimum(some, list(planned)) for some in optima]
+    reach = window_reach(budgets)
+    contexts = {
+        size: mode_smoothed([_told_context(some.get(size)) for some in optima], reach) for size in planned
+    }
+    pairs = [
+        (best.cell.size, best.cell.context) if best is not None and best.told else None for best in overall
+    ]
+    return Landscape(unit, budgets, found, optima, overall, contexts, mode_smoothed(pairs, reach), reach)
+
+
+def _told_context(optimum: Optimum | None) -> int | None:
+    return optimum.cell.context if optimum is not None and optimum.told else None

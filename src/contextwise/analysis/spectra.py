@@ -1,0 +1,89 @@
+"""What the eigenvalues of a covariance of features say: relative eigenvalues, intrinsic entropy and intrinsic dimension.
+
+Source: intrinsic entropy, Section 2.2.2 (entropy), Section J.2 (dimension), Figure 3 (increments). The source does not say
+whether its covariances are centred; the measuring run says for each of its own (centred, unless told otherwise).
+
+Legend of shapes: D channels, so many eigenvalues.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from contextwise.base.errors import DataError
+
+THRESHOLDS = tuple(float(threshold) for threshold in np.geomspace(0.002, 0.25, 20))
+"""20 thresholds from 0.002 to 0.25 (Section J.2, which does not say how they are spaced): here evenly in their logarithm."""
+SMALLEST = 1e-12
+"""Relative eigenvalues below this are rounding; their logarithm means nothing."""
+
+
+def relative_eigenvalues(eigenvalues: np.ndarray) -> np.ndarray:
+    """λ_i / λ_1, (D,), the largest first.
+
+    Args:
+        eigenvalues: (D,) of a covariance, in any order.
+
+    Raises:
+        DataError: one of them is not finite or is negative, or all are zero.
+    """
+    values = np.sort(np.asarray(eigenvalues, dtype=np.float64))[::-1]
+    if not len(values) or not np.isfinite(values).all() or values[-1] < 0:
+        raise DataError(
+            "eigenvalues of a covariance must be finite and not negative; measure the features again"
+        )
+    if values[0] == 0:
+        raise DataError(
+            "all eigenvalues are zero: the features do not vary from sample to sample, so they have no spectrum; "
+            "choose another layer, or more documents"
+        )
+    return values / values[0]
+
+
+def rank(eigenvalues: np.ndarray) -> int:
+    """How many relative eigenvalues are above rounding."""
+    return int((relative_eigenvalues(eigenvalues) > SMALLEST).sum())
+
+
+def intrinsic_entropies(eigenvalues: np.ndarray) -> np.ndarray:
+    """S_N = Σ_{i≤N} ln(λ_i / λ_1) in nats for N = 1, 2, …, up to the rank (intrinsic entropy, Figure 1).
+
+    S_1 is zero, and S_N is the entropy of the leading N directions up to a constant, which is the same for all spectra.
+    """
+    values = relative_eigenvalues(eigenvalues)
+    return np.cumsum(np.log(values[: rank(values)]))
+
+
+def intrinsic_dimensions(eigenvalues: np.ndarray, thresholds: Iterable[float] = THRESHOLDS) -> np.ndarray:
+    """How many directions have λ_i / λ_1 ≥ θ, for each threshold θ; int64 (thresholds,) (Section J.2)."""
+    ascending = relative_eigenvalues(eigenvalues)[::-1]
+    return len(ascending) - np.searchsorted(ascending, np.asarray(list(thresholds)), side="left")
+
+
+def increments(spectra: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """By how much relative eigenvalues grow with context: r_i(l) / r_i(shortest) − 1 (Figure 3, right).
+
+    Args:
+        spectra: context -> (D,) eigenvalues.
+
+    Returns:
+        context -> (rank,) for every context but the shortest; the rank is the least of all spectra.
+    """
+    shared = shared_rank(spectra)
+    shortest, *longer = sorted(spectra)
+    reference = relative_eigenvalues(spectra[shortest])[:shared]
+    return {context: relative_eigenvalues(spectra[context])[:shared] / reference - 1 for context in longer}
+
+
+def shared_rank(spectra: Mapping[int, np.ndarray]) -> int:
+    """The least rank of some spectra: up to here S_N exists for all of them."""
+    return min(rank(values) for values in spectra.values())
+
+
+def chosen_sizes(shared: int, count: int = 6) -> list[int]:
+    """Some N up to ``shared``, from 2 on, evenly spaced in their logarithm and rounded to two digits."""
+    if shared < 2:
+        return []
+    found = np.geomspace(min(10, shared), shared, count)
+    rounded = {shared, *(int(float(f"{value:.2g}")) for value in found[:-1])}
+    return sorted(value for value in rounded if 2 <= value <= shared)

@@ -1,0 +1,149 @@
+"""``contextwise entropy``: what a longer context does to a model's loss, and to the space of its features."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from contextwise.base.errors import ConfigError
+
+
+def entropy(
+    model: Annotated[
+        str,
+        typer.Argument(help="A run, a Hugging Face model folder, or a name on the Hub.", show_default=False),
+    ],
+    corpus: Annotated[Path, typer.Option(help="A prepared corpus with long documents.", show_default=False)],
+    contexts: Annotated[
+        str,
+        typer.Option(help="Visible tokens, with commas between; … goes on by the same factor."),
+    ] = "16,32,…,256",
+    split: Annotated[str, typer.Option(help="Which documents of the corpus.")] = "validation",
+    samples: Annotated[
+        int, typer.Option(help="Tokens to predict, the same at each context; at least five for each channel.")
+    ] = 10_000,
+    layer: Annotated[
+        str,
+        typer.Option(
+            help="Features: last is what the vocabulary head reads; or the number of a hidden state."
+        ),
+    ] = "last",
+    uncentred: Annotated[
+        bool, typer.Option("--uncentred", help="Scatter about the origin, not about the mean.")
+    ] = False,
+    density_samples: Annotated[
+        int, typer.Option(help="Features kept on disk at each context, for the kernel density.")
+    ] = 2_000,
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(
+            help="Of the kernel density, in standard deviations; not given: Scott's.", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws the tokens.")] = 0,
+    batch_tokens: Annotated[
+        int | None, typer.Option(help="Tokens of one forward pass; not given: 16384.", show_default=False)
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16, float16; auto: float32 on the CPU, else as saved.")
+    ] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")] = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to write; not given: RUN/evaluation/CORPUS-SPLIT-entropy, or "
+            "evaluation/MODEL/CORPUS-SPLIT-entropy.",
+            show_default=False,
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="The page; not given: entropy.html in that folder.", show_default=False),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(help="Write the numbers of each figure as CSV into this folder.", show_default=False),
+    ] = None,
+) -> None:
+    """Measure a model's loss and the spectrum of its features at several contexts.
+
+    The same tokens are predicted from the nearest 16, 32, … tokens. From the
+    covariance of the features: intrinsic entropy, intrinsic dimension, and how
+    the loss goes with them. Stopped, the same command goes on where it was.
+    """
+    import sys
+
+    from rich.console import Console
+
+    from contextwise.analysis.intrinsic import analyse
+    from contextwise.data import Corpus
+    from contextwise.evaluation.entropy import measure_entropy
+    from contextwise.reports.entropy_page import write_csv, write_entropy_page
+    from contextwise.reports.entropy_tables import terminal
+    from contextwise.training.signals import StopRequest
+
+    if bandwidth is not None and not bandwidth > 0:
+        raise ConfigError(f"--bandwidth is {bandwidth}, but must be above 0")
+    if csv is not None and csv.exists() and not csv.is_dir():
+        raise ConfigError(f"{csv} is a file; give a folder for the CSV files with --csv")
+    if html is not None and html.is_dir():
+        raise ConfigError(f"{html} is a folder; give the name of a file for the page with --html")
+    with StopRequest().listening() as stop:
+        measurement = measure_entropy(
+            model,
+            Corpus.open(corpus, split=split),
+            contexts_of(contexts),
+            samples=samples,
+            layer=_layer(layer),
+            centred=not uncentred,
+            kept=density_samples,
+            seed=seed,
+            batch_tokens=batch_tokens,
+            dtype=dtype,
+            device=device,
+            out=out,
+            should_stop=lambda: bool(stop),
+        )
+    found = analyse(measurement, bandwidth)
+    printed = Console(highlight=False)
+    printed.print(terminal(found))
+    page = html or measurement.path / "entropy.html"
+    write_entropy_page(found, page, ["contextwise", *sys.argv[1:]])
+    printed.print(f"measurement: {measurement.path}", markup=False, soft_wrap=True)
+    printed.print(f"page: {page}", markup=False, soft_wrap=True)
+    if csv is not None:
+        write_csv(found, csv)
+        printed.print(f"CSV: {csv}", markup=False, soft_wrap=True)
+
+
+def contexts_of(text: str) -> list[int]:
+    """The lengths of ``16,32,64`` or ``16,32,…,2048``.
+
+    Raises:
+        ConfigError: something else stands there.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    found: list[int] = []
+    try:
+        for i, part in enumerate(parts):
+            if part in ("…", "..."):
+                first, second, last = found[i - 2], found[i - 1], int(parts[i + 1])
+                if i != 2 or len(parts) != 4 or not 0 < first < second < last or second % first:
+                    raise ValueError
+                while found[-1] * (second // first) < last:
+                    found.append(found[-1] * (second // first))
+            else:
+                found.append(int(part))
+    except (ValueError, IndexError):
+        raise ConfigError(
+            f"--contexts is {text!r}; give whole numbers with commas between, such as 16,32,64 or 16,32,…,2048"
+        ) from None
+    return found
+
+
+def _layer(text: str) -> Literal["last"] | int:
+    if text == "last":
+        return "last"
+    if text.isdecimal():
+        return int(text)
+    raise ConfigError(f"--layer is {text!r}, but must be last or the number of a hidden state, from 0")

@@ -1,0 +1,130 @@
+"""Mean and covariance of features that come in batches, in 64-bit numbers whatever the model computes in.
+
+Only the sums are kept: D × D numbers, however many features go by. Rows are gathered into blocks of :data:`BLOCK`; each block
+is centred on its own mean and joined to what went before by the pairwise update of Chan, Golub and LeVeque (1979), so that no
+large mean is ever squared and subtracted again. Where the blocks begin does not depend on how the rows came in batches: a
+stream that was stopped, saved and taken up again gives the same bits.
+
+Legend of shapes: B rows in a batch, D channels.
+"""
+
+import torch
+
+BLOCK = 512
+_COLUMNS = 1024
+
+
+class RunningCovariance:
+    """Sums of a stream of features.
+
+    Args:
+        width: D, channels of a feature.
+        device: where the features come from; the sums stay there, or on the CPU where the device has no 64-bit numbers.
+    """
+
+    def __init__(self, width: int, device: torch.device | str = "cpu") -> None:
+        device = torch.device(device)
+        self.device = torch.device("cpu") if device.type == "mps" else device
+        self.width = width
+        self._folded = 0
+        self._mean_D = torch.zeros(width, dtype=torch.float64, device=self.device)
+        self._scatter_DD = torch.zeros(width, width, dtype=torch.float64, device=self.device)
+        self._waiting: list[torch.Tensor] = []
+
+    def __len__(self) -> int:
+        """Features added so far."""
+        return self._folded + sum(map(len, self._waiting))
+
+    def add(self, features_BD: torch.Tensor) -> None:
+        """Add features of any number format."""
+        self._waiting.append(features_BD.to(self.device))
+        if sum(map(len, self._waiting)) >= BLOCK:
+            rows = torch.cat(self._waiting)
+            whole = len(rows) // BLOCK * BLOCK
+            for block in rows[:whole].split(BLOCK):
+                self._fold(block)
+            self._waiting = [rows[whole:].clone()] if whole < len(rows) else []
+
+    def merge(self, other: "RunningCovariance") -> None:
+        """Add all that another stream has seen; that one keeps its own."""
+        self._fold_rest()
+        other._fold_rest()
+        self._join(other._folded, other._mean_D.to(self.device))
+        self._scatter_DD += other._scatter_DD.to(self.device)
+
+    def mean(self) -> torch.Tensor:
+        """(D,) float64."""
+        self._fold_rest()
+        return self._mean_D
+
+    def covariance(self, centred: bool = True) -> torch.Tensor:
+        """(D, D) float64: the scatter about the mean over count − 1, or about the origin over count.
+
+        Raises:
+            ValueError: there are fewer than two features.
+        """
+        upper_DD = self._upper(centred).triu_()
+        return upper_DD + upper_DD.triu(1).mT
+
+    def eigenvalues(self, centred: bool = True) -> torch.Tensor:
+        """(D,) float64 on the CPU: of :meth:`covariance`, the largest first; what rounding pushed below zero is zero.
+
+        Raises:
+            ValueError: there are fewer than two features.
+        """
+        return torch.linalg.eigvalsh(self._upper(centred), UPLO="U").flip(0).clamp(min=0).cpu()
+
+    def _upper(self, centred: bool) -> torch.Tensor:
+        """(D, D): the covariance on and right of the diagonal; what lies left of it is not kept up."""
+        self._fold_rest()
+        if self._folded < 2:
+            raise ValueError(f"a covariance needs two features or more, and there are {self._folded}")
+        if centred:
+            return self._scatter_DD / (self._folded - 1)
+        return torch.addr(self._scatter_DD / self._folded, self._mean_D, self._mean_D)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """All that is needed to go on elsewhere, as tensors on the CPU."""
+        state = {
+            "count": torch.tensor(self._folded),
+            "mean": self._mean_D.cpu(),
+            "scatter": self._scatter_DD.cpu(),
+        }
+        return state | ({"waiting": torch.cat(self._waiting).cpu()} if self._waiting else {})
+
+    @classmethod
+    def from_state(
+        cls, state: dict[str, torch.Tensor], device: torch.device | str = "cpu"
+    ) -> "RunningCovariance":
+        """A stream that goes on where :meth:`state` was taken."""
+        running = cls(len(state["mean"]), device)
+        running._folded = int(state["count"])
+        running._mean_D = state["mean"].to(running.device, copy=True)
+        running._scatter_DD = state["scatter"].to(running.device, copy=True)
+        running._waiting = [state["waiting"].to(running.device)] if "waiting" in state else []
+        return running
+
+    def _fold_rest(self) -> None:
+        if self._waiting:
+            self._fold(torch.cat(self._waiting))
+            self._waiting = []
+
+    def _fold(self, rows_BD: torch.Tensor) -> None:
+        rows_BD = rows_BD.to(torch.float64)
+        mean_D = rows_BD.mean(0)
+        self._join(len(rows_BD), mean_D)
+        centred_BD = rows_BD - mean_D
+        # The matrix is symmetric: what is right of the diagonal is enough.
+        for start in range(0, self.width, _COLUMNS):
+            stop = min(start + _COLUMNS, self.width)
+            self._scatter_DD[start:stop, start:].addmm_(centred_BD[:, start:stop].mT, centred_BD[:, start:])
+
+    def _join(self, count: int, mean_D: torch.Tensor) -> None:
+        """Take in ``count`` rows of this mean; their scatter about it is added by the caller."""
+        if not count:
+            return
+        total = self._folded + count
+        shift_D = mean_D - self._mean_D
+        self._scatter_DD.addr_(shift_D, shift_D, alpha=self._folded * count / total)
+        self._mean_D = self._mean_D + shift_D * (count / total)
+        self._folded = total

@@ -1,0 +1,195 @@
+"""A measurement of ``contextwise entropy`` on disk: ``summary.json``, ``spectra.parquet``, ``losses.parquet``, features."""
+
+import hashlib
+import json
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from transformers import PreTrainedModel
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import PARTIAL, atomic_directory, read_json, sha256_file, write_json
+from contextwise.evaluation.entropy_state import ContextState
+from contextwise.evaluation.truncated import Targets
+from contextwise.models.loading import model_folder
+
+KIND = "entropy"
+SUMMARY, SPECTRA, LOSSES, FEATURES = (
+    "summary.json",
+    "spectra.parquet",
+    "losses.parquet",
+    "features.safetensors",
+)
+Contexts = dict[int, ContextState]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A finished measurement. ``summary`` is the content of ``summary.json``."""
+
+    path: Path
+    summary: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: Path) -> "Measurement":
+        """Open the folder of a measurement.
+
+        Raises:
+            DataError: it holds none, or a damaged one.
+        """
+        if not is_measurement(path):
+            raise DataError(
+                f"{path} holds no measurement of intrinsic entropy; make one with: contextwise entropy MODEL --corpus CORPUS"
+            )
+        return cls(path, read_json(path / SUMMARY, "the summary of the measurement"))
+
+    @property
+    def contexts(self) -> list[int]:
+        """The contexts measured, the shortest first."""
+        return list(self.summary["contexts"])
+
+    def losses(self) -> dict[int, float]:
+        """Context -> mean loss in nats."""
+        return {int(context): loss["value"] for context, loss in self.summary["losses"].items()}
+
+    def spectra(self) -> dict[int, np.ndarray]:
+        """Context -> (D,) eigenvalues, the largest first.
+
+        Raises:
+            DataError: the table cannot be read.
+        """
+        table = self._table(SPECTRA)
+        context, values = table["context"].to_numpy(), table["eigenvalue"].to_numpy()
+        return {length: values[context == length] for length in self.contexts}
+
+    def targets(self) -> pa.Table:
+        """One row a target and context: ``context``, ``document``, ``position``, ``nats``."""
+        return self._table(LOSSES)
+
+    def features(self, context: int) -> torch.Tensor:
+        """(K, D) features that were kept at a context.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        try:
+            with safe_open(self.path / FEATURES, "pt") as file:
+                return file.get_tensor(str(context))
+        except (OSError, SafetensorError) as error:
+            raise DataError(
+                f"the features {self.path / FEATURES} cannot be read: {str(error)[:120]}"
+            ) from None
+
+    def _table(self, name: str) -> pa.Table:
+        try:
+            return pq.read_table(self.path / name)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(
+                f"the table {self.path / name} cannot be read ({' '.join(str(error).split())[:120]}); "
+                "run contextwise entropy again"
+            ) from None
+
+
+def is_measurement(path: Path) -> bool:
+    """Whether the folder holds a measurement."""
+    return (path / SUMMARY).is_file() and (path / SPECTRA).is_file()
+
+
+def check_destination(path: Path, source: str, fingerprint: str) -> None:
+    """See to it that a measurement may be written to ``path``.
+
+    Raises:
+        ConfigError: the place holds something else: other files, or a measurement of another model or other data.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not is_measurement(path):
+        raise ConfigError(
+            f"{path} holds something that is no measurement of intrinsic entropy; give another place with --out"
+        )
+    there = Measurement.open(path).summary
+    if Path(there["model"]).resolve() != Path(source).resolve():
+        other = f"another model, {there['model']}"
+    elif there["corpus"]["fingerprint"] != fingerprint:
+        other = f"other data, {there['corpus']['path']}"
+    else:
+        return
+    raise ConfigError(
+        f"{path} holds a measurement of {other}; give another place with --out, or remove that folder"
+    )
+
+
+def content_key(source: str, model: PreTrainedModel, settings: dict[str, Any]) -> str:
+    """SHA-256 of what decides a measurement: the model's files, the data and the settings."""
+    folder = Path(model_folder(source))
+    if folder.is_dir():
+        files = sorted([*folder.glob("*.safetensors"), folder / "config.json"])
+        content: Any = {file.name: sha256_file(file) for file in files}
+    else:  # a name on the Hub: the commit that it was loaded from
+        content = [source, getattr(model.config, "_commit_hash", None)]
+    return hashlib.sha256(json.dumps([content, settings], sort_keys=True).encode()).hexdigest()
+
+
+def write_measurement(
+    path: Path, summary: dict[str, Any], targets: Targets, found: Mapping[int, ContextState]
+) -> Measurement:
+    """Write a measurement, complete or not at all; one that is already at ``path`` is replaced.
+
+    Raises:
+        DataError: the disk is full, or the place cannot be written to.
+    """
+    replaced = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
+    try:
+        with atomic_directory(path, "the measurement") as folder:
+            pq.write_table(_losses(targets, found), folder / LOSSES, compression="zstd")
+            pq.write_table(_spectra(found), folder / SPECTRA, compression="zstd")
+            (folder / FEATURES).write_bytes(
+                save({str(length): state.kept.contiguous() for length, state in found.items()})
+            )
+            write_json(folder / SUMMARY, summary, "the measurement")
+            if path.exists():
+                path.rename(replaced)
+    except BaseException:
+        if replaced.exists() and not path.exists():
+            replaced.rename(path)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+    return Measurement(path, summary)
+
+
+def _losses(targets: Targets, found: Mapping[int, ContextState]) -> pa.Table:
+    return pa.concat_tables(
+        pa.table(
+            {
+                "context": pa.array(np.full(len(targets), context, np.int32)),
+                "document": pa.array(targets.document),
+                "position": pa.array(targets.position),
+                "nats": pa.array(state.nats),
+            }
+        )
+        for context, state in sorted(found.items())
+    )
+
+
+def _spectra(found: Mapping[int, ContextState]) -> pa.Table:
+    return pa.concat_tables(
+        pa.table(
+            {
+                "context": pa.array(np.full(len(values), context, np.int32)),
+                "index": pa.array(np.arange(1, len(values) + 1, dtype=np.int32)),
+                "eigenvalue": pa.array(values),
+            }
+        )
+        for context, values in ((c, state.eigenvalues) for c, state in sorted(found.items()))
+        if values is not None
+    )

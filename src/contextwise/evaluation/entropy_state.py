@@ -1,0 +1,126 @@
+"""What a measuring run has done so far, on disk: one file for each context, written whole or not at all."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from contextwise.base.files import atomic_write
+from contextwise.evaluation.covariance import RunningCovariance
+from contextwise.evaluation.truncated import TruncatedBatch
+
+
+class ContextState:
+    """Losses, sums and kept features of one context.
+
+    Attributes:
+        nats: float32, losses of the targets that are done.
+        kept: (features kept so far, D).
+        eigenvalues: (D,) float64 once it is finished, the largest first.
+        scale: mean square of a feature's length; what its variation is compared with.
+    """
+
+    def __init__(self, context: int, width: int, device: torch.device | str = "cpu") -> None:
+        self.context = context
+        self._nats: list[np.ndarray] = []
+        self._kept: list[torch.Tensor] = []
+        self._running: RunningCovariance | None = RunningCovariance(width, device)
+        self.eigenvalues: np.ndarray | None = None
+        self.scale = 0.0
+
+    @property
+    def done(self) -> int:
+        return sum(map(len, self._nats))
+
+    @property
+    def finished(self) -> bool:
+        return self.eigenvalues is not None
+
+    @property
+    def nats(self) -> np.ndarray:
+        return np.concatenate(self._nats)
+
+    @property
+    def kept(self) -> torch.Tensor:
+        return torch.cat(self._kept)
+
+    def add(self, batch: TruncatedBatch, kept_rows: np.ndarray) -> None:
+        """Add the next batch; of its features those of the targets ``kept_rows`` are kept."""
+        assert batch.start == self.done and batch.features is not None and self._running is not None
+        self._running.add(batch.features)
+        self._nats.append(batch.nats)
+        first, last = np.searchsorted(kept_rows, [batch.start, batch.stop])
+        rows = torch.from_numpy(kept_rows[first:last] - batch.start)
+        self._kept.append(batch.features[rows.to(batch.features.device)].cpu())
+
+    def finish(self, centred: bool) -> None:
+        """Turn the sums into eigenvalues, and let go of them."""
+        assert self._running is not None
+        self.eigenvalues = self._running.eigenvalues(centred).numpy()
+        spread = (
+            float(self._running.eigenvalues(True).sum()) if not centred else float(self.eigenvalues.sum())
+        )
+        self.scale = float(self._running.mean().square().sum()) + spread
+        self._running = None
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        state = {"nats": torch.from_numpy(self.nats), "kept": self.kept, "scale": torch.tensor(self.scale)}
+        if self.eigenvalues is not None:
+            return state | {"eigenvalues": torch.from_numpy(self.eigenvalues)}
+        assert self._running is not None
+        return state | {f"running.{name}": value for name, value in self._running.state().items()}
+
+    @classmethod
+    def from_tensors(
+        cls, context: int, state: dict[str, torch.Tensor], device: torch.device | str
+    ) -> "ContextState":
+        found = cls(context, 0)
+        found._nats, found._kept = [state["nats"].numpy()], [state["kept"]]
+        found.scale = float(state["scale"])
+        if "eigenvalues" in state:
+            found.eigenvalues, found._running = state["eigenvalues"].numpy(), None
+            return found
+        sums = {
+            name.removeprefix("running."): value
+            for name, value in state.items()
+            if name.startswith("running.")
+        }
+        found._running = RunningCovariance.from_state(sums, device)
+        return found
+
+
+class StateFolder:
+    """The folder with the states of a run, beside its results.
+
+    Args:
+        out: where the results will go.
+        key: of what is measured; a state of anything else is not looked at.
+    """
+
+    def __init__(self, out: Path, key: str) -> None:
+        self.path = out.parent / f".{out.name}-state-{key[:16]}"
+
+    def load(self, context: int, device: torch.device | str) -> ContextState | None:
+        """What was done of a context; None if that is nothing, or cannot be read."""
+        file = self.path / f"{context}.safetensors"
+        if not file.is_file():
+            return None
+        try:
+            return ContextState.from_tensors(context, load_file(file), device)
+        except (SafetensorError, KeyError, OSError):
+            return None  # damaged: it is measured again
+
+    def save(self, state: ContextState) -> None:
+        """Replace the state of a context.
+
+        Raises:
+            DataError: the disk is full, or the place cannot be written to.
+        """
+        content = save({name: tensor.contiguous() for name, tensor in state.tensors().items()})
+        atomic_write(self.path / f"{state.context}.safetensors", content, "the state of the measurement")
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)

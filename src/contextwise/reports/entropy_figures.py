@@ -1,0 +1,254 @@
+"""The figures of the page on intrinsic entropy, as Plotly figures without colours: those follow the reader's scheme.
+
+Source: intrinsic entropy, Figures 1 (loss against S, correlations), 2 (loss against context), 3 and 15 (spectra, increments,
+loss against dimension) and 10 (kernel density).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from contextwise.analysis.fits import LineFit
+from contextwise.analysis.intrinsic import IntrinsicEntropy
+from contextwise.analysis.spectra import increments, relative_eigenvalues
+from contextwise.evaluation.metrics import Estimate
+from contextwise.reports.figures import SYMBOLS
+
+MOST_POINTS = 400
+"""Points of a spectrum, evenly spaced in the logarithm of the index; the CSV has them all."""
+DASHES = ("solid", "dash", "dot")
+SHOWN_THRESHOLDS = 6
+RELATIVE = "λ<sub>i</sub> / λ<sub>1</sub>"
+
+
+def figures_of(found: IntrinsicEntropy) -> dict[str, dict[str, Any]]:
+    """Id of its place -> figure; one that the measurement does not allow is left out."""
+    made = {
+        "loss": _loss(found),
+        "spectra": _spectra(found),
+        "increments": _increments(found) if len(found.contexts) > 1 else None,
+        "entropy": _against_entropy(found),
+        "lines": _lines_over_n(found) if found.by_entropy else None,
+        "dimension": _against_dimension(found),
+        "kde": _against_kde(found) if found.kde else None,
+        "correlation": _correlation(found) if len(found.names) > 1 else None,
+    }
+    return {name: figure.to_plotly_json() for name, figure in made.items() if figure is not None}
+
+
+def shown_thresholds(found: IntrinsicEntropy) -> list[float]:
+    """Some of the thresholds, evenly from the least to the largest."""
+    every = list(found.dimensions)
+    places = np.unique(np.linspace(0, len(every) - 1, SHOWN_THRESHOLDS).round().astype(int))
+    return [every[place] for place in places]
+
+
+def _loss(found: IntrinsicEntropy) -> go.Figure:
+    contexts = found.contexts
+    traces = [
+        go.Scatter(
+            x=contexts,
+            y=[found.losses[context].value for context in contexts],
+            error_y=_whiskers(
+                [found.differences.get(context, Estimate(0.0, 0.0, 0.0)) for context in contexts]
+            ),
+            mode="markers",
+            name="measured",
+            marker={"size": 9},
+            hovertemplate="%{x} tokens: %{y:.4f}<extra></extra>",
+            meta={"series": 0},
+        )
+    ]
+    if found.power is not None:
+        x = np.geomspace(contexts[0], contexts[-1], 100)
+        traces.append(
+            go.Scatter(
+                x=x.tolist(),
+                y=found.power.at(x).tolist(),
+                mode="lines",
+                name="C<sub>0</sub> + C / l<sup>γ</sup>",
+                hoverinfo="skip",
+                meta={"series": 1},
+            )
+        )
+    return go.Figure(traces, _layout(_contexts_axis(contexts), "cross entropy, nats per token"))
+
+
+def _whiskers(values: Sequence[Estimate]) -> dict[str, Any] | None:
+    up = [value.high - value.value for value in values if value.high is not None]
+    down = [value.value - value.low for value in values if value.low is not None]
+    if min(len(up), len(down)) < len(values):
+        return None
+    return {"array": up, "arrayminus": down, "thickness": 1.5, "width": 5}
+
+
+def _spectra(found: IntrinsicEntropy) -> go.Figure:
+    traces = []
+    for number, context in enumerate(found.contexts):
+        relative = relative_eigenvalues(found.spectra[context])
+        relative = relative[relative > 0]
+        index = _thinned(len(relative))
+        traces.append(_curve(number, context, index, relative[index - 1], "%{y:.4g}"))
+    layout = _layout(
+        {"title": {"text": "index i of the eigenvalue"}, "type": "log", "dtick": 1},
+        f"relative eigenvalue {RELATIVE}",
+        yaxis={"type": "log", "dtick": 1, "exponentformat": "power"},
+    )
+    return go.Figure(traces, layout)
+
+
+def _increments(found: IntrinsicEntropy) -> go.Figure:
+    traces = []
+    for number, (context, values) in enumerate(increments(found.spectra).items(), start=1):
+        index = _thinned(len(values))
+        traces.append(_curve(number, context, index, values[index - 1], "%{y:+.2%}"))
+    layout = _layout(
+        {"title": {"text": "index i of the eigenvalue"}, "type": "log", "dtick": 1},
+        f"change of {RELATIVE} since context {found.contexts[0]}",
+        yaxis={"tickformat": "+.0%"},
+    )
+    return go.Figure(traces, layout)
+
+
+def _curve(number: int, context: int, index: np.ndarray, y: np.ndarray, hover: str) -> go.Scatter:
+    return go.Scatter(
+        x=index.tolist(),
+        y=y.tolist(),
+        mode="lines",
+        name=f"{context:,} tokens",
+        line={"dash": DASHES[number // 6 % len(DASHES)], "width": 1.8},
+        hovertemplate=f"{context:,} tokens, i = %{{x}}: {hover}<extra></extra>",
+        meta={"series": number},
+    )
+
+
+def _thinned(length: int) -> np.ndarray:
+    """Indices from 1 to ``length``, at most :data:`MOST_POINTS` of them."""
+    if length <= MOST_POINTS:
+        return np.arange(1, length + 1)
+    return np.unique(np.geomspace(1, length, MOST_POINTS).round().astype(int))
+
+
+def _against_entropy(found: IntrinsicEntropy) -> go.Figure:
+    """Each S_N counted from its value at the shortest context, which leaves a straight line straight."""
+    first = found.contexts[0]
+    series = {
+        f"N = {n}": {
+            context: value - found.entropies[n][first] for context, value in found.entropies[n].items()
+        }
+        for n in found.sizes
+    }
+    return _scatters(found, series, f"S<sub>N</sub> since context {first}, nats", "%{x:+.3f} nats")
+
+
+def _against_dimension(found: IntrinsicEntropy) -> go.Figure:
+    series = {f"θ = {threshold:.3g}": found.dimensions[threshold] for threshold in shown_thresholds(found)}
+    return _scatters(found, series, f"eigenvalues with {RELATIVE} ≥ θ", "%{x} dimensions")
+
+
+def _against_kde(found: IntrinsicEntropy) -> go.Figure:
+    series = {"each point left out of its own density": found.kde, "as in the source": found.kde_with_own}
+    first = found.contexts[0]
+    shifted = {
+        name: {context: value - values[first] for context, value in values.items()}
+        for name, values in series.items()
+        if first in values
+    }
+    return _scatters(found, shifted, f"KDE entropy since context {first}, nats", "%{x:+.3f} nats")
+
+
+def _scatters(
+    found: IntrinsicEntropy, series: Mapping[str, Mapping[int, float]], title: str, hover: str
+) -> go.Figure:
+    """The loss against some measures, one point a context, joined in the order of the contexts."""
+    losses = found.measurement.losses()
+    traces = []
+    for number, (name, values) in enumerate(series.items()):
+        contexts = sorted(values)
+        traces.append(
+            go.Scatter(
+                x=[values[context] for context in contexts],
+                y=[losses[context] for context in contexts],
+                customdata=contexts,
+                mode="lines+markers",
+                name=name,
+                marker={"size": 8, "symbol": SYMBOLS[number % len(SYMBOLS)]},
+                line={"width": 1.2, "dash": "dot"},
+                hovertemplate=f"%{{customdata}} tokens, {name}<br>{hover}, loss %{{y:.4f}}<extra></extra>",
+                meta={"series": number},
+            )
+        )
+    return go.Figure(traces, _layout({"title": {"text": title}}, "cross entropy, nats per token"))
+
+
+def _lines_over_n(found: IntrinsicEntropy) -> go.Figure:
+    """Correlation of the loss with S_N, for every N."""
+    lines: dict[int, LineFit] = found.by_entropy
+    every = np.array(sorted(lines))
+    shown = every[_thinned(len(every)) - 1]
+    trace = go.Scatter(
+        x=shown.tolist(),
+        y=[-lines[int(n)].correlation for n in shown],
+        mode="lines",
+        name="correlation of −CE with S_N",
+        hovertemplate="N = %{x}: %{y:.4f}<extra></extra>",
+        meta={"series": 0},
+    )
+    layout = _layout(
+        {"title": {"text": "N, leading eigenvalues in S<sub>N</sub>"}, "type": "log", "dtick": 1},
+        "correlation of −CE with S<sub>N</sub>",
+        yaxis={"range": [-1.05, 1.05]},
+        height=320,
+    )
+    return go.Figure([trace], layout)
+
+
+def _correlation(found: IntrinsicEntropy) -> go.Figure:
+    names = [f"S<sub>{name[2:]}</sub>" if name.startswith("S_") else name for name in found.names]
+    text = [[f"{value:.2f}" for value in row] for row in found.correlation]
+    trace = go.Heatmap(
+        x=names,
+        y=names,
+        z=found.correlation.tolist(),
+        text=text,
+        texttemplate="%{text}",
+        textfont={"size": 11},
+        zmin=-1,
+        zmax=1,
+        colorscale=[[0, "#b2581a"], [0.5, "#f2f2f2"], [1, "#2b7bba"]],
+        showscale=False,
+        hovertemplate="%{x}, %{y}: %{z:.4f}<extra></extra>",
+        meta={"series": 0},
+    )
+    layout = _layout(
+        {"title": {"text": ""}, "type": "category"}, "", yaxis={"autorange": "reversed", "type": "category"}
+    )
+    return go.Figure(
+        [trace], layout.update(height=130 + 38 * len(names), margin={"l": 56, "r": 12, "t": 34, "b": 52})
+    )
+
+
+def _layout(
+    xaxis: dict[str, Any], ytitle: str, yaxis: dict[str, Any] | None = None, height: int = 420
+) -> go.Layout:
+    return go.Layout(
+        height=height,
+        margin={"l": 56, "r": 12, "t": 8, "b": 52},
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        hovermode="closest",
+        xaxis=xaxis,
+        yaxis={"title": {"text": ytitle}, **(yaxis or {})},
+    )
+
+
+def _contexts_axis(contexts: Iterable[int]) -> dict[str, Any]:
+    values = list(contexts)
+    return {
+        "title": {"text": "visible context l, tokens"},
+        "type": "log",
+        "tickmode": "array",
+        "tickvals": values,
+        "ticktext": [f"{value:,}" for value in values],
+    }

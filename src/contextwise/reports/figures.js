@@ -1,0 +1,57 @@
+"use strict";
+const Figures = (() => {
+  const figures = JSON.parse(document.getElementById("figures").textContent);
+  // On a touch screen a drag scrolls the page, and on a narrow one the buttons would lie on the legend.
+  const touch = matchMedia("(pointer: coarse)").matches;
+  const config = {
+    responsive: true, displaylogo: false, displayModeBar: innerWidth >= 700, modeBarButtons: [["toImage", "resetScale2d"]],
+  };
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  // Colours come from the style sheet, so that figures follow the reader's light or dark scheme.
+  const dress = (figure) => {
+    const [ink, rule, strong] = ["--ink", "--rule", "--strong"].map(colour);
+    const axis = { gridcolor: rule, linecolor: strong, zerolinecolor: strong, automargin: true };
+    const layout = figure.layout;
+    Object.assign(layout, {
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: touch ? false : "zoom",
+      font: { color: ink, size: 13, family: getComputedStyle(document.body).fontFamily },
+      hoverlabel: { bgcolor: colour("--panel"), bordercolor: strong, font: { color: ink } },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--quiet"), activecolor: ink },
+    });
+    layout.xaxis = { ...layout.xaxis, ...axis };
+    layout.yaxis = { ...layout.yaxis, ...axis, zeroline: false };
+    for (const trace of figure.data) {
+      const own = trace.meta.series === null ? strong : colour(`--series-${trace.meta.series % 6}`);
+      trace.line = { ...trace.line, color: own };
+      trace.marker = { ...trace.marker, color: own };
+      for (const bars of [trace.error_x, trace.error_y]) if (bars) bars.color = own;
+    }
+  };
+  const draw = (name) => {
+    dress(figures[name]);
+    return Plotly.react(name, figures[name].data, figures[name].layout, config);
+  };
+  const drawAll = () => Object.keys(figures).forEach(draw);
+  const start = () => {
+    drawAll();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  };
+  // A row of buttons of which one is pressed; `choose` is called with its number.
+  const choice = (group, labels, pressed, choose) => {
+    const buttons = labels.map((label, chosen) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = label;
+      button.setAttribute("aria-pressed", String(chosen === pressed));
+      button.addEventListener("click", () => {
+        buttons.forEach((other, i) => other.setAttribute("aria-pressed", String(i === chosen)));
+        choose(chosen);
+      });
+      group.append(button);
+      return button;
+    });
+    group.hidden = false;
+  };
+  return { figures, draw, start, choice };
+})();

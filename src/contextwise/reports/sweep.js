@@ -1,0 +1,215 @@
+(() => {
+  const { figures, draw, start, choice } = Figures;
+  const sweep = JSON.parse(document.getElementById("sweep").textContent);
+  const SYMBOLS = ["circle", "diamond", "square", "triangle-up", "x", "cross"];
+  const element = (id) => document.getElementById(id);
+  const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+  const tokens = (context) => sweep.contexts[context] ?? String(context);
+  const show = (id, shown) => { if (element(id)) element(id).hidden = !shown; };
+
+  let found = sweep.landscapes[0];  // over the chosen unit
+  const steps = sweep.landscapes.map((one) => one.start);  // where each unit's slider stands
+  const step = () => steps[sweep.landscapes.indexOf(found)];
+
+  // Best-context loss at the slider's budget: a cell is [size, parameters, context, loss, standard error, runs].
+  const lossTraces = () => {
+    const traces = sweep.sizes.flatMap((size, series) => {
+      const cells = found.cells[step()].filter((cell) => cell[0] === series);
+      return cells.length === 0 ? [] : [{
+        type: "scatter", mode: "lines+markers", name: plain(size), meta: { series }, showlegend: true,
+        x: cells.map((cell) => cell[2]), y: cells.map((cell) => cell[3]),
+        error_y: { type: "data", array: cells.map((cell) => cell[4] ?? 0), thickness: 1, width: 0 },
+        marker: { size: 7, symbol: SYMBOLS[series % SYMBOLS.length] }, line: { width: 2 },
+        customdata: cells.map((cell) => tokens(cell[2]) + (cell[5] > 1 ? `, mean of ${cell[5]} runs` : "")),
+        hovertemplate: "%{fullData.name}, %{customdata}<br>%{y:.4f}<extra></extra>",
+      }];
+    });
+    const circles = found.circles[step()].map(([series, context, loss]) => ({
+      type: "scatter", mode: "markers", name: "optimum", meta: { series }, showlegend: false, hoverinfo: "skip",
+      x: [context], y: [loss], marker: { size: 19, symbol: "circle-open", line: { width: 2.5 } },
+    }));
+    return [...traces, ...circles];
+  };
+  const dashed = () => {
+    const overall = found.overall[step()];
+    if (overall === null) return { shapes: [], annotations: [] };
+    const at = Math.log10(overall[1]);
+    const colour = getComputedStyle(document.documentElement).getPropertyValue(`--series-${overall[0] % 6}`).trim();
+    return {
+      shapes: [{ type: "line", x0: overall[1], x1: overall[1], y0: 0, y1: 1, yref: "paper", line: { dash: "dash", width: 1.5, color: colour } }],
+      annotations: [{
+        x: at, y: 1, yref: "paper", yanchor: "top", showarrow: false,
+        text: `${plain(sweep.sizes[overall[0]])}, ${tokens(overall[1])}`,
+        ...(at > figures.loss.layout.xaxis.range.reduce((a, b) => a + b) / 2 ? { xanchor: "right", xshift: -5 } : { xanchor: "left", xshift: 5 }),
+      }],
+    };
+  };
+  const prepareLoss = () => {
+    figures.loss.data = lossTraces();
+    Object.assign(figures.loss.layout, dashed());
+    figures.loss.layout.yaxis = { ...figures.loss.layout.yaxis, autorange: true };
+    element("budget-words").textContent = found.words[step()];
+    element("budget").setAttribute("aria-valuetext", found.words[step()]);
+    element("said").replaceChildren(...found.said[step()].map((sentence) => {
+      const item = document.createElement("li");
+      item.textContent = sentence;
+      return item;
+    }));
+  };
+  const drawLoss = () => { prepareLoss(); draw("loss"); };
+
+  // The figures over the budget are of the chosen unit too.
+  const chooseUnit = (place) => {
+    found = sweep.landscapes[place];
+    Object.assign(element("budget"), { max: String(found.budgets.length - 1), value: String(step()) });
+    figures.context = found.context;
+    figures.pair = found.pair;
+    element("window").textContent = found.window;
+    for (const name of ["context", "pair"]) {
+      const told = found[name].data.some((trace) => trace.y.some((value) => value !== null));
+      show(name, told);
+      show(`no-${name}`, !told);
+    }
+  };
+
+  // Contextwise curves: switches, and the moment of training that is shown.
+  const shown = new Set();
+  let atBudget = false;
+  const rowOf = (curve) => {
+    const spent = curve.spent[found.unit];
+    if (!atBudget || spent === undefined) return curve.losses.length - 1;
+    const last = spent.findLastIndex((value) => value <= found.budgets[step()]);
+    return spent.at(-1) < found.budgets[step()] ? -1 : last;
+  };
+  const curveTraces = () => [...shown].sort((a, b) => a - b).flatMap((place) => {
+    const curve = sweep.curves[place];
+    const row = rowOf(curve);
+    if (row < 0) return [];
+    const losses = curve.losses[row];
+    const named = curve.context !== null && (innerWidth >= 700 || shown.size <= 5);  // else the names would lie on each other
+    const end = losses.length - 1;
+    const bars = curve.intervals && {
+      type: "data", symmetric: false, thickness: 1, width: 0,
+      array: losses.map((loss, i) => (curve.intervals[i][1] ?? loss) - loss),
+      arrayminus: losses.map((loss, i) => loss - (curve.intervals[i][0] ?? loss)),
+    };
+    return [{
+      type: "scatter", mode: "lines+markers+text", name: plain(`${curve.group}, ${curve.label}`), meta: { series: curve.series, place },
+      x: curve.x, y: losses, ...(bars ? { error_y: bars } : {}),
+      line: { width: 1.8, dash: curve.intervals ? "dot" : "solid" },
+      marker: { size: losses.map((_, i) => (i === end ? 7 : 0)), symbol: SYMBOLS[(curve.series ?? 5) % SYMBOLS.length] },
+      text: losses.map((_, i) => (i === end && named ? tokens(curve.context) : "")), textposition: "bottom center",
+      textfont: { size: 11 }, cliponaxis: false,
+      customdata: curve.ends.map(([low, high]) => (low === high ? `${low}` : `${low} to ${high}`)),
+      hovertemplate: "%{fullData.name}<br>%{customdata} visible tokens: %{y:.4f}<extra></extra>",
+    }];
+  });
+  const prepareCurves = () => {
+    const traces = curveTraces();
+    const behind = traces.flatMap((trace) => trace.y.filter((_, i) => trace.x[i] >= 16 || i === trace.y.length - 1));
+    const room = 0.06 * (Math.max(...behind) - Math.min(...behind)) || 0.1;
+    figures.curves.data = traces;
+    figures.curves.layout.yaxis = {
+      ...figures.curves.layout.yaxis,
+      ...(behind.length ? { range: [Math.min(...behind) - 1.6 * room, Math.max(...behind) + room], autorange: false } : {}),
+    };
+    const unmeasured = [...shown].filter((place) => rowOf(sweep.curves[place]) < 0).map((place) => sweep.curves[place]);
+    element("no-curves").textContent = unmeasured.length === 0 ? "" :
+      `Not measured at ${found.words[step()]}, and not drawn: ${unmeasured.map((curve) => `${curve.group}, ${curve.label}`).join("; ")}.`;
+    show("no-curves", unmeasured.length > 0);
+  };
+  const drawCurves = () => {
+    if (!figures.curves) return;
+    prepareCurves();
+    draw("curves");
+  };
+  const addSwitches = () => {
+    const best = found.overall[found.start] ?? [sweep.curves[0].series];
+    for (const group of new Set(sweep.curves.map((curve) => curve.group))) {
+      const places = [...sweep.curves.keys()].filter((place) => sweep.curves[place].group === group);
+      const box = document.createElement("fieldset");
+      const legend = document.createElement("legend");
+      const mark = document.createElement("span");
+      const series = sweep.curves[places[0]].series;
+      mark.className = series === null ? "mark" : `mark series-${series % 6}`;
+      const all = document.createElement("button");
+      all.type = "button";
+      all.title = "switch all of them on, or off";
+      all.append(mark, group);
+      all.addEventListener("click", () => {
+        const inputs = [...box.querySelectorAll("input")];
+        const wanted = !inputs.some((input) => input.checked);
+        for (const input of inputs) {
+          input.checked = wanted;
+          if (wanted) shown.add(Number(input.dataset.curve)); else shown.delete(Number(input.dataset.curve));
+        }
+        drawCurves();
+      });
+      legend.append(all);
+      box.append(legend);
+      for (const place of places) {
+        const label = document.createElement("label");
+        const input = document.createElement("input");
+        input.type = "checkbox";
+        input.dataset.curve = String(place);
+        input.checked = series === best[0] && sweep.curves[place].intervals === null;
+        if (input.checked) shown.add(place);
+        input.addEventListener("change", () => {
+          if (input.checked) shown.add(place); else shown.delete(place);
+          drawCurves();
+        });
+        label.append(input, sweep.curves[place].label);
+        box.append(label);
+      }
+      element("switches").append(box);
+    }
+  };
+
+  // The tables: those that do not change came with the page; the others are of what their figure shows.
+  const field = (value) => {
+    const text = value === null || value === undefined ? "" : String(value);
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  const csv = (head, rows) => [head, ...rows].map((row) => row.map(field).join(",") + "\n").join("");
+  const dynamic = {
+    "best-context-loss": () => found.cells[step()].map(([series, ...cell]) => [found.unit, found.budgets[step()], sweep.sizes[series], ...cell]),
+    curves: () => curveTraces().flatMap((trace) => {
+      const curve = sweep.curves[trace.meta.place];
+      const row = rowOf(curve);
+      const spent = ["flops", "seconds", "tokens"].map((unit) => curve.spent[unit]?.[row]);
+      return trace.y.map((loss, i) => [
+        curve.group, curve.label, ...spent, ...curve.ends[i], loss, ...(curve.intervals?.[i] ?? [null, null]), sweep.curvesUnit,
+      ]);
+    }),
+  };
+  const download = (name) => {
+    const text = sweep.tables[name] ?? csv(sweep.heads[name], dynamic[name]());
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+    link.download = `${name}.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  };
+
+  const drawUnit = () => { drawLoss(); draw("context"); draw("pair"); drawCurves(); };
+  chooseUnit(0);
+  choice(element("units"), sweep.landscapes.map((one) => one.label), 0, (place) => { chooseUnit(place); drawUnit(); });
+  if (figures.curves) {
+    addSwitches();
+    choice(element("moment"), ["at the end of each run", "at the budget above"], 0, (place) => { atBudget = place === 1; drawCurves(); });
+  }
+  element("budget").addEventListener("input", () => {
+    steps[sweep.landscapes.indexOf(found)] = Number(element("budget").value);
+    drawLoss();
+    if (atBudget) drawCurves();
+  });
+  for (const button of document.querySelectorAll(".csv")) {
+    button.addEventListener("click", () => download(button.dataset.table));
+    button.hidden = false;
+  }
+  for (const controls of document.querySelectorAll(".controls")) controls.hidden = false;
+  prepareLoss();
+  if (figures.curves) prepareCurves();
+  start();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawLoss);
+})();

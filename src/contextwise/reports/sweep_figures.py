@@ -1,0 +1,267 @@
+"""The figures of a sweep's page, as Plotly figures without colours.
+
+Those that a control changes are laid out here and filled by the page's script, from the numbers that :func:`landscape_json` and
+:func:`curves_json` give it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from contextwise.analysis.optimum import Landscape, Optimum
+from contextwise.data.meter import LengthMeter, kibitokens
+from contextwise.reports.figures import SYMBOLS
+from contextwise.reports.rendering import plain
+from contextwise.reports.sweep_folder import CurveLine
+from contextwise.reports.sweep_words import UNIT_NAMES, budget_words, said_at, window_words
+
+APART = 0.06
+"""Doublings between lines that lie at the same context, so that none hides another."""
+DECADES = 2.0
+"""Of a budget's axis; a longer one has ticks at the powers of ten alone, which a phone has room for."""
+MOST_TICKS = 10
+SHORTEST_SHOWN = 16
+"""Visible tokens: the steep start of the curves does not set the vertical axis."""
+
+
+def loss_figure(contexts: Sequence[int]) -> dict[str, Any]:
+    """Best-context loss against training context; the traces come from the script."""
+    layout = _layout(yaxis={"title": {"text": "best-context loss, nats per token"}, "nticks": 7})
+    return go.Figure(
+        [], layout.update(xaxis=_context_axis(contexts, "training context, tokens"))
+    ).to_plotly_json()
+
+
+def curves_figure(curves: Sequence[CurveLine], unit: str) -> dict[str, Any]:
+    """Contextwise loss curves; the traces come from the script."""
+    longest = max(curve.ends[-1][1] for curve in curves)
+    doublings = range(3, longest.bit_length() + 1)
+    powers = [2**power for power in doublings[:: 1 if len(doublings) <= MOST_TICKS else 2]] or [longest]
+    axis = _context_axis(powers, "visible tokens", high=longest)
+    left, right = np.log10(min(SHORTEST_SHOWN / 2, longest / 8)), axis["range"][1]
+    axis["range"] = [left, right + 0.08 * (right - left)]
+    layout = _layout(yaxis={"title": {"text": f"loss, {unit}"}, "nticks": 7}, xaxis=axis, showlegend=False)
+    return go.Figure([], layout).to_plotly_json()
+
+
+def context_figure(found: Landscape, series: dict[str, int]) -> dict[str, Any]:
+    """Optimal context against the budget: a smoothed line for each size, and the unsmoothed optima, faint."""
+    budgets = found.budgets.tolist()
+    traces: list[go.Scatter] = []
+    for size, number in series.items():
+        shift = 2.0 ** (APART * (number - (len(series) - 1) / 2))
+        shared = {"name": plain(size), "legendgroup": size, "meta": {"series": number}}
+        smoothed = found.contexts[size]
+        traces.append(
+            go.Scatter(
+                x=budgets,
+                y=[None if context is None else context * shift for context in smoothed],
+                customdata=[_words(found, step, smoothed[step]) for step in range(len(budgets))],
+                mode="lines",
+                line={"width": 2.5, "shape": "hvh"},
+                hovertemplate="%{fullData.name}<br>%{customdata}<extra></extra>",
+                **shared,
+            )
+        )
+        told = [
+            (step, best)
+            for step, some in enumerate(found.optima)
+            if (best := some.get(size)) is not None and best.told
+        ]
+        traces.append(_unsmoothed(found, told, shift, shared))
+    contexts = [context for some in found.cells for context in {cell.context for cell in some}]
+    layout = _layout(
+        xaxis=_budget_axis(found),
+        yaxis=_context_axis(sorted(set(contexts)), "optimal context, tokens"),
+    )
+    return go.Figure(traces, layout).to_plotly_json()
+
+
+def _unsmoothed(
+    found: Landscape, told: list[tuple[int, Optimum]], shift: float, shared: dict[str, Any]
+) -> go.Scatter:
+    """The optima as they were measured; a triangle where the grid ends."""
+    symbols = {"": SYMBOLS[0], "longest": "triangle-up", "shortest": "triangle-down"}
+    return go.Scatter(
+        x=[float(found.budgets[step]) for step, _ in told],
+        y=[best.cell.context * shift for _, best in told],
+        customdata=[_words(found, step, best.cell.context) for step, best in told],
+        mode="markers",
+        marker={"size": 6, "symbol": [symbols[best.edge] for _, best in told]},
+        opacity=0.45,
+        showlegend=False,
+        hovertemplate="%{fullData.name}, not smoothed<br>%{customdata}<extra></extra>",
+        **shared,
+    )
+
+
+def pair_figure(found: Landscape, series: dict[str, int]) -> dict[str, Any]:
+    """The optimal pair against the budget: the height is its context, the colour and the symbol its size."""
+    budgets = found.budgets.tolist()
+    heights = [None if pair is None else pair[1] for pair in found.pairs]
+    traces = [
+        go.Scatter(
+            x=budgets,
+            y=heights,
+            mode="lines",
+            line={"width": 1, "shape": "hvh"},
+            hoverinfo="skip",
+            showlegend=False,
+            meta={"series": None},
+        )
+    ]
+    for size, number in series.items():
+        own = [pair[1] if pair is not None and pair[0] == size else None for pair in found.pairs]
+        traces.append(
+            go.Scatter(
+                x=budgets,
+                y=own,
+                customdata=[_words(found, step, context) for step, context in enumerate(own)],
+                mode="lines+markers",
+                line={"width": 3, "shape": "hvh"},
+                marker={"size": 6, "symbol": SYMBOLS[number % len(SYMBOLS)]},
+                name=plain(size),
+                showlegend=True,
+                hovertemplate="%{fullData.name}<br>%{customdata}<extra></extra>",
+                meta={"series": number},
+            )
+        )
+    contexts = [context for some in found.cells for context in {cell.context for cell in some}]
+    layout = _layout(
+        xaxis=_budget_axis(found),
+        yaxis=_context_axis(sorted(set(contexts)), "context of the optimal pair, tokens"),
+        height=380,
+    )
+    return go.Figure(traces, layout).to_plotly_json()
+
+
+def lengths_figure(meter: LengthMeter) -> dict[str, Any]:
+    """Shares of documents and tokens by length, and the share of tokens that so many precede."""
+    rows = [row for row in meter.bins() if row.shortest >= SHORTEST_SHOWN or row.documents]
+    names = [kibitokens(row.shortest) for row in rows]
+    spans = [f"{kibitokens(row.shortest)} to {kibitokens(row.longest + 1)}" for row in rows]
+    bars = {"documents": meter.documents, "tokens": meter.tokens}
+    traces: list[Any] = [
+        go.Bar(
+            x=names,
+            y=[getattr(row, kind) / total for row in rows],
+            customdata=spans,
+            name=f"{kind} of l to 2l",
+            opacity=0.55,
+            hovertemplate="%{customdata} tokens: %{y:.1%} of the " + kind + "<extra></extra>",
+            meta={"series": number},
+        )
+        for number, (kind, total) in enumerate(bars.items())
+    ]
+    traces.append(
+        go.Scatter(
+            x=names,
+            y=[row.preceded for row in rows],
+            name="tokens with l before them",
+            mode="lines+markers",
+            hovertemplate="%{y:.1%} of the tokens have %{x} or more before them<extra></extra>",
+            meta={"series": 2},
+        )
+    )
+    layout = _layout(
+        xaxis={"type": "category", "title": {"text": "length l, tokens"}},
+        yaxis={"title": {"text": "share"}, "tickformat": ".0%", "range": [0, 1.02]},
+        barmode="group",
+        height=380,
+    )
+    return go.Figure(traces, layout).to_plotly_json()
+
+
+def landscape_json(found: Landscape, planned: dict[str, list[int]], series: dict[str, int]) -> dict[str, Any]:
+    """What the script draws at each step of the slider; nothing of it is worked out a second time there."""
+    return {
+        "unit": found.unit,
+        "label": UNIT_NAMES[found.unit],
+        "start": found.last_told,
+        "window": window_words(found),
+        "budgets": found.budgets.tolist(),
+        "words": [budget_words(found.unit, budget) for budget in found.budgets],
+        "said": [said_at(found, step, planned) for step in range(len(found.budgets))],
+        "cells": [
+            [
+                [series[c.size], c.parameters, c.context, c.loss, c.standard_error, c.runs]
+                for c in sorted(some, key=lambda c: (series[c.size], c.context))
+            ]
+            for some in found.cells
+        ],
+        "circles": [
+            [[series[size], best.cell.context, best.cell.loss] for size, best in some.items() if best.told]
+            for some in found.optima
+        ],
+        "overall": [
+            [series[best.cell.size], best.cell.context] if best is not None and best.told else None
+            for best in found.overall
+        ],
+        "context": context_figure(found, series),
+        "pair": pair_figure(found, series),
+    }
+
+
+def curves_json(curves: Sequence[CurveLine]) -> list[dict[str, Any]]:
+    """The curves with the place of each bin on a logarithmic axis: the geometric mean of its ends."""
+    return [
+        {
+            "label": curve.label,
+            "group": curve.group,
+            "series": curve.series,
+            "context": curve.context,
+            "x": np.sqrt([low * high for low, high in curve.ends]).tolist(),
+            "ends": curve.ends,
+            "losses": curve.losses,
+            "intervals": curve.intervals,
+            "spent": curve.spent,
+        }
+        for curve in curves
+    ]
+
+
+def _words(found: Landscape, step: int, context: int | None) -> str:
+    return (
+        "" if context is None else f"{kibitokens(context)} at {budget_words(found.unit, found.budgets[step])}"
+    )
+
+
+def _layout(**settings: Any) -> go.Layout:
+    shared = {
+        "height": 440,
+        "margin": {"l": 56, "r": 12, "t": 8, "b": 52},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        "hovermode": "closest",
+    }
+    return go.Layout(**{**shared, **settings})
+
+
+def _context_axis(
+    contexts: Sequence[int], title: str, low: float | None = None, high: float | None = None
+) -> dict[str, Any]:
+    """A logarithmic axis with a tick at each context."""
+    ends = np.log10([low or min(contexts) / 2**0.5, high or max(contexts) * 2**0.5])
+    return {
+        "type": "log",
+        "title": {"text": title},
+        "tickmode": "array",
+        "tickvals": list(contexts),
+        "ticktext": [kibitokens(context) for context in contexts],
+        "range": ends.tolist(),
+        "minor": {"ticks": ""},
+    }
+
+
+def _budget_axis(found: Landscape) -> dict[str, Any]:
+    name = {"seconds": "training time, seconds", "gpu_hours": "GPU-hours of training"}
+    budgets = np.log10(found.budgets[[0, -1]])
+    room = 0.03 * (budgets[1] - budgets[0]) or 0.1
+    return {
+        "type": "log",
+        "title": {"text": name.get(found.unit, f"training {UNIT_NAMES[found.unit]}")},
+        "range": [budgets[0] - room, budgets[1] + room],
+        "exponentformat": "power" if found.unit == "flops" else "SI",
+        "dtick": 1 if budgets[1] - budgets[0] > DECADES else "D2",
+    }

@@ -1,0 +1,303 @@
+"""What the page of a sweep is made from: its runs and their states, points, contextwise curves, and its corpus."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contextwise.analysis.optimum import Landscape, landscape
+from contextwise.analysis.points import Point, sweep_points
+from contextwise.base.config import read_yaml
+from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.base.files import read_json
+from contextwise.data.corpus import Corpus
+from contextwise.data.meter import LengthMeter, kibitokens, measure_lengths
+from contextwise.evaluation.contextwise.results import ContextwiseCurve
+from contextwise.evaluation.results import is_curve
+from contextwise.models.tokenizers import corpus_tokenizer_hash
+from contextwise.sweeps import RunState, Sweep
+
+UNITS = ("flops", "seconds", "gpu_hours", "tokens")
+
+
+@dataclass
+class CurveLine:
+    """A contextwise loss curve of one run, at one or several steps of its training.
+
+    Attributes:
+        label: what it is called; ``group`` is the box that its switch stands in.
+        series: number of its colour; None if it belongs to no size of the sweep.
+        ends: (first, last) number of visible tokens of each bin.
+        losses: of each bin, one row a step; nats per token, or bits per byte (:func:`comparable`).
+        intervals: (low, high) of each bin; None for curves that were measured while training.
+        spent: unit -> what was spent by each step; empty for a curve that was measured afterwards.
+    """
+
+    label: str
+    group: str
+    series: int | None
+    context: int | None
+    ends: list[tuple[int, int]]
+    losses: list[list[float]]
+    intervals: list[tuple[float | None, float | None]] | None = None
+    spent: dict[str, list[float]] = field(default_factory=dict)
+    tokenizer: str | None = None
+    bytes_per_token: float | None = None
+
+
+@dataclass(frozen=True)
+class SweepData:
+    """A sweep, read.
+
+    Attributes:
+        sizes: name -> parameters, in that order.
+        planned: size -> all its training contexts.
+        landscapes: one a kind of budget.
+        meter: of the corpus's training split; None if it cannot be reached, for the reason ``no_corpus``.
+        loss_unit: of the curves.
+        dropped: how many measurements had a loss that is no number.
+    """
+
+    path: Path
+    name: str
+    recipe: str
+    states: list[RunState]
+    points: list[Point]
+    sizes: dict[str, int]
+    planned: dict[str, list[int]]
+    landscapes: list[Landscape]
+    curves: list[CurveLine]
+    loss_unit: str
+    corpus: str
+    meter: LengthMeter | None
+    no_corpus: str
+    dropped: int
+
+
+def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
+    """Read a sweep's folder, finished or not.
+
+    Args:
+        others: runs, or folders of measured curves, whose contextwise curves are shown beside the sweep's.
+
+    Raises:
+        CheckpointError: there is no sweep.
+        ConfigError: nothing was measured yet, or curves of different tokenizers cannot be compared.
+        DataError: a file is damaged.
+    """
+    sweep = Sweep.open(path)
+    states = sweep.states()
+    points = sweep_points(path)
+    good = [point for point in points if math.isfinite(point.loss)]
+    if not good:
+        done = ", ".join(f"{count} {state}" for state, count in sweep.count().items() if count)
+        raise ConfigError(
+            f"no run of the sweep {path} has measured a contextwise curve yet ({done}); go on with contextwise sweep, then "
+            "make the page again"
+        )
+    sizes = _sizes(states)
+    planned = {size: sorted({s.run.context for s in states if s.run.size == size}) for size in sizes}
+    gpus = _gpus(sweep, {point.run for point in good})
+    units = [unit for unit in UNITS if unit != "gpu_hours" or gpus]
+    recipe = read_yaml(path / "sweep.yaml")
+    corpus, opened, problem = _corpus(sweep, recipe)
+    tokenizer = corpus_tokenizer_hash(opened.path) if opened and opened.manifest else None
+    curves = [
+        *_sweep_curves(sweep, states, list(sizes), gpus, tokenizer, _bytes_per_token(opened)),
+        *(curve for other in others for curve in _other_curves(other)),
+    ]
+    comparable, unit = per_byte_where_needed(curves)
+    return SweepData(
+        path,
+        str(recipe.get("name") or path.resolve().name),
+        (path / "sweep.yaml").read_text(encoding="utf-8"),
+        states,
+        good,
+        sizes,
+        planned,
+        [found for unit in units if (found := landscape(good, unit, planned, gpus)) is not None],
+        comparable,
+        unit,
+        corpus,
+        measure_lengths(opened) if opened else None,
+        problem,
+        len(points) - len(good),
+    )
+
+
+def _sizes(states: list[RunState]) -> dict[str, int]:
+    found = sorted({(state.run.parameters, state.run.size) for state in states})
+    smallest = {size: parameters for parameters, size in reversed(found)}
+    return dict(sorted(smallest.items(), key=lambda item: item[1]))
+
+
+def _gpus(sweep: Sweep, runs: set[str]) -> dict[str, int]:
+    """GPUs of each run that measured something; empty if one of them had none, or does not say."""
+    found = {}
+    for run in runs:
+        file = sweep.run_folder(run).environment_file
+        gpus = read_json(file, "the environment of the run").get("gpus") if file.exists() else None
+        if not gpus:
+            return {}
+        found[run] = len(gpus)
+    return found
+
+
+def _corpus(sweep: Sweep, recipe: dict[str, Any]) -> tuple[str, Corpus | None, str]:
+    """Path of the corpus, the corpus if it is the one that the sweep was trained on, and why not."""
+    settings = (recipe.get("base") or {}).get("data") or {}
+    path = str(settings.get("corpus", ""))
+    try:
+        found = Corpus.open(path, settings.get("split", "train"))
+        if found.fingerprint != sweep.corpus:
+            return (
+                path,
+                None,
+                f"{path} is not the corpus that the sweep was trained on (its content hash differs)",
+            )
+    except ContextwiseError as error:
+        where = "" if Path(path).is_absolute() else " (seen from the folder in which the sweep was started)"
+        return path, None, f"{error}{where}"
+    return path, found, ""
+
+
+def _bytes_per_token(corpus: Corpus | None) -> float | None:
+    return float(corpus.bytes.sum()) / corpus.tokens if corpus and corpus.bytes is not None else None
+
+
+def _sweep_curves(
+    sweep: Sweep,
+    states: list[RunState],
+    sizes: list[str],
+    gpus: dict[str, int],
+    tokenizer: str | None,
+    bytes_per_token: float | None,
+) -> list[CurveLine]:
+    """Of every run, what it measured while training, and what ``contextwise evaluate --contextwise`` measured since."""
+    curves = []
+    names = _names(states)
+    for state in states:
+        run, folder = state.run, sweep.run_folder(state.run.id)
+        place = {"group": run.size, "series": sizes.index(run.size), "context": run.context}
+        found = _training_curve(folder.metrics("contextwise"), gpus.get(run.id), label=names[run.id], **place)
+        folders = sorted(folder.evaluation.iterdir()) if folder.evaluation.is_dir() else []
+        measured = [_measured_curve(place, one, names[run.id]) for one in folders if is_curve(one)]
+        for curve in [*([found] if found else []), *measured]:
+            curve.tokenizer, curve.bytes_per_token = tokenizer, bytes_per_token
+            curves.append(curve)
+    return curves
+
+
+def _names(states: list[RunState]) -> dict[str, str]:
+    """What tells each run from the others of its size: its context, and its tokens and seed where those differ."""
+    lengths = {(s.run.size, s.run.tokens) for s in states}
+    several_lengths = len(lengths) > len({size for size, _ in lengths})
+    several_seeds = len({state.run.seed for state in states}) > 1
+    names = {}
+    for run in (state.run for state in states):
+        words = [kibitokens(run.context)]
+        words += [f"{run.tokens / 1e6:.3g}M"] if several_lengths else []
+        words += [f"seed {run.seed}"] if several_seeds else []
+        names[run.id] = ", ".join(words)
+    return names
+
+
+def _training_curve(rows: list[dict[str, Any]], gpus: int | None, **place: Any) -> CurveLine | None:
+    """From the ``contextwise`` rows of a run; rows with a loss that is no number are left out.
+
+    A last bin that is cut short joins the one before it, as in :class:`contextwise.evaluation.contextwise.sums.Bins`: it would
+    hold the few positions that are left, and its noise would pass for the best context.
+    """
+    by_step = {row["step"]: row for row in rows if np.isfinite(row["loss"]).all()}
+    kept = [by_step[step] for step in sorted(by_step)]
+    if not kept:
+        return None
+    edges = [*kept[-1]["visible"], kept[-1]["context"] + 1]
+    losses = [row["loss"] for row in kept]
+    widths = np.diff(edges)
+    if len(widths) > 1 and widths[-1] < widths[-2] / 2:
+        losses = [[*row[:-2], float(np.average(row[-2:], weights=widths[-2:]))] for row in losses]
+        del edges[-2]
+    ends = [(low, next_low - 1) for low, next_low in itertools.pairwise(edges)]
+    spent = {unit: [row[unit] for row in kept] for unit in ("flops", "seconds", "tokens")}
+    if gpus:
+        spent["gpu_hours"] = [row["seconds"] * gpus / 3600 for row in kept]
+    return CurveLine(ends=ends, losses=losses, spent=spent, **place)
+
+
+def _measured_curve(place: dict[str, Any], folder: Path, label: str) -> CurveLine:
+    """One that ``contextwise evaluate --contextwise`` wrote."""
+    curve = ContextwiseCurve.open(folder)
+    settings = curve.summary["settings"]
+    documents = folder.name.removesuffix("-truncated").removesuffix("-contextwise")
+    words = [f"{label}, measured on {documents}"]
+    words += ["truncated"] if settings.get("mode") == "truncated" else []
+    words += [f"rope {settings['rope']}"] if settings.get("rope", "none") != "none" else []
+    return CurveLine(
+        label=", ".join(words),
+        ends=[(row["visible_from"], row["visible_to"]) for row in curve.bins],
+        losses=[[row["loss"] for row in curve.bins]],
+        intervals=[(row["low"], row["high"]) for row in curve.bins],
+        **place,
+    )
+
+
+def _other_curves(path: Path) -> list[CurveLine]:
+    """The measured curves of a run outside of the sweep, or the one in a folder."""
+    if not path.is_dir():
+        raise ConfigError(
+            f"there is no folder {path}; give a run, or the folder of a measured contextwise curve"
+        )
+    evaluation = path / "evaluation"
+    folders = [path] if is_curve(path) else sorted(evaluation.iterdir()) if evaluation.is_dir() else []
+    found = []
+    for folder in filter(is_curve, folders):
+        about = ContextwiseCurve.open(folder).summary
+        place = {"group": "other runs", "series": None, "context": about["settings"].get("trained_context")}
+        name = path.parent.parent.name if is_curve(path) and path.parent.name == "evaluation" else path.name
+        curve = _measured_curve(place, folder, name)
+        curve.tokenizer = about["corpus"].get("tokenizer_hash")
+        try:
+            curve.bytes_per_token = _bytes_per_token(
+                Corpus.open(about["corpus"]["path"], about["corpus"]["split"])
+            )
+        except ContextwiseError:
+            curve.bytes_per_token = None
+        found.append(curve)
+    if not found:
+        raise ConfigError(
+            f"{path} has no contextwise curve to show beside the sweep; measure one with contextwise evaluate {path} --corpus "
+            "CORPUS --contextwise"
+        )
+    return found
+
+
+def per_byte_where_needed(curves: list[CurveLine]) -> tuple[list[CurveLine], str]:
+    """The curves in one unit that can be compared, and its name: nats per token, or bits per byte.
+
+    Raises:
+        ConfigError: they are of different tokenizers, and the bytes of a token are not known for all.
+    """
+    inside = {curve.tokenizer for curve in curves if curve.group != "other runs"}
+    outside = {curve.tokenizer for curve in curves if curve.group == "other runs"}
+    if not outside or (len(inside | outside) == 1 and None not in inside):
+        return curves, "nats per token"
+    unknown = [curve.label for curve in curves if not curve.bytes_per_token]
+    if unknown:
+        raise ConfigError(
+            "the runs have different tokenizers, whose nats per token are not comparable, and for bits per byte the corpus of "
+            f"{unknown[0]} must be where it was; bring it back, or leave that run out"
+        )
+    for curve in curves:
+        factor = 1 / (math.log(2) * (curve.bytes_per_token or math.nan))
+        curve.losses = [[loss * factor for loss in row] for row in curve.losses]
+        if curve.intervals is not None:
+            curve.intervals = [
+                (None if low is None else low * factor, None if high is None else high * factor)
+                for low, high in curve.intervals
+            ]
+    return curves, "bits per byte"

@@ -1,0 +1,174 @@
+"""What a sweep came to, in sentences."""
+
+import math
+from collections.abc import Sequence
+
+from contextwise.analysis.optimum import Cell, Landscape, Optimum
+from contextwise.data.meter import LengthMeter, in_tokens, kibitokens
+from contextwise.evaluation.tables import count, duration
+from contextwise.reports.sweep_folder import SweepData
+
+UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "gpu_hours": "GPU-hours", "tokens": "tokens"}
+
+
+def budget_words(unit: str, budget: float) -> str:
+    """A budget as people say it: 1.3 × 10¹⁵ FLOPs, 12.5 min, 3.2 GPU-hours, 8.19M tokens."""
+    if unit == "flops":
+        power = math.floor(math.log10(budget))
+        digits = f"{budget / 10**power:.1f}"
+        if digits == "10.0":
+            digits, power = "1.0", power + 1
+        return f"{digits} × 10{str(power).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))} FLOPs"
+    if unit == "seconds":
+        return f"{duration(budget) if budget >= 10 else f'{budget:.2g} s'} of training"
+    return f"{budget:.3g} GPU-hours" if unit == "gpu_hours" else f"{count(budget)} tokens"
+
+
+def said_at(found: Landscape, step: int, planned: dict[str, list[int]]) -> list[str]:
+    """What holds at one budget: the overall optimum, each size's, and what was not measured."""
+    cells, optima = found.cells[step], found.optima[step]
+    sentences = [_overall(found.overall[step])]
+    sentences += [_size(size, optima.get(size), cells) for size in planned]
+    missing = {
+        size: [
+            context for context in contexts if not any((c.size, c.context) == (size, context) for c in cells)
+        ]
+        for size, contexts in planned.items()
+    }
+    if any(missing.values()):
+        parts = [f"{size} with {_list(contexts)}" for size, contexts in missing.items() if contexts]
+        sentences.append(f"Not measured at this budget, and not drawn: {'; '.join(parts)}.")
+    return [sentence for sentence in sentences if sentence]
+
+
+def _overall(best: Optimum | None) -> str:
+    if best is None:
+        return "No size was measured with two contexts at this budget, so there is no optimum."
+    pair = f"{best.cell.size} with a context of {in_tokens(best.cell.context)}"
+    if best.told:
+        return f"Overall optimum: {pair}, {_loss(best.cell)}."
+    return (
+        f"The lowest loss measured is that of {pair}, {_loss(best.cell)}, but no overall optimum is drawn: not all that is "
+        "next to it was measured at this budget."
+    )
+
+
+def _size(size: str, best: Optimum | None, cells: list[Cell]) -> str:
+    if best is None:
+        return ""
+    if not best.told:
+        contexts = [context for context in best.unmeasured if isinstance(context, int)]
+        return (
+            f"{size}: lowest at {in_tokens(best.cell.context)}, but {_list(contexts)} was not measured at this budget, so no "
+            "optimum is circled."
+        )
+    others = [cell for cell in cells if cell.size == size and cell is not best.cell]
+    second = min(others, key=lambda cell: cell.loss)
+    edge = f"; it is the {best.edge} that was tried, the true optimum may lie beyond" if best.edge else ""
+    behind = second.loss - best.cell.loss
+    return f"{size}: {in_tokens(best.cell.context)} is best, {in_tokens(second.context)} is {behind:.4f} behind{edge}."
+
+
+def _loss(cell: Cell) -> str:
+    error = "" if cell.standard_error is None else f" ± {cell.standard_error:.4f}"
+    return f"{cell.loss:.4f}{error} nats per token"
+
+
+def sweep_verdict(data: SweepData) -> list[str]:
+    """What the sweep says: the optimum at its largest budget, how it moves, and what it cannot say."""
+    found = data.landscapes[0]
+    step = found.last_told
+    best = found.overall[step]
+    contexts = sorted({context for some in data.planned.values() for context in some})
+    limits = []
+    if len(contexts) == 1:
+        limits.append(
+            f"This sweep has one training context ({in_tokens(contexts[0])}), so there is no optimum to look for: sweep "
+            "several."
+        )
+    if len(data.sizes) == 1:
+        limits.append(
+            f"This sweep has one model size ({next(iter(data.sizes))}), so it says nothing of larger ones."
+        )
+    sentences = []
+    if best is not None and best.told:
+        sentences.append(
+            f"With {budget_words(found.unit, found.budgets[step])}, the largest budget at which the optimum and its neighbours "
+            f"were all measured, {best.cell.size} trained with a context of {in_tokens(best.cell.context)} reaches the lowest "
+            f"best-context loss, {_loss(best.cell)}."
+        )
+        if len(data.sizes) > 1 and best.cell.size == list(data.sizes)[-1]:
+            sentences.append(
+                f"{best.cell.size} is the largest size that was tried; a larger one may be better."
+            )
+    elif len(contexts) > 1:
+        sentences.append("At no budget were the overall optimum and all its neighbours measured.")
+    sentences += [moved for size in data.sizes if (moved := _moves(found, size))]
+    return [" ".join(some) for some in (sentences, limits) if some]
+
+
+def _moves(found: Landscape, size: str) -> str:
+    """How the optimal context of a size moves with the budget."""
+    told = [step for step, context in enumerate(found.contexts[size]) if context is not None]
+    if len(told) < 2:
+        return ""
+    first, last = found.contexts[size][told[0]], found.contexts[size][told[-1]]
+    assert first is not None and last is not None
+    ends = [budget_words(found.unit, found.budgets[step]) for step in (told[0], told[-1])]
+    if first == last:
+        return f"The optimal context of {size} is {in_tokens(first)} both at {ends[0]} and at {ends[1]}."
+    return f"The optimal context of {size} goes from {in_tokens(first)} at {ends[0]} to {in_tokens(last)} at {ends[1]}."
+
+
+def window_words(found: Landscape) -> str:
+    """The window of the smoothing, in words."""
+    if len(found.budgets) < 2:
+        return "one budget"
+    ratio = (found.budgets[1] / found.budgets[0]) ** found.reach
+    steps = f"{2 * found.reach + 1} of {len(found.budgets)} steps"
+    return f"{steps}, from the budget divided by {ratio:.2f} to {ratio:.2f} times it"
+
+
+def missing_sentences(data: SweepData) -> list[str]:
+    """Which runs are missing, unfinished or failed, and measurements that were left out."""
+    sentences = []
+    for kind, meaning in (
+        ("failed", "failed"),
+        ("unfinished", "are unfinished, and are drawn as far as they got"),
+        ("missing", "have not begun"),
+    ):
+        runs = [state.run.id for state in data.states if state.state == kind]
+        if runs:
+            sentences.append(f"{len(runs)} of {len(data.states)} runs {meaning}: {', '.join(runs)}.")
+    silent = {state.run.id for state in data.states if state.state == "finished"} - {
+        p.run for p in data.points
+    }
+    if silent:
+        sentences.append(f"{len(silent)} finished runs measured no curve: {', '.join(sorted(silent))}.")
+    if data.dropped:
+        sentences.append(f"{data.dropped} measurements had a loss that is no number, and are left out.")
+    return sentences
+
+
+def corpus_sentences(meter: LengthMeter, contexts: Sequence[int]) -> list[str]:
+    """Which of a sweep's training contexts the corpus rewards."""
+    rewards = [meter.reward(context) for context in contexts]
+    enough = [reward for reward in rewards if reward.enough]
+    sentences = []
+    if enough:
+        one = enough[-1]
+        sentences.append(
+            f"The corpus rewards training contexts up to {in_tokens(one.context)} of this sweep: {one.preceded:.1%} of the "
+            f"tokens have {in_tokens(one.half)} or more before them."
+        )
+    too_long = [reward for reward in rewards if not reward.enough]
+    if too_long:
+        sentences.append(
+            f"Longer than this corpus can reward: {_list([reward.context for reward in too_long])} "
+            f"({in_tokens(too_long[0].context)}: {too_long[0].shortfall})."
+        )
+    return sentences
+
+
+def _list(contexts: Sequence[int]) -> str:
+    return ", ".join(kibitokens(context) for context in contexts)

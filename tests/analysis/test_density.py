@@ -1,0 +1,119 @@
+"""Kernel densities of Gaussians, whose entropy and whose bias are known; and against scipy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from contextwise.analysis import density
+from contextwise.analysis.density import (
+    density_directions,
+    further_dimensions,
+    gaussian_bias,
+    kde_entropy,
+    leading_directions,
+    scott_factor,
+)
+from contextwise.base.errors import ConfigError, DataError
+
+
+def gaussian(points, covariance, seed=0):
+    draw = np.random.default_rng(seed)
+    return draw.multivariate_normal(np.full(len(covariance), 3.0), covariance, size=points)
+
+
+def true_entropy(covariance):
+    return 0.5 * np.linalg.slogdet(2 * math.pi * math.e * np.asarray(covariance))[1]
+
+
+def test_the_sources_bandwidth_is_scotts():
+    assert scott_factor(10_000, 4096) == pytest.approx(0.997756, abs=5e-7)
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_a_gaussians_entropy_is_found_within_the_known_bias(dimensions):
+    draw = np.random.default_rng(1)
+    root = draw.normal(size=(dimensions, dimensions)) + 2 * np.eye(dimensions)
+    covariance = root @ root.T
+    found = kde_entropy(gaussian(4000, covariance))
+    bias = gaussian_bias(dimensions, scott_factor(4000, dimensions))
+    # The mean log-density of 4,000 points has a standard error of sqrt(dimensions / 2 / 4000): 0.02 for three.
+    assert found - true_entropy(covariance) == pytest.approx(bias, abs=0.06)
+
+
+@pytest.mark.parametrize("bandwidth", [0.3, 0.6, 1.0])
+def test_the_bias_grows_with_the_bandwidth_as_it_should(bandwidth):
+    covariance = np.diag([1.0, 4.0])
+    found = kde_entropy(gaussian(4000, covariance), bandwidth)
+    assert found - true_entropy(covariance) == pytest.approx(gaussian_bias(2, bandwidth), abs=0.06)
+    assert gaussian_bias(2, bandwidth) > gaussian_bias(2, bandwidth - 0.1) > 0
+
+
+@pytest.mark.parametrize("pairs", [2**24, 1000])
+def test_it_is_scipys_density_with_the_own_point_and_ours_without(pairs, monkeypatch):
+    monkeypatch.setattr(density, "_PAIRS_AT_ONCE", pairs)
+    x = gaussian(150, [[2.0, 0.5], [0.5, 1.0]])
+    expected = -float(stats.gaussian_kde(x.T).logpdf(x.T).mean())
+    assert kde_entropy(x, leave_one_out=False) == pytest.approx(expected, abs=1e-9)
+    covariance, h = np.cov(x.T), scott_factor(150, 2)
+    left_out = []
+    for i in range(150):
+        others = np.delete(x, i, axis=0)
+        kernels = stats.multivariate_normal(x[i], h**2 * covariance).logpdf(others)
+        left_out.append(np.logaddexp.reduce(kernels) - math.log(149))
+    assert kde_entropy(x) == pytest.approx(-np.mean(left_out), abs=1e-9)
+
+
+def test_entropy_moves_as_a_linear_map_moves_it():
+    x, change = gaussian(300, np.eye(3)), np.diag([2.0, 3.0, 0.5])
+    assert kde_entropy(x @ change) - kde_entropy(x) == pytest.approx(math.log(3.0), abs=1e-9)
+
+
+def test_in_many_dimensions_the_own_point_leaves_the_log_determinant_alone():
+    """Whatever the shape of the data: here uniform, and Gaussian."""
+    for draw in (np.random.default_rng(0).uniform, np.random.default_rng(0).normal):
+        x = draw(size=(600, 200))
+        h = scott_factor(600, 200)
+        covariance = np.cov(x.T)
+        alone = math.log(600) + 100 * math.log(2 * math.pi * h * h) + 0.5 * np.linalg.slogdet(covariance)[1]
+        assert kde_entropy(x, leave_one_out=False) == pytest.approx(alone, abs=0.01)
+        assert kde_entropy(x) > alone + 10
+
+
+def test_leading_directions_are_those_of_the_largest_variance():
+    x = gaussian(500, np.diag([1.0, 9.0, 4.0]))
+    leading = leading_directions(torch.from_numpy(x).bfloat16(), 2).numpy()
+    assert np.abs(np.corrcoef(leading[:, 0], x[:, 1])[0, 1]) > 0.99
+    assert np.abs(np.corrcoef(leading[:, 1], x[:, 2])[0, 1]) > 0.99
+    assert np.abs(np.cov(leading.T)[0, 1]) < 1e-2
+    assert density_directions(2000, 4096) == 200 and density_directions(2000, 128) == 128
+
+
+def test_scikit_dimension_is_asked_where_it_is_installed():
+    pytest.importorskip("skdim", reason="scikit-dimension is not installed")
+    x = np.random.default_rng(0).normal(size=(400, 2)) @ np.random.default_rng(1).normal(size=(2, 6))
+    found = further_dimensions(x + 1e-6 * np.random.default_rng(2).normal(size=x.shape))
+    assert {"TwoNN", "MLE"} <= set(found)
+    assert all(1.5 < value < 2.6 for value in found.values())
+
+
+def test_without_scikit_dimension_there_is_nothing_further(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "skdim.id", None)
+    assert further_dimensions(gaussian(20, np.eye(2))) == {}
+
+
+@pytest.mark.parametrize(
+    ("points", "bandwidth", "error", "message"),
+    [
+        (np.ones((5, 2)), None, DataError, "lie in fewer than their 2 dimensions"),
+        (np.eye(3), None, DataError, "needs more than 3 points, and there are 3"),
+        (np.array([[1.0, math.nan], [0.0, 1.0]]), None, DataError, "a point is not finite"),
+        (np.zeros(4), None, DataError, "rows of a matrix"),
+        (np.random.default_rng(0).normal(size=(9, 2)), 0.0, ConfigError, "bandwidth .* is 0.0"),
+    ],
+)
+def test_what_has_no_density_is_refused(points, bandwidth, error, message):
+    with pytest.raises(error, match=message):
+        kde_entropy(points, bandwidth)

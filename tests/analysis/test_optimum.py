@@ -1,0 +1,213 @@
+"""The best context for a budget: against slow computation, by hand, and on a law whose optimum is known."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextwise.analysis.optimum import (
+    Cell,
+    Optimum,
+    Track,
+    budget_steps,
+    cells,
+    landscape,
+    mode_smoothed,
+    overall_optimum,
+    size_optima,
+    tracks,
+    window_reach,
+)
+from contextwise.analysis.points import Point
+from synthetic_sweep import CONTEXTS, SIZES, flops, law
+
+
+def point(context: int = 64, tokens: int = 1000, loss: float = 3.0, **changed: object) -> Point:
+    size = str(changed.pop("size", "pico"))
+    values = {
+        "run": f"{size}-{context}",
+        "parameters": SIZES.get(size, 1000),
+        "seed": 0,
+        "step": tokens // 100,
+        "flops": float(tokens),
+        "seconds": tokens / 10,
+        "standard_error": 0.01,
+    } | changed
+    return Point(size=size, context=context, tokens=tokens, loss=loss, **values)  # type: ignore[arg-type]
+
+
+def lawful(sizes=tuple(SIZES), contexts=CONTEXTS, budgets=tuple(range(1, 17))) -> list[Point]:
+    """Points of the law at each 400,000 tokens."""
+    return [
+        point(
+            context,
+            n * 400_000,
+            law(SIZES[size], context, n * 4e5),
+            size=size,
+            flops=flops(SIZES[size], context, n * 4e5),
+        )
+        for size in sizes
+        for context in contexts
+        for n in budgets
+    ]
+
+
+measured = st.lists(
+    st.tuples(st.integers(1, 10**9), st.floats(1, 10)), min_size=1, max_size=8, unique_by=lambda pair: pair[0]
+)
+
+
+@given(measured, st.floats(0, 1))
+def test_losses_are_interpolated_in_the_logarithm_of_the_budget(pairs, part: float) -> None:
+    (track,) = tracks([point(tokens=tokens, loss=loss) for tokens, loss in pairs], "tokens")
+    low, high = min(pairs)[0], max(pairs)[0]
+    budget = min(max(low * (high / low) ** part, low), high)
+    ordered = sorted(pairs)
+    wanted = np.interp(np.log(budget), np.log([b for b, _ in ordered]), [loss for _, loss in ordered])
+    found = track.at(budget)
+    assert found is not None and found == pytest.approx((wanted, 0.01))
+    assert track.at(low * 0.999) is None and track.at(high * 1.001) is None
+    for tokens, loss in pairs:
+        assert track.at(tokens) == pytest.approx((loss, 0.01))
+
+
+def test_half_way_by_hand() -> None:
+    (track,) = tracks(
+        [point(tokens=100, loss=4.0), point(tokens=400, loss=3.0, standard_error=0.03)], "tokens"
+    )
+    assert track.at(200) == pytest.approx((3.5, 0.02))
+
+
+def test_every_unit() -> None:
+    points = [point(tokens=1000)]
+    budgets = {unit: tracks(points, unit)[0].budgets.tolist() for unit in ("tokens", "flops", "seconds")}
+    assert budgets == {"tokens": [1000], "flops": [1000], "seconds": [100]}
+    assert tracks(points, "gpu_hours", {"pico-64": 8})[0].budgets.tolist() == [100 * 8 / 3600]
+
+
+def test_what_is_no_number_or_cost_nothing_is_left_out() -> None:
+    points = [
+        point(tokens=n, loss=loss) for n, loss in ((0, 9.0), (100, float("nan")), (200, 3.0), (400, 2.0))
+    ]
+    (track,) = tracks(points, "tokens")
+    assert track.budgets.tolist() == [200, 400]
+    assert tracks([point(loss=float("inf"))], "tokens") == []
+    assert landscape([point(loss=float("nan"))], "tokens", {"pico": [64]}) is None
+
+
+def test_seeds_are_averaged_and_their_spread_is_counted() -> None:
+    points = [point(run=f"seed{seed}", seed=seed, loss=loss) for seed, loss in enumerate((3.0, 3.2))]
+    (cell,) = cells(tracks(points, "tokens"), 1000)
+    assert (cell.loss, cell.runs) == (pytest.approx(3.1), 2)
+    # The documents are the same for both seeds: 0.01²; of the seeds' mean: s² / 2 = 0.02 / 2.
+    assert cell.standard_error == pytest.approx(np.sqrt(0.01**2 + 0.02 / 2))
+    alone = [point(standard_error=None)]
+    assert cells(tracks(alone, "tokens"), 1000)[0].standard_error is None
+
+
+def cell(context: int, loss: float, size: str = "pico") -> Cell:
+    return Cell(size, SIZES[size], context, loss, 0.01, 1)
+
+
+PLANNED = {"pico": [64, 128, 256, 512], "nano": [64, 128, 256, 512], "micro": [64, 128, 256, 512]}
+
+
+def test_an_optimum_is_told_only_beside_measured_neighbours() -> None:
+    u = [cell(64, 3.2), cell(128, 3.0), cell(256, 3.1)]
+    assert size_optima(u, PLANNED)["pico"] == Optimum(u[1], True, (), "")
+    without = [u[0], u[1]]
+    assert size_optima(without, PLANNED)["pico"] == Optimum(u[1], False, (256,), "")
+    falling = [cell(256, 3.1), cell(512, 3.0)]
+    assert size_optima(falling, PLANNED)["pico"] == Optimum(falling[1], True, (), "longest")
+    assert size_optima([cell(64, 3.0), cell(128, 3.1)], PLANNED)["pico"].edge == "shortest"
+    assert size_optima([cell(64, 3.0)], PLANNED) == {}
+
+
+def test_the_overall_optimum_is_told_only_beside_told_sizes() -> None:
+    def optima(*sizes: str) -> dict[str, Optimum]:
+        losses = {"pico": 3.2, "nano": 3.0, "micro": 3.1}
+        return {size: Optimum(cell(128, losses[size], size), True, (), "") for size in sizes}
+
+    sizes = list(PLANNED)
+    best = overall_optimum(optima(*sizes), sizes)
+    assert best is not None and (best.cell.size, best.told) == ("nano", True)
+    best = overall_optimum(optima("pico", "nano"), sizes)
+    assert best is not None and (best.cell.size, best.told, best.unmeasured) == ("nano", False, ("micro",))
+    assert overall_optimum({}, sizes) is None
+
+
+def test_the_largest_budgets_are_not_won_by_those_that_are_left() -> None:
+    """Runs of equal tokens: only the longest context, the costliest, reaches the largest FLOPs."""
+    found = landscape(lawful(sizes=("pico",)), "flops", {"pico": list(CONTEXTS)})
+    assert found is not None
+    last = found.cells[-1]
+    assert (
+        [c.context for c in last] == [1024] and found.optima[-1] == {} and found.contexts["pico"][-1] is None
+    )
+    for step, some in enumerate(found.optima):
+        if "pico" in some and some["pico"].told:
+            assert len(found.cells[step]) >= 2
+
+
+@pytest.mark.parametrize("unit", ["tokens", "flops"])
+def test_the_optimum_of_a_law_is_found(unit: str) -> None:
+    found = landscape(lawful(budgets=range(1, 400, 3)), unit, {size: list(CONTEXTS) for size in SIZES})
+    assert found is not None
+    checked = Counter()
+    for budget, optima in zip(found.budgets, found.optima, strict=True):
+        for size, best in optima.items():
+            if best.told:
+                spent = {
+                    context: budget / (flops(SIZES[size], context, 1.0) if unit == "flops" else 1)
+                    for context in CONTEXTS
+                }
+                true = {context: law(SIZES[size], context, spent[context]) for context in CONTEXTS}
+                assert true[best.cell.context] - min(true.values()) < 0.002  # interpolation errs that much
+                checked[size] += 1
+    assert all(checked[size] > 20 for size in SIZES)
+    contexts = [context for context in found.contexts["pico"] if context is not None]
+    assert contexts == sorted(contexts) and contexts[0] < contexts[-1]  # grows with the budget
+
+
+def test_budgets_are_evenly_spaced_in_the_logarithm() -> None:
+    lines = [
+        Track("a", "pico", 1, 64, np.array([10.0, 100.0]), np.ones(2), np.ones(2)),
+        Track("b", "pico", 1, 64, np.array([50.0, 1000.0]), np.ones(2), np.ones(2)),
+    ]
+    assert budget_steps(lines, 3).tolist() == pytest.approx([10, 100, 1000])
+    assert budget_steps(lines, 3)[[0, -1]].tolist() == [
+        10.0,
+        1000.0,
+    ]  # exactly: else the ends are not measured
+    assert budget_steps([Track("a", "pico", 1, 64, np.array([5.0]), np.ones(1), np.ones(1))]).tolist() == [
+        5.0
+    ]
+    assert budget_steps([]).tolist() == []
+
+
+def test_the_window_is_about_a_factor_of_two() -> None:
+    budgets = np.geomspace(1, 2**10, 101)  # ten steps a doubling
+    reach = window_reach(budgets)
+    assert reach == 5 and budgets[50 + reach] / budgets[50 - reach] == pytest.approx(2)
+
+
+def test_smoothing_by_hand() -> None:
+    assert mode_smoothed([64, 64, 128, 64, 64], 1) == [64, 64, 64, 64, 64]
+    assert mode_smoothed([64, 64, 128, 128], 1) == [64, 64, 128, 128]
+    assert mode_smoothed([64, None, None, 128], 1) == [64, None, None, 128]
+    assert mode_smoothed([64, 128, 256], 1) == [64, 128, 256]  # all as common: the step's own
+    assert mode_smoothed([("a", 1), ("b", 1), ("a", 1)], 1)[1] == ("a", 1)
+
+
+@given(st.lists(st.sampled_from([None, 64, 128, 256]), max_size=20), st.integers(0, 5))
+def test_smoothing_takes_a_most_common_value(values, reach: int) -> None:
+    for place, chosen in enumerate(mode_smoothed(values, reach)):
+        window = [value for value in values[max(0, place - reach) : place + reach + 1] if value is not None]
+        if values[place] is None:
+            assert chosen is None
+        else:
+            assert window.count(chosen) == max(map(window.count, window))
+            if window.count(values[place]) == window.count(chosen):
+                assert chosen == values[place]

@@ -1,0 +1,100 @@
+"""Entropies and dimensions of spectra whose answers are known."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextwise.analysis.spectra import (
+    THRESHOLDS,
+    chosen_sizes,
+    increments,
+    intrinsic_dimensions,
+    intrinsic_entropies,
+    rank,
+    relative_eigenvalues,
+)
+from contextwise.base.errors import DataError
+
+positive = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12)
+
+
+def test_a_hand_worked_spectrum():
+    eigenvalues = np.array([2.0, 8.0, 1.0, 0.08])
+    assert relative_eigenvalues(eigenvalues).tolist() == [1.0, 0.25, 0.125, 0.01]
+    assert intrinsic_entropies(eigenvalues) == pytest.approx(
+        [0.0, math.log(1 / 4), math.log(1 / 32), math.log(1 / 3200)]
+    )
+    assert intrinsic_dimensions(eigenvalues, [0.01, 0.1, 0.125, 0.2, 0.25, 0.3, 1.0]).tolist() == [
+        4, 3, 3, 2, 2, 1, 1,
+    ]  # fmt: skip
+
+
+def test_the_thresholds_are_the_papers_twenty():
+    assert len(THRESHOLDS) == 20 and (THRESHOLDS[0], THRESHOLDS[-1]) == (0.002, 0.25)
+
+
+@given(positive, st.floats(0.01, 100))
+def test_the_scale_of_the_features_makes_no_difference(values, scale):
+    eigenvalues = np.array(values)
+    np.testing.assert_allclose(
+        intrinsic_entropies(eigenvalues), intrinsic_entropies(scale * eigenvalues), atol=1e-9
+    )
+
+
+@given(positive, st.lists(st.floats(0.001, 1.0), min_size=1, max_size=5))
+def test_the_dimension_counts(values, thresholds):
+    relative = np.array(values) / max(values)
+    expected = [sum(bool(value >= threshold) for value in relative) for threshold in thresholds]
+    assert intrinsic_dimensions(np.array(values), thresholds).tolist() == expected
+
+
+def test_the_entropy_of_a_gaussian_is_half_the_sum_and_a_constant():
+    """Differential entropies of two Gaussians with the same λ_1 differ by half of the difference of S."""
+    first, second = np.array([4.0, 2.0, 1.0]), np.array([4.0, 3.0, 2.5])
+
+    def entropy(values):
+        return 0.5 * sum(math.log(2 * math.pi * math.e * value) for value in values)
+
+    difference = intrinsic_entropies(second)[-1] - intrinsic_entropies(first)[-1]
+    assert entropy(second) - entropy(first) == pytest.approx(difference / 2)
+
+
+def test_eigenvalues_that_are_rounding_do_not_count():
+    eigenvalues = np.array([1.0, 0.5, 1e-17, 0.0])
+    assert rank(eigenvalues) == 2
+    assert intrinsic_entropies(eigenvalues) == pytest.approx([0.0, math.log(0.5)])
+
+
+def test_increments_are_against_the_shortest_context():
+    spectra = {64: np.array([2.0, 1.0, 0.5]), 16: np.array([1.0, 0.4, 0.2]), 32: np.array([1.0, 0.5, 0.0])}
+    found = increments(spectra)
+    assert list(found) == [32, 64]
+    assert found[32] == pytest.approx([0.0, 0.25])  # up to the least rank of the three, two
+    assert found[64] == pytest.approx([0.0, 0.25])
+
+
+@given(st.integers(2, 5000))
+def test_chosen_sizes_end_at_the_rank(shared):
+    sizes = chosen_sizes(shared)
+    assert sizes[-1] == shared and sizes == sorted(set(sizes)) and sizes[0] >= 2 and len(sizes) <= 6
+
+
+def test_chosen_sizes_of_a_single_direction_are_none():
+    assert chosen_sizes(1) == []
+
+
+@pytest.mark.parametrize(
+    ("eigenvalues", "message"),
+    [
+        ([0.0, 0.0], "the features do not vary"),
+        ([1.0, math.nan], "must be finite and not negative"),
+        ([1.0, -0.1], "must be finite and not negative"),
+        ([], "must be finite"),
+    ],
+)
+def test_what_is_no_spectrum_is_refused(eigenvalues, message):
+    with pytest.raises(DataError, match=message):
+        relative_eigenvalues(np.array(eigenvalues))

@@ -1,0 +1,44 @@
+"""A real browser, moved as a reader moves it."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+
+def needs_browser() -> Any:
+    """A mark for tests that need the browser."""
+    return pytest.mark.skipif(
+        BROWSER is None or DRIVER is None, reason="needs the chromium browser and chromium-driver"
+    )
+
+
+@contextmanager
+def browser(downloads: Path) -> Iterator[Any]:
+    """Headless Chromium, whose downloads go into a folder."""
+    pytest.importorskip("selenium", reason="needs selenium")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(BROWSER)
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1280,1000",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    try:
+        behaviour = {"behavior": "allow", "downloadPath": str(downloads)}
+        driver.execute_cdp_cmd("Browser.setDownloadBehavior", behaviour)
+        yield driver
+    finally:
+        driver.quit()

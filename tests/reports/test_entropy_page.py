@@ -1,0 +1,203 @@
+"""The page on intrinsic entropy, its CSV files and its words, from measurements made of numbers."""
+
+import base64
+import csv
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from contextwise.analysis import intrinsic
+from contextwise.analysis.intrinsic import analyse
+from contextwise.analysis.spectra import THRESHOLDS
+from contextwise.base.errors import ConfigError
+from contextwise.evaluation.covariance import RunningCovariance
+from contextwise.evaluation.entropy_files import write_measurement
+from contextwise.evaluation.entropy_state import ContextState
+from contextwise.evaluation.truncated import Targets, TruncatedBatch
+from contextwise.reports.entropy_figures import MOST_POINTS, figures_of
+from contextwise.reports.entropy_page import FIGURES, write_csv, write_entropy_page
+from contextwise.reports.entropy_tables import csv_files, verdict
+
+SAMPLES, WIDTH = 120, 12
+
+
+def state_of(context, growth, rotation, draw):
+    """Features whose small directions grow with the context, as the source finds, and a loss that falls with S."""
+    scales = np.exp(-0.5 * np.arange(WIDTH) * (1 - growth))
+    features = torch.from_numpy(draw.normal(size=(SAMPLES, WIDTH)) * scales @ rotation)
+    features -= features.mean(0)
+    root = torch.linalg.cholesky(features.mT @ features / (SAMPLES - 1))
+    features = torch.linalg.solve_triangular(root, features.mT, upper=False).mT * scales
+    nats = (3 - 2 * growth + 0.3 * np.sin(np.arange(SAMPLES))).astype(np.float32)
+    state = ContextState(context, WIDTH)
+    state.add(TruncatedBatch(context, 0, SAMPLES, nats, features), np.arange(SAMPLES))
+    state.finish(centred=True)
+    return state
+
+
+def measurement(folder, contexts, name="a model", notes=()):
+    draw = np.random.default_rng(0)
+    rotation = np.linalg.qr(draw.normal(size=(WIDTH, WIDTH)))[0]
+    found = {c: state_of(c, 0.5 - c**-0.5, rotation, draw) for c in contexts}
+    targets = Targets(np.arange(SAMPLES) // 10, np.full(SAMPLES, 300))
+    losses = {str(c): {"value": float(found[c].nats.mean()), "low": 1.0, "high": 4.0} for c in contexts}
+    last = losses[str(contexts[-1])]["value"]
+    summary = {
+        "kind": "entropy",
+        "label": "corpus-validation",
+        "model": f"runs/{name}",
+        "name": name,
+        "dtype": "float32",
+        "layer": "last",
+        "centred": True,
+        "seed": 0,
+        "corpus": {"path": "corpora/books", "split": "validation", "fingerprint": "c0ffee"},
+        "contexts": list(contexts),
+        "samples": SAMPLES,
+        "documents": 12,
+        "width": WIDTH,
+        "kept": SAMPLES,
+        "losses": losses,
+        "differences": {
+            c: {
+                "value": loss["value"] - last,
+                "low": loss["value"] - last - 0.01,
+                "high": loss["value"] - last + 0.01,
+            }
+            for c, loss in losses.items()
+            if loss["value"] != last
+        },
+        "notes": list(notes),
+        "environment": {"python": "3.11", "versions": {"torch": "2.13"}, "gpus": []},
+    }
+    return write_measurement(folder / "entropy", summary, targets, found)
+
+
+@pytest.fixture
+def found(tmp_path):
+    return analyse(measurement(tmp_path, [4, 16, 64, 256, 1024]))
+
+
+def rows_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_the_analysis_finds_what_was_put_in(found):
+    growth = {c: 0.5 - c**-0.5 for c in found.contexts}
+    for n, values in found.entropies.items():
+        for context, value in values.items():
+            # ln(λ_i / λ_1) = −(i − 1)(1 − growth)
+            assert value == pytest.approx(-(1 - growth[context]) * n * (n - 1) / 2, abs=1e-6)
+    for context, value in found.dimensions[THRESHOLDS[0]].items():
+        exact = np.exp(-np.arange(WIDTH) * (1 - growth[context]))
+        assert value == (exact >= 0.002).sum()
+    # CE = 3 − 2 growth is linear in every S_N: slope −2 / (N (N − 1) / 2).
+    for n, fit in found.by_entropy.items():
+        assert fit.slope.value == pytest.approx(-4 / (n * (n - 1)), rel=1e-3)
+        assert fit.r_squared == pytest.approx(1, abs=1e-6)
+    assert found.power is not None and found.power.exponent.value == pytest.approx(0.5, rel=1e-3)
+    assert found.least_subspace_correlation() == pytest.approx(1, abs=1e-6)
+    said = " ".join(verdict(found))
+    assert "Here, of 11 values of N, it falls at 11, rises at 0" in said
+    assert "γ = 0.5 " in said and "it is least with 1,024" in said
+
+
+def test_kernel_densities_and_determinants_move_together(found):
+    kde, whole = found.kde_with_own, found.entropies[WIDTH]
+    assert found.directions == WIDTH
+    gain = {c: kde[c] - kde[4] for c in found.contexts}
+    assert np.corrcoef(list(gain.values()), [whole[c] for c in found.contexts])[0, 1] > 0.999
+
+
+def test_every_figure_has_its_place_its_headline_and_its_numbers(found, tmp_path):
+    write_entropy_page(found, tmp_path / "page.html", ["contextwise", "entropy", "runs/a model"])
+    page = (tmp_path / "page.html").read_text()
+    figures = json.loads(
+        re.search(r'<script type="application/json" id="figures">(.*?)</script>', page).group(1)
+    )
+    assert set(figures) == set(FIGURES) == set(csv_files(found))
+    for name, (headline, _) in FIGURES.items():
+        assert f'class="plot" id="{name}"' in page and f"<h2>{headline}</h2>" in page
+        encoded = re.search(rf'href="data:text/csv;base64,([^"]*)" download="{name}.csv"', page).group(1)
+        assert base64.b64decode(encoded).decode() == csv_files(found)[name]
+        assert all(trace["meta"]["series"] is not None for trace in figures[name]["data"])
+    assert "contextwise entropy &#39;runs/a model&#39;" in page
+    assert "http://" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    points = figures["loss"]["data"][0]
+    assert points["x"] == [4, 16, 64, 256, 1024]
+    assert points["y"] == [found.losses[c].value for c in found.contexts]
+    assert points["error_y"]["array"] == pytest.approx([0.01] * 4 + [0])
+
+
+def test_csv_files_hold_everything(found, tmp_path):
+    written = write_csv(found, tmp_path / "numbers")
+    tables = {path.stem: rows_of(path.read_text()) for path in written}
+    assert set(tables) == set(FIGURES)
+    assert len(tables["spectra"]) == 5 * WIDTH and len(tables["entropy"]) == 11 * 5
+    assert len(tables["dimension"]) == 20 * 5 and len(tables["lines"]) == 11
+    for row in tables["entropy"]:
+        n, context = int(row["n"]), int(row["context"])
+        assert float(row["entropy"]) == found.entropies[n][context]
+        assert float(row["loss"]) == found.losses[context].value
+    names = [name for name in tables["correlation"][0] if name]
+    assert names == found.names and float(tables["correlation"][0]["−CE"]) == pytest.approx(1)
+
+
+def test_two_contexts_make_a_page_without_fits(tmp_path):
+    found = analyse(measurement(tmp_path, [4, 64]))
+    assert found.power is None and not found.by_entropy and not found.names
+    write_entropy_page(found, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "A power law has three parameters and needs four contexts or more" in page
+    assert {"loss", "spectra", "increments", "entropy", "dimension", "kde"} == set(figures_of(found))
+
+
+def test_one_context_makes_a_page_of_its_spectrum(tmp_path):
+    found = analyse(measurement(tmp_path, [64]))
+    write_entropy_page(found, tmp_path / "page.html")
+    assert "increments" not in figures_of(found) and "spectra" in figures_of(found)
+
+
+def test_further_estimates_stand_on_the_page_and_in_the_csv(tmp_path, monkeypatch):
+    monkeypatch.setattr(intrinsic, "further_dimensions", lambda features: {"TwoNN": 7.25 + len(features)})
+    found = analyse(measurement(tmp_path, [4, 64]))
+    write_entropy_page(found, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "dim, TwoNN" in page and page.count("<td>127.2</td>") == 2
+    assert [float(row["TwoNN"]) for row in rows_of(csv_files(found)["kde"])] == [127.25, 127.25]
+
+
+def test_names_are_escaped(tmp_path):
+    found = analyse(measurement(tmp_path, [4, 64], name="<b>x", notes=["<script>alert(1)</script>"]))
+    write_entropy_page(found, tmp_path / "page.html", ["contextwise", "<i>"])
+    page = (tmp_path / "page.html").read_text()
+    assert "<b>x" not in page and "<script>alert" not in page and "<i>" not in page
+
+
+def test_long_spectra_are_thinned_in_figures_only(tmp_path):
+    found = analyse(measurement(tmp_path, [4, 64]))
+    wide = {context: np.geomspace(1, 1e-4, 3000) for context in found.contexts}
+    object.__setattr__(found, "spectra", wide)
+    x = figures_of(found)["spectra"]["data"][0]["x"]
+    assert len(x) <= MOST_POINTS and (x[0], x[-1]) == (1, 3000)
+    assert len(rows_of(csv_files(found)["spectra"])) == 6000
+
+
+def test_places_that_cannot_be_written_are_refused(found, tmp_path):
+    with pytest.raises(ConfigError, match="is a folder; give the name of a file"):
+        write_entropy_page(found, tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is a file; give a folder for the CSV"):
+        write_csv(found, tmp_path / "file")
+
+
+def test_the_made_features_have_the_spectrum_meant(tmp_path):
+    """Of the helper above: its whitening gives exactly the scales."""
+    state = state_of(16, 0.25, np.eye(WIDTH), np.random.default_rng(1))
+    running = RunningCovariance(WIDTH)
+    running.add(state.kept)
+    np.testing.assert_allclose(running.eigenvalues().numpy(), np.exp(-np.arange(WIDTH) * 0.75), rtol=1e-9)

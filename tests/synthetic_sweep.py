@@ -1,0 +1,115 @@
+"""A sweep's folder written by hand: losses from a law that gives U-shapes over the training context, no trainer."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from contextwise.base.files import write_json
+from contextwise.data.tails import log_bins
+from contextwise.sweeps.folder import PlannedRun, Sweep
+
+SIZES = {"pico": 400_000, "nano": 1_600_000, "micro": 6_400_000}
+CONTEXTS = (64, 128, 256, 512, 1024)
+TOKENS_PER_STEP = 4096
+
+
+def law(parameters: float, context: float, tokens: float) -> float:
+    """Nats per token: more context helps at last, and takes more tokens to learn."""
+    return 1.8 + 1.6 / context**0.3 + 20 / parameters**0.25 + 9 * context**0.35 / tokens**0.36
+
+
+def flops(parameters: float, context: float, tokens: float) -> float:
+    return 6 * parameters * tokens * (1 + context / 2000)
+
+
+def write_sweep(
+    folder: Path,
+    sizes: Sequence[str] = tuple(SIZES),
+    contexts: Sequence[int] = CONTEXTS,
+    seeds: Sequence[int] = (0,),
+    steps: int = 1600,
+    measurements: int = 16,
+    noise: float = 0.0,
+    corpus: str = "nowhere",
+    fingerprint: str = "c0ffee",
+    gpus: Sequence[str] = (),
+) -> Sweep:
+    """A finished sweep of every size, context and seed."""
+    plan = []
+    for size in sizes:
+        for context in contexts:
+            for seed in seeds:
+                spent = steps * TOKENS_PER_STEP
+                plan.append(
+                    PlannedRun(
+                        f"{size}-c{context}-s{seed}",
+                        size,
+                        SIZES.get(size, 1000),
+                        context,
+                        spent,
+                        steps,
+                        seed,
+                        1e-3,
+                        flops(SIZES.get(size, 1000), context, spent),
+                    )
+                )
+    folder.mkdir(parents=True)
+    base = {"data": {"corpus": corpus}, "training": {"tokens_per_step": TOKENS_PER_STEP}}
+    grid = {"model.size": list(sizes), "data.context": list(contexts), "seed": list(seeds)}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "made up", "base": base, "grid": grid}))
+    write_json(folder / "plan.json", {"corpus": fingerprint, "runs": [asdict(run) for run in plan]})
+    sweep = Sweep.open(folder)
+    for run in plan:
+        write_run(sweep, run, measurements, noise, gpus)
+    return sweep
+
+
+def write_run(sweep: Sweep, run: PlannedRun, measurements: int, noise: float, gpus: Sequence[str]) -> None:
+    """A finished run that measured its curve so many times, evenly spaced."""
+    folder = sweep.run_folder(run.id)
+    folder.path.mkdir(parents=True)
+    recipe = {
+        "name": run.id,
+        "seed": run.seed,
+        "data": {"corpus": "nowhere", "context": run.context},
+        "model": {"size": run.size},
+    }
+    folder.recipe_file.write_text(yaml.safe_dump(recipe))
+    write_json(folder.environment_file, {"gpus": list(gpus)})
+    draw = np.random.default_rng([run.seed, run.context, run.parameters])
+    rows = [measured(run, step, draw.normal(0, noise)) for step in _steps(run.steps, measurements)]
+    folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json(folder.summary_file, {"name": run.id})
+
+
+def _steps(steps: int, measurements: int) -> list[int]:
+    return [round(steps * (i + 1) / measurements) for i in range(measurements)]
+
+
+def measured(run: PlannedRun, step: int, off: float = 0.0) -> dict[str, Any]:
+    """A row of metrics of kind ``contextwise``."""
+    tokens = step * TOKENS_PER_STEP
+    spent = flops(run.parameters, run.context, tokens)
+    visible = log_bins(run.context)[:-1]
+    last = law(run.parameters, run.context, tokens) + off
+    curve = [last + 2.5 * (float(v) ** -0.6 - float(run.context) ** -0.6) for v in visible]
+    return {
+        "kind": "contextwise",
+        "step": step,
+        "tokens": tokens,
+        "flops": spent,
+        "seconds": spent / 1e10,
+        "parameters": run.parameters,
+        "context": run.context,
+        "visible": visible.tolist(),
+        "loss": curve,
+        "best_context_loss": last,
+        "standard_error": 0.01,
+        "targets": 1000,
+        "documents": 20,
+    }
