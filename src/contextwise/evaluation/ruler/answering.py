@@ -1,0 +1,202 @@
+"""Answers to prompts: transformers' ``generate()`` on batches, and the log that an interrupted run goes on from."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from contextwise.base.errors import ConfigError, DataError, Interrupted
+from contextwise.base.files import atomic_write, disk_errors, read_json, write_json
+from contextwise.evaluation.generation import Sampling
+from contextwise.evaluation.ruler.prompts import Encoded
+
+UNFINISHED = ".unfinished"
+SETTINGS, LOG = "settings.json", "answers.jsonl"
+
+Key = tuple[str, int, int]
+"""An answer's task, visible context, and question."""
+
+
+class Reader(Protocol):
+    """Something that answers."""
+
+    def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[str]:
+        """What is written behind each prompt of token ids, at most ``new_tokens`` tokens."""
+
+
+class ModelReader:
+    """A causal language model that always takes the likeliest token; prompts are padded on the left.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+        self.pad = next(token for token in known if token is not None)
+
+    @torch.no_grad()
+    def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[str]:
+        rows = [torch.tensor(prompt) for prompt in prompts]
+        ids = pad_sequence(rows, batch_first=True, padding_value=self.pad, padding_side="left")
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
+        out = self.model.generate(
+            ids.to(self.model.device),
+            attention_mask=mask.to(self.model.device),
+            max_new_tokens=new_tokens,
+            pad_token_id=self.pad,
+            repetition_penalty=1.0,
+            **Sampling(greedy=True).arguments(),
+        )
+        return self.tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Questions of one task that are answered together, at one visible context."""
+
+    task: str
+    visible: int
+    indices: tuple[int, ...]
+    new_tokens: int
+
+    def keys(self) -> list[Key]:
+        return [(self.task, self.visible, index) for index in self.indices]
+
+
+def plan_batches(
+    questions: dict[str, list[Encoded]], new_tokens: dict[str, int], visible: Sequence[int], batch_tokens: int
+) -> list[Batch]:
+    """All the batches of a run, those with most to read first, so that one too large for the memory fails at once.
+
+    The plan depends on nothing but the arguments. So an answer comes from the same batch, with the same rounding, however often
+    a run is interrupted.
+    """
+    found = []
+    for context in sorted(visible, reverse=True):
+        for task, encoded in questions.items():
+            longest = max(len(question.prompt(context)) for question in encoded) + new_tokens[task]
+            rows = max(1, batch_tokens // longest)
+            for first in range(0, len(encoded), rows):
+                chosen = tuple(range(first, min(first + rows, len(encoded))))
+                found.append(Batch(task, context, chosen, new_tokens[task]))
+    return found
+
+
+class AnswerLog:
+    """Answers so far, in ``PLACE.unfinished/``: one JSON line each, written batch by batch."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.folder, self.settings = folder, settings
+        self.answers: dict[Key, str] = {}
+
+    @classmethod
+    @contextlib.contextmanager
+    def of(cls, place: Path, settings: dict[str, Any]) -> Iterator["AnswerLog"]:
+        """Open the log of what will be written to ``place``, and hold it for this process.
+
+        Raises:
+            ConfigError: another process holds it, or what was begun there has other settings.
+            DataError: it cannot be written, or read.
+        """
+        log = cls(place.parent / f"{place.name}{UNFINISHED}", settings)
+        with disk_errors("the answers", log.folder):
+            log.folder.mkdir(parents=True, exist_ok=True)
+            lock = (log.folder / ".lock").open("a")
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another process is answering into {place}; wait for it, or choose another --out"
+                ) from None
+            log._open()
+            yield log
+
+    def _open(self) -> None:
+        self._read()
+        file = self.folder / SETTINGS
+        wanted = json.loads(json.dumps(self.settings))
+        begun = read_json(file, "the settings of the unfinished run") if self.answers else wanted
+        if begun != wanted:
+            different = [name for name in wanted if begun.get(name) != wanted[name]]
+            raise ConfigError(
+                f"{self.folder} holds unfinished answers to other questions, or of another model "
+                f"({', '.join(different) or 'settings'} differ); choose another place with --out, or remove that folder"
+            )
+        write_json(file, self.settings, "the answers")
+
+    def _read(self) -> None:
+        file = self.folder / LOG
+        if not file.exists():
+            return
+        try:
+            lines = file.read_text(encoding="utf-8").split("\n")
+            # What follows the last line's end was not written to its end.
+            rows = [json.loads(line) for line in lines[:-1]]
+            self.answers = {(row["task"], row["visible"], row["index"]): row["answer"] for row in rows}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{file} is damaged ({str(error)[:100]}); remove {self.folder}") from None
+        if lines[-1]:
+            atomic_write(file, "".join(f"{line}\n" for line in lines[:-1]), "the answers")
+
+    def add(self, keys: Sequence[Key], answers: Sequence[str]) -> None:
+        """Keep the answers of a batch."""
+        rows = [
+            {"task": task, "visible": visible, "index": index, "answer": answer}
+            for (task, visible, index), answer in zip(keys, answers, strict=True)
+        ]
+        file = self.folder / LOG
+        with disk_errors("the answers", file), file.open("a", encoding="utf-8") as out:
+            # Half of a surrogate pair, which some tokenizers can write, has no UTF-8: JSON's escapes are ASCII.
+            out.write("".join(json.dumps(row) + "\n" for row in rows))
+            out.flush()
+            os.fsync(out.fileno())
+        self.answers.update(zip(keys, answers, strict=True))
+
+    def remove(self) -> None:
+        """Remove the log; what it holds has been written elsewhere."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def answer_all(
+    reader: Reader,
+    questions: dict[str, list[Encoded]],
+    batches: Sequence[Batch],
+    log: AnswerLog,
+    *,
+    advance: Callable[..., None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> None:
+    """Answer what the log lacks.
+
+    Args:
+        advance: called with the number of answers, those from before among them.
+        should_stop: asked before each batch.
+
+    Raises:
+        Interrupted: ``should_stop`` said so; the log has all the answers so far.
+    """
+    for batch in batches:
+        keys = batch.keys()
+        if not all(key in log.answers for key in keys):
+            if should_stop is not None and should_stop():
+                total = sum(len(each.indices) for each in batches)
+                raise Interrupted(
+                    f"stopped after {len(log.answers):,} of {total:,} answers; run the same command again to go on from there"
+                )
+            prompts = [questions[batch.task][index].prompt(batch.visible) for index in batch.indices]
+            log.add(keys, reader.answer(prompts, batch.new_tokens))
+        if advance is not None:
+            advance(len(keys), note=f"{batch.task}, {batch.visible:,} visible")

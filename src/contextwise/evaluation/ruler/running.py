@@ -1,0 +1,223 @@
+"""A whole RULER measurement: questions, answers at every visible context, scores, and the folder they go to.
+
+1. Each task makes its questions, and the model's tokenizer makes token ids of them (:func:`encode_questions`).
+2. Every question is answered at every visible context (:func:`.answering.answer_all`).
+3. The answers become accuracies and a best visible context (:func:`.results.task_summary`), in ``summary.json``;
+   ``answers.jsonl`` has one line a question: what was asked, where its needles stand, and each answer with its score.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from contextwise.base.environment import describe_environment
+from contextwise.base.errors import ConfigError, Interrupted
+from contextwise.base.memory import keep_freed_memory
+from contextwise.base.progress import progress_bar
+from contextwise.evaluation.evaluator import chosen_device, chosen_dtype, default_destination, positions
+from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES
+from contextwise.evaluation.ruler.answering import AnswerLog, ModelReader, answer_all, plan_batches
+from contextwise.evaluation.ruler.documents import DocumentQA
+from contextwise.evaluation.ruler.prompts import Encoded, Encoder, check_vocabulary
+from contextwise.evaluation.ruler.questions import Size, Task
+from contextwise.evaluation.ruler.results import (
+    KIND,
+    RulerEvaluation,
+    answer_rows,
+    finished_evaluation,
+    task_summary,
+    write_evaluation,
+)
+from contextwise.evaluation.ruler.settings import Settings
+from contextwise.evaluation.ruler.squad import read_passages
+from contextwise.evaluation.ruler.variables import VariableTracking
+from contextwise.evaluation.ruler.words import CommonWords, FrequentWords, read_words
+from contextwise.evaluation.scoring import DEFAULT_BATCH_TOKENS, vocabulary_size
+from contextwise.models import load_model, load_tokenizer
+
+
+def evaluate_ruler(
+    source: str,
+    settings: Settings,
+    *,
+    batch_tokens: int | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    out: Path | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> RulerEvaluation:
+    """Ask a model all the questions at every visible context; write the answers and accuracies beside the model's run.
+
+    An interrupted measurement leaves its answers in ``OUT.unfinished``, and the same call goes on from there; a finished one is
+    not made again.
+
+    Args:
+        source: a run folder, a Hugging Face model folder, or a name on the Hub.
+        batch_tokens: positions of one batch, padding included; 16384 by default.
+        dtype, device: as :func:`~contextwise.evaluation.evaluator.evaluate_model` takes them.
+        out: where to write; by default ``ruler-LENGTH-gamma-G`` where the run's evaluations are.
+        should_stop: asked before each batch.
+
+    Raises:
+        ConfigError: a setting is out of range or does not fit the model, or ``out`` holds something else.
+        DataError: a file of questions or words is wrong, or too small.
+        CheckpointError: there is no such model, or no tokenizer with it.
+        Interrupted: ``should_stop`` said so; what was answered is kept.
+    """
+    started = time.monotonic()
+    if batch_tokens is not None and batch_tokens < 1:
+        raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1")
+    out = out or default_destination(source, f"ruler-{settings.length}-gamma-{settings.gamma:g}")
+    encoder = Encoder(load_tokenizer(source), settings.chat, source)
+    tasks, notes = make_tasks(settings, encoder)
+    place = chosen_device(device)
+    if place.type == "cpu":
+        keep_freed_memory()
+    model = load_model(source, dtype=chosen_dtype(dtype, place), device=place)
+    asked = {
+        **_settings(source, model, settings),
+        "batch_tokens": batch_tokens or DEFAULT_BATCH_TOKENS,
+    }
+    if (finished := finished_evaluation(out, asked)) is not None:
+        return finished
+    questions = encode_questions(tasks, settings.samples, encoder, should_stop)
+    new_tokens = {task.name: task.new_tokens for task in tasks}
+    check_vocabulary(source, vocabulary_size(model), [q for encoded in questions.values() for q in encoded])
+    check_positions(source, model, questions, new_tokens, settings)
+    batches = plan_batches(questions, new_tokens, settings.visible, asked["batch_tokens"])
+    with AnswerLog.of(out, asked) as log:
+        total = sum(len(batch.indices) for batch in batches)
+        reader = ModelReader(model, encoder.tokenizer)
+        with progress_bar(f"ruler {Path(source).name}", total, "answers") as advance:
+            answer_all(reader, questions, batches, log, advance=advance, should_stop=should_stop)
+        results = {
+            task.name: task_summary(task, questions[task.name], settings.visible, log.answers)
+            for task in tasks
+        }
+        rows = [
+            row
+            for task in tasks
+            for row in answer_rows(task, questions[task.name], settings.visible, log.answers)
+        ]
+        summary = {
+            "kind": KIND,
+            **asked,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "results": results,
+            "notes": notes,
+            "confidence": CONFIDENCE,
+            "resamples": RESAMPLES,
+            "seconds": round(time.monotonic() - started, 3),
+            "environment": describe_environment(),
+        }
+        evaluation = write_evaluation(out, summary, rows)
+        log.remove()
+    return evaluation
+
+
+def make_tasks(settings: Settings, encoder: Encoder) -> tuple[list[Task], list[str]]:
+    """The tasks, and what a reader of their figures should know."""
+    size = Size(settings.length, settings.gamma, encoder.count, settings.seed)
+    tasks: list[Task] = []
+    notes: list[str] = []
+    for name in settings.tasks:
+        if name == "qa_1" and settings.qa is not None:
+            passages = DocumentQA(read_passages(settings.qa), size)
+            if passages.left_out:
+                notes.append(
+                    f"{passages.left_out:,} questions of {settings.qa} were left out: their paragraph is longer than the text"
+                )
+            if settings.samples > len(passages.questions):
+                notes.append(
+                    f"the {len(passages.questions):,} questions of {settings.qa} are asked more than once, in other texts"
+                )
+            tasks.append(passages)
+        elif name == "cwe":
+            words = None if settings.words is None else read_words(settings.words)
+            tasks.append(CommonWords(size, words, settings.example, str(settings.words or "made up here")))
+        elif name == "fwe":
+            tasks.append(FrequentWords(size))
+        else:
+            tasks.append(VariableTracking(size, settings.example))
+    return tasks, notes
+
+
+def encode_questions(
+    tasks: Sequence[Task],
+    samples: int,
+    encoder: Encoder,
+    should_stop: Callable[[], bool] | None = None,
+) -> dict[str, list[Encoded]]:
+    """Task name -> its questions as token ids, in their order.
+
+    Raises:
+        Interrupted: ``should_stop``, asked before each question, said so.
+    """
+    with progress_bar("make questions", samples * len(tasks)) as advance:
+        questions: dict[str, list[Encoded]] = {}
+        for task in tasks:
+            questions[task.name] = []
+            for index in range(samples):
+                if should_stop is not None and should_stop():
+                    raise Interrupted("stopped while the questions were made; run the same command again")
+                questions[task.name].append(encoder.encode(task.question(index)))
+                advance(note=task.name)
+    return questions
+
+
+def check_positions(
+    source: str,
+    model: PreTrainedModel,
+    questions: dict[str, list[Encoded]],
+    new_tokens: dict[str, int],
+    settings: Settings,
+) -> None:
+    """
+    Raises:
+        ConfigError: question, visible text and answer do not fit into the model's positions.
+    """
+    limit = positions(model)
+    if limit is None:
+        return
+    around = {
+        name: max(len(question.head) + len(question.tail) for question in encoded) + new_tokens[name]
+        for name, encoded in questions.items()
+    }
+    name = max(around, key=lambda task: around[task])
+    largest = settings.visible[-1]
+    if around[name] + largest <= limit:
+        return
+    room = limit - around[name]
+    mend = f"give visible contexts of at most {room}" if room > 0 else "leave that task out"
+    if settings.example and name in ("vt", "cwe"):
+        mend += ", or --no-example, which makes it shorter"
+    raise ConfigError(
+        f"{source} has {limit} positions, but a visible context of {largest} needs {around[name] + largest}: "
+        f"question and answer of {name} take {around[name]} more; {mend}"
+    )
+
+
+def _settings(source: str, model: PreTrainedModel, settings: Settings) -> dict[str, Any]:
+    """What answers depend on; a run goes on from answers with the same only."""
+    return {
+        "model": source,
+        "weights": weights_fingerprint(model),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": model.device.type,
+        **settings.to_dict(),
+    }
+
+
+def weights_fingerprint(model: PreTrainedModel) -> str:
+    """SHA-256 of names, shapes and up to 1,024 evenly chosen values of each weight: tells models apart, fast for large ones."""
+    digest = hashlib.sha256()
+    for name, weight in model.state_dict().items():
+        flat = weight.detach().reshape(-1)
+        chosen = flat[:: max(1, flat.numel() // 1024)].to(device="cpu", dtype=torch.float64)
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode() + chosen.numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,153 @@
+"""Questions on paragraphs, from files in SQuAD's form (Rajpurkar et al. 2016, 2018).
+
+Two forms are read, ``.gz`` too: SQuAD's own JSON (``data`` → ``paragraphs`` → ``qas``), and the flattened JSON Lines of the
+Hugging Face Hub (``id``, ``title``, ``context``, ``question``, ``answers``, a row a question). Questions without an answer,
+which SQuAD 2.0 has, are passed over.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contextwise.base.errors import DataError
+from contextwise.base.files import sha256_file
+from contextwise.data.sources import readable, unpacked
+
+FIELDS = "'context' (the paragraph), 'question' and 'answers' (with 'text'), and may have 'id' and 'title'"
+
+
+@dataclass(frozen=True)
+class PassageQuestion:
+    """A question; ``paragraph`` is the index of the paragraph that answers it."""
+
+    name: str
+    text: str
+    answers: tuple[str, ...]
+    paragraph: int
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Paragraphs and questions on them.
+
+    Attributes:
+        path: where they are from; ``fingerprint`` is the SHA-256 of that file.
+        paragraphs: all different.
+        titles: of the article of each paragraph; a paragraph without one is an article of its own.
+    """
+
+    path: str
+    fingerprint: str
+    paragraphs: tuple[str, ...]
+    titles: tuple[str, ...]
+    questions: tuple[PassageQuestion, ...]
+
+
+def read_passages(path: Path) -> Passages:
+    """Read a file of questions and answers.
+
+    Raises:
+        DataError: it is missing, damaged, or lacks a field; names the place and the field.
+    """
+    paragraphs: dict[str, int] = {}
+    titles: list[str] = []
+    questions: list[PassageQuestion] = []
+    for where, row in _rows(path):
+        for field in ("context", "question"):
+            if not isinstance(row.get(field), str) or not row[field].strip():
+                raise _missing(where, field, row)
+        context = row["context"].strip()
+        answers = _answers(row, where)
+        if context not in paragraphs:
+            paragraphs[context] = len(paragraphs)
+            titles.append(str(row.get("title") or f"paragraph {len(paragraphs)}"))
+        if answers:
+            name = str(row.get("id") or f"question {len(questions) + 1}")
+            questions.append(PassageQuestion(name, row["question"].strip(), answers, paragraphs[context]))
+    if not questions:
+        raise DataError(f"{path} has no question with an answer; give a file with some")
+    return Passages(str(path), sha256_file(path), tuple(paragraphs), tuple(titles), tuple(questions))
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """One object a question, with where it stands."""
+    with readable(path), path.open("rb") as raw, unpacked(raw, path) as file:
+        content = file.read()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8 text; give SQuAD's JSON, or JSON Lines") from None
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        whole = None
+    if isinstance(whole, dict) and "data" in whole:
+        yield from _nested(path, whole["data"])
+    elif isinstance(whole, list):
+        yield from ((f"{path}, item {i}", _object(row, f"{path}, item {i}")) for i, row in enumerate(whole))
+    else:
+        yield from _lines(path, text)
+
+
+def _lines(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise DataError(
+                    f"{path}:{number} is not JSON ({str(error)[:80]}); give SQuAD's JSON, or JSON Lines with {FIELDS}"
+                ) from None
+            yield f"{path}:{number}", _object(row, f"{path}:{number}")
+
+
+def _nested(path: Path, articles: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    for i, article in enumerate(_listed(articles, f"{path}: 'data'")):
+        where = f"{path}, data[{i}]"
+        paragraphs = _field(_object(article, where), "paragraphs", where)
+        for j, paragraph in enumerate(_listed(paragraphs, f"{where}: 'paragraphs'")):
+            place = f"{where}.paragraphs[{j}]"
+            asked = _field(_object(paragraph, place), "qas", place)
+            for k, row in enumerate(_listed(asked, f"{place}: 'qas'")):
+                shared = {"title": article.get("title"), "context": paragraph.get("context")}
+                yield f"{place}.qas[{k}]", {**_object(row, f"{place}.qas[{k}]"), **shared}
+
+
+def _answers(row: dict[str, Any], where: str) -> tuple[str, ...]:
+    """The different answers of a question; none for one that the paragraph does not answer."""
+    found = row.get("answers")
+    if isinstance(found, dict):
+        found = found.get("text")
+    elif isinstance(found, list):
+        found = [answer.get("text") if isinstance(answer, dict) else answer for answer in found]
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise _missing(where, "answers", row)
+    return tuple(dict.fromkeys(text.strip() for text in found if text.strip()))
+
+
+def _missing(where: str, field: str, row: dict[str, Any]) -> DataError:
+    fields = ", ".join(map(repr, list(row)[:8])) or "none"
+    what = "answers" if field == "answers" else "text"
+    return DataError(
+        f"{where} has no {what} in the field {field!r} (fields: {fields}); a question has {FIELDS}"
+    )
+
+
+def _field(row: dict[str, Any], field: str, where: str) -> Any:
+    if field not in row:
+        raise _missing(where, field, row)
+    return row[field]
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(f"{where} is not a JSON object; a question has {FIELDS}")
+    return value
+
+
+def _listed(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise DataError(f"{where} is not a list; give SQuAD's JSON, or JSON Lines with {FIELDS}")
+    return value

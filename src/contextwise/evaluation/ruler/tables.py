@@ -1,0 +1,86 @@
+"""A RULER measurement as tables that read well in 80 columns."""
+
+from typing import Any
+
+from rich import box
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from contextwise.evaluation.tables import interval, number
+
+
+def ruler_tables(summary: dict[str, Any]) -> RenderableType:
+    """For each task: accuracy against visible context, and a sentence on the best of them."""
+    parts: list[RenderableType] = [_sentence(_heading(summary), 0), ""]
+    parts += [task_table(name, result) for name, result in summary["results"].items()]
+    parts += [_sentence(f"Note: {note}.") for note in summary["notes"]]
+    return Stack(*parts)
+
+
+def task_table(name: str, result: dict[str, Any]) -> RenderableType:
+    """Accuracy of one task against visible context, and the best of them; ``result`` as ``summary.json`` has it."""
+    parts = (
+        _sentence(_task_heading(name, result)),
+        _table(result["accuracies"]),
+        _sentence(verdict(result)),
+        "",
+    )
+    return Stack(*parts)
+
+
+def verdict(result: dict[str, Any]) -> str:
+    """Which visible context is the best of a task, and how sure that is."""
+    best = result["optimum"]
+    if best is None:
+        return "No visible context is better than another: the accuracies are all equal."
+    share = best["share"]
+    others = [row for row in result["accuracies"] if row["visible"] != best["visible"]]
+    second = max(others, key=lambda row: row["best_share"])
+    text = f"Best with {best['visible']:,} visible tokens: so in {share:.0%} of resamples"
+    if share >= 0.995:
+        return f"{text}."
+    return f"{text}; {second['visible']:,} in {second['best_share']:.0%}."
+
+
+def _heading(summary: dict[str, Any]) -> str:
+    law = (
+        "all places alike"
+        if summary["gamma"] == 0
+        else f"P(x) ~ (1 - x/{summary['length']:,})^{summary['gamma']:g}"
+    )
+    chat = ", in its chat template" if summary["chat"] else ""
+    return (
+        f"{summary['model']}{chat}: texts of up to {summary['length']:,} tokens; gamma {summary['gamma']:g}: {law}; "
+        f"seed {summary['seed']}. Visible: so many of a text's last tokens, and always the question."
+    )
+
+
+def _task_heading(name: str, result: dict[str, Any]) -> str:
+    how = "share of the answers found" if result["match"] == "all" else "one of the answers found"
+    return (
+        f"{name}, {result['title']}: {result['questions']:,} questions, texts of {result['body_tokens']['mean']:,.0f} "
+        f"tokens; score: {how}"
+    )
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 1))
+    for column in ("visible", "accuracy", "95% interval", "in view", "best in"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        value = row["accuracy"]
+        table.add_row(
+            f"{row['visible']:,}",
+            number(value["value"]),
+            interval(value["low"], value["high"]),
+            f"{row['in_view']:.1%}",
+            f"{row['best_share']:.1%}",
+        )
+    return table
+
+
+def _sentence(text: str, indent: int = 1) -> Padding:
+    return Padding(Text(text), (0, 0, 0, indent))
