@@ -11,7 +11,9 @@ from contextwise.models import ContextLMConfig, MultiTokenConfig, backbone_confi
 from contextwise.training import load_recipe
 
 FOLDER = Path(__file__).parents[2] / "recipes"
-SHIPPED = sorted(FOLDER.rglob("*.yaml"))
+SWEEPS = FOLDER / "context_scaling"  # grids of runs: tests/sweeps
+ITEMS = FOLDER / "intrinsic_entropy"  # tables and figures: tests/cli/test_reproduce.py
+SHIPPED = sorted(path for path in FOLDER.rglob("*.yaml") if not {SWEEPS, ITEMS} & set(path.parents))
 PAPER = sorted(FOLDER.rglob("*-paper.yaml"))
 
 

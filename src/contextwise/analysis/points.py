@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from contextwise.base.runs import RunFolder
+from contextwise.sweeps.folder import Sweep
+from contextwise.sweeps.grid import size_name
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,18 @@ def run_points(path: Path) -> list[Point]:
     ]
 
 
-def size_name(model: dict[str, Any]) -> str:
-    """Name of a recipe's model size, with the numbers that differ from it: ``nano`` or ``nano-layers6``."""
-    changed = [f"{name}{model[name]}" for name in ("layers", "width", "heads") if model.get(name)]
-    return "-".join([model["size"], *changed])
+def sweep_points(path: str | Path) -> list[Point]:
+    """Points of every run of a sweep that has measured any, in the order of its grid.
+
+    Runs that are unfinished, or failed on the way, bring what they measured until then; :meth:`Sweep.states` says which those
+    are, and which have nothing yet.
+
+    Raises:
+        CheckpointError: the folder holds no sweep.
+    """
+    sweep = Sweep.open(path)
+    folders = [sweep.run_folder(run.id) for run in sweep.plan]
+    return [point for run in folders if run.recipe_file.exists() for point in run_points(run.path)]
 
 
 def as_rows(points: Iterable[Point]) -> list[dict[str, Any]]:

@@ -1,0 +1,291 @@
+"""The sweep file, and the training runs that its grid stands for.
+
+The experiment is that of context scaling (Section 3): model sizes × training contexts, the tokens of a step constant while the
+context grows (so that documents per step fall), one corpus, and a constant learning rate after the warm-up, because every
+point along a run stands for a smaller run that ended there.
+"""
+
+import copy
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from contextwise.base.config import Settings, read_yaml, validate, with_overrides
+from contextwise.base.errors import ConfigError
+from contextwise.base.runs import KEPT_OUT_OF_COMPARISON
+from contextwise.models.sizes import readable_count
+from contextwise.sweeps.axes import CONTEXT, LENGTHS, parse_axis, place, points_of_axis
+from contextwise.training.recipe import ModelSettings, Recipe
+
+RESOLVED, PLAN = "sweep.yaml", "plan.json"
+"""Files of a sweep's folder: its settings, and its runs."""
+
+LearningRateRule = Literal["size", "fixed", "width"]
+
+
+class ExecutorSettings(Settings):
+    """Where the runs run. Changes no result."""
+
+    kind: Literal["local", "ray"] = "local"
+    jobs: int = Field(1, ge=1, description="runs at a time on this machine")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="threads of each run; OMP_NUM_THREADS, else the cores shared out, if not given",
+    )
+    retries: int = Field(1, ge=0, description="how often a run that failed is tried again in one call")
+    address: str | None = Field(
+        None, description="of a Ray cluster; auto: the one that runs here; none: a new one"
+    )
+    cpus: float = Field(1, gt=0, description="that Ray sets aside for a run")
+    gpus: float = Field(0, ge=0, description="that Ray sets aside for a run")
+
+
+class SweepRecipe(Settings):
+    """A grid of training runs."""
+
+    name: str = Field(pattern=r"^[^/\\]+$")
+    base: dict[str, Any] = Field(
+        description="a recipe, or the path of a recipe file, relative to the sweep file"
+    )
+    grid: dict[str, list[Any]] = Field(
+        description="settings of the recipe, and the values that they take; settings that change together: "
+        "'model.size, training.tokens': [[pico, 1000000], [nano, 2000000]]",
+    )
+    learning_rate: LearningRateRule = Field(
+        "size",
+        description="size: each size's own rate, the same for every context; fixed: base's; width: base's, which holds "
+        "for base's model, times base's width / width",
+    )
+    measurements: int = Field(16, ge=1, description="contextwise loss curves along a run, evenly spaced")
+    executor: ExecutorSettings = ExecutorSettings()
+    output: str = Field("", description="the sweep's folder; sweeps/<name> if not given")
+
+    @field_validator("base", mode="after")
+    @classmethod
+    def _sweepable(cls, base: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        problems = [
+            f"{section} must be a mapping"
+            for section in ("data", "model", "training")
+            if not isinstance(base.get(section) or {}, dict)
+        ]
+        if problems:
+            raise ConfigError("; ".join(problems))
+        schedule = (base.get("training") or {}).get("schedule", "constant")
+        if schedule != "constant":
+            problems.append(
+                f"training.schedule is {schedule!r}, but each point along a run stands for a smaller run, whose learning "
+                "rate would have ended there; set it to constant"
+            )
+        if (base.get("model") or {}).get("pretrained") is not None:
+            problems.append(
+                "model.pretrained is given, but a sweep trains each size from scratch; leave it out"
+            )
+        if problems:
+            raise ConfigError("; ".join(problems))
+        return base
+
+    @field_validator("grid", mode="after")
+    @classmethod
+    def _axes(cls, grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        problems, seen = ([] if grid else ["it is empty; give model.size and data.context values"]), set()
+        for name, values in grid.items():
+            try:
+                settings = parse_axis(name)
+                points_of_axis(name, values)
+            except ConfigError as error:
+                problems.append(str(error))
+                continue
+            problems += [f"{setting} is in two axes" for setting in settings if setting in seen]
+            seen |= set(settings)
+        if not problems and set(LENGTHS) <= seen:
+            problems.append(f"{' and '.join(LENGTHS)} are both axes; they say the same, keep one of the two")
+        if problems:
+            raise ConfigError("; ".join(problems))
+        return grid
+
+    @model_validator(mode="after")
+    def _whole(self) -> "SweepRecipe":
+        self.recipes()
+        return self
+
+    def resolved(self) -> dict[str, Any]:
+        """Every setting, as plain values; relative paths made absolute."""
+        data = self.model_dump(mode="json", exclude={"output"})
+        if "corpus" in (data["base"].get("data") or {}):
+            data["base"]["data"]["corpus"] = str(Path(data["base"]["data"]["corpus"]).absolute())
+        return data
+
+    @property
+    def folder(self) -> Path:
+        """Where the sweep goes."""
+        return Path(self.output or f"sweeps/{self.name}")
+
+    def values(self, setting: str) -> list[Any]:
+        """The values that a setting takes in the grid, in its order; none if it is no axis."""
+        for name, values in self.grid.items():
+            if setting in parse_axis(name):
+                found = [point[setting] for point in points_of_axis(name, values)]
+                return list(dict.fromkeys(found))
+        return []
+
+    @property
+    def longest(self) -> int | None:
+        """The longest training context, at whose targets every run is measured."""
+        given = (self.base.get("training") or {}).get("contextwise_longest")
+        contexts = self.values(CONTEXT) or [(self.base.get("data") or {}).get("context", 256)]
+        return given or max((c for c in contexts if isinstance(c, int)), default=None)
+
+    def recipes(self) -> dict[str, Recipe]:
+        """Every run's recipe by its id, in the order of the grid.
+
+        Raises:
+            ConfigError: runs that cannot be; all that is wrong, in one message.
+        """
+        self._check_step()
+        found: dict[str, Recipe] = {}
+        problems: dict[str, None] = {}
+        for point in self._points():
+            where = ", ".join(f"{name}={value}" for name, value in point.items())
+            try:
+                recipe = self._recipe(point)
+            except ConfigError as error:
+                problems[str(error).removeprefix("the run has a problem: ")] = None
+                continue
+            name = run_id(recipe)
+            if name in found:
+                problems[f"the grid has one run twice ({where})"] = None
+            found[name] = recipe
+        if problems:
+            raise ConfigError("; ".join(problems))
+        return found
+
+    def _points(self) -> Iterator[dict[str, Any]]:
+        axes = [points_of_axis(name, values) for name, values in self.grid.items()]
+        for chosen in itertools.product(*axes):
+            yield {setting: value for part in chosen for setting, value in part.items()}
+
+    def _check_step(self) -> None:
+        step = (self.base.get("training") or {}).get("tokens_per_step", 8192)
+        if not isinstance(step, int) or step < 1:
+            return  # the recipe says so
+        wrong = [c for c in self.values(CONTEXT) if isinstance(c, int) and c > 0 and step % c]
+        if wrong:
+            raise ConfigError(
+                f"the context{'s' * (len(wrong) > 1)} {', '.join(map(str, wrong))} of grid.{CONTEXT} "
+                f"{'do' if len(wrong) > 1 else 'does'} not divide base.training.tokens_per_step ({step}), which is the same "
+                "for every context; choose contexts that divide it, powers of two for example"
+            )
+
+    def _recipe(self, point: dict[str, Any]) -> Recipe:
+        """The recipe at one point of the grid."""
+        data = copy.deepcopy(self.base)
+        data.pop("output", None)
+        training = data["training"] = data.get("training") or {}
+        if set(LENGTHS) & point.keys():  # in place of base's, in whichever form that is
+            for length in LENGTHS:
+                training.pop(length.removeprefix("training."), None)
+        for setting, value in point.items():
+            place(data, setting, value)
+        place(data, "name", self.name)
+        training.setdefault("schedule", "constant")
+        training.setdefault("contextwise_longest", self.longest)
+        given_rate = training.pop("learning_rate", None)
+        recipe = validate(Recipe, data, "the run")
+        values = {
+            "learning_rate": self._learning_rate(recipe, given_rate),
+            "contextwise_every": recipe.training.contextwise_every
+            or -(-recipe.training.total_steps // self.measurements),
+        }
+        training_settings = recipe.training.model_copy(update=values)
+        named = {"name": run_name(recipe), "training": training_settings}
+        return validate(Recipe, recipe.model_copy(update=named).model_dump(), "the run")
+
+    def _learning_rate(self, recipe: Recipe, given: Any) -> Any:
+        """By the rule; ``given`` is base's rate."""
+        if self.learning_rate == "size":
+            if given is not None:
+                raise ConfigError(
+                    f"base.training.learning_rate is {given}, but the rule is learning_rate: size (each size's own); "
+                    "set learning_rate to fixed or width, or leave the rate out"
+                )
+            return recipe.model.shape.learning_rate
+        if given is None:
+            raise ConfigError(
+                f"the rule learning_rate: {self.learning_rate} needs base.training.learning_rate, which is missing"
+            )
+        if self.learning_rate == "fixed" or not isinstance(given, int | float):
+            return given
+        base = validate(ModelSettings, self.base.get("model") or {}, "base.model")
+        return given * base.shape.width / recipe.model.shape.width
+
+
+def size_name(model: dict[str, Any]) -> str:
+    """Name of a recipe's model size, with the numbers that differ from it: ``nano`` or ``nano-layers6``."""
+    changed = [f"{name}{model[name]}" for name in ("layers", "width", "heads") if model.get(name)]
+    return "-".join([model["size"], *changed])
+
+
+def run_name(recipe: Recipe) -> str:
+    """``pico-c256-4.0M``: the runs that share it differ in seed."""
+    tokens = recipe.training.total_steps * recipe.training.tokens_per_step
+    return f"{size_name(recipe.model.model_dump())}-c{recipe.data.context}-{readable_count(tokens)}"
+
+
+def run_id(recipe: Recipe) -> str:
+    """``pico-c256-4.0M-s0-1f0c9ab2``: size, context, tokens, seed, and a hash of every setting that changes the result.
+
+    Settings at their defaults do not count, so that a run keeps its id when Contextwise learns new ones.
+    """
+    chosen = recipe.model_dump(mode="json", exclude_defaults=True)
+    for setting in {*KEPT_OUT_OF_COMPARISON, "name"}:
+        *sections, last = setting.split(".")
+        section: Any = chosen
+        for part in sections:
+            section = section.get(part) or {}
+        section.pop(last, None)
+    digest = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{run_name(recipe)}-s{recipe.seed}-{digest}"
+
+
+def load_sweep(path: Path, overrides: list[str] | None = None, output: Path | None = None) -> SweepRecipe:
+    """Read a sweep file.
+
+    Args:
+        path: a YAML file.
+        overrides: ``key=value`` settings of the sweep file that go before its own: ``base.seed=1``,
+            ``grid.data.context=[64, 128]``, ``executor.jobs=2``.
+        output: the sweep's folder, before the file's. A sweep's own ``sweep.yaml`` stands for the folder it lies in.
+
+    Raises:
+        ConfigError: all that is wrong with it, in one message.
+    """
+    data = read_yaml(path)
+    if isinstance(data.get("base"), str):
+        data["base"] = read_yaml(path.parent / data["base"])
+    for override in overrides or []:
+        data = _overridden(data, override)
+    if output is not None:
+        data["output"] = str(output)
+    elif (path.parent / PLAN).exists() and path.name == RESOLVED:
+        data["output"] = str(path.parent)
+    data.setdefault("name", path.stem)
+    return validate(SweepRecipe, data, f"the sweep {path}")
+
+
+def _overridden(data: dict[str, Any], override: str) -> dict[str, Any]:
+    key, _, text = override.partition("=")
+    first, _, rest = key.strip().partition(".")
+    if first == "grid" and rest:  # an axis has dots in its name
+        axis = with_overrides({}, [f"value={text}"])["value"]
+        return {**data, "grid": {**(data.get("grid") or {}), rest: axis}}
+    if first in set(Recipe.model_fields) - set(SweepRecipe.model_fields):
+        raise ConfigError(
+            f"--set {override!r}: the runs' recipe lies under base; write --set base.{override}"
+        )
+    return with_overrides(data, [override])

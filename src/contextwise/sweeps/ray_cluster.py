@@ -1,0 +1,122 @@
+"""Runs on a Ray cluster: one task a run. The sweep's folder and the corpus must lie on a file system that every node shares.
+
+A node that is lost takes its tasks with it; Ray starts them again on another node, where each goes on from the checkpoint that
+lies in the run's folder.
+"""
+
+import logging
+import socket
+import time
+from typing import Any
+
+from contextwise.base.errors import ConfigError
+from contextwise.sweeps.folder import PlannedRun, Sweep
+from contextwise.sweeps.process import Outcome, train_run
+
+LEAVE_SECONDS = 120.0
+"""How long runs that were asked to stop may take to save."""
+
+
+def _knock(address: str | None) -> None:
+    """See whether anything answers at host:port; Ray itself would try for minutes.
+
+    Raises:
+        OSError: nothing does.
+    """
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+class RayExecutor:
+    """Hands every run to Ray, which starts as many as its nodes have room for.
+
+    Args:
+        address: of a cluster; ``auto``: the one that this machine is part of; None: a new one on this machine.
+        cpus, gpus: that a run takes.
+        retries: how often Ray starts a run again whose node was lost.
+
+    Raises:
+        ConfigError: Ray is not installed, there is no such cluster, or no node has that much.
+    """
+
+    def __init__(self, sweep: Sweep, address: str | None, cpus: float, gpus: float, retries: int) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise ConfigError(
+                "the executor is ray, which is not installed; pip install contextwise[sweeps], or use --executor local"
+            ) from None
+        self.ray, self.sweep = ray, sweep
+        self.started_here = not ray.is_initialized()
+        if self.started_here:
+            try:
+                _knock(address)
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise ConfigError(
+                    f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}; start one with ray start --head, or "
+                    "leave --address out"
+                ) from error
+        self._check_room(cpus, gpus)
+        # A process of its own for each run: nothing stays behind in it.
+        self.task = ray.remote(max_calls=1, max_retries=retries, num_cpus=cpus, num_gpus=gpus)(train_run)
+        self.tasks: dict[Any, tuple[PlannedRun, float]] = {}
+
+    def _check_room(self, cpus: float, gpus: float) -> None:
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
+            self.close()
+            raise ConfigError(
+                f"no node of the Ray cluster has executor.cpus={cpus:g} and executor.gpus={gpus:g}; ask for less, or add a "
+                "node that has as much"
+            )
+
+    @property
+    def has_room(self) -> bool:
+        return True
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.tasks)
+
+    def running(self) -> set[str]:
+        """Runs whose log has been written to since they were handed over."""
+        return {run.id for run, since in self.tasks.values() if self._log_time(run) >= since}
+
+    def _log_time(self, run: PlannedRun) -> float:
+        log = self.sweep.log_file(run.id)
+        return log.stat().st_mtime if log.exists() else 0.0
+
+    def start(self, run: PlannedRun) -> bool:
+        reference = self.task.options(name=run.id).remote(str(self.sweep.path.absolute()), run.id)
+        self.tasks[reference] = run, time.time()
+        return True
+
+    def poll(self) -> list[tuple[PlannedRun, Outcome]]:
+        ready, _ = (
+            self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=0)
+            if self.tasks
+            else ([], [])
+        )
+        ended = []
+        for reference in ready:
+            run, _ = self.tasks.pop(reference)
+            try:
+                outcome = Outcome(*self.ray.get(reference))
+            except (self.ray.exceptions.RayError, KeyboardInterrupt) as error:
+                outcome = Outcome(1, f"Ray lost the run: {str(error).strip().splitlines()[0]}")
+            ended.append((run, outcome))
+        return ended
+
+    def stop(self) -> None:
+        for reference in self.tasks:
+            self.ray.cancel(reference)
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        if getattr(self, "tasks", None):
+            self.stop()
+            self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=LEAVE_SECONDS)
+        if self.started_here:
+            self.ray.shutdown()

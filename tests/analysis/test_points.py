@@ -1,0 +1,69 @@
+"""The points of a sweep, from its run folders."""
+
+from dataclasses import asdict
+
+import pytest
+import yaml
+
+from contextwise.analysis.points import COLUMNS, Point, as_rows, run_points, size_name, sweep_points
+from contextwise.base.config import validate
+from contextwise.base.errors import CheckpointError
+from contextwise.sweeps import Sweep, SweepRecipe
+from contextwise.sweeps.planning import planned
+from sweeping import sweep_values
+
+
+def row(step, loss, **changes):
+    return {
+        "kind": "contextwise",
+        "step": step,
+        "tokens": step * 128,
+        "flops": step * 1e6,
+        "seconds": step / 2,
+        "parameters": 5000,
+        "best_context_loss": loss,
+        "standard_error": 0.01,
+    } | changes
+
+
+@pytest.fixture
+def sweep(corpus_folder, tmp_path):
+    """Three runs: one finished, one failed after a measurement, one not begun."""
+    grid = {"data.context": [8, 16, 32], "training.steps": [12], "seed": [4]}
+    wanted = validate(SweepRecipe, sweep_values(corpus_folder, tmp_path / "sweep", grid=grid), "the sweep")
+    plan, recipes = planned(wanted)
+    sweep = Sweep.claim(wanted, recipes, plan.plan, plan.corpus)
+    first, second, _ = sweep.plan
+    for run in (first, second):
+        sweep.run_folder(run.id).claim(yaml.safe_load(sweep.recipe_file(run.id).read_text()))
+    for values in (row(12, 4.0), row(6, 5.0), {"kind": "train", "step": 6, "loss": 9.0}, row(12, 4.25)):
+        sweep.run_folder(first.id).append_metrics(values)
+    sweep.run_folder(first.id).summary_file.write_text("{}")
+    sweep.run_folder(second.id).append_metrics(row(3, 6.5, standard_error=None))
+    sweep.note_failure(second.id, "the loss is nan at step 4")
+    return sweep
+
+
+def test_points_of_all_runs_that_measured_any(sweep):
+    first, second, _ = sweep.plan
+    points = sweep_points(sweep.path)
+    size = "nano-layers1-width16-heads2"
+    assert points == [
+        Point(first.id, size, 5000, 8, 4, 6, 768, 6e6, 3.0, 5.0, 0.01),
+        Point(first.id, size, 5000, 8, 4, 12, 1536, 12e6, 6.0, 4.25, 0.01),  # measured twice: the newer row
+        Point(second.id, size, 5000, 16, 4, 3, 384, 3e6, 1.5, 6.5, None),
+    ]
+    assert {(one.run.id, one.state) for one in sweep.states()} >= {(second.id, "failed")}
+    assert run_points(sweep.run_folder(first.id).path) == points[:2]
+    assert as_rows(points) == [asdict(point) for point in points]
+    assert list(as_rows(points)[0]) == COLUMNS
+
+
+def test_a_plain_folder_is_no_sweep(tmp_path):
+    with pytest.raises(CheckpointError, match=r"is not a sweep: it has no plan.json"):
+        sweep_points(tmp_path)
+
+
+def test_a_size_is_named_by_what_differs_from_it():
+    assert size_name({"size": "nano", "layers": None, "width": None}) == "nano"
+    assert size_name({"size": "nano", "layers": 6, "width": None, "heads": 2}) == "nano-layers6-heads2"

@@ -1,0 +1,81 @@
+"""``contextwise sweep``, as it is typed."""
+
+import json
+
+import pytest
+import yaml
+
+from contextwise.base.errors import TrainingError
+from contextwise.sweeps import Sweep
+from sweeping import InProcess, sweep_values
+
+
+@pytest.fixture
+def workplace(corpus_folder, tmp_path, monkeypatch):
+    """A sweep file of two runs, which train in the process of the test."""
+    values = sweep_values(corpus_folder, tmp_path) | {"output": ""}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(values))
+    monkeypatch.setattr("contextwise.sweeps.run.LocalExecutor", lambda sweep, *_: InProcess(sweep))
+    monkeypatch.setattr("contextwise.sweeps.drive.POLL_SECONDS", 0.0)
+    return tmp_path
+
+
+def test_a_sweep_from_plan_to_end(contextwise, workplace):
+    status, output, _ = contextwise("sweep", "tiny.yaml", "--dry-run")
+    assert status == 0 and not (workplace / "sweeps").exists()
+    assert max(map(len, output.splitlines())) <= 80
+    assert "2 runs (2 missing), 3.1K tokens," in output
+    assert "note: all runs have one model size (nano-layers1-width16-heads2)" in output
+
+    assert contextwise("sweep", "tiny.yaml")[:2] == (0, "sweeps/tiny\n")
+    status, output, _ = contextwise("sweep", "--status", "sweeps/tiny")
+    assert status == 0 and "2 runs (2 finished)" in output and output.count("100%") == 2
+    status, output, _ = contextwise("sweep", "--status", "sweeps/tiny", "--json")
+    listed = json.loads(output)
+    states = Sweep.open(workplace / "sweeps" / "tiny").states()
+    assert [run["loss"] for run in listed["runs"]] == [state.loss for state in states]
+    assert listed["flops"] == sum(run["flops"] for run in listed["runs"])
+
+    # Its own sweep.yaml stands for the folder, wherever that is.
+    (workplace / "sweeps" / "tiny").rename(workplace / "moved")
+    status, output, errors = contextwise("sweep", "moved/sweep.yaml")
+    assert (status, output) == (0, "moved\n") and "nothing to do" in errors
+
+
+def test_what_failed_is_listed_with_its_reason(contextwise, workplace, monkeypatch):
+    def unlucky(run, attempt):
+        if run.context == 32:
+            raise TrainingError("lightning struck")
+
+    monkeypatch.setattr("contextwise.sweeps.run.LocalExecutor", lambda sweep, *_: InProcess(sweep, unlucky))
+    status, output, errors = contextwise("sweep", "tiny.yaml", "--out", "mine", "--retries", "0")
+    assert (status, output) == (1, "") and "1 of 2 runs failed (lightning struck)" in errors
+    status, output, _ = contextwise("sweep", "--status", "mine")
+    assert status == 0 and "2 runs (1 finished, 1 failed)" in output
+    assert "failed 1 time: lightning struck" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "a sweep file is missing"),
+        (["no.yaml"], "there is no recipe at no.yaml"),
+        (["tiny.yaml", "--status", "x"], "leave the recipe tiny.yaml out"),
+        (["--status", "."], ". is not a sweep: it has no plan.json"),
+        (["tiny.yaml", "--json"], "--json goes with --dry-run or --status"),
+        (["tiny.yaml", "--jobs", "0"], "--jobs is 0, but at least one run at a time is needed"),
+        (["tiny.yaml", "--executor", "slurm"], "executor.kind is 'slurm'"),
+        (["tiny.yaml", "--set", "grid.data.contxt=[1]"], "did you mean 'data.context'?"),
+        (["tiny.yaml", "--set", "training.steps=3"], "write --set base.training.steps=3"),
+        (["tiny.yaml", "--set", "base.training.tokens_per_step=1024", "--set", "grid.data.context=[1024]"],
+         "no document of the split 'validation'"),
+        (["tiny.yaml", "--out", "tiny.yaml"], "tiny.yaml is a file"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_leaves_nothing(contextwise, workplace, arguments, message):
+    status, output, errors = contextwise("sweep", *arguments)
+    assert (status, output) == (2, "")
+    assert message in " ".join(errors.split()) and "Traceback" not in errors
+    assert [path.name for path in workplace.iterdir() if not path.name.startswith(("corpus", "text"))] == [
+        "tiny.yaml"
+    ]

@@ -1,0 +1,88 @@
+"""A tiny sweep, and an executor that trains in the process of the test."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from contextwise.base.errors import ContextwiseError
+from contextwise.sweeps.folder import PlannedRun, Sweep
+from contextwise.sweeps.process import Outcome
+from contextwise.training import load_recipe, train
+
+TIMES = ("seconds", "tokens_per_second", "flops_per_second")
+"""What differs between two runs of one recipe."""
+
+
+def sweep_values(corpus: Path, output: Path, **changes: Any) -> dict[str, Any]:
+    """Two runs of 12 steps with a one-layer Llama, at contexts of 16 and 32 tokens."""
+    base = {
+        "data": {"corpus": str(corpus)},
+        "model": {"family": "llama", "layers": 1, "width": 16, "heads": 2},
+        "training": {
+            "tokens_per_step": 128,
+            "warmup_steps": 2,
+            "contextwise_tokens": 512,
+            "evaluation_tokens": 256,
+            "log_every": 4,
+            "save_every": 4,
+        },
+    }
+    grid = {"data.context": [16, 32], "training.steps": [12]}
+    return {
+        "name": "tiny",
+        "base": base,
+        "grid": grid,
+        "measurements": 4,
+        "output": str(output),
+    } | changes
+
+
+def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of metrics without what the clock says."""
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+class InProcess:
+    """Trains a run where it is started, one at a time.
+
+    Args:
+        before: called with the run and the number of the attempt; what it raises is how the attempt fails.
+    """
+
+    def __init__(self, sweep: Sweep, before: Callable[[PlannedRun, int], None] | None = None) -> None:
+        self.sweep, self.before = sweep, before
+        self.started: list[str] = []
+        self.ended: list[tuple[PlannedRun, Outcome]] = []
+
+    @property
+    def has_room(self) -> bool:
+        return not self.ended
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.ended)
+
+    def running(self) -> set[str]:
+        return {run.id for run, _ in self.ended}
+
+    def start(self, run: PlannedRun) -> bool:
+        self.started.append(run.id)
+        try:
+            if self.before is not None:
+                self.before(run, self.started.count(run.id))
+            train(load_recipe(self.sweep.recipe_file(run.id), output=self.sweep.run_folder(run.id).path))
+            outcome = Outcome(0, "")
+        except ContextwiseError as error:
+            outcome = Outcome(error.exit_status, str(error))
+        self.ended.append((run, outcome))
+        return True
+
+    def poll(self) -> list[tuple[PlannedRun, Outcome]]:
+        ended, self.ended = self.ended, []
+        return ended
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

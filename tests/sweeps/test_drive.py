@@ -1,0 +1,136 @@
+"""What is started, skipped, tried again and counted; the runs train in this process."""
+
+import pytest
+
+from contextwise.base.errors import ConfigError, Interrupted, TrainingError
+from contextwise.sweeps import Sweep, drive, run_sweep
+from contextwise.sweeps.live import LiveTable
+from contextwise.training.signals import StopRequest
+from sweeping import InProcess
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    monkeypatch.setattr(drive, "POLL_SECONDS", 0.0)
+
+
+def go(sweep, before=None, retries=1, stop=None):
+    """Drive the sweep; gives the ids in the order in which they were started."""
+    executor = InProcess(sweep, before)
+    with LiveTable(sweep) as table:
+        drive.drive(sweep, executor, retries, StopRequest() if stop is None else stop, table)
+    return executor.started
+
+
+def test_expensive_runs_come_first_and_finished_ones_are_left_alone(claimed):
+    sweep = claimed()
+    small, large = (run.id for run in sweep.plan)
+    assert go(sweep) == [large, small]
+    files = [file for file in sweep.path.rglob("*") if file.is_file()]
+    before = {file: file.stat().st_mtime_ns for file in files}
+    assert go(sweep) == []
+    assert {file: file.stat().st_mtime_ns for file in files} == before
+    assert sweep.count()["finished"] == 2
+
+
+def test_a_failed_run_is_tried_again_and_then_listed(claimed, capsys):
+    sweep = claimed()
+    small, large = (run.id for run in sweep.plan)
+
+    def unlucky(run, attempt):
+        if run.id == large:
+            raise TrainingError(f"lightning struck {attempt} times")
+
+    with pytest.raises(TrainingError, match=r"1 of 2 runs failed \(lightning struck 3 times\)"):
+        go(sweep, unlucky, retries=2)
+    states = {one.run.id: one for one in sweep.states()}
+    assert (states[small].state, states[large].state) == ("finished", "failed")
+    assert states[large].loss is None
+    assert (states[large].failure.reason, states[large].failure.attempts) == ("lightning struck 3 times", 3)
+    errors = capsys.readouterr().err
+    assert errors.count("lightning struck") == 3 and errors.count("it is tried again") == 2
+
+    assert go(sweep) == [large]  # the next call tries it again, and it alone
+    assert sweep.failure(large) is None
+    assert sweep.count()["finished"] == 2
+
+
+def test_a_second_attempt_may_do_better(claimed):
+    sweep = claimed()
+    large = sweep.plan[1].id
+
+    def once(run, attempt):
+        if run.id == large and attempt == 1:
+            raise TrainingError("the node went away")
+
+    assert go(sweep, once).count(large) == 2
+    assert sweep.count()["finished"] == 2 and sweep.failure(large) is None
+
+
+def test_a_refused_run_is_not_tried_again_in_the_same_call(claimed):
+    sweep = claimed()
+
+    def refuse(run, attempt):
+        raise ConfigError("the disk is read-only")
+
+    with pytest.raises(TrainingError, match="2 of 2 runs failed"):
+        go(sweep, refuse, retries=5)
+    assert [one.failure.attempts for one in sweep.states()] == [1, 1]
+
+
+def test_a_loss_that_is_not_finite_fails_its_run(settings, claimed):
+    base = settings().base
+    base["training"] |= {"learning_rate": 1e30, "clip": 0.0, "warmup_steps": 0}
+    sweep = claimed(base=base, learning_rate="fixed")
+    with pytest.raises(TrainingError, match="2 of 2 runs failed"):
+        go(sweep, retries=0)
+    for one in sweep.states():
+        assert one.state == "failed" and "is nan at step" in one.failure.reason
+
+
+def test_a_request_to_stop_starts_nothing_more(claimed):
+    sweep = claimed()
+    stop = StopRequest()
+
+    def ask(run, attempt):
+        stop.name = "SIGTERM"
+        raise Interrupted("stopped by SIGTERM at step 0")
+
+    with pytest.raises(Interrupted, match="stopped by SIGTERM: 0 of 2 runs are finished"):
+        go(sweep, ask, stop=stop)
+    assert [one.state for one in sweep.states()] == ["missing", "missing"]  # stopped is not failed
+
+
+def test_a_run_that_somebody_else_trains_is_waited_for(claimed, capsys):
+    sweep = claimed()
+    executor = InProcess(sweep)
+    start, refused = executor.start, []
+
+    def busy(run):
+        if len(refused) < 5:
+            refused.append(run.id)
+            return False
+        return start(run)
+
+    executor.start = busy
+    with LiveTable(sweep) as table:
+        drive.drive(sweep, executor, 0, StopRequest(), table)
+    assert len(refused) == 5 and sweep.count()["finished"] == 2
+    assert capsys.readouterr().err.count("another process is training it") == 2  # once for each run
+
+
+def test_the_whole_sweep_from_its_settings(settings, monkeypatch, capsys):
+    monkeypatch.setattr("contextwise.sweeps.run.LocalExecutor", lambda sweep, *_: InProcess(sweep))
+    sweep = run_sweep(settings())
+    assert Sweep.open(sweep.path).count()["finished"] == 2
+    assert "tiny: 2 of 2 runs to do" in capsys.readouterr().err
+    run_sweep(settings())
+    assert "is finished already: nothing to do" in capsys.readouterr().err
+
+
+def test_one_sweep_is_driven_by_one_process(settings, claimed):
+    sweep = claimed()
+    from contextwise.base.runs import RunFolder
+
+    with RunFolder(sweep.path).locked(), pytest.raises(ConfigError, match="another process"):
+        run_sweep(settings())

@@ -1,0 +1,124 @@
+"""The folder of a sweep: whose it is, and what state its runs are in."""
+
+import json
+
+import pytest
+import yaml
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.data import prepare_corpus
+from contextwise.models import load_model
+from contextwise.sweeps import Sweep
+from contextwise.sweeps.folder import Failure
+from contextwise.sweeps.planning import notes, planned
+from contextwise.training import load_recipe, train
+from small import write_documents
+
+
+def claim(wanted):
+    sweep, recipes = planned(wanted)
+    return Sweep.claim(wanted, recipes, sweep.plan, sweep.corpus)
+
+
+def test_every_run_has_a_state_and_none_a_loss_that_it_did_not_reach(claimed):
+    grid = {"data.context": [16, 32], "training.steps": [12], "seed": [0, 1]}
+    sweep = claimed(grid=grid)
+    finished, unfinished, failed, _ = sweep.plan
+    train(load_recipe(sweep.recipe_file(finished.id), output=sweep.run_folder(finished.id).path))
+    for run in (unfinished, failed):
+        sweep.run_folder(run.id).claim(yaml.safe_load(sweep.recipe_file(run.id).read_text()))
+    row = {"kind": "contextwise", "step": 3, "best_context_loss": 5.5}
+    sweep.run_folder(unfinished.id).append_metrics(row)
+    sweep.note_failure(failed.id, "the loss is nan")
+    sweep.note_failure(failed.id, "the loss is nan at step 2")
+
+    states = Sweep.open(sweep.path).states()
+    assert [one.state for one in states] == ["finished", "unfinished", "failed", "missing"]
+    assert [one.step for one in states] == [12, 3, None, None]
+    assert [one.share for one in states] == [1, 0.25, 0, 0]
+    curve = sweep.run_folder(finished.id).metrics("contextwise")[-1]
+    assert [one.loss for one in states] == [curve["best_context_loss"], 5.5, None, None]
+    assert states[2].failure == Failure("the loss is nan at step 2", 2)
+    assert sweep.count() == {"finished": 1, "unfinished": 1, "failed": 1, "missing": 1}
+
+
+def test_what_was_planned_is_what_the_run_spends(claimed):
+    sweep = claimed()
+    run = sweep.plan[1]
+    folder = sweep.run_folder(run.id)
+    train(load_recipe(sweep.recipe_file(run.id), output=folder.path))
+    summary = folder.summary()
+    assert summary["flops"] == pytest.approx(run.flops, rel=1e-12)
+    assert (summary["tokens"], summary["steps"]) == (run.tokens, run.steps) == (12 * 128, 12)
+    assert run.parameters == sum(p.numel() for p in load_model(folder.path).parameters())
+    assert [row["step"] for row in folder.metrics("contextwise")] == [3, 6, 9, 12]
+    assert sweep.flops == sum(one.flops for one in sweep.plan)
+
+
+def test_a_folder_belongs_to_one_sweep_which_may_grow(settings, tmp_path):
+    sweep = claim(settings())
+    assert [run.id for run in claim(settings()).plan] == [run.id for run in sweep.plan]
+    wider = {"data.context": [8, 16, 32], "training.steps": [12]}
+    grown = claim(settings(grid=wider))
+    assert {run.id for run in sweep.plan} < {run.id for run in Sweep.open(sweep.path).plan}
+    with pytest.raises(ConfigError, match="differs in grid.data.context; 1 of its runs are not in this one"):
+        planned(settings())
+    base = settings().base
+    base["training"]["weight_decay"] = 0.0
+    with pytest.raises(ConfigError, match="it differs in base.training.weight_decay; 3 of its runs"):
+        planned(settings(grid=wider, base=base))
+    assert [run.id for run in Sweep.open(sweep.path).plan] == [run.id for run in grown.plan]
+
+
+def test_a_folder_belongs_to_one_corpus(settings, tmp_path):
+    claim(settings())
+    base = settings().base
+    prepare_corpus(
+        write_documents(tmp_path / "other.jsonl", seed=1), "bytes", tmp_path / "other", validation=0.1
+    )
+    base["data"]["corpus"] = str(tmp_path / "other")
+    with pytest.raises(ConfigError, match="the corpus is not the one that the sweep .* was begun with"):
+        planned(settings(base=base))
+
+
+def test_other_folders_are_left_alone(settings, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    with pytest.raises(ConfigError, match="mine is not empty and holds no sweep"):
+        planned(settings(tmp_path / "mine"))
+    with pytest.raises(ConfigError, match="letter.txt is a file"):
+        planned(settings(tmp_path / "mine" / "letter.txt"))
+    with pytest.raises(CheckpointError, match="mine is not a sweep: it has no plan.json"):
+        Sweep.open(tmp_path / "mine")
+    (tmp_path / "mine" / "plan.json").write_text(json.dumps({"runs": [{"id": "a"}], "corpus": ""}))
+    with pytest.raises(CheckpointError, match=r"plan.json is damaged: .*missing"):
+        Sweep.open(tmp_path / "mine")
+
+
+def test_every_run_is_checked_against_the_corpus_before_anything_is_written(settings, tmp_path):
+    long = {"data.context": [512, 1024], "training.steps": [2]}
+    base = settings().base
+    base["training"]["tokens_per_step"] = 1024
+    with pytest.raises(
+        ConfigError, match="no document of the split 'validation' .* is longer than 1024 tokens"
+    ):
+        planned(settings(grid=long, base=base))
+    base["data"]["corpus"] = str(tmp_path / "nowhere")
+    with pytest.raises((ConfigError, DataError), match="there is no corpus at"):
+        planned(settings(base=base))
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_several_problems_are_listed_once_each(settings):
+    base = settings().base
+    base["training"]["contextwise_longest"] = 16
+    base["model"]["vocab_size"] = 10
+    with pytest.raises(ConfigError) as error:
+        planned(settings(base=base, grid={"data.context": [16, 32], "training.steps": [12], "seed": [0, 1]}))
+    assert str(error.value).count("model.vocab_size is 10") == 1
+
+
+def test_an_axis_with_one_point_is_allowed_and_said(settings):
+    sweep, _ = planned(settings(grid={"data.context": [16], "model.width": [16, 32], "training.steps": [12]}))
+    assert notes(sweep.plan) == ["all runs have one training context (16): nothing can be compared along it"]
+    assert len(notes(planned(settings())[0].plan)) == 1  # one size

@@ -1,0 +1,62 @@
+"""What is said of a sweep while it goes on."""
+
+import io
+import time
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from contextwise.sweeps.folder import Failure, PlannedRun, RunState
+from contextwise.sweeps.live import LiveTable, plan_table, readable_time, state_table
+
+RUN = PlannedRun("nano-c1024-200.7K-s0-eb1a675c", "nano", 1_328_256, 1024, 200_704, 98, 0, 2e-3, 2.86e12)
+STATES = [
+    RunState(RUN, "finished", 98, 3500.4, 6.04269),
+    RunState(replace(RUN, id="pico-c64-200.7K-s0-4d4f26b4"), "failed", 20, 9000.0, None, Failure("nan", 2)),
+    RunState(replace(RUN, id="pico-c256-200.7K-s0-395ecf83"), "missing"),
+    RunState(replace(RUN, id="pico-c1024-200.7K-s0-0c401536"), "unfinished", 49, 12_345.6, 7.5),
+]
+
+
+def shown(table):
+    console = Console(width=80, highlight=False, record=True, file=io.StringIO())
+    console.print(table)
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def test_tables_fit_a_terminal_and_say_no_loss_that_was_not_reached():
+    lines = shown(state_table(STATES, {RUN.id: None, STATES[3].run.id: 4000.0}))
+    assert lines[1].split() == [RUN.id, "finished", "98/98", "3,500", "6.0427", "–"]
+    assert lines[2].split() == [STATES[1].run.id, "failed", "20/98", "9,000", "–", "–"]
+    assert lines[3].split() == [STATES[2].run.id, "missing", "0/98", "–", "–", "–"]
+    assert lines[4].split() == [STATES[3].run.id, "running", "49/98", "12,346", "7.5000", "1h07"]
+    assert len(lines) == 5 and max(map(len, lines)) <= 80
+    lines = shown(plan_table(STATES))
+    assert lines[1].split() == [RUN.id, "1.3M", "0.002", "200.7K", "2.86e+12", "100%", "6.0427"]
+    assert lines[2].split()[-2:] == ["failed", "–"] and lines[4].split()[-2:] == ["50%", "7.5000"]
+    assert len(lines) == 5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(5, "<1min"), (90, "2min"), (3540, "59min"), (3600, "1h00"), (7500, "2h05")]
+)
+def test_times(seconds, text):
+    assert readable_time(seconds) == text
+
+
+def test_the_summary_counts_every_run_once(claimed, monkeypatch):
+    sweep = claimed(grid={"data.context": [16, 32], "training.steps": [12], "seed": [0, 1]})
+    first, second, third, _ = sweep.plan
+    table = LiveTable(sweep)
+    assert table.summary(set()) == "4 runs: 4 waiting; 0% of the work done"
+    done = {first.id: "finished", second.id: "finished", third.id: "failed"}
+    for name, state in done.items():
+        table.states[name] = replace(table.states[name], state=state)
+    begin = table.begin
+    monkeypatch.setattr(time, "monotonic", lambda: begin + 600)
+    share = (first.flops + second.flops) / sweep.flops
+    left = readable_time(600 * (1 - share) / share)
+    expected = f"4 runs: 2 finished, 1 failed, 1 waiting; {share:.0%} of the work done, about {left} left"
+    assert table.summary({second.id}) == expected  # finished, though its process has not ended yet
+    assert "2 finished, 1 running, 1 waiting" in table.summary({third.id})

@@ -1,0 +1,77 @@
+"""Runs on a Ray cluster, and a node that is lost in the middle."""
+
+import socket
+import sys
+import threading
+
+import pytest
+from test_local import long_enough, same_as_alone, wait_for_checkpoint
+
+from contextwise.base.errors import ConfigError
+from contextwise.sweeps import run_sweep
+from contextwise.sweeps.process import train_run
+from contextwise.sweeps.ray_cluster import RayExecutor
+
+
+def test_without_ray_the_sentence_says_how_to_get_it(claimed, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install contextwise\[sweeps\], or use --executor local"):
+        RayExecutor(claimed(), None, 1, 0, 1)
+
+
+def test_a_node_that_does_not_see_the_folder_says_so(tmp_path):
+    status, reason = train_run(str(tmp_path / "elsewhere"), "a")
+    assert status == 2 and "a sweep needs a file system that all nodes share" in reason
+
+
+def test_no_cluster_where_one_was_said_to_be(claimed, monkeypatch):
+    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install contextwise[sweeps])")
+
+    def refuse(**options):
+        raise ConnectionError(f"Could not find any running Ray instance at {options['address']}.\nTrace")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(
+        ConfigError, match="no Ray cluster answers at auto: Could not find .*instance at auto.;"
+    ):
+        RayExecutor(claimed(), "auto", 1, 0, 1)
+    monkeypatch.setattr(ray, "init", pytest.fail)  # which would try for minutes
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+        with pytest.raises(ConfigError, match=f"no Ray cluster answers at {address}: .*refused"):
+            RayExecutor(claimed(), address, 1, 0, 1)
+
+
+@pytest.mark.slow
+def test_a_lost_node_costs_no_result(settings, tmp_path):
+    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install contextwise[sweeps])")
+    from ray.cluster_utils import Cluster
+
+    wanted = settings(**long_enough(settings, steps=2000), executor={"kind": "ray", "retries": 1})
+    runs = list(wanted.recipes())
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+        ray.init(address=cluster.address, log_to_driver=False)
+        killed = []
+
+        def lose_a_node():
+            for run in runs:  # one on each node
+                wait_for_checkpoint(wanted.folder / "runs" / run)
+            cluster.remove_node(nodes[0], allow_graceful=False)
+            killed.append(True)
+
+        thread = threading.Thread(target=lose_a_node, daemon=True)
+        thread.start()
+        sweep = run_sweep(wanted)
+        thread.join(60)
+        logs = [sweep.log_file(run).read_text() for run in runs]
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert killed and sweep.count()["finished"] == 2
+    assert (
+        sum("going on from step " in log for log in logs) == 1
+    )  # the run of the lost node, from its checkpoint
+    assert all(same_as_alone(sweep, run, tmp_path / "alone") for run in runs)
