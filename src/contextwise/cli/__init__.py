@@ -20,14 +20,20 @@ from contextwise.cli.errors import INTERRUPTED, print_error
 COMMANDS = {
     "demo": "Train three small models on real text, and see which is better, by how much, at what cost.",
     "prepare": "Tokenize text into a corpus: documents, split by their content, with their metadata.",
+    "corpus": "Say how long the documents of a corpus are, and how much training context they can reward.",
     "train": "Train a model as a recipe says; the same command again goes on where a stopped run was.",
+    "sweep": "Train a grid of model sizes and contexts; the same command again goes on.",
     "evaluate": "Score every token of held-out documents.",
+    "entropy": "Measure a model's loss and the spectrum of its features at several contexts.",
     "compare": "Compare runs on the same documents.",
     "forgetting": "Say what models forgot of an old corpus while they went on with a new one.",
+    "ruler": "Ask a model about long texts, with more and more of the text visible.",
     "generate": "Continue a prompt with a model, or fill in between --prefix and --suffix.",
     "embed": "Turn each text of a file into a vector; row i of the NumPy file is the vector of line i.",
     "serve": "Answer OpenAI-compatible requests, with the server of transformers.",
     "export": "Copy a model into a folder of its own, with a model card, ready to be shared.",
+    "plan": "Recommend model size, training context and tokens for a budget, from a sweep.",
+    "reproduce": "Make a table or figure of a source document again, and print it beside theirs.",
     "report": "Write one page about runs: losses, differences, curves, texts, and how they were made.",
 }
 """Each command's name, which is also its module's and its function's, and the first line of its help."""

@@ -38,6 +38,12 @@ def compare(
             "--ledger", help="Objectives side by side: tokens read and asked for, FLOPs, own losses."
         ),
     ] = False,
+    contextwise: Annotated[
+        bool,
+        typer.Option(
+            "--contextwise", help="Contextwise loss curves side by side: average and best-context loss."
+        ),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Write the comparison to this JSON file.", show_default=False)
     ] = None,
@@ -53,9 +59,17 @@ def compare(
 
     With --ledger, runs under different objectives: what each step read, was
     asked for and cost, and each one's own loss at equal tokens and FLOPs.
+
+    With --contextwise, models of different training contexts, by the curves
+    that contextwise evaluate --contextwise has measured.
     """
     from rich.console import Console
 
+    if contextwise:
+        given = {"--corpus": corpus, "--label": label, "--reference": reference, "--html": html}
+        unused = [name for name, value in (given | {"--ledger": ledger or None}).items() if value is not None]
+        _print_curves(runs, unused, out)
+        return
     if ledger:
         given = {"--corpus": corpus, "--label": label, "--reference": reference, "--html": html}
         _print_ledger(runs, [name for name, value in given.items() if value is not None], out)
@@ -83,6 +97,29 @@ def compare(
 
         write_comparison_page(comparison, html)
         printed.print(f"page: {html}", markup=False, soft_wrap=True)
+
+
+def _print_curves(runs: list[str], unused: list[str], out: Path | None) -> None:
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from contextwise.base.files import write_json
+    from contextwise.evaluation.contextwise.comparing import compare_curves, open_curves
+    from contextwise.evaluation.contextwise.tables import comparison_table
+
+    if unused:
+        raise ConfigError(f"--contextwise compares curves and takes no {unused[0]}; leave one of them out")
+    found = compare_curves(open_curves(runs))
+    printed = Console(highlight=False)
+    printed.print(comparison_table(found))
+    printed.print(
+        "Below a loss: minus the first model's, with its 95% interval over documents. Lower bins: of the numbers of visible "
+        "tokens that both have, so many at which it is lower than the first."
+    )
+    if out is not None:
+        write_json(out, [asdict(curve) for curve in found], "the comparison")
+        printed.print(f"written to {out}", markup=False, soft_wrap=True)
 
 
 def _print_ledger(runs: list[str], unused: list[str], out: Path | None) -> None:

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.kinds import kind_of
+from contextwise.models.parity import ParityMLP, ParityMLPConfig, ParityTransformer, ParityTransformerConfig
 
 
 def build_model(config: PreTrainedConfig) -> Any:
@@ -16,6 +17,10 @@ def build_model(config: PreTrainedConfig) -> Any:
     """
     if isinstance(config, ContextLMConfig):
         return ContextLMForCausalLM(config)
+    if isinstance(config, ParityTransformerConfig):
+        return ParityTransformer(config)
+    if isinstance(config, ParityMLPConfig):
+        return ParityMLP(config)
     loader = pretraining_class(config)
     build = getattr(loader, "from_config", None) or loader._from_config
     return build(config)

@@ -9,6 +9,7 @@ from transformers import PreTrainedConfig
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.data.synthetic import ParityData
 from contextwise.models.context import ContextLMConfig
 from contextwise.models.kinds import Kind, kind_of
 from contextwise.models.loading import load_config
@@ -24,8 +25,9 @@ from contextwise.objectives import (
     PrefixLM,
     SentenceOrder,
 )
+from contextwise.training import parity
 
-Families = Literal["gpt2", "gpt_neox", "llama", "qwen3", "bert", "t5"]
+Families = Literal["gpt2", "gpt_neox", "llama", "qwen3", "bert", "t5", "parity_transformer", "parity_mlp"]
 FAMILY_KINDS: dict[str, Kind] = {"bert": "encoder", "t5": "encoder-decoder"}
 """Families that are no decoders."""
 
@@ -41,8 +43,12 @@ class DataSettings(Settings):
     """Which corpus, and how its documents become windows."""
 
     corpus: str = Field(description="folder of a prepared corpus, a Zarr array, or a nanoGPT .bin file")
+    synthetic: ParityData | None = Field(None, description="an exact task whose samples are drawn, instead")
     split: str = "train"
     validation_split: str = "validation"
+    tokens: int | None = Field(
+        None, ge=1, description="train on the first so many tokens of the split only, again and again"
+    )
     context: int = Field(256, ge=1, description="training context: tokens a window")
     cross_documents: bool = Field(True, description="windows may hold parts of several documents")
     separate_documents: bool = Field(False, description="attention and positions stay inside a document")
@@ -53,6 +59,8 @@ class DataSettings(Settings):
     watch: str | None = Field(
         None, description="folder of an old corpus that is not trained on, to validate on beside the new one"
     )
+
+    _without_corpus = model_validator(mode="before")(parity.without_corpus)
 
     @model_validator(mode="after")
     def _one_old_corpus(self) -> "DataSettings":
@@ -107,13 +115,16 @@ class ModelSettings(Settings):
     max_context: int | None = Field(
         None, ge=1, description="positions of the model; the training context if not given"
     )
+    feature_size: int | None = Field(
+        None, ge=1, description="of parity_mlp: width of its context feature; 80 if not given"
+    )
     context_predictor: ContextSettings | None = None
     multi_token: MultiTokenSettings | None = None
 
     @property
     def shape(self) -> ModelSize:
         """The named size with the given numbers in place of its own."""
-        size = named_size(self.family, self.size)
+        size = parity.SHAPES.get(self.family) or named_size(self.family, self.size)
         return ModelSize(
             self.layers or size.layers, self.width or size.width, self.heads or size.heads, size.learning_rate
         )
@@ -129,6 +140,8 @@ class ModelSettings(Settings):
         Raises:
             ConfigError: values that contradict each other.
         """
+        if self.family in parity.SHAPES:
+            return parity.model_config(self.family, self.shape, self.feature_size, vocab_size, context)
         config = (
             load_config(self.pretrained)
             if self.pretrained is not None
@@ -212,6 +225,11 @@ class TrainingSettings(Settings):
         ge=1,
         description="the longest context that the curves of several runs are compared at; data.context if not given",
     )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="validations without a lower loss after which training stops; the weights of the lowest are exported",
+    )
     save_every: int = Field(100, ge=1, description="steps between checkpoints")
     keep_checkpoints: int = Field(2, ge=1)
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
@@ -227,6 +245,10 @@ class TrainingSettings(Settings):
     def _length(self) -> "TrainingSettings":
         if (self.steps is None) == (self.tokens is None):
             raise ConfigError("give either steps or tokens, one of the two")
+        if self.patience is not None and not self.evaluate_every:
+            raise ConfigError(
+                f"patience is {self.patience} validations, but there is only the one at the end; set evaluate_every"
+            )
         if self.warmup_steps > self.total_steps:
             raise ConfigError(
                 f"warmup_steps is {self.warmup_steps}, but the run has only {self.total_steps} steps"
@@ -247,8 +269,11 @@ class Recipe(Settings):
     training: TrainingSettings
     output: str = Field("", description="the run folder; runs/<name>-seed<seed> if not given")
 
+    _in_samples = model_validator(mode="before")(parity.in_samples)
+
     @model_validator(mode="after")
     def _whole(self) -> "Recipe":
+        parity.check(self)
         context, step = self.data.context, self.training.tokens_per_step
         if step % context:
             near = max(1, round(step / context)) * context
@@ -288,7 +313,9 @@ class Recipe(Settings):
         )
         if wanted != kind:
             fitting = [
-                family for family in get_args(Families) if FAMILY_KINDS.get(family, "decoder") == wanted
+                family
+                for family in get_args(Families)
+                if FAMILY_KINDS.get(family, "decoder") == wanted and family not in parity.SHAPES
             ]
             own = settings.pretrained or f"model.family {settings.family}"
             mend = (

@@ -16,6 +16,7 @@ from contextwise.models.sizes import readable_count
 from contextwise.training import checkpoints
 from contextwise.training.arguments import training_arguments
 from contextwise.training.claim import ClaimedRun, find_checkpoint, fingerprints
+from contextwise.training.early import EarlyStopping
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.live import LiveProgress
 from contextwise.training.meter import Meter, StepCost, peak_flops
@@ -58,8 +59,9 @@ def train(recipe: Recipe) -> RunFolder:
         if processes.is_main_process:
             trainer.add_callback(LiveProgress(recipe.name, recipe.training.total_steps))
             _announce(recipe, task, trainer.model, checkpoint)
-        _train_or_stop(trainer, stop, checkpoint, recipe.training.total_steps)
-        _finish(trainer, run, recipe, task, processes)
+        early = EarlyStopping.of(trainer, recipe.training.patience)
+        _train_or_stop(trainer, stop, checkpoint, recipe.training.total_steps, early)
+        _finish(trainer, run, recipe, task, processes, early)
     return run
 
 
@@ -115,7 +117,11 @@ def _announce(recipe: Recipe, task: Task, model: torch.nn.Module, checkpoint: Pa
 
 
 def _train_or_stop(
-    trainer: PretrainingTrainer, stop: StopRequest, checkpoint: Path | None, steps: int
+    trainer: PretrainingTrainer,
+    stop: StopRequest,
+    checkpoint: Path | None,
+    steps: int,
+    early: EarlyStopping | None,
 ) -> None:
     """Train to the last step.
 
@@ -127,7 +133,7 @@ def _train_or_stop(
     except StepAbandoned as abandoned:
         # The weights are still those of the step before, and so must be the random numbers.
         trainer.save(abandoned.random)
-    if trainer.state.global_step < steps:
+    if trainer.state.global_step < steps and not (early is not None and early.over):
         raise Interrupted(
             f"stopped by {stop.name or 'a signal'} at step {trainer.state.global_step} of {steps}; "
             "the same command goes on from there"
@@ -140,6 +146,7 @@ def _finish(
     recipe: Recipe,
     task: Task,
     processes: PartialState,
+    early: EarlyStopping | None,
 ) -> None:
     """Last validation, export, summary. The summary comes last: with it the run counts as finished.
 
@@ -152,7 +159,7 @@ def _finish(
         trainer.evaluate()
         if trainer.evaluation_pending:
             raise Interrupted("stopped in the last validation; the same command goes on from there")
-    weights = trainer.whole_weights()
+    weights = trainer.whole_weights() if early is None else early.best_weights()
     if processes.is_main_process:
         export_model(run, task, weights)
         write_summary(run, recipe, task, trainer.meter)

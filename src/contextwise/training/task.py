@@ -10,8 +10,10 @@ from contextwise.base.errors import ContextwiseError
 from contextwise.base.progress import say
 from contextwise.data.corpus import Corpus
 from contextwise.data.tails import TailWindows
+from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import ExampleStream, Vocabulary, add_special_tokens
+from contextwise.training import parity
 from contextwise.training.contextwise import contextwise_windows
 from contextwise.training.recipe import Recipe
 from contextwise.training.replay import replayed_corpus, watched_corpus, with_replay
@@ -25,7 +27,7 @@ class Task:
     """The training examples of a run, and what they need.
 
     Attributes:
-        corpus: the training split.
+        corpus: the training split; synthetic samples say of themselves what a corpus does.
         config: of the model; its vocabulary holds the tokens that the objective added.
         tokenizer: the corpus's, with the objective's special tokens; None for a corpus without one.
         added_tokens: texts of the special tokens that the tokenizer lacked.
@@ -36,7 +38,7 @@ class Task:
         curve: windows that the contextwise loss curve is measured on, where the recipe asks for it.
     """
 
-    corpus: Corpus
+    corpus: Corpus | parity.Source
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerFast | None
     stream: Dataset
@@ -52,7 +54,10 @@ class Task:
         Raises:
             ConfigError, DataError: corpora, objective and model do not fit each other.
         """
+        if recipe.data.synthetic is not None:
+            return cls(parity.source(recipe), parity.config(recipe), None, *parity.streams(recipe))
         corpus = Corpus.open(recipe.data.corpus, split=recipe.data.split)
+        corpus = corpus if recipe.data.tokens is None else corpus.first(recipe.data.tokens)
         tokenizer = corpus.tokenizer() if recipe.objective.special_tokens else None
         added = [] if tokenizer is None else add_special_tokens(tokenizer, recipe.objective.special_tokens)
         size = corpus.vocab_size
@@ -76,13 +81,15 @@ class Task:
         return cls(corpus, config, kept, stream, validation, added, replayed, curve)
 
     @property
-    def corpora(self) -> dict[str, Corpus]:
+    def corpora(self) -> dict[str, Any]:
         """All that is trained on."""
         return {"train": self.corpus} | ({} if self.replayed is None else {"replay": self.replayed})
 
     @property
     def lengths(self) -> tuple[int, int]:
         """Positions of an example: of the decoder or encoder, and of a decoder behind an encoder."""
+        if isinstance(self.config, ParityMLPConfig):  # one vector a sample, however many bits
+            return 1, 0
         first: dict[str, Any] = self.stream[0]
         inputs, labels = len(first["input_ids"]), len(first["labels"])
         return inputs, labels if self.config.is_encoder_decoder else 0

@@ -1,0 +1,170 @@
+"""The training context that is best for so many tokens of text: intrinsic entropy, Section 3, Figures 4 and 14.
+
+For each size of the training set and each context a model is trained, with as many tokens in a step for all, until the loss on
+held-out documents rises. What is compared is the lowest best-context loss along each run: the mean over the last tenth of the
+training context, on the same held-out tokens for every context. The source compares the mean over all positions, which asks
+models of longer contexts easier questions (context scaling, Section 2); that mean stands beside it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from contextwise.analysis.points import Point, run_points
+from contextwise.analysis.reproduction import Claim, Item, Measure, Outcome, Table
+from contextwise.analysis.scaling.fitting import Data, search
+from contextwise.analysis.scaling.forms import ONE_SIZE, Law, features_of
+from contextwise.base.config import validate
+from contextwise.base.runs import RunFolder
+from contextwise.data import prepare_corpus
+from contextwise.data.manifest import FILE
+from contextwise.training.recipe import Recipe
+from contextwise.training.run import train
+
+LAW = next(form for form in ONE_SIZE if form.name == "harder")
+"""Eq. 5 with A(l) = A·l^b and a constant α: six numbers, which some dozen runs can carry."""
+
+
+class CorpusOptimum(Measure):
+    """Models trained on the first tokens of a corpus until they overfit, at several contexts."""
+
+    name: str
+    corpus: str = Field(
+        "stdlib", description="a prepared corpus; or a source that `contextwise prepare` knows"
+    )
+    tokenizer: str = Field("train:4096", description="for a source that has to be prepared")
+    recipe: dict[str, Any]
+    sizes: list[int] = Field(min_length=2, description="training tokens, the smallest set first")
+    contexts: list[int] = Field(min_length=3, description="the shortest first")
+    seeds: list[int] = Field(min_length=1)
+
+    def prepared(self, folder: Path) -> Path:
+        """The corpus; a source is prepared, once."""
+        if (Path(self.corpus) / FILE).exists():
+            return Path(self.corpus)
+        target = folder / "corpus"
+        if not (target / FILE).exists():
+            prepare_corpus(self.corpus, self.tokenizer, target, validation=0.1)
+        return target
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        return [
+            self.one(folder, size, context, seed)
+            for size in self.sizes
+            for context in self.contexts
+            for seed in self.seeds
+        ]
+
+    def one(self, folder: Path, size: int, context: int, seed: int) -> Recipe:
+        """The run of one training set, context and seed."""
+        name = f"{self.name}-d{size}-c{context}"
+        every = self.recipe["training"]["evaluate_every"]
+        values = {
+            **self.recipe,
+            "name": name,
+            "seed": seed,
+            "data": {"corpus": str(self.prepared(folder)), "tokens": size, "context": context},
+            "training": {
+                **self.recipe["training"],
+                "contextwise_every": every,
+                "contextwise_longest": max(self.contexts),
+            },
+            "output": str(folder / "runs" / f"{name}-seed{seed}"),
+        }
+        return validate(Recipe, values, f"the run {name}")
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        keys = [(size, context) for size in self.sizes for context in self.contexts]
+        points: dict[tuple[int, int], list[Point]] = {}
+        means: dict[tuple[int, int], float] = {}
+        for size, context in keys:
+            runs = [train(self.one(folder, size, context, seed)) for seed in self.seeds]
+            points[size, context] = [lowest(run) for run in runs]
+            means[size, context] = float(np.mean([_lowest_mean(run) for run in runs]))
+        best = {key: float(np.mean([point.loss for point in found])) for key, found in points.items()}
+        optima = {n: min((best[n, c], c) for c in self.contexts)[1] for n in self.sizes}
+        law = fit_law(best)
+        predicted = {n: best_context_of(law, n, (self.contexts[0], self.contexts[-1])) for n in self.sizes}
+        tables = [
+            self._losses("Lowest best-context loss, nats", best, optima),
+            self._losses("Lowest mean over all positions, nats (what the source compares)", means, {}),
+            Table(
+                "Tokens read before the loss rose",
+                ["context", *(f"{n:,} tokens" for n in self.sizes)],
+                [
+                    [str(c), *(f"{np.mean([p.tokens for p in points[n, c]]):,.0f}" for n in self.sizes)]
+                    for c in self.contexts
+                ],
+            ),
+            Table(
+                f"Eq. 5, {LAW.formula}, and where Eq. 6 has its optimum",
+                ["training tokens", "measured", "by the law"],
+                [[f"{n:,}", str(optima[n]), f"{predicted[n]:.0f}"] for n in self.sizes],
+            ),
+        ]
+        figures = {
+            "best_context_loss": _nested(best),
+            "mean_loss": _nested(means),
+            "optima": optima,
+            "optima_by_law": predicted,
+            "law": {name: float(value) for name, value in law.printed().items()},
+        }
+        return Outcome(tables, self._claims(optima), figures)
+
+    def _losses(self, title: str, losses: dict[tuple[int, int], float], optima: dict[int, int]) -> Table:
+        seeds = f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
+        marked = "; * the lowest of a column" if optima else ""
+        rows = [
+            [str(c), *(f"{losses[n, c]:.4f}{'*' if optima.get(n) == c else ''}" for n in self.sizes)]
+            for c in self.contexts
+        ]
+        return Table(f"{title} ({seeds}{marked})", ["context", *(f"{n:,} tokens" for n in self.sizes)], rows)
+
+    def _claims(self, optima: dict[int, int]) -> list[Claim]:
+        inner = [n for n in self.sizes if self.contexts[0] < optima[n] < self.contexts[-1]]
+        moving = [optima[n] for n in self.sizes]
+        return [
+            Claim(
+                "for every size of the training set a context between the shortest and the longest is best",
+                len(inner) == len(self.sizes),
+                f"for {len(inner)} of {len(self.sizes)}",
+            ),
+            Claim(
+                "the best context grows with the training set",
+                moving == sorted(moving) and moving[-1] > moving[0],
+                ", ".join(f"{n:,}: {optima[n]}" for n in self.sizes),
+            ),
+        ]
+
+
+def lowest(run: RunFolder) -> Point:
+    """The point of a run at which its best-context loss was lowest."""
+    return min(run_points(run.path), key=lambda point: point.loss)
+
+
+def _lowest_mean(run: RunFolder) -> float:
+    return min(row["loss"] for row in run.metrics("validation"))
+
+
+def fit_law(losses: dict[tuple[int, int], float]) -> Law:
+    """Eq. 5 fitted to losses by (training tokens, context)."""
+    tokens, contexts = (np.array(column, dtype=np.float64) for column in zip(*losses, strict=True))
+    centre = np.array([np.log(contexts).mean(), 0.0, np.log(tokens).mean()])
+    features = features_of(centre, contexts, np.ones_like(contexts), tokens)
+    theta = search(LAW, Data(features, np.log(np.array(list(losses.values())))))
+    return Law(LAW, theta[0], centre)
+
+
+def best_context_of(law: Law, tokens: float, contexts: tuple[float, float]) -> float:
+    """Where the law is lowest for a training set, between two contexts (Eq. 6)."""
+    grid = np.geomspace(*contexts, 2001)
+    return float(grid[np.argmin(law.loss(grid, 1.0, tokens))])
+
+
+def _nested(values: dict[tuple[int, int], float]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for (size, context), value in values.items():
+        found.setdefault(str(size), {})[str(context)] = value
+    return found

@@ -1,0 +1,142 @@
+"""What one more run would narrow the answer most.
+
+The ensemble says how the unknown runs and the answer vary together: a run whose losses differ between the laws in step with the
+recommended context tells which of them is right. A candidate's measured losses y (ln L at some budgets along it) would
+shrink the variance of an answer t from Var t to
+
+    Var t - Cov(t, y) (Var y + S)^-1 Cov(y, t),
+
+the linear (Kalman) update, where S is the noise of a run: the luck that its points share, and that of each point. The remaining
+width is the root of that ratio.
+
+Legend: R laws, K points along a candidate, T answers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from contextwise.analysis.scaling.analysis import Analysis
+from contextwise.analysis.scaling.cost import Cost
+from contextwise.analysis.scaling.forms import Array
+from contextwise.analysis.scaling.observations import EARLY, Observations
+from contextwise.analysis.scaling.optimum import Optimum
+from contextwise.evaluation.tables import count
+
+POINTS = 8
+SHOWN = 5
+LONGER = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Tokens of candidates, in those of the longest run of the size."""
+SHARE = 0.1
+"""A candidate costs at most this share of the planned run, or what the sweep's largest run cost if that is more."""
+ENOUGH = 0.9
+"""Of the runs of a size and context, the cheapest is named that narrows so much of what the best of them does."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run that could be added.
+
+    Attributes:
+        size, context, tokens, flops: of the run; a size that the sweep does not have is named by its parameters.
+        new: whether the sweep has no run of that size and context.
+        context_left, loss_left, parameters_left: remaining share of the width of each interval (None: no such interval).
+    """
+
+    size: str
+    context: int
+    tokens: float
+    flops: float
+    new: bool
+    context_left: float
+    loss_left: float
+    parameters_left: float | None
+
+    @property
+    def left(self) -> float:
+        """Geometric mean of the remaining shares."""
+        shares = [self.context_left, self.loss_left]
+        shares += [] if self.parameters_left is None else [self.parameters_left]
+        return float(np.exp(np.mean(np.log(np.maximum(shares, 1e-6)))))
+
+
+def next_runs(analysis: Analysis, samples: Optimum, flops: Cost, planned: float) -> list[Candidate]:
+    """The candidates that narrow most, the best first; one for each size and context.
+
+    Args:
+        samples: the ensemble's optima.
+        flops: cost of a token.
+        planned: FLOPs of the planned run.
+    """
+    found = analysis.found
+    limit = max(float(found.flops.max()), SHARE * planned)
+    answers = [np.log(samples.context), np.log(samples.loss)]
+    if len(found.sizes) > 1 and np.ptp(samples.parameters):
+        answers.append(np.log(samples.parameters))
+    contexts = np.unique(found.context)
+    contexts = np.concatenate([[contexts[0] / 2], contexts, [contexts[-1] * 2]])
+    best = []
+    for size, parameters in _sizes(found):
+        longest = float(found.tokens[found.size == min(size, len(found.sizes) - 1)].max())
+        for context in contexts:
+            each = float(flops.per_token(parameters, context))
+            longs = [long * longest for long in LONGER if long * longest * each <= limit]
+            rows = [
+                _candidate(analysis, np.stack(answers, axis=1), (size, parameters), context, tokens, each)
+                for tokens in longs
+            ]
+            if rows:
+                most = min(row.left for row in rows)
+                best.append(next(row for row in rows if 1 - row.left >= ENOUGH * (1 - most)))
+    return sorted(best, key=lambda row: row.left)[:SHOWN]
+
+
+def _sizes(found: Observations) -> list[tuple[int, float]]:
+    """Index and parameters of the sweep's sizes; where there are several, of one more as much larger as the last was."""
+    sizes = [float(size) for size in found.size_parameters]
+    if len(sizes) > 1:
+        sizes.append(sizes[-1] ** 2 / sizes[-2])
+    return list(enumerate(sizes))
+
+
+def _candidate(
+    analysis: Analysis,
+    answers: Array,
+    shape: tuple[int, float],
+    context: float,
+    tokens: float,
+    each: float,
+) -> Candidate:
+    found = analysis.found
+    size, parameters = shape
+    budgets = tokens * np.geomspace(EARLY, 1, POINTS)
+    losses = np.log(analysis.ensemble.loss(context, parameters, budgets[None]))  # (R, K)
+    left = _left(answers, losses, *_noise(analysis))
+    return Candidate(
+        size=found.sizes[size] if size < len(found.sizes) else count(parameters),
+        context=round(context),
+        tokens=tokens,
+        flops=tokens * each,
+        new=not ((found.size == size) & (found.context == context)).any(),
+        context_left=float(left[0]),
+        loss_left=float(left[1]),
+        parameters_left=float(left[2]) if len(left) > 2 else None,
+    )
+
+
+def _noise(analysis: Analysis) -> tuple[float, float]:
+    """Variances of ln L: of the luck of a run, and of a point beside it."""
+    run, residuals = analysis.found.run, analysis.residuals
+    means = np.bincount(run, residuals) / np.bincount(run)
+    return float((analysis.luck**2).mean()), float(((residuals - means[run]) ** 2).mean())
+
+
+def _left(answers: Array, losses: Array, luck: float, point: float) -> Array:
+    """(T,) remaining shares of the widths of ``answers`` (R, T) once ``losses`` (R, K) are known up to their noise."""
+    t, y = answers - answers.mean(0), losses - losses.mean(0)
+    degrees = len(t) - 1
+    noise = luck + (point + 1e-12) * np.eye(y.shape[1])
+    cross = y.T @ t / degrees  # (K, T)
+    gained = np.einsum("kt,kt->t", cross, np.linalg.solve(y.T @ y / degrees + noise, cross))
+    variance = (t**2).sum(0) / degrees
+    return np.sqrt(np.clip(1 - gained / np.maximum(variance, 1e-300), 0, 1))

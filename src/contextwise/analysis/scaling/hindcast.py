@@ -1,0 +1,243 @@
+"""The check of a law: hide the largest budgets of a sweep, predict them, and compare.
+
+The optimum that was measured is known to one of the sweep's contexts only, and often several of them are within a run's luck:
+both are shown.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from contextwise.analysis.scaling.analysis import CONFIDENCE, Analysis, Interval, analyse, interval
+from contextwise.analysis.scaling.bootstrap import RESAMPLES
+from contextwise.analysis.scaling.cost import Cost, measured_cost
+from contextwise.analysis.scaling.forms import Law
+from contextwise.analysis.scaling.observations import (
+    Observations,
+    common_budgets,
+    measured,
+)
+from contextwise.analysis.scaling.optimum import best_context
+from contextwise.base.errors import DataError
+
+
+@dataclass(frozen=True)
+class HiddenOptimum:
+    """The best context of a size at a hidden budget.
+
+    Attributes:
+        size, budget: what, and at how many FLOPs.
+        contexts: how many were measured there.
+        predicted: the law's best context among them and between them.
+        measured: the context with the lowest measured loss.
+        as_good: the shortest and the longest context whose measured loss is within a run's luck of the lowest.
+        at_end: whether it is the shortest or the longest that was measured: the best may lie beyond.
+        before: the best measured context at the largest budget that was shown.
+        predicted_loss: at the context that was measured best, with the luck of one run.
+        measured_loss: there.
+        inside: whether the interval of the context reaches into the half-steps around the measured one.
+    """
+
+    size: str
+    budget: float
+    contexts: int
+    predicted: Interval
+    measured: float
+    as_good: tuple[float, float]
+    at_end: bool
+    before: float
+    predicted_loss: Interval
+    measured_loss: float
+    inside: bool
+
+
+@dataclass(frozen=True)
+class HiddenRun:
+    """The last point of a run that went beyond what was shown."""
+
+    run: str
+    context: int
+    flops: float
+    predicted: Interval
+    measured: float
+
+    @property
+    def inside(self) -> bool:
+        return self.predicted.low <= self.measured <= self.predicted.high
+
+
+@dataclass(frozen=True)
+class Hindcast:
+    """Predicted against measured.
+
+    Attributes:
+        above: FLOPs above which points were hidden.
+        shown, hidden: how many points.
+        beyond: largest hidden FLOPs over ``above``.
+        analysis: the law of what was shown.
+        optima, runs: the comparisons.
+        error: root mean square of ln L over the hidden runs' last points.
+        unchanged: that of each run's last shown loss, were it to stay.
+    """
+
+    above: float
+    shown: int
+    hidden: int
+    beyond: float
+    analysis: Analysis
+    optima: list[HiddenOptimum]
+    runs: list[HiddenRun]
+    error: float
+    unchanged: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "above": self.above,
+            "shown": self.shown,
+            "hidden": self.hidden,
+            "beyond": self.beyond,
+            "form": self.analysis.chosen.form.name,
+            "optima": [asdict(optimum) for optimum in self.optima],
+            "runs": [asdict(run) | {"inside": run.inside} for run in self.runs],
+            "error": self.error,
+            "unchanged": self.unchanged,
+        }
+
+
+def default_hidden(found: Observations) -> float:
+    """FLOPs above which points are hidden where nothing else is asked for.
+
+    The middle, in the logarithm, of the budgets that all contexts of a size passed through: of the size that went furthest.
+
+    Raises:
+        DataError: no size was trained at three contexts with budgets in common.
+    """
+    spans = [budgets for size in range(len(found.sizes)) if len(budgets := common_budgets(found, size))]
+    if not spans:
+        raise DataError(
+            "no model size of the sweep was trained at three contexts with budgets (FLOPs) in common, so that there is no "
+            "optimum to check; train the contexts of a size for about the same FLOPs"
+        )
+    furthest = max(spans, key=lambda budgets: float(budgets[-1]))
+    return float(np.sqrt(furthest[0] * furthest[-1]))
+
+
+def hindcast(
+    found: Observations,
+    above: float | None = None,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+) -> Hindcast:
+    """Fit what lies below a budget, and predict what lies above.
+
+    Args:
+        above: FLOPs; :func:`default_hidden` if not given.
+
+    Raises:
+        DataError: nothing lies above, or what lies below carries no law.
+    """
+    above = default_hidden(found) if above is None else above
+    hidden = found.flops > above
+    if not hidden.any():
+        raise DataError(
+            f"no point of the sweep lies above {above:.2g} FLOPs (the largest is {found.flops.max():.2g}); hide less"
+        )
+    if hidden.all():
+        raise DataError(f"all points of the sweep lie above {above:.2g} FLOPs; hide less")
+    analysis = analyse(found.where(~hidden), resamples, confidence, seed)
+    runs, still = _hidden_runs(found, analysis, above)
+    errors = np.log([run.predicted.value / run.measured for run in runs])
+    return Hindcast(
+        above=above,
+        shown=len(analysis.found),
+        hidden=int(hidden.sum()),
+        beyond=float(found.flops.max() / above),
+        analysis=analysis,
+        optima=_hidden_optima(found, analysis, above),
+        runs=runs,
+        error=float(np.sqrt((errors**2).mean())),
+        unchanged=float(np.sqrt((np.array(still) ** 2).mean())) if still else None,
+    )
+
+
+def _hidden_runs(
+    found: Observations, analysis: Analysis, above: float
+) -> tuple[list[HiddenRun], list[float]]:
+    """The last points, and ln of each run's last shown loss over its last one."""
+    rows, still = [], []
+    for run, name in enumerate(found.runs):
+        mine = np.flatnonzero(found.run == run)
+        mine = mine[found.tokens[mine].argsort()]
+        last, shown = mine[-1], mine[found.flops[mine] <= above]
+        if found.flops[last] <= above:
+            continue
+        at = found.context[last], found.parameters[last], found.tokens[last]
+        rows.append(
+            HiddenRun(
+                run=name,
+                context=round(float(found.context[last])),
+                flops=float(found.flops[last]),
+                predicted=_predicted(analysis, at),
+                measured=float(found.loss[last]),
+            )
+        )
+        if len(shown):
+            still.append(float(np.log(found.loss[shown[-1]] / found.loss[last])))
+    return rows, still
+
+
+def _predicted(analysis: Analysis, at: tuple[float, float, float]) -> Interval:
+    """The loss of one run at a context, parameters and tokens, with its luck."""
+    value = float(analysis.law.loss(*at)[0])
+    samples = np.exp(analysis.one_run(np.log(analysis.ensemble.loss(*(np.array([x]) for x in at)))))
+    return interval(value, samples, analysis.confidence)
+
+
+def _hidden_optima(found: Observations, analysis: Analysis, above: float) -> list[HiddenOptimum]:
+    rows = []
+    cost = measured_cost(found, "flops")
+    luck = float(np.sqrt((analysis.luck**2).mean()))
+    for size, name in enumerate(found.sizes):
+        budgets = common_budgets(found, size)
+        if not len(budgets) or budgets[-1] <= above:
+            continue
+        budget = float(budgets[-1])
+        _, contexts, losses = measured(found, size, budget)
+        best = float(contexts[losses.argmin()])
+        good = contexts[losses <= losses.min() * np.exp(np.sqrt(2) * luck)]
+        predicted = _best_context(analysis, cost, budget, float(found.size_parameters[size]), contexts)
+        parameters = float(found.size_parameters[size])
+        at = best, parameters, budget / float(cost.per_token(parameters, best))
+        _, early, before = measured(found, size, max(above, float(budgets[0])))
+        step = np.sqrt(2) * 1.001
+        rows.append(
+            HiddenOptimum(
+                size=name,
+                budget=budget,
+                contexts=len(contexts),
+                predicted=predicted,
+                measured=best,
+                as_good=(float(good.min()), float(good.max())),
+                at_end=bool(best in (contexts[0], contexts[-1])),
+                before=float(early[before.argmin()]),
+                predicted_loss=_predicted(analysis, at),
+                measured_loss=float(losses.min()),
+                inside=bool(predicted.low <= best * step and best / step <= predicted.high),
+            )
+        )
+    return rows
+
+
+def _best_context(
+    analysis: Analysis, cost: Cost, budget: float, parameters: float, contexts: np.ndarray
+) -> Interval:
+    """Between the shortest and the longest of the contexts that were measured."""
+    bounds = float(contexts.min()), float(contexts.max())
+
+    def best(law: Law) -> np.ndarray:
+        return best_context(law, cost, budget, parameters, bounds).context
+
+    return interval(float(best(analysis.law)[0]), best(analysis.ensemble), analysis.confidence)

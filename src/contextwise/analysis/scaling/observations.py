@@ -1,0 +1,305 @@
+"""The points of a sweep that a law is fitted to: what is read, what is left out by rule, what is refused.
+
+Left out are the early points: those of the warm-up, and those before :data:`EARLY` of a run's own tokens. Their loss says more
+about the learning rate's start than about scale, and it is high, so that they would pull hardest.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contextwise.analysis.points import Point, run_points, size_name
+from contextwise.analysis.scaling.forms import Array
+from contextwise.base.errors import CheckpointError, DataError
+from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, differing_keys
+from contextwise.sweeps import Sweep
+
+EARLY = 0.05
+"""Share of a run's tokens before which its points are left out."""
+WARM_UPS = 2
+"""Points before so many times the warm-up are left out."""
+FEWEST_CONTEXTS = 4
+FEWEST_BUDGETS = 3
+_SHOWN = 5
+RATE = "training.learning_rate"
+"""May differ between model sizes, not within one."""
+VARIED = KEPT_OUT_OF_COMPARISON | {
+    "name",
+    "seed",
+    "data.context",
+    "model.size",
+    "model.layers",
+    "model.width",
+    "model.heads",
+    "model.max_context",
+    "training.steps",
+    "training.tokens",
+    "training.micro_batch_tokens",
+    "training.contextwise_every",
+    "training.log_every",
+    "training.evaluate_every",
+}
+"""Settings in which the runs of a sweep may differ."""
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Points as columns, n of them.
+
+    Attributes:
+        run: (n,) index into ``runs``.
+        size: (n,) index into ``sizes``, which ascend by parameters.
+        context, parameters, tokens, flops, seconds, loss: (n,) float64. The parameters are those of the size: the fewest
+            among its runs, since learned positions add to them with the context but compute nothing.
+        runs, sizes: names.
+        model: ``model`` of a recipe for each size, by name.
+        left_out: how many early points were left out.
+    """
+
+    run: NDArray[np.int64]
+    size: NDArray[np.int64]
+    context: Array
+    parameters: Array
+    tokens: Array
+    flops: Array
+    seconds: Array
+    loss: Array
+    runs: list[str]
+    sizes: list[str]
+    model: dict[str, dict[str, Any]]
+    left_out: int = 0
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    def where(self, kept: NDArray[np.bool_]) -> "Observations":
+        """Some of the points; runs and sizes without points are dropped."""
+        columns = {name: getattr(self, name)[kept] for name in _COLUMNS}
+        runs, run = np.unique(self.run[kept], return_inverse=True)
+        sizes, size = np.unique(self.size[kept], return_inverse=True)
+        return replace(
+            self,
+            run=run,
+            size=size,
+            runs=[self.runs[i] for i in runs],
+            sizes=[self.sizes[i] for i in sizes],
+            **columns,
+        )
+
+    @property
+    def size_parameters(self) -> Array:
+        """(sizes,)"""
+        return np.array([self.parameters[self.size == i][0] for i in range(len(self.sizes))])
+
+    @property
+    def centre(self) -> Array:
+        """(3,) middle of ln l, ln N, ln D."""
+        return np.array([np.log(x).mean() for x in (self.context, self.parameters, self.tokens)])
+
+
+_COLUMNS = ("context", "parameters", "tokens", "flops", "seconds", "loss")
+
+
+def read_observations(path: Path, early: float = EARLY, partial: bool = False) -> Observations:
+    """The points of a sweep's folder that a law is fitted to.
+
+    Args:
+        path: the sweep's folder.
+        early: share of a run's tokens before which its points are left out.
+        partial: take what there is of runs that are not finished.
+
+    Raises:
+        CheckpointError: there is no sweep, or some of its runs are not finished.
+        DataError: losses that are not finite, no losses, or runs that differ in more than size, context, data and seed.
+    """
+    sweep = Sweep.open(path)
+    _refuse_unfinished(sweep, partial)
+    folders = [folder for run in sweep.plan if (folder := sweep.run_folder(run.id)).recipe_file.exists()]
+    recipes = {folder.path.name: folder.recipe() for folder in folders}
+    kept: list[Point] = []
+    models, read = {}, 0
+    for folder in folders:
+        points, recipe = run_points(folder.path), recipes[folder.path.name]
+        read += len(points)
+        _refuse_bad(folder.path, points)
+        kept += without_early(points, recipe, early)
+        models.update({point.size: recipe["model"] for point in points})
+    if not kept:
+        raise DataError(
+            f"the runs of {path} have measured no contextwise loss curves yet; run the sweep first"
+        )
+    _refuse_other_differences(path, recipes)
+    return replace(observations(kept, models), left_out=read - len(kept))
+
+
+def without_early(points: list[Point], recipe: dict[str, Any], early: float) -> list[Point]:
+    """The points of one run behind its warm-up and the first share ``early`` of its tokens."""
+    if not points:
+        return []
+    first = max(
+        WARM_UPS * recipe.get("training", {}).get("warmup_steps", 0),
+        early * max(point.step for point in points),
+    )
+    return [point for point in points if point.step >= first]
+
+
+def observations(points: list[Point], models: dict[str, dict[str, Any]] | None = None) -> Observations:
+    """Points as columns."""
+    fewest: dict[str, int] = {}
+    for point in points:
+        fewest[point.size] = min(point.parameters, fewest.get(point.size, point.parameters))
+    sizes = sorted(fewest, key=lambda size: fewest[size])
+    runs = sorted({point.run for point in points})
+    columns: dict[str, Any] = {
+        name: np.array([getattr(point, name) for point in points], dtype=np.float64)
+        for name in _COLUMNS
+        if name != "parameters"
+    }
+    return Observations(
+        run=np.array([runs.index(point.run) for point in points]),
+        size=np.array([sizes.index(point.size) for point in points]),
+        parameters=np.array([fewest[point.size] for point in points], dtype=np.float64),
+        runs=runs,
+        sizes=sizes,
+        model=models or {},
+        **columns,
+    )
+
+
+def check_enough(found: Observations) -> None:
+    """Refuse points that no law can be fitted to.
+
+    Raises:
+        DataError: too few contexts or budgets.
+    """
+    contexts = np.unique(found.context)
+    if len(contexts) < FEWEST_CONTEXTS:
+        named = ", ".join(f"{context:.0f}" for context in contexts)
+        raise DataError(
+            f"the sweep has {len(contexts)} training context{'s' * (len(contexts) > 1)} ({named}), and the law of the "
+            f"context needs {FEWEST_CONTEXTS} at least; add contexts to the sweep"
+        )
+    budgets = [len(np.unique(found.tokens[found.run == run])) for run in range(len(found.runs))]
+    if np.median(budgets) < FEWEST_BUDGETS:
+        raise DataError(
+            f"the runs of the sweep have {np.median(budgets):.0f} measured budgets each behind their first steps, and "
+            f"{FEWEST_BUDGETS} at least are needed to tell data from context; measure more often, or train longer"
+        )
+
+
+def check_bracketed(found: Observations, unit: str = "flops") -> None:
+    """Refuse a sweep that shows no optimum between its contexts at any budget.
+
+    Args:
+        unit: of the budgets, ``flops`` or ``seconds``.
+
+    Raises:
+        DataError: for every size and budget the best context is the shortest, or the longest.
+    """
+    ends = {"shortest": 0, "longest": 0}
+    for size in range(len(found.sizes)):
+        for budget in common_budgets(found, size, unit):
+            _, contexts, losses = measured(found, size, budget, unit)
+            best = int(losses.argmin())
+            if 0 < best < len(contexts) - 1:
+                return
+            ends["shortest" if best == 0 else "longest"] += 1
+    if not sum(ends.values()):
+        raise DataError(
+            f"no model size of the sweep was trained at three contexts with budgets ({unit}) in common, so that no optimum can "
+            f"be seen; train the contexts of a size for about the same {unit}"
+        )
+    where = max(ends, key=lambda end: ends[end])
+    mend = "shorter" if where == "shortest" else "longer"
+    raise DataError(
+        f"at every budget ({unit}) the lowest loss lies at an end of the sweep's contexts (mostly the {where}, "
+        f"{found.context.min() if where == 'shortest' else found.context.max():.0f}), so that the sweep does not bracket the "
+        f"optimal context; add {mend} ones or larger budgets, or ask for a guess by --far"
+    )
+
+
+def common_budgets(found: Observations, size: int, unit: str = "flops", count: int = 8) -> Array:
+    """Budgets that the runs of all contexts of a size passed through; empty if there are none.
+
+    Log-spaced, the largest last.
+    """
+    mine = found.size == size
+    contexts = np.unique(found.context[mine])
+    spans = []
+    for context in contexts:
+        spent = getattr(found, unit)[mine & (found.context == context)]
+        spans.append((spent.min(), spent.max()))
+    low, high = max(span[0] for span in spans), min(span[1] for span in spans)
+    if len(contexts) < 3 or low >= high:
+        return np.zeros(0)
+    return np.geomspace(low, high, count)
+
+
+def measured(
+    found: Observations, size: int, budget: float, unit: str = "flops"
+) -> tuple[list[int], Array, Array]:
+    """Loss of each context of a size at a budget, between the two points of a run that lie around it; mean over seeds.
+
+    Returns:
+        How many runs stand behind each context, the contexts that reached the budget, and their losses (nats).
+    """
+    by_context: dict[float, list[float]] = {}
+    for run in np.unique(found.run[found.size == size]):
+        mine = np.flatnonzero(found.run == run)
+        mine = mine[found.tokens[mine].argsort()]
+        spent = getattr(found, unit)[mine]
+        if spent[0] <= budget * (1 + 1e-9) and budget <= spent[-1] * (1 + 1e-9):
+            loss = float(np.interp(np.log(budget), np.log(spent), found.loss[mine]))
+            by_context.setdefault(float(found.context[mine[0]]), []).append(loss)
+    contexts = sorted(by_context)
+    return (
+        [len(by_context[context]) for context in contexts],
+        np.array(contexts),
+        np.array([np.mean(by_context[context]) for context in contexts]),
+    )
+
+
+def _refuse_unfinished(sweep: Sweep, partial: bool) -> None:
+    states = {state.run.id: state.state for state in sweep.states()}
+    missing = [f"{run}: {state}" for run, state in states.items() if state != "finished"]
+    if missing and not partial:
+        raise CheckpointError(
+            f"the sweep {sweep.path} is not finished: {len(missing)} of its {len(states)} runs are missing ({_some(missing)}); "
+            "run the sweep again, or plan with what is there by --partial"
+        )
+
+
+def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) -> None:
+    """Runs whose loss differs for reasons that the law does not know."""
+    first: dict[str, dict[str, Any]] = {}
+    everywhere = next(iter(recipes.values()))
+    for recipe in recipes.values():
+        of_size = first.setdefault(size_name(recipe["model"]), recipe)
+        other = differing_keys(everywhere, recipe) - VARIED - {RATE}
+        other |= {RATE} & differing_keys(of_size, recipe)
+        if other:
+            raise DataError(
+                f"the runs of {path} differ in {', '.join(sorted(other))} as well, which the law of context, size and data "
+                "does not know; plan from a sweep in which that is the same for all runs"
+            )
+
+
+def _refuse_bad(folder: Path, points: list[Point]) -> None:
+    bad = [
+        point
+        for point in points
+        if not (isinstance(point.loss, int | float) and math.isfinite(point.loss) and point.loss > 0)
+    ]
+    if bad:
+        raise DataError(
+            f"the run {folder} has a loss that is no positive number ({bad[0].loss}) at step {bad[0].step}: it diverged or its "
+            "metrics.jsonl is damaged; remove the run and run the sweep again"
+        )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

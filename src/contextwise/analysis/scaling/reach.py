@@ -1,0 +1,144 @@
+"""How far from a sweep an answer may lie: what is refused, and what is said with the answer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from contextwise.analysis.scaling.analysis import Analysis, Interval
+from contextwise.analysis.scaling.observations import check_bracketed
+from contextwise.analysis.scaling.optimum import Optimum
+from contextwise.base.errors import DataError
+from contextwise.evaluation.tables import count
+
+FARTHEST = 30.0
+"""A budget beyond so many times the sweep's largest FLOPs is refused unless asked for."""
+CONTEXTS_BEYOND = 8.0
+"""Contexts are looked for up to so many times the longest of the sweep, and down to its half."""
+SIZES_BEYOND = 30.0
+"""Sizes are looked for up to so many times the largest of the sweep, and down to a quarter of the smallest."""
+LONG = 10.0
+"""An extrapolation in one direction beyond this factor is pointed at."""
+WIDE = 8.0
+"""An interval of the context wider than this factor is called so."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent.
+
+    Attributes:
+        unit: ``flops``, or ``seconds`` of the machine of the sweep.
+        amount: in that unit.
+        said: how it was given, for the reader.
+    """
+
+    unit: str
+    amount: float
+    said: str
+
+
+def context_bounds(analysis: Analysis) -> tuple[float, float]:
+    """Between which contexts an optimum is looked for."""
+    found = analysis.found
+    return float(found.context.min()) / 2, float(found.context.max()) * CONTEXTS_BEYOND
+
+
+def size_bounds(analysis: Analysis) -> tuple[float, float]:
+    """Between which numbers of parameters an optimum is looked for."""
+    sizes = analysis.found.size_parameters
+    return float(sizes[0]) / 4, float(sizes[-1]) * SIZES_BEYOND
+
+
+def check_reach(analysis: Analysis, budget: Budget, far: bool) -> None:
+    """Refuse a budget too far above the sweep, or below it.
+
+    Raises:
+        DataError: saying how far.
+    """
+    spent = getattr(analysis.found, budget.unit)
+    factor, least = budget.amount / spent.max(), spent.min() / budget.amount
+    unit = "FLOPs" if budget.unit == "flops" else "seconds"
+    if least > 1:
+        raise DataError(
+            f"the budget ({budget.amount:.2g} {unit}) lies below the smallest that the sweep measured "
+            f"({spent.min():.2g}); give a larger one"
+        )
+    if factor > FARTHEST and not far:
+        raise DataError(
+            f"the budget ({budget.amount:.2g} {unit}) is {factor:,.0f} times the largest run of the sweep "
+            f"({spent.max():.2g}), and beyond {FARTHEST:.0f} times a law of these few runs is a guess; add larger runs, or "
+            "ask for the guess by --far"
+        )
+
+
+def check_inside(context: float, analysis: Analysis) -> None:
+    """Refuse an optimal context at an end of what was searched.
+
+    Raises:
+        DataError: saying at which.
+    """
+    bounds = context_bounds(analysis)
+    if bounds[0] * 1.02 < context < bounds[1] / 1.02:
+        return
+    side = "below" if context < np.sqrt(bounds[0] * bounds[1]) else "above"
+    near = bounds[0] if side == "below" else bounds[1]
+    raise DataError(
+        f"at this budget the law has no optimal context near the sweep's: it lies {side} {near:.0f} tokens "
+        f"(form {analysis.chosen.form.name}); add runs with {'shorter' if side == 'below' else 'longer'} contexts"
+    )
+
+
+def bracket_notes(analysis: Analysis, budget: Budget, far: bool) -> list[str]:
+    """What there is to say of a sweep without a best context between its ends; refused unless ``far``.
+
+    Raises:
+        DataError: there is none, and ``far`` is false.
+    """
+    try:
+        check_bracketed(analysis.found, budget.unit)
+    except DataError:
+        if not far:
+            raise
+        return [
+            "At no budget does the sweep show a best context between its shortest and its longest: what is recommended is the "
+            "law's alone."
+        ]
+    return []
+
+
+def distance_notes(times: dict[str, float]) -> list[str]:
+    """Which way the plan goes far beyond the sweep; ``times``: what of the sweep's largest."""
+    far = [
+        f"{factor:.0f} times the {name}"
+        for name, factor in times.items()
+        if factor > LONG and name != "flops"
+    ]
+    if not far:
+        return []
+    return [
+        f"The plan has {' and '.join(far)} of any run of the sweep. Where the sweep's curves had hardly begun to bend, the "
+        "loss so far out is too good to be true."
+    ]
+
+
+def width_notes(analysis: Analysis, context: Interval, samples: Optimum, free: bool) -> list[str]:
+    """What the intervals do not say by themselves."""
+    notes = []
+    if context.high > WIDE * context.low:
+        notes.append(
+            f"The interval of the context spans a factor of {context.high / context.low:.0f}: the sweep hardly says "
+            "which is best."
+        )
+    searched = {
+        "context": context_bounds(analysis),
+        **({"parameters": size_bounds(analysis)} if free else {}),
+    }
+    for name, (low, high) in searched.items():
+        values = getattr(samples, name)
+        ends = ((values < low * 1.02) | (values > high / 1.02)).mean()
+        if ends > 0:
+            notes.append(
+                f"In {ends:.0%} of the resamples the best {name} lies at an end of what was searched ({count(low)} to "
+                f"{count(high)}): its interval may be open there."
+            )
+    return notes

@@ -1,0 +1,94 @@
+"""Models that can be built, near a recommended number of parameters."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contextwise.analysis.points import size_name
+from contextwise.analysis.scaling.observations import Observations
+from contextwise.base.errors import ContextwiseError
+from contextwise.models.sizes import SIZES, parameter_count
+from contextwise.training.recipe import ModelSettings
+
+NEAR = 1.15
+"""Where no named size is within this factor, its layers are counted anew."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model: its name, and its parameters."""
+
+    name: str
+    parameters: int
+
+
+def nearest_shapes(found: Observations, parameters: float, context: int) -> list[Shape]:
+    """The named size of the sweep's family that is nearest, and where that is not near, one with other layers.
+
+    The vocabulary is the one that gives the sweep's own sizes their parameters. Empty where the models of the sweep are none
+    of named sizes.
+    """
+    recipe = found.model.get(found.sizes[-1])
+    try:
+        if recipe is None or recipe.get("pretrained"):
+            return []
+        settings = ModelSettings.model_validate(recipe)
+        vocabulary = _vocabulary(settings, found)
+        named = _named(settings, vocabulary, context, parameters)
+        nearest = min(named, key=lambda shape: _distance(shape, parameters))
+        shapes = [nearest]
+        if _distance(nearest, parameters) > np.log(NEAR):
+            shapes.append(_layered(settings, nearest, vocabulary, context, parameters))
+    except (ContextwiseError, ValueError):  # a recipe of hand-made numbers
+        return []
+    return shapes
+
+
+def _distance(shape: Shape, parameters: float) -> float:
+    return abs(float(np.log(shape.parameters / parameters)))
+
+
+def _count(settings: ModelSettings, vocabulary: int, context: int) -> int:
+    return parameter_count(settings.build_config(vocabulary, context, None))
+
+
+def _vocabulary(settings: ModelSettings, found: Observations) -> int:
+    """The vocabulary with which the sweep's largest size has the parameters that were measured."""
+    measured, context = float(found.size_parameters[-1]), int(found.context.min())
+    small, large = (_count(settings, pieces, context) for pieces in (1000, 2000))
+    vocabulary = round(1000 + (measured - small) / ((large - small) / 1000))
+    if vocabulary < 2:
+        raise ValueError("the parameters of the sweep are not those of its recipe")
+    return vocabulary
+
+
+def _with(settings: ModelSettings, **changes: Any) -> ModelSettings:
+    """Another shape of the same kind."""
+    return ModelSettings.model_validate(
+        settings.model_dump() | {"layers": None, "width": None, "heads": None} | changes
+    )
+
+
+def _named(settings: ModelSettings, vocabulary: int, context: int, parameters: float) -> list[Shape]:
+    """Named sizes up to the first that is far too large (counting it builds the model without memory, which takes time)."""
+    shapes = []
+    for name in SIZES[settings.family]:
+        shapes.append(Shape(name, _count(_with(settings, size=name), vocabulary, context)))
+        if shapes[-1].parameters > 4 * parameters:
+            break
+    return shapes
+
+
+def _layered(
+    settings: ModelSettings, nearest: Shape, vocabulary: int, context: int, parameters: float
+) -> Shape:
+    """The nearest named size with as many layers as come nearest to the parameters."""
+    base = _with(settings, size=nearest.name).shape
+    few, more = (
+        _count(_with(settings, size=nearest.name, layers=layers), vocabulary, context)
+        for layers in (base.layers, base.layers + 1)
+    )
+    layers = max(1, base.layers + round((parameters - few) / (more - few)))
+    changed = _with(settings, size=nearest.name, layers=layers)
+    return Shape(size_name(changed.model_dump()), _count(changed, vocabulary, context))

@@ -1,0 +1,23 @@
+"""Synthetic tasks whose lowest possible loss is known exactly at every context length.
+
+task = Parity(ParitySettings(bits=60, tasks=100))
+task.minimum_cross_entropy(17)  # 0.4643 nats
+"""
+
+from contextwise.data.synthetic.parity import MASK, Parity, ParitySettings, VisibleLaw, task_token, vocabulary
+from contextwise.data.synthetic.samples import ParityData, ParityStream, Samples
+from contextwise.data.synthetic.storage import open_samples, write_samples
+
+__all__ = [
+    "MASK",
+    "Parity",
+    "ParityData",
+    "ParitySettings",
+    "ParityStream",
+    "Samples",
+    "VisibleLaw",
+    "open_samples",
+    "task_token",
+    "vocabulary",
+    "write_samples",
+]

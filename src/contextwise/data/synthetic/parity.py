@@ -1,0 +1,146 @@
+"""Position-weighted multitask sparse parity: its tasks, how often each is asked, and the lowest loss there is.
+
+A sample has ``bits`` context bits, each 0 or 1 with equal probability, and one of ``tasks`` tasks. Each task names two of the
+bits, always the same; the answer is their exclusive or. Who sees the nearest l bits only, answers a task whose larger bit is
+within l without error, and knows nothing at all about the answer of any other, so that the lowest cross entropy is
+
+    R(l) = log 2 × (share of the samples whose task has its larger bit beyond l)      (intrinsic entropy, Section 4.2)
+
+What the paper prints, and what is inferred from its numbers here:
+
+- printed: Table 1's form has 60 bits and 100 tasks, and each of the bits 11 to 60 is the larger bit of exactly two tasks;
+- inferred: a task's frequency is proportional to (larger bit - 1) ** -1.15, which gives the calculated column of Table 1 to
+  its four decimals but for the row of context 20 (0.3986, where the paper prints 0.3988 in both columns);
+- inferred: the smaller bit of a task is any bit before the larger one with equal probability;
+- printed: in Appendix J.3 the number of tasks visible at l follows C0 - C / l ** gamma with the constants 51.1, 1700 and 1.18,
+  (16 visible at a context of 27), and the cross entropy falls by log 2 / 50 with each: 50 tasks, all asked equally often;
+- inferred: the k-th of them has the smallest larger bit l at which that law has reached k. It puts 43 tasks within the first
+  100 bits and the last one at bit 505 (Appendix F speaks of "more than 500 context bits, though most tasks require only first
+  100"); with fewer bits than that, the tasks beyond the last bit have the last bit as their larger one.
+"""
+
+import math
+from functools import cached_property
+
+import numpy as np
+from pydantic import Field
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import ConfigError
+
+MASK = 2
+"""Token of a bit that is not visible; those of bits are 0 and 1."""
+_FIRST_TASK = 3
+
+
+def task_token(task: int) -> int:
+    """Token that asks for the answer of task ``task``, counted from 0."""
+    return _FIRST_TASK + task
+
+
+def vocabulary(tasks: int) -> int:
+    """Tokens of the inputs: the bits, the mask, and one for each task."""
+    return _FIRST_TASK + tasks
+
+
+class VisibleLaw(Settings):
+    """How many tasks are visible at context l: ``limit - scale / l ** exponent`` (intrinsic entropy, Appendix J.3)."""
+
+    limit: float = Field(51.1, gt=0, description="C0: tasks at an infinite context")
+    scale: float = Field(1700.0, gt=0, description="C")
+    exponent: float = Field(1.18, gt=0, description="gamma")
+
+    def context_of(self, count: int) -> int:
+        """The shortest context at which ``count`` tasks are visible.
+
+        Raises:
+            ConfigError: the law never reaches that many.
+        """
+        if count >= self.limit:
+            raise ConfigError(
+                f"{count} tasks cannot be placed: the law of the visible tasks has the limit {self.limit:g}; give fewer tasks, "
+                "or a larger limit"
+            )
+        return math.ceil((self.scale / (self.limit - count)) ** (1 / self.exponent))
+
+
+class ParitySettings(Settings):
+    """The task: Table 1's form by default; with a ``law`` and ``frequency_exponent`` 0, Appendix J.3's."""
+
+    bits: int = Field(60, ge=2, description="context bits, the first the nearest")
+    tasks: int = Field(100, ge=1)
+    first: int = Field(11, ge=2, description="smallest larger bit; the tasks are spread evenly from it on")
+    law: VisibleLaw | None = Field(None, description="places the larger bits instead")
+    frequency_exponent: float = Field(
+        1.15, ge=0, description="a task's frequency is (larger bit - 1) to minus this"
+    )
+    task_seed: int = Field(0, ge=0, description="draws the smaller bits")
+
+
+class Parity:
+    """The tasks that settings describe; bits are counted from 1, the nearest first.
+
+    Attributes:
+        larger, smaller: (tasks,) int64, the two bits of each task, in the order of the larger one.
+        frequencies: (tasks,) float64, shares of the samples; their sum is 1.
+
+    Raises:
+        ConfigError: the tasks have no place among the bits.
+    """
+
+    def __init__(self, settings: ParitySettings) -> None:
+        self.bits, self.tasks = settings.bits, settings.tasks
+        self.larger = _larger_bits(settings)
+        self.smaller = _smaller_bits(self.larger, settings.task_seed)
+        weights = (self.larger - 1.0) ** -settings.frequency_exponent
+        self.frequencies: np.ndarray = weights / weights.sum()
+
+    def visible_tasks(self, context: int) -> int:
+        """How many tasks can be answered from the nearest ``context`` bits."""
+        return int((self.larger <= self._checked(context)).sum())
+
+    def minimum_cross_entropy(self, context: int) -> float:
+        """The lowest cross entropy of the answer at a context of so many bits, nats (intrinsic entropy, Appendix C.4).
+
+        Raises:
+            ConfigError: there are fewer bits.
+        """
+        return math.log(2) * float(self.frequencies[self.larger > self._checked(context)].sum())
+
+    @cached_property
+    def cumulative(self) -> np.ndarray:
+        """(tasks,) cumulative frequencies; the last one is 1."""
+        return np.append(np.cumsum(self.frequencies)[:-1], 1.0)
+
+    def _checked(self, context: int) -> int:
+        if not 0 <= context <= self.bits:
+            raise ConfigError(
+                f"a context of {context} bits was asked for, but the task has {self.bits}; give 0 to {self.bits}"
+            )
+        return context
+
+
+def _larger_bits(settings: ParitySettings) -> np.ndarray:
+    bits, tasks, first = settings.bits, settings.tasks, settings.first
+    if settings.law is not None:
+        places = [min(settings.law.context_of(k + 1), bits) for k in range(tasks)]
+        return np.array(places, dtype=np.int64)
+    if first > bits:
+        raise ConfigError(
+            f"the tasks cannot be placed: their larger bits begin at {first}, but there are only {bits} bits; lower first"
+        )
+    return first + np.arange(tasks, dtype=np.int64) * (bits - first + 1) // tasks
+
+
+def _smaller_bits(larger: np.ndarray, seed: int) -> np.ndarray:
+    """Distinct ones for the tasks that share a larger bit."""
+    draw = np.random.Generator(np.random.PCG64([seed, 0x9A217]))
+    smaller = np.empty_like(larger)
+    for bit, count in zip(*np.unique(larger, return_counts=True), strict=True):
+        if count > bit - 1:
+            raise ConfigError(
+                f"{count} tasks cannot be placed at bit {bit}, which has only {bit - 1} bits before it; give fewer tasks, or a "
+                "larger first"
+            )
+        smaller[larger == bit] = 1 + draw.choice(bit - 1, size=count, replace=False)
+    return smaller

@@ -1,0 +1,227 @@
+"""Samples of the parity task, made when they are asked for: sample i depends on (seed, split, i) and nothing else.
+
+All that is random comes from one SplitMix64 stream (Steele, Lea and Flood 2014, Figure 16) for each seed and split, whose n-th
+word is a function of n. Sample i owns the words ``i * words`` to ``(i + 1) * words - 1``: its task, its mask, its bits.
+
+An example for a model is a dictionary of int64 tensors like a decoder's (:mod:`contextwise.objectives.objective`), but
+with a single label: ``input_ids`` (context + 1,), the bits in their order, the nearest first, then the task's token; ``labels``
+(1,), the answer, 0 or 1; ``window`` (), the number of the sample.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch.utils.data import Dataset
+
+from contextwise.base.errors import ConfigError
+from contextwise.data.synthetic.parity import MASK, Parity, ParitySettings, task_token, vocabulary
+
+Split = Literal["train", "validation"]
+
+
+class ParityData(ParitySettings):
+    """The task, and how its samples are drawn: half of the training samples masked, as in Appendix C.4, by default."""
+
+    context: int | None = Field(None, ge=1, description="nearest bits that the inputs have; all if not given")
+    masked: float = Field(0.5, ge=0, le=1, description="share of the training samples that are masked")
+    shortest: int = Field(10, ge=0, description="fewest bits that a masked sample leaves visible")
+    samples: int | None = Field(
+        None, ge=1, description="training samples, repeated every epoch; if not given, none comes twice"
+    )
+    validation_samples: int = Field(4096, ge=1, description="never masked")
+    stored: str | None = Field(
+        None, description="folder of training samples on disk; if not given, they are made when they are read"
+    )
+
+    @property
+    def length(self) -> int:
+        """Tokens of an example."""
+        return (self.context or self.bits) + 1
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the inputs."""
+        return vocabulary(self.tasks)
+
+    def parity(self) -> Parity:
+        """The task itself."""
+        return Parity(ParitySettings(**{name: getattr(self, name) for name in ParitySettings.model_fields}))
+
+    @model_validator(mode="after")
+    def _whole(self) -> "ParityData":
+        self.parity()
+        shown = self.context or self.bits
+        if shown > self.bits:
+            raise ConfigError(
+                f"context is {self.context}, but the task has {self.bits} bits; give at most that many"
+            )
+        if self.masked and self.shortest > shown:
+            raise ConfigError(
+                f"masked samples leave {self.shortest} to {shown} bits visible, which is no range; lower shortest, or set "
+                "masked to 0"
+            )
+        return self
+
+
+class Drawn(NamedTuple):
+    """Samples as they are drawn: N of them, of ``bits`` bits.
+
+    Attributes:
+        bits: (N, bits) uint8, 0 or 1; those that are masked later among them.
+        tasks: (N,) int64.
+        visible: (N,) int64, how many of the nearest bits are visible.
+    """
+
+    bits: np.ndarray
+    tasks: np.ndarray
+    visible: np.ndarray
+
+
+class Samples:
+    """The samples of one split, by their numbers; a pickled copy draws the same.
+
+    Args:
+        data: the settings.
+        seed: of the run.
+        split: training samples are masked as the settings say, those of ``validation`` never.
+
+    Attributes:
+        path, splits: as a corpus has them; nothing lies there.
+    """
+
+    splits = ("train", "validation")
+
+    def __init__(self, data: ParityData, seed: int, split: Split = "train") -> None:
+        self.data, self.seed, self.split = data, seed, split
+        self.parity = data.parity()
+        self.context = data.context or data.bits
+        self.path = Path(f"parity-{data.bits}-bits-{data.tasks}-tasks")
+        self.words = 2 + -(-data.bits // 64)
+        sequence = np.random.SeedSequence([seed, self.splits.index(split), 0x5A3]).generate_state(
+            1, np.uint64
+        )
+        self._start = sequence[0]
+
+    def draw(self, numbers: np.ndarray) -> Drawn:
+        """The samples of these numbers, (N,)."""
+        words = _splitmix64(
+            self._start, np.asarray(numbers, np.uint64)[:, None] * np.uint64(self.words), self.words
+        )
+        tasks = np.searchsorted(self.parity.cumulative, (words[:, 0] >> np.uint64(11)) * 2.0**-53, "right")
+        bits = np.unpackbits(words[:, 2:].astype("<u8").view(np.uint8), axis=1, bitorder="little")
+        visible = np.full(len(words), self.context)
+        if self.split == "train" and self.data.masked:
+            low, high = words[:, 1] & np.uint64(0xFFFFFFFF), words[:, 1] >> np.uint64(32)
+            choices = self.context - self.data.shortest + 1
+            drawn = self.data.shortest + (high * np.uint64(choices) >> np.uint64(32)).astype(np.int64)
+            visible = np.where(low < self.data.masked * 2.0**32, drawn, visible)
+        return Drawn(bits[:, : self.data.bits], tasks, visible)
+
+    def batch(self, numbers: np.ndarray, visible: int | None = None) -> dict[str, torch.Tensor]:
+        """Examples of these numbers, stacked.
+
+        Args:
+            visible: how many of the nearest bits to show, instead of each sample's own number.
+
+        Raises:
+            ConfigError: more than the inputs have.
+        """
+        drawn = self.draw(numbers)
+        shown = drawn.visible if visible is None else np.full(len(drawn.tasks), self._checked(visible))
+        return as_batch(self.parity, drawn._replace(visible=shown), self.context, numbers)
+
+    def _checked(self, visible: int) -> int:
+        if not 0 <= visible <= self.context:
+            raise ConfigError(
+                f"{visible} bits were to be visible, but the inputs have {self.context}; give 0 to {self.context}"
+            )
+        return visible
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, hexadecimal, of all that decides the samples."""
+        settings = self.data.model_dump(mode="json", exclude={"stored", "validation_samples"})
+        return hashlib.sha256(
+            json.dumps([settings, self.seed, self.split], sort_keys=True).encode()
+        ).hexdigest()
+
+    def verify(self) -> None:
+        """Nothing lies on disk that could have changed."""
+
+
+def as_batch(parity: Parity, drawn: Drawn, context: int, numbers: np.ndarray) -> dict[str, torch.Tensor]:
+    """Examples from drawn samples, the bits that are not visible masked."""
+    rows = np.arange(len(drawn.tasks))
+    pair = [
+        drawn.bits[rows, places[drawn.tasks] - 1].astype(np.int64)
+        for places in (parity.larger, parity.smaller)
+    ]
+    inputs = np.empty((len(rows), context + 1), dtype=np.int64)
+    inputs[:, :context] = np.where(np.arange(context) < drawn.visible[:, None], drawn.bits[:, :context], MASK)
+    inputs[:, context] = task_token(0) + drawn.tasks
+    return {
+        "input_ids": torch.from_numpy(inputs),
+        "labels": torch.from_numpy(pair[0] ^ pair[1])[:, None],
+        "window": torch.from_numpy(np.asarray(numbers, dtype=np.int64)),
+    }
+
+
+class ParityStream(Dataset):
+    """The examples of a run, in order: each epoch's shuffled anew from (seed, epoch), or none twice.
+
+    Args:
+        samples: what they are taken from; anything with ``batch(numbers)`` and ``seed``.
+        length: examples of the whole run.
+        epoch: samples of an epoch; None: item i is sample i.
+    """
+
+    def __init__(self, samples: Any, length: int, epoch: int | None) -> None:
+        self.samples, self.length, self.epoch = samples, length, epoch
+        self._shuffled, self._order = -1, np.empty(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not 0 <= index < self.length:
+            raise IndexError(index)
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, torch.Tensor]]:
+        """Items together, which torch's loaders ask for: drawing many at once costs little more than drawing one."""
+        batch = self.samples.batch(self.numbers(np.asarray(indices, dtype=np.int64)))
+        columns = [value.unbind(0) for value in batch.values()]
+        return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def numbers(self, indices: np.ndarray) -> np.ndarray:
+        """Which samples these items are."""
+        if self.epoch is None:
+            return indices
+        numbers = np.empty_like(indices)
+        epochs, places = np.divmod(indices, self.epoch)
+        for epoch in np.unique(epochs):
+            if epoch != self._shuffled:
+                shuffle = np.random.Generator(np.random.PCG64([self.samples.seed, int(epoch)]))
+                self._shuffled, self._order = int(epoch), shuffle.permutation(self.epoch)
+            here = epochs == epoch
+            numbers[here] = self._order[places[here]]
+        return numbers
+
+
+def _splitmix64(start: np.uint64, first: np.ndarray, count: int) -> np.ndarray:
+    """Words ``first`` to ``first + count - 1`` of the stream that begins at ``start``: (N, 1) to (N, count), uint64."""
+    with np.errstate(over="ignore"):  # it counts modulo 2**64
+        state = first + np.arange(1, count + 1, dtype=np.uint64)
+        state *= np.uint64(0x9E3779B97F4A7C15)
+        state += start
+        state ^= state >> np.uint64(30)
+        state *= np.uint64(0xBF58476D1CE4E5B9)
+        state ^= state >> np.uint64(27)
+        state *= np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return state

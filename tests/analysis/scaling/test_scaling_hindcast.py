@@ -1,0 +1,91 @@
+"""The check: what is hidden stays hidden, and a true law predicts it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from contextwise.analysis.scaling import analyse, hindcast
+from contextwise.analysis.scaling.observations import common_budgets, measured, observations
+from contextwise.base.errors import DataError
+from laws import CONTEXTS, drawn_points, flops_per_token, true_loss
+
+
+@pytest.fixture(scope="module")
+def found():
+    return observations(drawn_points(run_noise=0.003, point_noise=0.001, count=20))
+
+
+def test_the_law_sees_nothing_of_what_is_hidden(found):
+    """Hidden losses may be anything: the fit and its predictions stay the same to the last bit."""
+    above = 2e14
+    changed = dataclasses.replace(found, loss=np.where(found.flops > above, 7.0, found.loss))
+    one, other = hindcast(found, above, resamples=30), hindcast(changed, above, resamples=30)
+    assert one.analysis.law.theta.tolist() == other.analysis.law.theta.tolist()
+    assert [run.predicted for run in one.runs] == [run.predicted for run in other.runs]
+    assert other.error > 0.5 > one.error
+    assert one.shown == (found.flops <= above).sum() and one.hidden == (found.flops > above).sum()
+
+
+def test_what_was_hidden_is_predicted(found):
+    check = hindcast(found, resamples=100)
+    assert check.beyond > 10
+    assert np.mean([run.inside for run in check.runs]) >= 0.7
+    assert check.error < 0.02 < check.unchanged / 3
+    assert check.optima and all(row.inside for row in check.optima)
+    for row in check.optima:
+        assert row.as_good[0] <= row.measured <= row.as_good[1] and row.measured in CONTEXTS
+
+
+def test_without_noise_predicted_is_measured():
+    check = hindcast(observations(drawn_points(count=24)), resamples=30)
+    for run in check.runs:
+        assert run.predicted.value == pytest.approx(run.measured, rel=1e-5)
+    for row in check.optima:
+        # Between two points of a run the measured loss is interpolated.
+        assert row.predicted_loss.value == pytest.approx(row.measured_loss, rel=2e-3)
+        assert row.as_good == (row.measured, row.measured)
+
+
+def test_a_measured_optimum_is_the_lowest_loss_at_that_budget():
+    found = observations(drawn_points(count=400, sizes={"nano": 900e3}))
+    budget = float(common_budgets(found, 0)[-1])
+    runs, contexts, losses = measured(found, 0, budget)
+    assert contexts.tolist() == list(CONTEXTS) and runs == [1] * 6
+    expected = true_loss(contexts, 900e3, budget / flops_per_token(900e3, contexts))
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+
+
+def test_seeds_are_averaged():
+    found = observations(drawn_points(sizes={"nano": 900e3}, run_noise=0.01, seeds=3, count=6))
+    budget = float(common_budgets(found, 0)[-1])
+    runs, _, losses = measured(found, 0, budget)
+    assert runs == [3] * 6
+    alone = [
+        measured(
+            found.where(np.array([found.runs[i].endswith(f"seed{seed}") for i in found.run])), 0, budget
+        )[2]
+        for seed in range(3)
+    ]
+    np.testing.assert_allclose(losses, np.mean(alone, axis=0), rtol=1e-12)
+
+
+def test_hiding_nothing_or_all_is_refused(found):
+    with pytest.raises(DataError, match="no point of the sweep lies above"):
+        hindcast(found, found.flops.max())
+    with pytest.raises(DataError, match="all points of the sweep lie above"):
+        hindcast(found, found.flops.min() / 2)
+
+
+def test_the_whole_sweep_and_the_check_are_quick(found):
+    """Not timed, but counted: a plan of 200 resamples solves few batches, not thousands of fits one by one."""
+    from contextwise.analysis.scaling import fitting
+
+    calls = []
+    original = fitting.minimise
+    fitting.minimise = lambda *arguments: calls.append(len(arguments[3])) or original(*arguments)
+    try:
+        analyse(found, resamples=200)
+    finally:
+        fitting.minimise = original
+    assert len(calls) < 30 and sum(calls) > 400

@@ -1,0 +1,325 @@
+"""The plan: what it recommends for a known law, what it says of itself, and what it refuses."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from contextwise.analysis.scaling import Budget, analyse, make_plan, read_observations
+from contextwise.analysis.scaling.experiments import _left
+from contextwise.analysis.scaling.observations import check_bracketed, check_enough, observations
+from contextwise.base.errors import CheckpointError, DataError
+from contextwise.models.sizes import backbone_config, named_size, parameter_count
+from laws import CONTEXTS, SIZES, drawn_points, flops_per_token, one_size_loss, true_loss, write_sweep
+
+
+def flops(amount):
+    return Budget("flops", amount, f"{amount:.3g} FLOPs")
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return analyse(observations(drawn_points(count=8)), resamples=40)
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    return analyse(observations(drawn_points(run_noise=0.004, point_noise=0.002, count=10)), resamples=100)
+
+
+def test_a_law_without_noise_is_followed_beyond_the_sweep(exact):
+    budget = 6 * exact.found.flops.max()
+    plan = make_plan(exact, flops(budget))
+    sizes, contexts = np.geomspace(1e5, 1e8, 601)[:, None], np.geomspace(32, 16384, 601)[None]
+    losses = true_loss(contexts, sizes, budget / flops_per_token(sizes, contexts))
+    row, column = np.unravel_index(losses.argmin(), losses.shape)
+    assert plan.best.loss.value == pytest.approx(losses.min(), abs=1e-6)
+    assert plan.best.parameters.value == pytest.approx(sizes[row, 0], rel=0.04)
+    assert plan.best.context.value == pytest.approx(contexts[0, column], rel=0.04)
+    assert plan.flops == pytest.approx(budget) and plan.extrapolation["flops"] == pytest.approx(6)
+    assert plan.extrapolation["parameters"] == pytest.approx(plan.best.parameters.value / SIZES["micro"])
+    # 10^10 FLOPs a second on the machine of these runs
+    assert plan.seconds == pytest.approx(budget / 1e10)
+
+
+def test_a_budget_of_seconds_buys_what_the_machine_of_the_sweep_can_do(exact):
+    spent = float(exact.found.seconds.max())
+    by_time, by_flops = make_plan(exact, Budget("seconds", spent, "")), make_plan(exact, flops(spent * 1e10))
+    assert by_time.best.context.value == pytest.approx(by_flops.best.context.value, rel=1e-4)
+    assert by_time.best.tokens.value == pytest.approx(by_flops.best.tokens.value, rel=1e-4)
+
+
+def test_every_number_has_an_interval_around_it(noisy):
+    plan = make_plan(noisy, flops(4 * noisy.found.flops.max()))
+    for row in (plan.best, *plan.each_size):
+        for name in ("context", "tokens", "loss", "parameters"):
+            value = getattr(row, name)
+            assert value.low <= value.value <= value.high
+    assert plan.best.loss.high - plan.best.loss.low > 0.01
+    assert [row.size for row in plan.each_size] == ["pico", "nano", "micro"]
+    assert plan.best.loss.value <= min(row.loss.value for row in plan.each_size)
+
+
+def test_the_intervals_grow_with_the_distance(noisy):
+    near, far = (make_plan(noisy, flops(factor * noisy.found.flops.max())).best.loss for factor in (1, 20))
+    assert far.high - far.low > 1.3 * (near.high - near.low)
+
+
+def test_the_power_of_two_costs_what_it_says(exact):
+    budget = exact.found.flops.max()
+    plan = make_plan(exact, flops(budget))
+    context, lost = plan.rounded
+    size = plan.best.parameters.value
+    loss = true_loss(context, size, budget / flops_per_token(size, context))
+    assert lost == pytest.approx(loss - plan.best.loss.value, abs=1e-6) and lost >= 0
+
+
+def test_one_size_gives_a_context_and_no_size():
+    analysis = analyse(observations(drawn_points(one_size_loss, {"nano": 900e3}, count=8)), resamples=40)
+    plan = make_plan(analysis, flops(2 * analysis.found.flops.max()))
+    assert (
+        plan.best.parameters is None and plan.best.size == "nano" and "parameters" not in plan.extrapolation
+    )
+    assert any("no size" in note for note in plan.notes)
+
+
+def test_two_sizes_are_chosen_from():
+    sizes = {"pico": 150e3, "nano": 900e3}
+    analysis = analyse(observations(drawn_points(sizes=sizes, count=8)), resamples=40)
+    plan = make_plan(analysis, flops(2 * analysis.found.flops.max()))
+    assert plan.best.size == "nano" and plan.best.parameters.value == pytest.approx(900e3)
+    assert any("2 model sizes" in note for note in plan.notes)
+
+
+def test_the_nearest_models_are_those_of_the_sweeps_family():
+    vocabulary = 3000
+    config = {name: backbone_config("llama", named_size("llama", name), vocabulary, 512) for name in SIZES}
+    sizes = {name: parameter_count(one) for name, one in config.items()}
+    model = {name: {"family": "llama", "size": name} for name in sizes}
+    found = dataclasses.replace(observations(drawn_points(sizes=sizes, count=6)), model=model)
+    plan = make_plan(analyse(found, resamples=20), flops(3 * found.flops.max()))
+    near = plan.shapes[0]
+    whole = backbone_config("llama", named_size("llama", near.name), vocabulary, 512)
+    assert near.parameters == parameter_count(whole)
+    if len(plan.shapes) > 1:
+        wanted = plan.best.parameters.value
+        assert abs(np.log(plan.shapes[1].parameters / wanted)) < abs(np.log(near.parameters / wanted))
+
+
+def test_a_run_that_tells_the_answer_leaves_nothing_of_its_width():
+    draw = np.random.default_rng(0)
+    answers = draw.normal(size=(2000, 2))
+    assert _left(answers, answers[:, :1] * 3, 0.0, 0.0)[0] == pytest.approx(0, abs=1e-3)
+    # Known up to noise of its own variance: half of the variance is left (up to the sampling of 2000 laws).
+    assert _left(answers, answers[:, :1], 1.0, 0.0)[0] == pytest.approx(np.sqrt(0.5), rel=0.03)
+    assert _left(answers, answers[:, :1], 0.0, 0.0)[1] > 0.99
+
+
+def test_luck_that_points_share_is_not_averaged_out():
+    draw = np.random.default_rng(1)
+    answer = draw.normal(size=(2000, 1))
+    eight = np.repeat(answer, 8, axis=1)
+    assert _left(answer, eight, 1.0, 0.0)[0] == pytest.approx(np.sqrt(0.5), rel=0.03)
+    assert _left(answer, eight, 0.0, 1.0)[0] == pytest.approx(np.sqrt(1 / 9), rel=0.06)
+
+
+def test_the_runs_that_are_named_are_affordable_and_narrow_most_first(noisy):
+    plan = make_plan(noisy, flops(5 * noisy.found.flops.max()))
+    left = [row.left for row in plan.next_runs]
+    assert left == sorted(left) and 0 < left[0] < 1
+    assert max(row.flops for row in plan.next_runs) <= noisy.found.flops.max() * (1 + 1e-9)
+    assert len({(row.size, row.context) for row in plan.next_runs}) == len(left)
+
+
+def test_adding_the_named_run_does_narrow_the_interval(noisy):
+    budget = flops(5 * noisy.found.flops.max())
+    row = make_plan(noisy, budget).next_runs[0]
+    parameters = SIZES.get(row.size) or float(row.size.rstrip("M")) * 1e6
+    more = drawn_points(
+        sizes={"more": parameters}, contexts=(row.context,), tokens=row.tokens, count=10, seed=9
+    )
+    before = make_plan(noisy, budget).best
+    points = drawn_points(run_noise=0.004, point_noise=0.002, count=10) + more
+    after = make_plan(analyse(observations(points), resamples=100), budget).best
+    assert after.parameters.high / after.parameters.low < before.parameters.high / before.parameters.low
+
+
+# What is refused.
+
+
+def test_a_budget_too_far_from_the_sweep_is_refused_unless_asked_for(exact):
+    budget = flops(100 * exact.found.flops.max())
+    with pytest.raises(DataError, match="100 times the largest run of the sweep .* --far"):
+        make_plan(exact, budget)
+    assert make_plan(exact, budget, far=True).extrapolation["flops"] == pytest.approx(100)
+
+
+def test_a_plan_far_out_says_so(exact):
+    plan = make_plan(exact, flops(60 * exact.found.flops.max()), far=True)
+    (said,) = [note for note in plan.notes if "of any run of the sweep" in note]
+    for name in ("parameters", "tokens", "context"):
+        factor = plan.extrapolation[name]
+        assert (f"{factor:.0f} times the {name}" in said) is (factor > 10)
+    near = make_plan(exact, flops(exact.found.flops.max()))
+    assert not [note for note in near.notes if "of any run of the sweep" in note]
+
+
+def test_a_number_that_the_points_do_not_say_is_marked(exact):
+    """Where the size changes nothing, its term has no power."""
+
+    def sizeless(context, parameters, tokens):
+        return one_size_loss(context, None, tokens)
+
+    analysis = analyse(observations(drawn_points(sizeless, count=6)), resamples=20)
+    assert not exact.at_bounds and analysis.at_bounds
+
+
+def test_a_budget_below_the_sweep_is_refused(exact):
+    with pytest.raises(DataError, match="below the smallest that the sweep measured"):
+        make_plan(exact, flops(exact.found.flops.min() / 2))
+
+
+def test_three_contexts_are_too_few():
+    with pytest.raises(
+        DataError, match=r"has 3 training contexts \(64, 256, 1024\), and the law .* needs 4 at least"
+    ):
+        check_enough(observations(drawn_points(contexts=(64, 256, 1024))))
+
+
+def test_one_budget_for_each_run_is_too_few():
+    points = [point for point in drawn_points() if point.step == 2000]
+    with pytest.raises(DataError, match="have 1 measured budgets each .* measure more often"):
+        check_enough(observations(points))
+
+
+@pytest.mark.parametrize(
+    ("power", "end", "mend"), [(0.5, "longest, 2048", "longer"), (-0.2, "shortest, 64", "shorter")]
+)
+def test_contexts_that_do_not_bracket_the_optimum_are_refused(power, end, mend):
+    def one_way(context, parameters, tokens):
+        return 2 + (10 * context**-power if power > 0 else context**-power) + 60 / tokens**0.3
+
+    def cheap(point):
+        return dataclasses.replace(point, flops=float(point.tokens))
+
+    points = [cheap(point) for point in drawn_points(one_way, {"nano": 900e3})]
+    with pytest.raises(
+        DataError, match=f"{end}\\), so that the sweep does not bracket .* add {mend} ones or larger"
+    ):
+        check_bracketed(observations(points))
+
+
+def test_sizes_without_a_budget_in_common_show_no_optimum():
+    points = [
+        dataclasses.replace(point, flops=point.flops * 50.0**point.context)
+        for point in drawn_points(contexts=(1, 3, 5, 9))
+    ]
+    with pytest.raises(DataError, match="with budgets .* in common"):
+        check_bracketed(observations(points))
+
+
+def test_an_optimum_may_be_seen_in_seconds_only():
+    """Each context costs the same FLOPs a token, and the long ones take more time."""
+    points = [
+        dataclasses.replace(point, flops=float(point.tokens))
+        for point in drawn_points(lambda l, n, d: 2 + 10 / l**0.5 + 60 / d**0.3, {"nano": 900e3})  # noqa: E741
+    ]
+    check_bracketed(observations(points), "seconds")
+    with pytest.raises(DataError, match=r"at every budget \(flops\)"):
+        check_bracketed(observations(points))
+
+
+def test_without_a_measured_optimum_there_is_a_guess_for_those_who_ask(exact):
+    shortest = analyse(observations(drawn_points(contexts=(512, 1024, 2048, 4096), count=8)), resamples=30)
+    budget = flops(2 * shortest.found.flops.max())
+    with pytest.raises(DataError, match="add shorter ones or larger budgets"):
+        make_plan(shortest, budget)
+    plan = make_plan(shortest, budget, far=True)
+    assert any("the law's alone" in note for note in plan.notes)
+
+
+def test_a_loss_that_does_not_know_the_context_is_refused():
+    def blind(context, parameters, tokens):
+        return 2 + 60 / tokens**0.3
+
+    points = drawn_points(blind, {"nano": 900e3}, run_noise=0.01, seed=3)
+    with pytest.raises(DataError, match="does not show what the context is worth"):
+        analyse(observations(points), resamples=20)
+
+
+def test_losses_without_a_law_are_refused():
+    draw = np.random.default_rng(0)
+    points = [dataclasses.replace(point, loss=3 + draw.normal()) for point in drawn_points(count=5)]
+    with pytest.raises(
+        DataError, match=r"no law predicts held-out runs better than a constant|does not show what"
+    ):
+        analyse(observations(points), resamples=20)
+
+
+def test_early_points_are_left_out(tmp_path):
+    """Steps 100 to 2000, a warm-up of 20 steps: before 5% of 2000 or twice the warm-up nothing lies; before 10% some do."""
+    points = drawn_points(count=8)
+    write_sweep(tmp_path, points)
+    assert read_observations(tmp_path).left_out == 0
+    found = read_observations(tmp_path, early=0.1)
+    assert found.left_out == sum(point.step < 200 for point in points) > 0
+    assert len(found) == len(points) - found.left_out
+
+
+def test_the_warm_up_is_left_out(tmp_path):
+    points = drawn_points(count=8)
+    write_sweep(tmp_path, points, warmup=150)
+    kept = [point for point in points if point.step >= 300]
+    assert len(read_observations(tmp_path, early=0.0)) == len(kept) < len(points)
+
+
+def test_a_size_has_the_parameters_without_learned_positions():
+    points = [
+        dataclasses.replace(point, parameters=point.parameters + 128 * point.context)
+        for point in drawn_points(count=3)
+    ]
+    assert observations(points).size_parameters.tolist() == [
+        size + 128 * CONTEXTS[0] for size in SIZES.values()
+    ]
+
+
+def test_an_unfinished_sweep_says_what_is_missing(tmp_path):
+    write_sweep(tmp_path, drawn_points(count=5), unfinished=("nano-context64-seed0", "nano-context512-seed0"))
+    with pytest.raises(
+        CheckpointError,
+        match=r"2 of its 18 runs are missing \(.*nano-context512-seed0: unfinished.*--partial",
+    ):
+        read_observations(tmp_path)
+    assert len(read_observations(tmp_path, partial=True).runs) == 18
+
+
+def test_a_diverged_run_is_named(tmp_path):
+    points = drawn_points(count=5)
+    points[7] = dataclasses.replace(points[7], loss=float("nan"))
+    write_sweep(tmp_path, points)
+    with pytest.raises(
+        DataError, match=rf"{points[7].run} has a loss that is no positive number \(nan\) at step"
+    ):
+        read_observations(tmp_path)
+
+
+def test_runs_that_differ_otherwise_are_refused(tmp_path):
+    write_sweep(
+        tmp_path, drawn_points(count=5), changes={"nano-context64-seed0": {"objective": {"name": "ul2"}}}
+    )
+    with pytest.raises(DataError, match="differ in objective as well"):
+        read_observations(tmp_path)
+
+
+def test_learning_rates_may_differ_between_sizes_only(tmp_path):
+    points = drawn_points(count=5)
+    rates = {point.run: {"training": {"learning_rate": 1 / point.parameters}} for point in points}
+    assert len(read_observations(write_sweep(tmp_path / "a", points, changes=rates)).runs) == 18
+    one = {"nano-context64-seed0": {"training": {"learning_rate": 0.1}}}
+    with pytest.raises(DataError, match=r"differ in training.learning_rate as well"):
+        read_observations(write_sweep(tmp_path / "b", points, changes=one))
+
+
+def test_a_folder_that_is_no_sweep(tmp_path):
+    with pytest.raises(CheckpointError, match="is not a sweep"):
+        read_observations(tmp_path)

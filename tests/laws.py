@@ -1,0 +1,124 @@
+"""Sweeps drawn from a known law, as points and as folders."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from contextwise.analysis.points import Point
+
+SIZES = {"pico": 150e3, "nano": 900e3, "micro": 2.9e6}
+CONTEXTS = (64, 128, 256, 512, 1024, 2048)
+
+
+def flops_per_token(parameters: float, context: float) -> float:
+    """Weights and attention, about as a model of so many parameters has them."""
+    return 6 * parameters + 12 * context * (parameters / 12) ** (2 / 3)
+
+
+def true_loss(context, parameters, tokens):
+    """Eq. 5 of intrinsic entropy with a term for the size, in nats."""
+    return 1.5 + 4.0 / context**0.5 + 30.0 / parameters**0.3 + 60.0 * context**0.25 / tokens**0.4
+
+
+def one_size_loss(context, parameters, tokens):
+    """Eq. 5 alone."""
+    return 2.0 + 4.0 / context**0.5 + 60.0 * context**0.25 / tokens**0.4
+
+
+def drawn_points(
+    law=true_loss,
+    sizes=SIZES,
+    contexts=CONTEXTS,
+    tokens=20e6,
+    count=16,
+    run_noise=0.0,
+    point_noise=0.0,
+    seed=0,
+    seeds=1,
+) -> list[Point]:
+    """Points of a sweep: ``count`` budgets along each run, with a run's luck and a point's."""
+    draw = np.random.default_rng(seed)
+    points = []
+    for size, parameters in sizes.items():
+        for context in contexts:
+            for run_seed in range(seeds):
+                luck = run_noise * draw.standard_normal()
+                for step in np.geomspace(0.05, 1, count) * 2000:
+                    spent = tokens * round(step) / 2000
+                    noise = np.exp(luck + point_noise * draw.standard_normal())
+                    flops = spent * flops_per_token(parameters, context)
+                    points.append(
+                        Point(
+                            run=f"{size}-context{context}-seed{run_seed}",
+                            size=size,
+                            parameters=int(parameters),
+                            context=context,
+                            seed=run_seed,
+                            step=round(step),
+                            tokens=int(spent),
+                            flops=flops,
+                            seconds=flops / 1e10,
+                            loss=float(law(context, parameters, spent) * noise),
+                            standard_error=0.01,
+                        )
+                    )
+    return points
+
+
+def write_sweep(
+    folder: Path,
+    points: list[Point],
+    unfinished: tuple[str, ...] = (),
+    warmup: int = 20,
+    changes: dict[str, dict] | None = None,
+) -> Path:
+    """The folder of a sweep whose runs measured these points; ``changes``: of the recipes, by run."""
+    plan = []
+    for name in sorted({point.run for point in points}):
+        mine = [point for point in points if point.run == name]
+        run = folder / "runs" / name
+        run.mkdir(parents=True)
+        first = mine[0]
+        recipe = {
+            "name": name,
+            "seed": first.seed,
+            "data": {"corpus": "books", "context": first.context},
+            "model": {"family": "llama", "size": first.size},
+            "training": {"learning_rate": 0.002, "warmup_steps": warmup, "steps": 2000},
+        }
+        for section, values in (changes or {}).get(name, {}).items():
+            recipe[section] = {**recipe.get(section, {}), **values}
+        (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+        plan.append(
+            {
+                "id": name,
+                "size": first.size,
+                "parameters": first.parameters,
+                "context": first.context,
+                "tokens": mine[-1].tokens,
+                "steps": mine[-1].step,
+                "seed": first.seed,
+                "learning_rate": 0.002,
+                "flops": mine[-1].flops,
+            }
+        )
+        rows = [
+            {
+                "kind": "contextwise",
+                "step": point.step,
+                "tokens": point.tokens,
+                "flops": point.flops,
+                "seconds": point.seconds,
+                "parameters": point.parameters,
+                "best_context_loss": point.loss,
+                "standard_error": point.standard_error,
+            }
+            for point in mine
+        ]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if name not in unfinished:
+            (run / "summary.json").write_text("{}")
+    (folder / "plan.json").write_text(json.dumps({"corpus": "0" * 64, "runs": plan}))
+    return folder
