@@ -18,7 +18,7 @@ from contextwise.data import Corpus
 from contextwise.data.windows import Windows, stack
 from contextwise.models import build_model, load_model
 from contextwise.training.model import TrainedModel
-from contextwise.training.recipe import ModelSettings
+from contextwise.training.settings import ModelSettings
 
 
 def speeds(models: list[str], size: str, rounds: int) -> dict[str, float]:

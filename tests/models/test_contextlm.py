@@ -32,7 +32,7 @@ from contextwise.models.context.families import FAMILIES as ADAPTERS
 from contextwise.models.context.families import Family
 from contextwise.models.context.injection import INJECTIONS
 from contextwise.models.context.pooling import POOLINGS
-from contextwise.training.recipe import ContextSettings
+from contextwise.training.settings import ContextSettings
 
 
 @FAMILIES

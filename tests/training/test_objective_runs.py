@@ -20,6 +20,7 @@ from contextwise.data.windows import stack
 from contextwise.models import load_model
 from contextwise.models.pretraining import pretraining_losses
 from contextwise.training import Recipe, train
+from contextwise.training.card import model_card
 from contextwise.training.task import Task
 from small import WORDS, recipe_values
 
@@ -193,6 +194,8 @@ def test_the_export_reads_texts_as_it_was_trained(sentences_folder, tmp_path):
     assert read(["alpha", "alpha beta"], padding=True).attention_mask[0][-1] == 0
     assert read.decode([cls, *a, sep], skip_special_tokens=True) == "alpha beta"
     both = train(recipe(sentences_folder, tmp_path / "both", "spans", steps=2))
+    for run, loader in ((encoder, "AutoModelForMaskedLM"), (both, "AutoModelForSeq2SeqLM")):
+        assert f"model = {loader}.from_pretrained" in model_card(run, standalone=False)
     read = AutoTokenizer.from_pretrained(both.model)
     assert read("alpha beta").input_ids == [*a, read.eos_token_id]
     # A decoder's reads texts as the corpus's own does, and so does every corpus that is prepared with an encoder's.

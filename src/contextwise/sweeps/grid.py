@@ -20,7 +20,8 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON
 from contextwise.models.sizes import readable_count
 from contextwise.sweeps.axes import CONTEXT, LENGTHS, parse_axis, place, points_of_axis
-from contextwise.training.recipe import ModelSettings, Recipe
+from contextwise.training.recipe import Recipe
+from contextwise.training.settings import ModelSettings
 
 RESOLVED, PLAN = "sweep.yaml", "plan.json"
 """Files of a sweep's folder: its settings, and its runs."""

@@ -3,14 +3,18 @@
 from huggingface_hub import ModelCardData
 
 from contextwise.base.runs import RunFolder
+from contextwise.models.kinds import kind_of
+from contextwise.models.loading import TOKENIZER_FILES, load_config
 from contextwise.models.sizes import readable_count
+from contextwise.training.parity import SHAPES
 
-OPEN = """```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-{imports}
-model = AutoModelForCausalLM.from_pretrained("{name}"{trust})
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-```"""
+LOADERS = {
+    "decoder": ("AutoModelForCausalLM", "text-generation"),
+    "encoder": ("AutoModelForMaskedLM", "fill-mask"),
+    "encoder-decoder": ("AutoModelForSeq2SeqLM", None),
+    "parity": ("AutoModelForSequenceClassification", None),
+}
+"""Auto class, and the Hub's name of what it does, by kind of model."""
 
 
 def model_card(run: RunFolder, standalone: bool) -> str:
@@ -25,20 +29,22 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     """
     summary, recipe = run.summary(), run.recipe()
     model, training = recipe["model"], recipe["training"]
-    predictor = model["context_predictor"]
-    ours = predictor is not None
+    predictor, heads, parity = model["context_predictor"], model.get("multi_token"), model["family"] in SHAPES
+    ours = predictor is not None or heads is not None or parity
+    loader, task = LOADERS["parity" if parity else kind_of(load_config(run.path))]
     data = ModelCardData(
         library_name="transformers",
-        pipeline_tag="text-generation",
-        tags=["contextwise", *(["contextlm"] if ours else [])],
+        pipeline_tag=task,
+        tags=["contextwise", *(["contextlm"] if predictor is not None else [])],
     )
-    shape = (
-        f"`{model['pretrained']}`" if model.get("pretrained") else f"{model['family']}, size {model['size']}"
-    )
+    size = "" if parity else f", size {model['size']}"
+    shape = f"`{model['pretrained']}`" if model.get("pretrained") else f"{model['family']}{size}"
     rows = [
         ("parameters", readable_count(summary["parameters"])),
         ("backbone", shape),
-        ("context predictor", _plain(predictor) if ours else "none"),
+        ("context predictor", "none" if predictor is None else _plain(predictor)),
+        *([] if heads is None else [("multi-token heads", _plain(heads))]),
+        ("objective", summary.get("objective", "causal")),
         ("training data", f"{summary['corpus']['path']} ({summary['corpus']['fingerprint'][:12]})"),
         ("training tokens", readable_count(summary["tokens"])),
         ("training context", f"{summary['context']} tokens"),
@@ -49,11 +55,15 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     if summary["validation_loss"] is not None:
         rows.append(("validation loss", f"{summary['validation_loss']:.4f} nats a token"))
     table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
-    usage = OPEN.format(
-        name=recipe["name"],
-        imports="" if standalone or not ours else "import contextwise  # registers the model\n",
-        trust=", trust_remote_code=True" if standalone else "",
-    )
+    tokenizer = any((run.model / file).exists() for file in TOKENIZER_FILES)
+    trust = ", trust_remote_code=True" if standalone else ""
+    lines = [
+        f"from transformers import {loader}{', AutoTokenizer' * tokenizer}",
+        *([] if standalone or not ours else ["import contextwise  # registers the model"]),
+        f'model = {loader}.from_pretrained("{recipe["name"]}"{trust})',
+        *([f'tokenizer = AutoTokenizer.from_pretrained("{recipe["name"]}")'] if tokenizer else []),
+    ]
+    usage = "\n".join(["```python", *lines, "```"])
     return f"---\n{data.to_yaml()}\n---\n\n# {recipe['name']}\n\n{table}\n\n{usage}\n\nTrained with Contextwise.\n"
 
 

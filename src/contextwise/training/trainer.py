@@ -158,7 +158,8 @@ class PretrainingTrainer(Trainer):
             TrainingError: naming step and windows; nothing has been stepped on.
         """
         asked_here = torch.tensor(float(bool(self.stop)), device=self.args.device)
-        read = torch.stack([_tokens_read(inputs) for inputs in self._windows]).sum()
+        behind_encoder = self.unwrapped(self.model_wrapped).model.config.is_encoder_decoder
+        read = torch.stack([_tokens_read(inputs, behind_encoder) for inputs in self._windows]).sum()
         loss_here = torch.stack(self._losses).sum() / self.accelerator.num_processes
         parts_here = torch.stack(self._parts).sum(0).flatten()
         facts = torch.cat([torch.stack([loss_here, asked_here, read]).to(self.wide), parts_here])
@@ -369,11 +370,11 @@ def _window_name(inputs: dict[str, torch.Tensor], i: int) -> str:
     return f"{int(inputs['window'][i])}{' (replayed)' * replayed}"
 
 
-def _tokens_read(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+def _tokens_read(inputs: dict[str, torch.Tensor], behind_encoder: bool) -> torch.Tensor:
     """Tokens that the model reads in a batch, padding left out; a decoder behind an encoder reads its targets."""
     ids, labels = inputs["input_ids"], inputs["labels"]
     read = inputs["attention_mask"].sum() if "attention_mask" in inputs else torch.ones_like(ids).sum()
-    return read + labels.ne(NO_LOSS).sum() if labels.shape != ids.shape else read
+    return read + labels.ne(NO_LOSS).sum() if behind_encoder else read
 
 
 def _bare(optimizer: Any) -> torch.optim.Optimizer:

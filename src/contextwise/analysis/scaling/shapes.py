@@ -9,7 +9,7 @@ from contextwise.analysis.points import size_name
 from contextwise.analysis.scaling.observations import Observations
 from contextwise.base.errors import ContextwiseError
 from contextwise.models.sizes import SIZES, parameter_count
-from contextwise.training.recipe import ModelSettings
+from contextwise.training.settings import ModelSettings
 
 NEAR = 1.15
 """Where no named size is within this factor, its layers are counted anew."""
