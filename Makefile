@@ -1,6 +1,8 @@
 # Everything a newcomer, a developer and CI need. `make demo` and `make test` install on their own.
 PYTHON ?= python3
 VENV := .venv
+# Processes that run the tests.
+WORKERS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # pip only: constraints.txt pins torch to a CPU build, which spares gigabytes of CUDA packages.
@@ -20,7 +22,7 @@ demo: $(STAMP)
 	$(BIN)/contextwise demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' --numprocesses $(WORKERS) --dist loadfile
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest
