@@ -1,5 +1,6 @@
 """The curves and the paired differences hold the run's own numbers."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,20 @@ def test_axes_hold_tokens_time_and_flops_of_every_trace(make_run: Callable[..., 
     assert flops["x"][5] == [row["flops"] for row in points]
     assert list(figure["data"][5]["y"]) == [row["loss"] for row in points]
     assert [trace["meta"]["series"] for trace in figure["data"]] == [0, 0, 0, 1, 1, 1]
+
+
+def test_the_loss_on_an_old_corpus_is_drawn_beside_that_on_the_new_one(make_run: Callable[..., Any]) -> None:
+    run = make_run("A")
+    rows = [row | {"replay_loss": row["loss"] + 1} for row in run.metrics("validation")]
+    run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in [*run.metrics("train"), *rows]))
+    figure = training_figure([Curve(run, "A", 0)])
+    assert figure is not None
+    new, old = figure["data"][2:]
+    assert list(old["y"]) == [row["replay_loss"] for row in rows] and list(new["y"]) == [
+        row["loss"] for row in rows
+    ]
+    assert list(old["x"]) == list(new["x"])
+    assert old["marker"]["symbol"] == "circle-open" and "old corpus" in old["hovertemplate"]
 
 
 def test_a_run_without_a_log_has_no_figure(make_run: Callable[..., Any]) -> None:

@@ -148,18 +148,24 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
         jumps = spikes(train["loss"])
         if len(jumps):
             found.append(_spike_marks(train, jumps, shared))
-    validation = _columns(curve.run.metrics("validation"))
-    if validation:
-        points = go.Scatter(
-            x=validation["tokens"].tolist(),
-            y=validation["loss"].tolist(),
-            mode="markers",
-            marker={"size": 8, "symbol": SYMBOLS[curve.series % len(SYMBOLS)]},
-            showlegend=not train,
-            hovertemplate="%{fullData.name}<br>validation loss %{y:.4f}<extra></extra>",
-            **shared,
-        )
-        found.append((points, validation))
+    symbol = SYMBOLS[curve.series % len(SYMBOLS)]
+    rows = curve.run.metrics("validation")
+    old = [row | {"loss": row["replay_loss"]} for row in rows if row.get("replay_loss") is not None]
+    for what, held_out, mark in (
+        ("validation loss", _columns(rows), symbol),
+        ("loss on the old corpus", _columns(old), f"{symbol}-open"),
+    ):
+        if held_out:
+            points = go.Scatter(
+                x=held_out["tokens"].tolist(),
+                y=held_out["loss"].tolist(),
+                mode="markers",
+                marker={"size": 8, "symbol": mark},
+                showlegend=not train and mark == symbol,
+                hovertemplate=f"%{{fullData.name}}<br>{what} %{{y:.4f}}<extra></extra>",
+                **shared,
+            )
+            found.append((points, held_out))
     return found
 
 
