@@ -112,6 +112,8 @@ def test_without_scikit_dimension_there_is_nothing_further(monkeypatch):
         (np.array([[1.0, math.nan], [0.0, 1.0]]), None, DataError, "a point is not finite"),
         (np.zeros(4), None, DataError, "rows of a matrix"),
         (np.random.default_rng(0).normal(size=(9, 2)), 0.0, ConfigError, "bandwidth .* is 0.0"),
+        (np.random.default_rng(0).normal(size=(9, 2)), math.inf, ConfigError, "bandwidth .* is inf"),
+        (np.random.default_rng(0).normal(size=(9, 2)), 1e-300, ConfigError, "has no finite entropy"),
     ],
 )
 def test_what_has_no_density_is_refused(points, bandwidth, error, message):

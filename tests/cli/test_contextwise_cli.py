@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -82,6 +83,42 @@ def test_json_alone_on_standard_output(contextwise, workplace):
     )
 
 
+def test_a_lowest_bin_of_few_targets_is_no_finding(contextwise):
+    few = ("--limit-documents", 2, "--context", 64, "--out", "few")
+    status, output, _ = contextwise(*COMMAND, *few)
+    said = " ".join(output.split())
+    assert status == 0 and "targets only, and each bin has others: it may be the lowest by chance" in said
+    _, output, _ = contextwise(*COMMAND, *few[:4], "--mode", "truncated", "--samples", 20, "--out", "same")
+    assert "by chance" not in " ".join(output.split())
+
+
+def test_of_a_damaged_model_nothing_is_left_behind(contextwise, workplace, monkeypatch):
+    model = LlamaForCausalLM.from_pretrained(workplace / "runs" / "alpha" / "model")
+    with torch.no_grad():
+        model.lm_head.weight[7] = float("nan")
+    model.save_pretrained(workplace / "broken")
+    for file in (workplace / "corpus" / "tokenizer").iterdir():
+        shutil.copy(file, workplace / "broken")
+    real, calls = passes.window_losses, []
+
+    def at_first_whole(trained, *arguments):
+        calls.append(1)
+        return np.ones((2, 32), np.float32) if len(calls) < 3 else real(trained, *arguments)
+
+    monkeypatch.setattr(passes, "window_losses", at_first_whole)
+    monkeypatch.setattr(passes, "SECONDS_BETWEEN_SAVES", -1.0)
+    arguments = ("--corpus", "corpus", "--contextwise", "--context", 32, "--batch-tokens", 64, "--out", "b/c")
+    status, _, errors = contextwise("evaluate", "broken", *arguments)
+    assert status == 2 and len(calls) == 3 and "loss is not finite" in " ".join(errors.split())
+    assert not [*(workplace / "b").glob("*")]
+
+
+def test_contexts_go_on_by_the_same_factor(contextwise, workplace):
+    options = ("--mode", "truncated", "--contexts", "4,8,…,32", "--samples", 20, "--json", "--out", "factor")
+    status, output, _ = contextwise(*COMMAND, *options)
+    assert status == 0 and json.loads(output)["settings"]["contexts"] == [4, 8, 16, 32]
+
+
 def test_one_document_has_no_interval_and_the_output_says_so(contextwise):
     status, output, _ = contextwise(*COMMAND, "--limit-documents", 1, "--out", "one")
     assert status == 0 and "in 1 document; trained with 32. One document allows no interval." in " ".join(
@@ -126,7 +163,13 @@ def test_after_a_signal_the_same_command_goes_on(contextwise, workplace, monkeyp
         (["--worth", 0], "worth is 0.0, but input should be greater than 0"),
         (["--contexts", "4,8"], "--contexts is of the truncated mode"),
         (["--samples", 9], "--samples is of the truncated mode"),
-        (["--mode", "truncated", "--contexts", "4;8"], "--contexts is '4;8'; give numbers of visible tokens"),
+        (["--mode", "truncated", "--contexts", "4;8"], "--contexts is '4;8'; give whole numbers"),
+        (["--mode", "truncated", "--contexts", "4,8,…"], "--contexts is '4,8,…'; give whole numbers"),
+        (["--context", 10**20], "no document is long enough for a context of 100,000,000,000,000,000,000"),
+        (
+            ["--mode", "truncated", "--context", 10**20],
+            "no document has a token with 100,000,000,000,000,000,000",
+        ),
         (["--context", 5000], "no document is long enough for a context of 5,000 tokens: the longest of the"),
         (["--batch-tokens", 0], "--batch-tokens is 0; it must be at least 1"),
         (["--split", "dev"], "no split 'dev'; it has"),

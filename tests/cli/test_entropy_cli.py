@@ -9,7 +9,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise.base.errors import ConfigError
-from contextwise.cli.entropy import contexts_of
+from contextwise.cli.contextwise import contexts_of
 from contextwise.data import Corpus
 
 SMALL = ["--contexts", "2,4,8,16", "--samples", "100", "--density-samples", "60"]
@@ -41,6 +41,12 @@ def test_a_measurement_prints_its_tables_and_writes_page_and_csv(contextwise, wo
     for file in ("spectra.parquet", "losses.parquet", "entropy.html"):
         assert (folder / file).is_file()
     assert not list(folder.parent.glob(".*"))  # nothing of the state is left
+    assert (workplace / "numbers" / "fits.csv").is_file()
+    # Asked again with other things to work out, nothing is measured a second time.
+    changed = (folder / "spectra.parquet").stat().st_mtime_ns
+    status, _, errors = contextwise("entropy", "gpt2", "--corpus", "corpus", *SMALL, "--bandwidth", "0.5")
+    assert status == 0 and "measured already" in errors
+    assert (folder / "spectra.parquet").stat().st_mtime_ns == changed
     with (workplace / "numbers" / "loss.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["context"]) for row in rows] == [2, 4, 8, 16]
@@ -76,7 +82,10 @@ def test_too_few_contexts_for_a_fit_are_said(contextwise):
         ),
         ([*SMALL, "--layer", "9"], "the layer is 9, but the model has hidden states 0 (the embeddings) to 1"),
         ([*SMALL, "--samples", "10"], "10 samples are too few for a spectrum"),
-        ([*SMALL, "--bandwidth", "0"], "--bandwidth is 0.0, but must be above 0"),
+        ([*SMALL, "--bandwidth", "0"], "bandwidth of the kernel density is 0.0, but must be above 0"),
+        ([*SMALL, "--bandwidth", "inf"], "bandwidth of the kernel density is inf"),
+        ([*SMALL, "--seed", "-1"], "the seed is -1, but must be a whole number from 0 on"),
+        (["--contexts", f"4,{10**20}"], "no document has a token with 100,000,000,000,000,000,000 tokens"),
         ([*SMALL, "--split", "test"], "has no split 'test'"),
         ([*SMALL, "--html", "."], ". is a folder; give the name of a file for the page with --html"),
         ([*SMALL, "--csv", "gpt2/config.json"], "gpt2/config.json is a file; give a folder"),
@@ -101,6 +110,7 @@ def test_features_with_nan_are_named(contextwise, workplace):
     assert status == 2
     said = " ".join(errors.split())
     assert "not finite at token" in said and "with 4 tokens visible" in said
+    assert not [*(workplace / "evaluation" / "broken").glob("**/*")]  # nor is a state left behind
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from contextwise.data import Corpus
 from contextwise.evaluation import entropy as module
 from contextwise.evaluation.entropy import checked_contexts, measure_entropy
 from contextwise.evaluation.entropy_files import Measurement
+from contextwise.evaluation.entropy_state import Rows
 from contextwise.evaluation.truncated import choose_targets
 
 CONTEXTS = [4, 8, 16]
@@ -192,6 +193,42 @@ def test_few_samples_for_the_width_are_said(model_folder, corpus, tmp_path):
     assert module._notes(500, 500, 80) == []
 
 
+def test_a_finished_measurement_is_not_made_again(model_folder, corpus, tmp_path):
+    def asked(**changed):
+        calls.clear()
+        stop = {"should_stop": lambda: calls.append(0)}
+        return measure_entropy(
+            model_folder, corpus, [4, 8], out=tmp_path / "e", **stop, **SETTINGS, **changed
+        )
+
+    calls: list[int] = []
+    first = asked()
+    assert len(calls) > 0
+    again = asked()
+    assert not calls and again.summary == first.summary
+    other = asked(seed=1)  # other targets: another measurement
+    assert calls and other.losses() != first.losses()
+    model = LlamaForCausalLM.from_pretrained(model_folder)
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    here = {"out": tmp_path / "f", **SETTINGS}
+    first = measure_entropy(folder, corpus, [4, 8], **here)
+    with torch.no_grad():
+        model.model.norm.weight[0] = 7.0
+    model.save_pretrained(folder)  # other weights in the same place
+    assert measure_entropy(folder, corpus, [4, 8], **here).losses() != first.losses()
+
+
+def test_a_run_may_be_named_from_anywhere(model_folder, corpus, tmp_path, monkeypatch):
+    shutil.copytree(model_folder, tmp_path / "runs" / "a" / "model")
+    (tmp_path / "runs" / "a" / "recipe.yaml").write_text("name: a\n")
+    monkeypatch.chdir(tmp_path)
+    first = measure_entropy("runs/a", corpus, [4], **SETTINGS)
+    monkeypatch.chdir(tmp_path / "runs")
+    again = measure_entropy("a", corpus, [4, 16], **SETTINGS)
+    assert again.contexts == [4, 16]
+    assert again.path.resolve() == (tmp_path / first.path).resolve()
+
+
 def test_a_finished_measurement_is_replaced_whole(model_folder, corpus, tmp_path):
     first = measure_entropy(model_folder, corpus, [4], out=tmp_path / "e", **SETTINGS)
     (first.path / "entropy.html").write_text("old")
@@ -209,6 +246,8 @@ def test_a_finished_measurement_is_replaced_whole(model_folder, corpus, tmp_path
         ([4, 5000], {}, DataError, "no document has a token with 5,000 tokens before it"),
         ([4], {"samples": 49}, ConfigError, "49 samples are too few for a spectrum"),
         ([4], {"samples": 0}, ConfigError, "number of samples is 0"),
+        ([4], {"seed": -1}, ConfigError, "the seed is -1"),
+        ([4, 10**20], {}, DataError, "no document has a token with 100,000,000,000,000,000,000 tokens"),
         ([4], {"kept": 1}, ConfigError, "--density-samples is 1"),
         ([4], {"layer": 2}, ConfigError, "the layer is 2, but the model has hidden states 0"),
         ([4], {"batch_tokens": 0}, ConfigError, "--batch-tokens is 0"),
@@ -274,6 +313,23 @@ def test_damaged_files_are_named(measured, tmp_path):
         copy.features(4)
     with pytest.raises(DataError, match="holds no measurement of intrinsic entropy"):
         Measurement.open(tmp_path)
+    for damaged in ("{}", "[]", '{"kind": "entropy"}'):
+        (copy.path / "summary.json").write_text(damaged)
+        with pytest.raises(DataError, match=r"summary.json is not the summary of a measurement .* remove"):
+            Measurement.open(copy.path)
+
+
+def test_rows_keep_what_came_in_few_blocks_of_memory():
+    draw, rows, blocks, whole = np.random.default_rng(0), Rows(), set(), []
+    for size in draw.integers(0, 7, 300):
+        whole.append(torch.from_numpy(draw.normal(size=(size, 3))))
+        rows.add(whole[-1])
+        blocks.add(rows.all().untyped_storage().nbytes())
+    assert torch.equal(rows.all(), torch.cat(whole)) and len(rows) == sum(map(len, whole))
+    assert len(blocks) <= 2 + np.log2(len(rows))  # it doubles: each batch leaves no block of its own behind
+    again = Rows(rows.all())
+    again.add(whole[1])
+    assert torch.equal(again.all(), torch.cat([*whole, whole[1]]))
 
 
 def test_contexts_come_sorted():

@@ -163,6 +163,8 @@ def test_a_measurement_of_a_model_is_what_a_loop_finds(tmp_path: Any, tiny: str)
         ({"length": 100}, r"--length is 100, but a text with two needles has \d+ tokens at least"),
         ({"length": 0}, "--length is 0"),
         ({"samples": 0}, "--samples is 0"),
+        ({"seed": -1}, "--seed is -1, but must be a whole number from 0 on"),
+        ({"length": 10**20}, "--length is 100000000000000000000, but must be at most 16,777,216"),
         ({"length": 500, "masked": (0, 501)}, "501 tokens are to be masked of a text of 500"),
         ({"length": 500, "masked": (-1,)}, "-1 tokens are to be masked"),
         ({"length": 700}, r"has 700 positions, but text, question and answer take \d+; give a --length"),

@@ -103,7 +103,7 @@ def test_the_analysis_finds_what_was_put_in(found):
     assert found.least_subspace_correlation() == pytest.approx(1, abs=1e-6)
     said = " ".join(verdict(found))
     assert "Here, of 11 values of N, it falls at 11, rises at 0" in said
-    assert "γ = 0.5 " in said and "it is least with 1,024" in said
+    assert "C = 2 [" in said and "γ = 0.5 " in said and "it is least with 1,024" in said
 
 
 def test_kernel_densities_and_determinants_move_together(found):
@@ -127,6 +127,12 @@ def test_every_figure_has_its_place_its_headline_and_its_numbers(found, tmp_path
         assert all(trace["meta"]["series"] is not None for trace in figures[name]["data"])
     assert "contextwise entropy &#39;runs/a model&#39;" in page
     assert "http://" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    drawn = figures["kde_entropy"]["data"][0]  # the source's Figure 10, left: both from the shortest context
+    assert drawn["y"] == [found.kde[c] - found.kde[4] for c in found.contexts]
+    n = found.sizes[0]
+    assert drawn["x"] == [found.entropies[n][c] - found.entropies[n][4] for c in found.contexts]
+    lines = [shape["y0"] for shape in figures["spectra"]["layout"]["shapes"]]  # Figure 15, left
+    assert len(lines) == 6 and set(lines) <= set(THRESHOLDS)
     points = figures["loss"]["data"][0]
     assert points["x"] == [4, 16, 64, 256, 1024]
     assert points["y"] == [found.losses[c].value for c in found.contexts]
@@ -136,7 +142,17 @@ def test_every_figure_has_its_place_its_headline_and_its_numbers(found, tmp_path
 def test_csv_files_hold_everything(found, tmp_path):
     written = write_csv(found, tmp_path / "numbers")
     tables = {path.stem: rows_of(path.read_text()) for path in written}
-    assert set(tables) == set(FIGURES)
+    assert set(tables) == {*FIGURES, "fits"}
+    fits = {(row["fit"], row["term"]): row for row in tables["fits"]}
+    for term, wanted in (("C0", 2.0), ("C", 2.0), ("gamma", 0.5)):  # the loss is 3 − 2 (0.5 − l^−0.5)
+        row = fits["C0 + C / l^gamma", term]
+        assert float(row["value"]) == pytest.approx(wanted, rel=1e-3)
+        assert float(row["low"]) <= float(row["value"]) <= float(row["high"])
+    assert float(fits["line over KDE entropy", "slope"]["value"]) == found.by_kde.slope.value
+    for row in tables["kde_entropy"]:
+        n, context = int(row["n"]), int(row["context"])
+        assert (float(row["entropy"]), float(row["kde"])) == (found.entropies[n][context], found.kde[context])
+    assert len(tables["kde_entropy"]) == 11 * 5 and len(tables["kde_dimension"]) == 20 * 5
     assert len(tables["spectra"]) == 5 * WIDTH and len(tables["entropy"]) == 11 * 5
     assert len(tables["dimension"]) == 20 * 5 and len(tables["lines"]) == 11
     for row in tables["entropy"]:
@@ -153,7 +169,8 @@ def test_two_contexts_make_a_page_without_fits(tmp_path):
     write_entropy_page(found, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "A power law has three parameters and needs four contexts or more" in page
-    assert {"loss", "spectra", "increments", "entropy", "dimension", "kde"} == set(figures_of(found))
+    both = {"kde", "kde_entropy", "kde_dimension"}
+    assert {"loss", "spectra", "increments", "entropy", "dimension"} | both == set(figures_of(found))
 
 
 def test_one_context_makes_a_page_of_its_spectrum(tmp_path):

@@ -36,6 +36,17 @@ def scott_factor(points: int, dimensions: int) -> float:
     return float(points ** (-1 / (dimensions + 4)))
 
 
+def check_bandwidth(bandwidth: float) -> None:
+    """
+    Raises:
+        ConfigError: the bandwidth is not positive, or not finite.
+    """
+    if not 0 < bandwidth < math.inf:
+        raise ConfigError(
+            f"the bandwidth of the kernel density is {bandwidth}, but must be above 0 and finite; Scott's is just below 1"
+        )
+
+
 def gaussian_bias(dimensions: int, bandwidth: float) -> float:
     """By how many nats the density of a Gaussian, estimated from endlessly many points, has too much entropy."""
     square = bandwidth**2
@@ -51,14 +62,13 @@ def kde_entropy(features_ND: Any, bandwidth: float | None = None, leave_one_out:
         leave_one_out: whether a point is left out of its own density.
 
     Raises:
-        ConfigError: the bandwidth is not positive.
+        ConfigError: the bandwidth is not positive, or so small or large that no density comes out.
         DataError: a point is not finite, there are too few points, or they lie in fewer dimensions.
     """
     x_ND = _points(features_ND)
     points, dimensions = x_ND.shape
     h = scott_factor(points, dimensions) if bandwidth is None else bandwidth
-    if not h > 0:
-        raise ConfigError(f"the bandwidth of the kernel density is {h}, but must be above 0")
+    check_bandwidth(h)
     if points <= dimensions:
         raise DataError(
             f"a kernel density over {dimensions} dimensions needs more than {dimensions} points, and there are {points}; "
@@ -74,8 +84,11 @@ def kde_entropy(features_ND: Any, bandwidth: float | None = None, leave_one_out:
     white_ND = centred_ND @ vectors_DD / (values_D.sqrt() * h)
     log_sums_N = _log_kernel_sums(white_ND, leave_one_out)
     # Normalisation of a kernel: (2π)^(D/2) h^D sqrt(det Σ).
-    log_volume = 0.5 * dimensions * math.log(2 * math.pi * h * h) + 0.5 * float(values_D.log().sum())
-    return math.log(points - leave_one_out) + log_volume - float(log_sums_N.mean())
+    log_volume = dimensions * (0.5 * math.log(2 * math.pi) + math.log(h)) + 0.5 * float(values_D.log().sum())
+    entropy = math.log(points - leave_one_out) + log_volume - float(log_sums_N.mean())
+    if not math.isfinite(entropy):
+        raise ConfigError(f"a kernel density of bandwidth {h:g} has no finite entropy; give one nearer to 1")
+    return entropy
 
 
 def _log_kernel_sums(white_ND: torch.Tensor, leave_one_out: bool) -> torch.Tensor:

@@ -161,6 +161,16 @@ def correlations(series: Mapping[str, Mapping[int, float]]) -> tuple[list[str], 
     return varying, np.atleast_2d(np.corrcoef(np.stack([rows[name] for name in varying])))
 
 
+def correlation_interval(correlation: float, points: int) -> Estimate:
+    """A correlation over so many points with its 95% interval, by Fisher's transformation; no ends below four points."""
+    if points < 4:
+        return Estimate(correlation)
+    edge = 1 - 1e-15
+    middle = np.arctanh(np.clip(correlation, -edge, edge))
+    half = stats.norm.ppf(0.5 + CONFIDENCE / 2) / np.sqrt(points - 3)
+    return Estimate(correlation, float(np.tanh(middle - half)), float(np.tanh(middle + half)))
+
+
 def _covariance(jacobian: np.ndarray, squares: float) -> np.ndarray:
     points, parameters = jacobian.shape
     return np.linalg.pinv(jacobian.T @ jacobian) * squares / (points - parameters)

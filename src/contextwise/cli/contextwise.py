@@ -9,20 +9,29 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.progress import say
 
 
-def contexts_of(text: str | None) -> list[int] | None:
-    """The numbers of ``16,32,64``.
+def contexts_of(text: str) -> list[int]:
+    """The lengths of ``16,32,64`` or ``16,32,…,2048``.
 
     Raises:
         ConfigError: something else stands there.
     """
-    if text is None:
-        return None
+    parts = [part.strip() for part in text.split(",")]
+    found: list[int] = []
     try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
+        for i, part in enumerate(parts):
+            if part in ("…", "..."):
+                first, second, last = found[i - 2], found[i - 1], int(parts[i + 1])
+                if i != 2 or len(parts) != 4 or not 0 < first < second < last or second % first:
+                    raise ValueError
+                while found[-1] * (second // first) < last:
+                    found.append(found[-1] * (second // first))
+            else:
+                found.append(int(part))
+    except (ValueError, IndexError):
         raise ConfigError(
-            f"--contexts is {text!r}; give numbers of visible tokens with commas between them, such as 16,64,256"
+            f"--contexts is {text!r}; give whole numbers with commas between, such as 16,32,64 or 16,32,…,2048"
         ) from None
+    return found
 
 
 def refuse_without(**given: Any) -> None:
@@ -51,7 +60,7 @@ def evaluate_contextwise(
 
     from contextwise.data import Corpus
     from contextwise.evaluation.contextwise import CurveSettings, measure_contextwise
-    from contextwise.evaluation.contextwise.tables import bins_table, curve_heading, measures_table
+    from contextwise.evaluation.contextwise.tables import bins_table, curve_heading, measures_table, notes
     from contextwise.evaluation.evaluator import trained_on
     from contextwise.training.signals import StopRequest
 
@@ -71,4 +80,6 @@ def evaluate_contextwise(
     printed.print(curve_heading(found.summary))
     printed.print(bins_table(found.summary))
     printed.print(measures_table(found.summary))
+    for note in notes(found.summary):
+        printed.print(f"Note: {note}", markup=False)
     printed.print(f"written to {found.path}/", markup=False, soft_wrap=True)

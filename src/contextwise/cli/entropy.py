@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from contextwise.base.errors import ConfigError
+from contextwise.cli.contextwise import contexts_of
 
 
 def entropy(
@@ -75,6 +76,7 @@ def entropy(
 
     from rich.console import Console
 
+    from contextwise.analysis.density import check_bandwidth
     from contextwise.analysis.intrinsic import analyse
     from contextwise.data import Corpus
     from contextwise.evaluation.entropy import measure_entropy
@@ -82,8 +84,8 @@ def entropy(
     from contextwise.reports.entropy_tables import terminal
     from contextwise.training.signals import StopRequest
 
-    if bandwidth is not None and not bandwidth > 0:
-        raise ConfigError(f"--bandwidth is {bandwidth}, but must be above 0")
+    if bandwidth is not None:
+        check_bandwidth(bandwidth)
     if csv is not None and csv.exists() and not csv.is_dir():
         raise ConfigError(f"{csv} is a file; give a folder for the CSV files with --csv")
     if html is not None and html.is_dir():
@@ -114,31 +116,6 @@ def entropy(
     if csv is not None:
         write_csv(found, csv)
         printed.print(f"CSV: {csv}", markup=False, soft_wrap=True)
-
-
-def contexts_of(text: str) -> list[int]:
-    """The lengths of ``16,32,64`` or ``16,32,…,2048``.
-
-    Raises:
-        ConfigError: something else stands there.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    found: list[int] = []
-    try:
-        for i, part in enumerate(parts):
-            if part in ("…", "..."):
-                first, second, last = found[i - 2], found[i - 1], int(parts[i + 1])
-                if i != 2 or len(parts) != 4 or not 0 < first < second < last or second % first:
-                    raise ValueError
-                while found[-1] * (second // first) < last:
-                    found.append(found[-1] * (second // first))
-            else:
-                found.append(int(part))
-    except (ValueError, IndexError):
-        raise ConfigError(
-            f"--contexts is {text!r}; give whole numbers with commas between, such as 16,32,64 or 16,32,…,2048"
-        ) from None
-    return found
 
 
 def _layer(text: str) -> Literal["last"] | int:

@@ -165,7 +165,8 @@ def evaluate(
         for name, value in given.items():
             if value is not None:
                 raise ConfigError(f"{name} is given together with --contextwise; leave one of the two out")
-        curve |= {"contexts": contexts_of(contexts), "context": context, "limit_documents": limit_documents}
+        curve["contexts"] = None if contexts is None else contexts_of(contexts)
+        curve |= {"context": context, "limit_documents": limit_documents}
         curve["seed"] = seed or None
         evaluate_contextwise(
             model,

@@ -26,6 +26,7 @@ from contextwise.evaluation.entropy_files import (
     Measurement,
     check_destination,
     content_key,
+    finished_measurement,
     write_measurement,
 )
 from contextwise.evaluation.entropy_state import ContextState, StateFolder
@@ -59,7 +60,7 @@ def measure_entropy(
 ) -> Measurement:
     """Measure losses and spectra, and write them to ``RUN/evaluation/CORPUS-SPLIT-entropy``.
 
-    A run that was stopped goes on where it was when the same is asked for again.
+    A run that was stopped goes on where it was when the same is asked for again; a finished one is not made again.
 
     Args:
         source: a run folder, a Hugging Face model folder, or a name on the Hub.
@@ -86,8 +87,9 @@ def measure_entropy(
         raise ConfigError(f"--density-samples is {kept}; keep at least 2 features")
     targets = choose_targets(corpus, contexts[-1], samples, seed)
     _check_floor(len(targets), corpus)
+    in_run = out is None and is_run(source)
     out = out or default_destination(source, f"{label(corpus)}-{KIND}")
-    check_destination(out, source, corpus.fingerprint)
+    check_destination(out, None if in_run else source, corpus.fingerprint)
     corpus.verify()
     place = chosen_device(device)
     model = load_model(source, dtype=chosen_dtype(dtype, place), device=place)
@@ -102,11 +104,16 @@ def measure_entropy(
         "kept": kept,
         "dtype": str(model.dtype).removeprefix("torch."),
     }
-    states = StateFolder(out, content_key(source, model, settings))
+    key = content_key(source, model, settings)
+    if (finished := finished_measurement(out, key, contexts)) is not None:
+        say(f"measured already: {out}; remove that folder to measure again")
+        return finished
+    states = StateFolder(out, key)
     found = _measure(model, corpus, targets, contexts, states, settings, batch_tokens, should_stop)
     width = found[contexts[0]].kept.shape[1]
     summary = {
         "kind": KIND,
+        "key": key,
         "label": label(corpus),
         "model": source,
         "name": Path(source).name,
@@ -208,6 +215,9 @@ def _measure(
             if current is not None and not current.finished:
                 states.save(current)
             raise Interrupted(f"{stopped}; run the same command again to go on from there") from None
+        except CheckpointError:
+            states.remove()  # nothing goes on from a damaged model
+            raise
         finally:
             passes.close()
     return {context: state for context, state in all_states.items() if state is not None}

@@ -31,6 +31,7 @@ SUMMARY, SPECTRA, LOSSES, FEATURES = (
     "features.safetensors",
 )
 Contexts = dict[int, ContextState]
+_NEEDED = {"model", "corpus", "contexts", "losses", "differences", "notes"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,13 @@ class Measurement:
             raise DataError(
                 f"{path} holds no measurement of intrinsic entropy; make one with: contextwise entropy MODEL --corpus CORPUS"
             )
-        return cls(path, read_json(path / SUMMARY, "the summary of the measurement"))
+        summary = read_json(path / SUMMARY, "the summary of the measurement")
+        if not isinstance(summary, dict) or summary.get("kind") != KIND or not summary.keys() >= _NEEDED:
+            raise DataError(
+                f"{path / SUMMARY} is not the summary of a measurement of intrinsic entropy; remove that folder and measure "
+                "again"
+            )
+        return cls(path, summary)
 
     @property
     def contexts(self) -> list[int]:
@@ -87,7 +94,8 @@ class Measurement:
                 return file.get_tensor(str(context))
         except (OSError, SafetensorError) as error:
             raise DataError(
-                f"the features {self.path / FEATURES} cannot be read: {str(error)[:120]}"
+                f"the features {self.path / FEATURES} cannot be read ({str(error)[:120]}); "
+                f"remove {self.path} and run contextwise entropy again"
             ) from None
 
     def _table(self, name: str) -> pa.Table:
@@ -96,7 +104,7 @@ class Measurement:
         except (OSError, pa.ArrowException) as error:
             raise DataError(
                 f"the table {self.path / name} cannot be read ({' '.join(str(error).split())[:120]}); "
-                "run contextwise entropy again"
+                f"remove {self.path} and run contextwise entropy again"
             ) from None
 
 
@@ -105,8 +113,11 @@ def is_measurement(path: Path) -> bool:
     return (path / SUMMARY).is_file() and (path / SPECTRA).is_file()
 
 
-def check_destination(path: Path, source: str, fingerprint: str) -> None:
+def check_destination(path: Path, source: str | None, fingerprint: str) -> None:
     """See to it that a measurement may be written to ``path``.
+
+    Args:
+        source: the model; None where the place itself is that model's.
 
     Raises:
         ConfigError: the place holds something else: other files, or a measurement of another model or other data.
@@ -118,7 +129,7 @@ def check_destination(path: Path, source: str, fingerprint: str) -> None:
             f"{path} holds something that is no measurement of intrinsic entropy; give another place with --out"
         )
     there = Measurement.open(path).summary
-    if Path(there["model"]).resolve() != Path(source).resolve():
+    if source is not None and Path(there["model"]).resolve() != Path(source).resolve():
         other = f"another model, {there['model']}"
     elif there["corpus"]["fingerprint"] != fingerprint:
         other = f"other data, {there['corpus']['path']}"
@@ -127,6 +138,14 @@ def check_destination(path: Path, source: str, fingerprint: str) -> None:
     raise ConfigError(
         f"{path} holds a measurement of {other}; give another place with --out, or remove that folder"
     )
+
+
+def finished_measurement(path: Path, key: str, contexts: list[int]) -> Measurement | None:
+    """The measurement that is already at ``path``, if it is of the same content and contexts (:func:`content_key`)."""
+    if not is_measurement(path):
+        return None
+    there = Measurement.open(path)
+    return there if there.summary.get("key") == key and there.contexts == contexts else None
 
 
 def content_key(source: str, model: PreTrainedModel, settings: dict[str, Any]) -> str:

@@ -13,6 +13,37 @@ from contextwise.evaluation.covariance import RunningCovariance
 from contextwise.evaluation.truncated import TruncatedBatch
 
 
+class Rows:
+    """Rows that come batch by batch, in one block of memory that doubles when it is full.
+
+    A small block for each batch would lie in what the batch's logits have left free, and the next ones would need new memory:
+    the process would grow by the logits of a batch, batch by batch.
+    """
+
+    def __init__(self, rows: torch.Tensor | None = None) -> None:
+        self._block = rows
+        self._count = 0 if rows is None else len(rows)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, rows: torch.Tensor) -> None:
+        """Copy the rows (rows, ...) behind those that are there."""
+        stop = self._count + len(rows)
+        if self._block is None or stop > len(self._block):
+            block = torch.empty((2 * stop, *rows.shape[1:]), dtype=rows.dtype)
+            if self._block is not None:
+                block[: self._count] = self._block[: self._count]
+            self._block = block
+        self._block[self._count : stop] = rows
+        self._count = stop
+
+    def all(self) -> torch.Tensor:
+        """Those that are there."""
+        assert self._block is not None
+        return self._block[: self._count]
+
+
 class ContextState:
     """Losses, sums and kept features of one context.
 
@@ -25,15 +56,14 @@ class ContextState:
 
     def __init__(self, context: int, width: int, device: torch.device | str = "cpu") -> None:
         self.context = context
-        self._nats: list[np.ndarray] = []
-        self._kept: list[torch.Tensor] = []
+        self._nats, self._kept = Rows(), Rows()
         self._running: RunningCovariance | None = RunningCovariance(width, device)
         self.eigenvalues: np.ndarray | None = None
         self.scale = 0.0
 
     @property
     def done(self) -> int:
-        return sum(map(len, self._nats))
+        return len(self._nats)
 
     @property
     def finished(self) -> bool:
@@ -41,20 +71,20 @@ class ContextState:
 
     @property
     def nats(self) -> np.ndarray:
-        return np.concatenate(self._nats)
+        return self._nats.all().numpy()
 
     @property
     def kept(self) -> torch.Tensor:
-        return torch.cat(self._kept)
+        return self._kept.all()
 
     def add(self, batch: TruncatedBatch, kept_rows: np.ndarray) -> None:
         """Add the next batch; of its features those of the targets ``kept_rows`` are kept."""
         assert batch.start == self.done and batch.features is not None and self._running is not None
         self._running.add(batch.features)
-        self._nats.append(batch.nats)
+        self._nats.add(torch.from_numpy(batch.nats))
         first, last = np.searchsorted(kept_rows, [batch.start, batch.stop])
         rows = torch.from_numpy(kept_rows[first:last] - batch.start)
-        self._kept.append(batch.features[rows.to(batch.features.device)].cpu())
+        self._kept.add(batch.features[rows.to(batch.features.device)].cpu())
 
     def finish(self, centred: bool) -> None:
         """Turn the sums into eigenvalues, and let go of them."""
@@ -78,7 +108,7 @@ class ContextState:
         cls, context: int, state: dict[str, torch.Tensor], device: torch.device | str
     ) -> "ContextState":
         found = cls(context, 0)
-        found._nats, found._kept = [state["nats"].numpy()], [state["kept"]]
+        found._nats, found._kept = Rows(state["nats"]), Rows(state["kept"])
         found.scale = float(state["scale"])
         if "eigenvalues" in state:
             found.eigenvalues, found._running = state["eigenvalues"].numpy(), None

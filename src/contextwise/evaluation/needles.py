@@ -36,6 +36,7 @@ from contextwise.evaluation.evaluator import chosen_device, chosen_dtype, defaul
 from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, exponential, ratios
 from contextwise.evaluation.ruler.prompts import Encoded, Encoder, check_vocabulary
 from contextwise.evaluation.ruler.questions import Question, Size, join_pieces, largest_fit, source_of
+from contextwise.evaluation.ruler.settings import check_length
 from contextwise.evaluation.ruler.variables import NOISE
 from contextwise.evaluation.scoring import DEFAULT_BATCH_TOKENS, vocabulary_size
 from contextwise.evaluation.tables import NOT_KNOWN, interval, number
@@ -163,11 +164,15 @@ def measure_needles(
         Interrupted: ``should_stop`` said so; nothing was written.
     """
     started = time.monotonic()
+    source = str(Path(source))  # a slash at the end makes no other model
     batch_tokens = DEFAULT_BATCH_TOKENS if batch_tokens is None else batch_tokens
     counts = {"--length": length, "--samples": samples, "--batch-tokens": batch_tokens}
     for name, value in counts.items():
         if value < 1:
             raise ConfigError(f"{name} is {value}, but must be at least 1")
+    check_length(length)
+    if seed < 0:
+        raise ConfigError(f"--seed is {seed}, but must be a whole number from 0 on")
     steps = sorted(set(masked)) or sorted({round(length * step / STEPS) for step in range(STEPS + 1)})
     if steps[0] < 0 or steps[-1] > length:
         wrong = steps[0] if steps[0] < 0 else steps[-1]

@@ -65,20 +65,23 @@ def choose_targets(corpus: Documents, longest: int, samples: int, seed: int) -> 
         samples: how many to draw, without replacement; where there are fewer, all of them are taken.
 
     Raises:
-        ConfigError: ``longest`` or ``samples`` is not positive.
+        ConfigError: ``longest`` or ``samples`` is not positive, or ``seed`` is negative.
         DataError: no document is long enough.
     """
     for name, value in (("the longest context", longest), ("the number of samples", samples)):
         if value < 1:
             raise ConfigError(f"{name} is {value}, but must be at least 1")
+    if seed < 0:
+        raise ConfigError(f"the seed is {seed}, but must be a whole number from 0 on")
     lengths = np.asarray(corpus.lengths, dtype=np.int64)
-    ends = np.cumsum(np.maximum(0, lengths - longest))
-    eligible = int(ends[-1]) if len(ends) else 0
-    if not eligible:
+    most = int(lengths.max(initial=0))
+    if longest >= most:
         raise DataError(
             f"no document has a token with {longest:,} tokens before it: the longest of the {len(lengths):,} documents has "
-            f"{int(lengths.max(initial=0)):,} tokens; give shorter contexts, or a corpus of longer documents"
+            f"{most:,} tokens; give shorter contexts, or a corpus of longer documents"
         )
+    ends = np.cumsum(np.maximum(0, lengths - longest))
+    eligible = int(ends[-1])
     draw = np.random.default_rng(seed)
     chosen = np.sort(draw.choice(eligible, size=min(samples, eligible), replace=False)).astype(np.int64)
     document = np.searchsorted(ends, chosen, side="right")

@@ -1,7 +1,7 @@
 """The figures of the page on intrinsic entropy, as Plotly figures without colours: those follow the reader's scheme.
 
 Source: intrinsic entropy, Figures 1 (loss against S, correlations), 2 (loss against context), 3 and 15 (spectra, increments,
-loss against dimension) and 10 (kernel density).
+loss against dimension) and 10 (kernel density against the loss, S and the dimension).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from contextwise.analysis.fits import LineFit
-from contextwise.analysis.intrinsic import IntrinsicEntropy
+from contextwise.analysis.intrinsic import ByContext, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.evaluation.metrics import Estimate
 from contextwise.reports.figures import SYMBOLS
@@ -33,6 +33,8 @@ def figures_of(found: IntrinsicEntropy) -> dict[str, dict[str, Any]]:
         "lines": _lines_over_n(found) if found.by_entropy else None,
         "dimension": _against_dimension(found),
         "kde": _against_kde(found) if found.kde else None,
+        "kde_entropy": _kde_against_entropy(found) if found.kde and found.sizes else None,
+        "kde_dimension": _kde_against_dimension(found) if found.kde else None,
         "correlation": _correlation(found) if len(found.names) > 1 else None,
     }
     return {name: figure.to_plotly_json() for name, figure in made.items() if figure is not None}
@@ -96,7 +98,10 @@ def _spectra(found: IntrinsicEntropy) -> go.Figure:
         f"relative eigenvalue {RELATIVE}",
         yaxis={"type": "log", "dtick": 1, "exponentformat": "power"},
     )
-    return go.Figure(traces, layout)
+    figure = go.Figure(traces, layout)
+    for threshold in shown_thresholds(found):
+        figure.add_hline(threshold, line={"color": "rgba(128, 128, 128, 0.5)", "width": 1, "dash": "dot"})
+    return figure
 
 
 def _increments(found: IntrinsicEntropy) -> go.Figure:
@@ -133,54 +138,78 @@ def _thinned(length: int) -> np.ndarray:
 
 def _against_entropy(found: IntrinsicEntropy) -> go.Figure:
     """Each S_N counted from its value at the shortest context, which leaves a straight line straight."""
-    first = found.contexts[0]
-    series = {
-        f"N = {n}": {
-            context: value - found.entropies[n][first] for context, value in found.entropies[n].items()
-        }
-        for n in found.sizes
-    }
-    return _scatters(found, series, f"S<sub>N</sub> since context {first}, nats", "%{x:+.3f} nats")
+    title = f"S<sub>N</sub> since context {found.contexts[0]}, nats"
+    return _scatters(found.measurement.losses(), _entropies(found), title, "%{x:+.3f} nats")
 
 
 def _against_dimension(found: IntrinsicEntropy) -> go.Figure:
-    series = {f"θ = {threshold:.3g}": found.dimensions[threshold] for threshold in shown_thresholds(found)}
-    return _scatters(found, series, f"eigenvalues with {RELATIVE} ≥ θ", "%{x} dimensions")
+    title = f"eigenvalues with {RELATIVE} ≥ θ"
+    return _scatters(found.measurement.losses(), _dimensions(found), title, "%{x} dimensions")
+
+
+def _entropies(found: IntrinsicEntropy) -> dict[str, ByContext]:
+    return {f"N = {n}": _since(found.entropies[n], found.contexts[0]) for n in found.sizes}
+
+
+def _dimensions(found: IntrinsicEntropy) -> dict[str, ByContext]:
+    return {f"θ = {threshold:.3g}": found.dimensions[threshold] for threshold in shown_thresholds(found)}
+
+
+def _since(values: ByContext, first: int) -> ByContext:
+    return {context: value - values[first] for context, value in values.items()}
 
 
 def _against_kde(found: IntrinsicEntropy) -> go.Figure:
     series = {"each point left out of its own density": found.kde, "as in the source": found.kde_with_own}
     first = found.contexts[0]
-    shifted = {
-        name: {context: value - values[first] for context, value in values.items()}
-        for name, values in series.items()
-        if first in values
-    }
-    return _scatters(found, shifted, f"KDE entropy since context {first}, nats", "%{x:+.3f} nats")
+    shifted = {name: _since(values, first) for name, values in series.items() if first in values}
+    title = f"KDE entropy since context {first}, nats"
+    return _scatters(found.measurement.losses(), shifted, title, "%{x:+.3f} nats")
+
+
+def _kde_against_entropy(found: IntrinsicEntropy) -> go.Figure:
+    first = min(found.kde)
+    title = f"S<sub>N</sub> since context {found.contexts[0]}, nats"
+    ytitle = f"KDE entropy since context {first}, nats"
+    return _scatters(
+        _since(found.kde, first), _entropies(found), title, "%{x:+.3f} nats", ytitle, "KDE %{y:+.3f}"
+    )
+
+
+def _kde_against_dimension(found: IntrinsicEntropy) -> go.Figure:
+    first = min(found.kde)
+    title, ytitle = f"eigenvalues with {RELATIVE} ≥ θ", f"KDE entropy since context {first}, nats"
+    return _scatters(
+        _since(found.kde, first), _dimensions(found), title, "%{x} dimensions", ytitle, "KDE %{y:+.3f}"
+    )
 
 
 def _scatters(
-    found: IntrinsicEntropy, series: Mapping[str, Mapping[int, float]], title: str, hover: str
+    y: Mapping[int, float],
+    series: Mapping[str, Mapping[int, float]],
+    title: str,
+    hover: str,
+    ytitle: str = "cross entropy, nats per token",
+    yhover: str = "loss %{y:.4f}",
 ) -> go.Figure:
-    """The loss against some measures, one point a context, joined in the order of the contexts."""
-    losses = found.measurement.losses()
+    """One quantity, the loss if not told otherwise, against some others: a point a context, joined in their order."""
     traces = []
     for number, (name, values) in enumerate(series.items()):
-        contexts = sorted(values)
+        contexts = sorted(values.keys() & y.keys())
         traces.append(
             go.Scatter(
                 x=[values[context] for context in contexts],
-                y=[losses[context] for context in contexts],
+                y=[y[context] for context in contexts],
                 customdata=contexts,
                 mode="lines+markers",
                 name=name,
                 marker={"size": 8, "symbol": SYMBOLS[number % len(SYMBOLS)]},
                 line={"width": 1.2, "dash": "dot"},
-                hovertemplate=f"%{{customdata}} tokens, {name}<br>{hover}, loss %{{y:.4f}}<extra></extra>",
+                hovertemplate=f"%{{customdata}} tokens, {name}<br>{hover}, {yhover}<extra></extra>",
                 meta={"series": number},
             )
         )
-    return go.Figure(traces, _layout({"title": {"text": title}}, "cross entropy, nats per token"))
+    return go.Figure(traces, _layout({"title": {"text": title}}, ytitle))
 
 
 def _lines_over_n(found: IntrinsicEntropy) -> go.Figure:

@@ -10,7 +10,7 @@ from contextwise.analysis.intrinsic import IntrinsicEntropy
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write
 from contextwise.reports.entropy_figures import figures_of
-from contextwise.reports.entropy_tables import csv_files, line_rows, measures, verdict
+from contextwise.reports.entropy_tables import csv_files, fits_csv, line_rows, measures, verdict
 from contextwise.reports.rendering import render
 
 FIGURES = {
@@ -21,7 +21,8 @@ FIGURES = {
     ),
     "spectra": (
         "Spectra",
-        "Eigenvalues of the covariance of the features, each over the largest; both axes logarithmic.",
+        "Eigenvalues of the covariance of the features, each over the largest; both axes logarithmic. Dotted lines: some "
+        "thresholds θ of the intrinsic dimension.",
     ),
     "increments": (
         "How the spectrum changes with context",
@@ -44,6 +45,15 @@ FIGURES = {
         "Loss against Gaussian-KDE entropy",
         "Entropy of a Gaussian kernel density over the leading directions. Where each point counts in its own density, as in "
         "the source, the estimate comes close to the log-determinant of the covariance in many dimensions.",
+    ),
+    "kde_entropy": (
+        "Gaussian-KDE entropy against intrinsic entropy",
+        "Two estimates of one thing, at each context; both counted from the shortest context. Each point is left out of its "
+        "own density.",
+    ),
+    "kde_dimension": (
+        "Gaussian-KDE entropy against intrinsic dimension",
+        "The same KDE entropy over the number of eigenvalues with λ_i / λ_1 ≥ θ.",
     ),
     "correlation": (
         "Correlations between subspaces",
@@ -92,7 +102,7 @@ def write_entropy_page(found: IntrinsicEntropy, path: Path, command: list[str] |
 
 
 def write_csv(found: IntrinsicEntropy, folder: Path) -> list[Path]:
-    """Write the CSV of each figure into a folder.
+    """Write the CSV of each figure into a folder, and ``fits.csv``.
 
     Raises:
         ConfigError: ``folder`` is a file.
@@ -101,7 +111,7 @@ def write_csv(found: IntrinsicEntropy, folder: Path) -> list[Path]:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; give a folder for the CSV files with --csv")
     written = []
-    for name, text in csv_files(found).items():
+    for name, text in {**csv_files(found), "fits": fits_csv(found)}.items():
         written.append(folder / f"{name}.csv")
         atomic_write(written[-1], text, "the CSV file")
     return written

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from contextwise.analysis.fits import LineFit
+from contextwise.analysis.fits import LineFit, correlation_interval
 from contextwise.analysis.intrinsic import SHARE_OF_SUBSPACES, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.evaluation.metrics import Estimate
@@ -76,11 +76,36 @@ def csv_files(found: IntrinsicEntropy) -> dict[str, str]:
             ),
         ),
         "kde": _csv(["context", "entropy", "entropy_with_own_point", "loss", *found.further], kde),
+        "kde_entropy": _csv(
+            ["n", "context", "entropy", "kde"],
+            ([n, c, values[c], kde] for n, values in found.entropies.items() for c, kde in found.kde.items()),
+        ),
+        "kde_dimension": _csv(
+            ["threshold", "context", "dimension", "kde"],
+            (
+                [threshold, c, int(values[c]), kde]
+                for threshold, values in found.dimensions.items()
+                for c, kde in found.kde.items()
+            ),
+        ),
         "correlation": _csv(
             ["", *found.names],
             ([name, *row] for name, row in zip(found.names, found.correlation.tolist(), strict=True)),
         ),
     }
+
+
+def fits_csv(found: IntrinsicEntropy) -> str:
+    """The power law over context and the line over the KDE entropy, term by term; other lines stand in their figures' CSV."""
+    power, kde = found.power, found.by_kde
+    rows: list[list[Any]] = []
+    if power is not None:
+        terms = {"C0": power.floor, "C": power.scale, "gamma": power.exponent}
+        rows += [["C0 + C / l^gamma", name, *_ends(term), power.r_squared] for name, term in terms.items()]
+    if kde is not None:
+        terms = {"slope": kde.slope, "intercept": kde.intercept}
+        rows += [["line over KDE entropy", name, *_ends(term), kde.r_squared] for name, term in terms.items()]
+    return _csv(["fit", "term", "value", "low", "high", "r_squared"], rows)
 
 
 def _csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -161,16 +186,17 @@ def verdict(found: IntrinsicEntropy) -> list[str]:
     if found.power is not None:
         power = found.power
         said.append(
-            f"CE ≈ C₀ + C / l^γ with C₀ = {power.floor.value:.4f} {ends(power.floor)}, γ = {power.exponent.value:.3g} "
-            f"{ends(power.exponent)}, R² = {power.r_squared:.4f}."
+            f"CE ≈ C₀ + C / l^γ with C₀ = {power.floor.value:.4f} {ends(power.floor)}, C = {power.scale.value:.3g} "
+            f"{ends(power.scale)}, γ = {power.exponent.value:.3g} {ends(power.exponent)}, R² = {power.r_squared:.4f}."
         )
     if found.by_entropy:
         said.append(_direction(found))
     least = found.least_subspace_correlation()
     if least is not None:
+        over = ends(correlation_interval(least, len(contexts)))
         said.append(
             f"Between the entropies S_N of subspaces of at least {SHARE_OF_SUBSPACES:.0%} of the channels, the least "
-            f"correlation over contexts is {least:.3f} (the source: above 0.97)."
+            f"correlation over contexts is {least:.3f}{f' {over}' if over else ''} (the source: above 0.97)."
         )
     return said
 

@@ -185,6 +185,13 @@ def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
         for i, row in enumerate(result["accuracies"]):
             scores = [r["answered"][i]["score"] for r in rows if r["task"] == name]
             assert row["accuracy"]["value"] == pytest.approx(np.mean(scores))
+    slashed = evaluate_ruler(
+        f"{model}/",
+        Settings(("qa_1", "vt"), 600, (50, 600), 1.0, 4, example=False, qa=squad),
+        batch_tokens=4000,
+        out=tmp_path / "cut",
+    )
+    assert slashed.summary == cut.summary  # a slash at the end makes no other model
     # A finished measurement is not made again, and one with other settings does not replace it.
     assert measured(model, squad, tmp_path / "cut", should_stop=lambda: True).summary == cut.summary
     with pytest.raises(ConfigError, match=r"with other settings \(seed differ\)"):
@@ -194,6 +201,21 @@ def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
             batch_tokens=4000,
             out=tmp_path / "cut",
         )
+
+
+def test_a_model_that_gives_no_numbers_has_no_accuracy_of_zero(
+    tmp_path: Path, model: Path, squad: Path
+) -> None:
+    import torch
+
+    damaged = load_model(str(model))
+    with torch.no_grad():
+        damaged.transformer.h[0].mlp.c_fc.weight[0, 0] = float("nan")
+    damaged.save_pretrained(tmp_path / "nan")
+    BYTES.save_pretrained(tmp_path / "nan")
+    with pytest.raises(CheckpointError, match=r"logits are not numbers \(NaN\), so it has no answers"):
+        measured(tmp_path / "nan", squad, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["nan"]
 
 
 def test_answers_are_what_the_model_writes_behind_the_prompt(
@@ -223,6 +245,7 @@ def test_answers_are_what_the_model_writes_behind_the_prompt(
         ({"tasks": ("vt",), "qa": Path("q")}, "--qa is given, but not the task 'qa_1'"),
         ({"tasks": ("vt",), "words": Path("w")}, "--words is given, but not the task 'cwe'"),
         ({"length": 0}, "--length is 0"),
+        ({"length": 10**20}, "--length is 100000000000000000000, but must be at most 16,777,216"),
         ({"samples": 0}, "--samples is 0"),
         ({"seed": -1}, "--seed is -1"),
         ({"gamma": -1.0}, "gamma is -1.0"),

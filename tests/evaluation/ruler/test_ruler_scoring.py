@@ -65,3 +65,5 @@ def test_the_verdict_says_how_sure_it_is() -> None:
     assert verdict(result) == "Best with 1,024 visible tokens: so in 62% of resamples; 2,048 in 28%."
     result["optimum"] = None
     assert verdict(result) == "No visible context is better than another: the accuracies are all equal."
+    result["accuracies"] = rows[:1]
+    assert verdict(result).startswith("With one visible context there is none to compare it with")

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from contextwise.base.config import Settings
 from contextwise.base.environment import describe_environment
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.evaluation.contextwise.measures import DEFAULT_WORTH, curve_measures
@@ -114,17 +114,21 @@ def measure_contextwise(
     unfinished = Unfinished(
         out, {"weights": digest, "corpus": corpus.fingerprint, "split": corpus.split, **decides}
     )
-    sums = _scored(
-        model,
-        corpus,
-        settings,
-        context,
-        contexts,
-        trained,
-        unfinished,
-        batch_tokens=batch_tokens or DEFAULT_BATCH_TOKENS,
-        should_stop=should_stop,
-    )
+    try:
+        sums = _scored(
+            model,
+            corpus,
+            settings,
+            context,
+            contexts,
+            trained,
+            unfinished,
+            batch_tokens=batch_tokens or DEFAULT_BATCH_TOKENS,
+            should_stop=should_stop,
+        )
+    except CheckpointError:
+        unfinished.remove()  # nothing goes on from a damaged model
+        raise
     bins, measures = curve_measures(sums, settings.worth)
     summary = {
         **about,

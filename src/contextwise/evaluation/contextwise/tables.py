@@ -12,6 +12,8 @@ from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.tables import NOT_KNOWN, interval
 
 BAR = 16
+ENOUGH_TARGETS = 1000
+"""Below so many, a bin's mean is uncertain by a tenth of a nat or more: losses of single tokens vary by some three nats."""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -24,8 +26,11 @@ def curve_heading(summary: dict[str, Any]) -> Text:
         windows = summary["targets"] // settings["context"]
         head += f"{windows:,} windows of {settings['context']:,} tokens in {counts}"
     else:
-        targets = summary["targets"] // len(settings["contexts"])
-        head += f"the same {targets:,} targets at {len(settings['contexts'])} contexts, in {counts}"
+        contexts = len(settings["contexts"])
+        targets = summary["targets"] // contexts
+        head += (
+            f"the same {targets:,} targets at {contexts} context{'s' if contexts > 1 else ''}, in {counts}"
+        )
     if settings["trained_context"]:
         head += f"; trained with {settings['trained_context']:,}"
     if settings["rope"] != "none":
@@ -114,6 +119,19 @@ def comparison_table(curves: list[ComparedCurve]) -> Table:
 def _difference(found: Estimate) -> str:
     ends = "" if found.low is None or found.high is None else f"\n[{found.low:+.4f}, {found.high:+.4f}]"
     return f"{found.value:+.4f}{ends}"
+
+
+def notes(summary: dict[str, Any]) -> list[str]:
+    """What a reader of the measures should know."""
+    best = summary["measures"]["best_context_loss"]
+    targets = next(row["targets"] for row in summary["bins"] if row["visible_from"] == best["visible_from"])
+    if summary["settings"]["mode"] != "running" or targets >= ENOUGH_TARGETS or len(summary["bins"]) == 1:
+        return []
+    tenth = " or read the last tenth," if summary["measures"]["last_tenth"] is not None else ""
+    return [
+        f"The lowest bin has {targets:,} targets only, and each bin has others: it may be the lowest by chance. Take more "
+        f"documents,{tenth} or measure with --mode truncated, which has the same targets at every context."
+    ]
 
 
 def effective_cells(effective: dict[str, Any]) -> tuple[str, str]:

@@ -18,14 +18,15 @@ def whole_windows(corpus: Documents, context: int, limit_documents: int | None =
         DataError: no document is long enough.
     """
     lengths = np.asarray(corpus.lengths[:limit_documents], dtype=np.int64)
-    plan = plan_windows(np.maximum(lengths - int(corpus.end_of_text is None), 0), context, context)
-    whole = plan.length == context
-    if not whole.any():
+    targets = np.maximum(lengths - int(corpus.end_of_text is None), 0)
+    if context > int(targets.max(initial=0)):
         longest = int(lengths.max(initial=0))
         raise DataError(
             f"no document is long enough for a context of {context:,} tokens: the longest of the {len(lengths):,} documents "
             f"has {longest:,}; give a shorter --context, or a corpus of longer documents"
         )
+    plan = plan_windows(targets, context, context)
+    whole = plan.length == context
     return Plan(plan.document[whole], plan.start[whole], plan.length[whole], plan.skip[whole])
 
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
-from contextwise.base.errors import ConfigError, DataError, Interrupted
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.base.files import atomic_write, disk_errors, read_json, write_json
 from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.ruler.prompts import Encoded
@@ -33,6 +33,22 @@ class Reader(Protocol):
         """What is written behind each prompt of token ids, at most ``new_tokens`` tokens."""
 
 
+class RefuseNaN(LogitsProcessor):
+    """Stops an answer whose logits are no numbers: the likeliest token of those is always the first, and so just wrong."""
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """
+        Raises:
+            CheckpointError: a logit is NaN.
+        """
+        if torch.isnan(scores).any():
+            raise CheckpointError(
+                "the model's logits are not numbers (NaN), so it has no answers: its weights are damaged, or its number "
+                "format is too narrow (try --dtype float32)"
+            )
+        return scores
+
+
 class ModelReader:
     """A causal language model that always takes the likeliest token; prompts are padded on the left.
 
@@ -48,6 +64,7 @@ class ModelReader:
 
     @torch.no_grad()
     def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[str]:
+        """Raises :class:`~contextwise.base.errors.CheckpointError` where the model's logits are NaN."""
         rows = [torch.tensor(prompt) for prompt in prompts]
         ids = pad_sequence(rows, batch_first=True, padding_value=self.pad, padding_side="left")
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
@@ -57,6 +74,7 @@ class ModelReader:
             max_new_tokens=new_tokens,
             pad_token_id=self.pad,
             repetition_penalty=1.0,
+            logits_processor=LogitsProcessorList([RefuseNaN()]),
             **Sampling(greedy=True).arguments(),
         )
         return self.tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
@@ -122,7 +140,11 @@ class AnswerLog:
                     f"another process is answering into {place}; wait for it, or choose another --out"
                 ) from None
             log._open()
-            yield log
+            try:
+                yield log
+            finally:
+                if not log.answers:
+                    log.remove()
 
     def _open(self) -> None:
         self._read()

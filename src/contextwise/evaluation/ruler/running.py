@@ -66,10 +66,11 @@ def evaluate_ruler(
     Raises:
         ConfigError: a setting is out of range or does not fit the model, or ``out`` holds something else.
         DataError: a file of questions or words is wrong, or too small.
-        CheckpointError: there is no such model, or no tokenizer with it.
+        CheckpointError: there is no such model, no tokenizer with it, or its logits are NaN.
         Interrupted: ``should_stop`` said so; what was answered is kept.
     """
     started = time.monotonic()
+    source = str(Path(source))  # a slash at the end makes no other model
     if batch_tokens is not None and batch_tokens < 1:
         raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1")
     out = out or default_destination(source, f"ruler-{settings.length}-gamma-{settings.gamma:g}")

@@ -11,6 +11,8 @@ from contextwise.data.sources import readable
 from contextwise.evaluation.ruler.placement import check_gamma
 
 TASKS = ("qa_1", "fwe", "cwe", "vt")
+LONGEST = 2**24
+"""Tokens of the longest text that is made: no model has read more, and a slip of the keys would fill the memory."""
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
 
 
@@ -49,6 +51,7 @@ class Settings:
         for name, value in (("--length", self.length), ("--samples", self.samples)):
             if value < 1:
                 raise ConfigError(f"{name} is {value}, but must be at least 1")
+        check_length(self.length)
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"--seed is {self.seed}, but must be a whole number from 0 on")
         check_gamma(self.gamma)
@@ -83,6 +86,15 @@ class Settings:
         """JSON-ready; files with their hashes, so that other content makes other settings."""
         files = {"qa": _described(self.qa), "words": _described(self.words)}
         return {**asdict(self), "tasks": list(self.tasks), "visible": list(self.visible), **files}
+
+
+def check_length(length: int) -> None:
+    """
+    Raises:
+        ConfigError: a text would be longer than :data:`LONGEST`.
+    """
+    if length > LONGEST:
+        raise ConfigError(f"--length is {length}, but must be at most {LONGEST:,}")
 
 
 def _described(path: Path | None) -> dict[str, str] | None:

@@ -34,6 +34,8 @@ def task_table(name: str, result: dict[str, Any]) -> RenderableType:
 def verdict(result: dict[str, Any]) -> str:
     """Which visible context is the best of a task, and how sure that is."""
     best = result["optimum"]
+    if len(result["accuracies"]) == 1:
+        return "With one visible context there is none to compare it with; give several with --visible."
     if best is None:
         return "No visible context is better than another: the accuracies are all equal."
     share = best["share"]
