@@ -2,11 +2,7 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +17,7 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.tails import TailWindows, log_bins, tail
 from contextwise.models import load_model
 from contextwise.training import Recipe, train
-from small import recipe_values
-
-PROCESS = Path(__file__).parent / "training_process.py"
+from small import finish_training, recipe_values, start_training
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +90,7 @@ def test_a_run_that_goes_on_has_each_row_once(run, books, tmp_path):
     again = tmp_path / "again"
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(values(str(books), str(again))))
-    begun = subprocess.Popen(
-        [sys.executable, PROCESS, file, "0.4"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stderr=subprocess.DEVNULL,
-    )
+    begun = start_training(file, "0.4")
     while not any(row["step"] == 4 for row in RunFolder(again).metrics("train")):
         assert begun.poll() is None
     begun.kill()
@@ -120,23 +110,8 @@ def test_a_run_that_goes_on_has_each_row_once(run, books, tmp_path):
 def test_two_processes_measure_what_one_does(run, books, tmp_path):
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(values(str(books), str(tmp_path / "two"))))
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        PROCESS,
-        file,
-    ]
-    done = subprocess.run(
-        list(map(str, command)),
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    status, output = finish_training(file, processes=2)
+    assert status == 0, output[-2000:]
     for a, b in zip(
         run.metrics("contextwise"), RunFolder(tmp_path / "two").metrics("contextwise"), strict=True
     ):

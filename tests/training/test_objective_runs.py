@@ -1,10 +1,7 @@
 """A run under each objective: it learns, goes on where it stopped, and counts what it read and what it was asked."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,9 +19,8 @@ from contextwise.models.pretraining import pretraining_losses
 from contextwise.training import Recipe, train
 from contextwise.training.card import model_card
 from contextwise.training.task import Task
-from small import WORDS, recipe_values
+from small import WORDS, finish_training, recipe_values
 
-PROCESS = Path(__file__).parent / "training_process.py"
 MIXTURE = {
     "name": "mixture",
     "parts": [{"weight": 0.5, "objective": "causal"}, {"weight": 0.5, "objective": "infilling"}],
@@ -142,23 +138,8 @@ def test_two_processes_take_the_same_steps(case, sentences_folder, tmp_path):
     train(recipe(sentences_folder, tmp_path / "one", case))
     file = tmp_path / "two.yaml"
     file.write_text(yaml.safe_dump(values(str(sentences_folder), str(tmp_path / "two"), case)))
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        PROCESS,
-        file,
-    ]
-    done = subprocess.run(
-        list(map(str, command)),
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    status, output = finish_training(file, processes=2)
+    assert status == 0, output[-2000:]
     assert farthest(tmp_path / "one", tmp_path / "two") < 1e-4
     rows = [[json.loads(line) for line in (tmp_path / n / "metrics.jsonl").open()] for n in ("one", "two")]
     for a, b in zip(*rows, strict=True):

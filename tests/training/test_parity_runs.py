@@ -1,11 +1,7 @@
 """Runs on the parity task: they learn, stop where they should, and go on bit for bit."""
 
 import math
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +16,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data.synthetic import ParityData, Samples, write_samples
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import PretrainingTrainer
+from small import finish_training
 
 TASK = {"bits": 8, "tasks": 6, "first": 3, "shortest": 2, "validation_samples": 512}
 
@@ -128,15 +125,8 @@ def test_a_run_that_was_killed_stops_where_it_would_have(tmp_path):
 def test_two_processes_stop_where_one_does(tmp_path):
     one, recipe = overfitted(tmp_path / "one"), tmp_path / "two.yaml"
     recipe.write_text(yaml.safe_dump(one.recipe() | {"output": str(tmp_path / "two")}))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    process = subprocess.run(
-        [*command, str(Path(__file__).parent / "training_process.py"), str(recipe)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert process.returncode == 0, process.stderr
+    status, output = finish_training(recipe, processes=2)
+    assert status == 0, output[-2000:]
     two = RunFolder.open(tmp_path / "two")
     rows = [[(row["step"], row["loss"]) for row in run.metrics("validation")] for run in (one, two)]
     assert [step for step, _ in rows[0]] == [step for step, _ in rows[1]]

@@ -2,12 +2,8 @@
 
 import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,9 +22,8 @@ from contextwise.models.pretraining import pretraining_losses
 from contextwise.objectives import NO_LOSS
 from contextwise.training import Recipe, train
 from contextwise.training.task import Task
-from small import recipe_values, write_documents
+from small import finish_training, recipe_values, write_documents
 
-PROCESS = Path(__file__).parent / "training_process.py"
 CHANCE = 1e-4  # a test of a share fails where what was seen is rarer than this
 
 
@@ -382,15 +377,8 @@ def test_two_processes_replay_the_same_examples_as_one(corpora, tmp_path):
     one = train(recipe(corpora, tmp_path / "one"))
     file = tmp_path / "two.yaml"
     file.write_text(yaml.safe_dump(values(corpora, tmp_path / "two")))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(PROCESS), str(file)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    status, output = finish_training(file, processes=2)
+    assert status == 0, output[-2000:]
     assert farthest(tmp_path / "one", tmp_path / "two") < 1e-4
     rows = RunFolder(tmp_path / "two").metrics()
     for a, b in zip(one.metrics(), rows, strict=True):

@@ -5,8 +5,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -24,31 +22,7 @@ from contextwise.models import load_model, token_losses
 from contextwise.objectives import Causal, Cut, Vocabulary
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import PretrainingTrainer
-from small import recipe_values, write_documents
-
-PROCESS = Path(__file__).parent / "training_process.py"
-
-
-def start(recipe_file, *arguments, processes=1):
-    command = [sys.executable, str(PROCESS), str(recipe_file), *arguments]
-    if processes > 1:
-        command[0:1] = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={processes}",
-        ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
-
-
-def finish(recipe_file, *arguments, processes=1):
-    process = start(recipe_file, *arguments, processes=processes)
-    output, _ = process.communicate(timeout=300)
-    return process.returncode, output
+from small import finish_training, recipe_values, start_training, write_documents
 
 
 def write_recipe(folder, values):
@@ -131,7 +105,7 @@ def test_stopped_twice_by_sigterm_ends_with_the_same_weights(whole, corpus_folde
     recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run"))
     metrics = tmp_path / "run" / "metrics.jsonl"
     for rows in (1, 3):
-        process = start(recipe, "0.25")
+        process = start_training(recipe, "0.25")
         wait_for(lambda r=rows: metrics.exists() and len(metrics.read_text().splitlines()) >= r, process)
         process.send_signal(signal.SIGTERM)
         asked = time.monotonic()
@@ -140,7 +114,7 @@ def test_stopped_twice_by_sigterm_ends_with_the_same_weights(whole, corpus_folde
         assert "stopped by SIGTERM at step" in output
         assert "Traceback" not in output
         assert time.monotonic() - asked < 30
-    code, output = finish(recipe)
+    code, output = finish_training(recipe)
     assert code == 0, output
     assert same(whole, tmp_path / "run")
     strip = [
@@ -156,12 +130,12 @@ def test_killed_at_random_instants_ends_with_the_same_weights(whole, corpus_fold
     recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run", save_every=2))
     draw = random.Random(seed)
     for _ in range(kills):
-        process = start(recipe, "0.1")
+        process = start_training(recipe, "0.1")
         wait_for(lambda: (tmp_path / "run" / "recipe.yaml").exists(), process)
         time.sleep(draw.uniform(0, 6))
         process.kill()
         process.wait()
-    code, output = finish(recipe)
+    code, output = finish_training(recipe)
     assert code == 0, output
     assert same(whole, tmp_path / "run")
 
@@ -177,7 +151,7 @@ def wait_for(condition, process):
 @pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
 def test_two_processes_give_the_loss_of_one(whole, corpus_folder, tmp_path, sharded):
     values = recipe_values(corpus_folder, tmp_path / "two", fsdp=sharded)
-    code, output = finish(write_recipe(tmp_path, values), processes=2)
+    code, output = finish_training(write_recipe(tmp_path, values), processes=2)
     assert code == 0, output
     assert farthest(whole, tmp_path / "two") < 1e-4
     for one, two in zip(RunFolder(whole).metrics(), RunFolder(tmp_path / "two").metrics(), strict=True):
@@ -187,11 +161,11 @@ def test_two_processes_give_the_loss_of_one(whole, corpus_folder, tmp_path, shar
 
 def test_a_sharded_run_that_is_stopped_goes_on(whole, corpus_folder, tmp_path):
     recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "two", fsdp=True))
-    process = start(recipe, "0.3", processes=2)
+    process = start_training(recipe, "0.3", processes=2)
     wait_for(lambda: (tmp_path / "two" / "checkpoints" / "step-4").exists(), process)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=90)
-    code, output = finish(recipe, processes=2)
+    code, output = finish_training(recipe, processes=2)
     assert code == 0, output
     assert farthest(whole, tmp_path / "two") < 1e-4
 
@@ -349,7 +323,7 @@ def test_a_flat_file_of_tokens_trains_when_its_vocabulary_is_given(corpus_folder
 
 def test_windows_that_do_not_share_out_evenly_are_refused(corpus_folder, tmp_path):
     values = recipe_values(corpus_folder, tmp_path / "two", tokens_per_step=96)
-    code, output = finish(write_recipe(tmp_path, values), processes=2)
+    code, output = finish_training(write_recipe(tmp_path, values), processes=2)
     assert code != 0
     assert "cannot be shared out evenly over 2 processes" in " ".join(output.split())
 

@@ -1,10 +1,6 @@
 """FSDP2 with a Llama-style backbone: two real processes end with the weights of one."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -15,9 +11,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.models import ContextLMConfig, build_model
 from contextwise.training import Recipe, train
-from small import recipe_values
-
-PROCESS = Path(__file__).parent / "training_process.py"
+from small import finish_training, recipe_values
 
 
 @pytest.fixture(scope="module")
@@ -54,23 +48,8 @@ def test_two_sharded_processes_end_with_the_weights_of_one(start, corpus_folder,
     train(Recipe.model_validate(values(start, corpus_folder, tmp_path / "one")))
     recipe = tmp_path / "two.yaml"
     recipe.write_text(yaml.safe_dump(values(start, corpus_folder, tmp_path / "two", fsdp=True)))
-    process = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node=2",
-            PROCESS,
-            recipe,
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert process.returncode == 0, process.stdout
+    status, output = finish_training(recipe, processes=2)
+    assert status == 0, output[-2000:]
     before, one, two = (
         load_file(start / "model.safetensors"),
         weights(tmp_path / "one"),
