@@ -7,7 +7,7 @@ import yaml
 
 from contextwise.analysis.points import COLUMNS, Point, as_rows, run_points, size_name, sweep_points
 from contextwise.base.config import validate
-from contextwise.base.errors import CheckpointError
+from contextwise.base.errors import CheckpointError, DataError
 from contextwise.sweeps import Sweep, SweepRecipe
 from contextwise.sweeps.planning import planned
 from sweeping import sweep_values
@@ -57,6 +57,22 @@ def test_points_of_all_runs_that_measured_any(sweep):
     assert run_points(sweep.run_folder(first.id).path) == points[:2]
     assert as_rows(points) == [asdict(point) for point in points]
     assert list(as_rows(points)[0]) == COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"flops": None}, "flops of the contextwise row of step 9 is None, no number"),
+        ({"best_context_loss": "x"}, "best_context_loss of the contextwise row of step 9 is 'x', no number"),
+        ({"step": None}, "step of the contextwise row of step None is None, no number"),
+    ],
+)
+def test_a_damaged_measurement_is_named(sweep, changes, said):
+    folder = sweep.run_folder(sweep.plan[0].id)
+    folder.append_metrics(row(9, 4.5) | changes)
+    with pytest.raises(DataError) as caught:
+        sweep_points(sweep.path)
+    assert str(folder.metrics_file) in str(caught.value) and said in str(caught.value)
 
 
 def test_a_plain_folder_is_no_sweep(tmp_path):

@@ -52,7 +52,12 @@ def test_runs_without_an_evaluation_are_not_compared(
 
 
 def test_what_is_no_run_is_refused(typed: Typed, tmp_path: Path) -> None:
-    assert typed(tmp_path) == (2, "", f"error: {tmp_path} is not a run: it has no recipe.yaml\n")
+    assert typed(tmp_path) == (
+        2,
+        "",
+        f"error: {tmp_path} is neither a run (it has no recipe.yaml) nor a sweep (it has no sweep.yaml); "
+        "give the folder of one\n",
+    )
 
 
 def test_a_run_given_twice_is_refused(make_run: Callable[..., Any], typed: Typed) -> None:

@@ -16,7 +16,7 @@ import pytest
 from browser import browser, needs_browser
 from test_page import HOSTILE, Page
 
-from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.files import write_json
 from contextwise.data import prepare_corpus
 from contextwise.reports import write_sweep_page
@@ -177,6 +177,15 @@ def test_measurements_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
     broken = re.sub(r'"best_context_loss": [0-9.]+', '"best_context_loss": NaN', file.read_text(), count=2)
     file.write_text(broken)
     assert "2 measurements had a loss that is no number, and are left out." in text_of(sweep.path, tmp_path)
+
+
+def test_a_sweep_whose_every_loss_is_no_number(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64,))
+    file = sweep.run_folder("pico-c64-s0").metrics_file
+    file.write_text(re.sub(r'"best_context_loss": [0-9.]+', '"best_context_loss": NaN', file.read_text()))
+    with pytest.raises(DataError, match=r"none of the \d+ losses that the sweep .* measured is a number"):
+        write_sweep_page(sweep.path, tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_one_context_and_one_size(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from contextwise.base.errors import DataError
 from contextwise.base.runs import RunFolder
 from contextwise.sweeps.folder import Sweep
 from contextwise.sweeps.grid import size_name
@@ -47,22 +48,38 @@ COLUMNS = [field.name for field in fields(Point)]
 
 
 def run_points(path: Path) -> list[Point]:
-    """Points of one run, finished or not, in the order of its steps; none if it measured no curve."""
+    """Points of one run, finished or not, in the order of its steps; none if it measured no curve.
+
+    Raises:
+        CheckpointError: the folder holds no run.
+        DataError: a measurement lacks a number.
+    """
     run = RunFolder.open(path)
     recipe = run.recipe()
-    rows = {row["step"]: row for row in run.metrics("contextwise")}
-    measured = ("parameters", "step", "tokens", "flops", "seconds", "standard_error")
+    rows = {_number(run, row, "step"): row for row in run.metrics("contextwise")}
+    measured = ("parameters", "step", "tokens", "flops", "seconds")
     return [
         Point(
             run=path.name,
             size=size_name(recipe["model"]),
             context=recipe["data"]["context"],
             seed=recipe["seed"],
-            loss=row["best_context_loss"],
-            **{name: row[name] for name in measured},
+            loss=_number(run, row, "best_context_loss"),
+            standard_error=row.get("standard_error"),
+            **{name: _number(run, row, name) for name in measured},
         )
         for _, row in sorted(rows.items())
     ]
+
+
+def _number(run: RunFolder, row: dict[str, Any], name: str) -> Any:
+    value = row.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError(
+            f"{run.metrics_file} is damaged: {name} of the contextwise row of step {row.get('step')} is {value!r}, no number; "
+            "remove the run and run the sweep again"
+        )
+    return value
 
 
 def sweep_points(path: str | Path) -> list[Point]:

@@ -59,7 +59,7 @@ def plan(
     ] = 0.05,
     resamples: Annotated[int, typer.Option(help="Of whole runs, for the intervals.")] = 200,
     confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.9,
-    seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
     residuals: Annotated[
         bool, typer.Option("--residuals", help="Show how far each run lies off the law.")
     ] = False,
@@ -81,7 +81,7 @@ def plan(
     from contextwise.analysis.scaling.tables import law_tables, plan_tables, residual_table
 
     checking = check or hide_above is not None
-    _check_options(budget, hours, tokens_per_second, measured_at, checking)
+    _check_options(budget, hours, tokens_per_second, measured_at, hide_above, checking)
     _check_numbers(early, resamples, confidence)
     found = read_observations(sweep, early=early, partial=partial)
     console = Console(highlight=False)
@@ -111,6 +111,7 @@ def _check_options(
     hours: float | None,
     tokens_per_second: float | None,
     measured_at: str | None,
+    hide_above: float | None,
     checking: bool,
 ) -> None:
     if budget is not None and hours is not None:
@@ -127,6 +128,7 @@ def _check_options(
         "--budget": budget,
         "--hours": hours,
         "--tokens-per-second": tokens_per_second,
+        "--hide-above": hide_above,
     }.items():
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} is {value:g}, but must be a positive number")

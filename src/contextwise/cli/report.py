@@ -51,6 +51,10 @@ def report(
             raise ConfigError("--label chooses an evaluation of runs, and a sweep has none; leave it out")
         _report_sweep(runs[0], runs[1:], out, csv)
         return
+    if len(runs) == 1 and not (runs[0] / "recipe.yaml").is_file():
+        raise ConfigError(
+            f"{runs[0]} is neither a run (it has no recipe.yaml) nor a sweep (it has no sweep.yaml); give the folder of one"
+        )
     if csv is not None:
         raise ConfigError(f"--csv writes the tables of a sweep, and {runs[0]} is none; leave it out")
     _report_runs(runs, out, label)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextwise.analysis.reproduction import Measure, Outcome
 
 ASSUMED_FLOPS = 989e12 * 0.3
-"""What GPU hours are reckoned with: an H100 at 30% of its dense bf16 throughput."""
+"""What GPU time is reckoned with: an H100 at 30% of its dense bf16 throughput."""
 
 
 def reproduce(
@@ -87,6 +87,7 @@ def _print_plan(printed: "Console", measure: "Measure", folder: Path) -> None:
     from rich.table import Table
 
     from contextwise.analysis.reproduction import plan
+    from contextwise.evaluation.tables import duration
     from contextwise.models.sizes import readable_count
 
     plans = [plan(recipe) for recipe in measure.recipes(folder)]
@@ -99,8 +100,9 @@ def _print_plan(printed: "Console", measure: "Measure", folder: Path) -> None:
     printed.print(table)
     flops, state = sum(one.flops for one in plans), max(one.state_bytes for one in plans)
     runs = f"{len(plans)} run{'s' * (len(plans) > 1)}"
+    seconds = flops / ASSUMED_FLOPS
     printed.print(
-        f"{runs}, {flops:.2e} FLOPs: {flops / ASSUMED_FLOPS / 3600:.2g} hours of an H100 at 30% of its peak\n"
+        f"{runs}, {flops:.2e} FLOPs: {duration(seconds) if seconds >= 1 else 'under a second'} of an H100 at 30% of its peak\n"
         f"(models this small reach less); weights, gradients and optimizer take {state / 1e6:.3g} MB at most, activations "
         "on top",
         markup=False,

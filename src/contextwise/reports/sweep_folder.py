@@ -12,7 +12,7 @@ import numpy as np
 from contextwise.analysis.optimum import Landscape, landscape
 from contextwise.analysis.points import Point, sweep_points
 from contextwise.base.config import read_yaml
-from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.files import read_json
 from contextwise.data.corpus import Corpus
 from contextwise.data.meter import LengthMeter, kibitokens, measure_lengths
@@ -87,12 +87,17 @@ def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
     Raises:
         CheckpointError: there is no sweep.
         ConfigError: nothing was measured yet, or curves of different tokenizers cannot be compared.
-        DataError: a file is damaged.
+        DataError: a file is damaged, or no loss is a number.
     """
     sweep = Sweep.open(path)
     states = sweep.states()
     points = sweep_points(path)
     good = [point for point in points if math.isfinite(point.loss)]
+    if points and not good:
+        raise DataError(
+            f"none of the {len(points)} losses that the sweep {path} measured is a number: its runs diverged; lower their "
+            "learning rate and sweep again, into another folder"
+        )
     if not good:
         done = ", ".join(f"{count} {state}" for state, count in sweep.count().items() if count)
         raise ConfigError(

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from contextwise.analysis.optimum import cells, tracks
 from contextwise.analysis.scaling import analyse, hindcast
 from contextwise.analysis.scaling.observations import common_budgets, measured, observations
 from contextwise.base.errors import DataError
@@ -50,8 +51,8 @@ def test_without_noise_predicted_is_measured():
 def test_a_measured_optimum_is_the_lowest_loss_at_that_budget():
     found = observations(drawn_points(count=400, sizes={"nano": 900e3}))
     budget = float(common_budgets(found, 0)[-1])
-    runs, contexts, losses = measured(found, 0, budget)
-    assert contexts.tolist() == list(CONTEXTS) and runs == [1] * 6
+    contexts, losses = measured(found, 0, budget)
+    assert contexts.tolist() == list(CONTEXTS)
     expected = true_loss(contexts, 900e3, budget / flops_per_token(900e3, contexts))
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
@@ -59,15 +60,24 @@ def test_a_measured_optimum_is_the_lowest_loss_at_that_budget():
 def test_seeds_are_averaged():
     found = observations(drawn_points(sizes={"nano": 900e3}, run_noise=0.01, seeds=3, count=6))
     budget = float(common_budgets(found, 0)[-1])
-    runs, _, losses = measured(found, 0, budget)
-    assert runs == [3] * 6
+    _, losses = measured(found, 0, budget)
     alone = [
         measured(
             found.where(np.array([found.runs[i].endswith(f"seed{seed}") for i in found.run])), 0, budget
-        )[2]
+        )[1]
         for seed in range(3)
     ]
     np.testing.assert_allclose(losses, np.mean(alone, axis=0), rtol=1e-12)
+
+
+def test_the_check_reads_losses_as_the_page_of_a_sweep_does():
+    points = drawn_points(sizes={"nano": 900e3}, run_noise=0.01, seeds=2, count=6)
+    found = observations(points)
+    for budget in common_budgets(found, 0):
+        shown = cells(tracks(points, "flops"), budget)
+        contexts, losses = measured(found, 0, budget)
+        assert contexts.tolist() == [cell.context for cell in shown]
+        assert losses.tolist() == [cell.loss for cell in shown]
 
 
 def test_hiding_nothing_or_all_is_refused(found):

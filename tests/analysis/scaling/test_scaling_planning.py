@@ -8,6 +8,7 @@ import pytest
 from contextwise.analysis.scaling import Budget, analyse, make_plan, read_observations
 from contextwise.analysis.scaling.experiments import _left
 from contextwise.analysis.scaling.observations import check_bracketed, check_enough, observations
+from contextwise.analysis.scaling.reach import bound_notes
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.models.sizes import backbone_config, named_size, parameter_count
 from laws import CONTEXTS, SIZES, drawn_points, flops_per_token, one_size_loss, true_loss, write_sweep
@@ -172,6 +173,27 @@ def test_a_number_that_the_points_do_not_say_is_marked(exact):
 
     analysis = analyse(observations(drawn_points(sizeless, count=6)), resamples=20)
     assert not exact.at_bounds and analysis.at_bounds
+    plan = make_plan(analysis, flops(analysis.found.flops.max()), far=True)
+    (said,) = [note for note in plan.notes if "at a bound" in note]
+    assert all(name in said for name in analysis.at_bounds) and "E" not in analysis.at_bounds
+    assert "no floor" not in said
+    assert not any("at a bound" in note for note in make_plan(exact, flops(exact.found.flops.max())).notes)
+
+
+def test_a_law_without_a_floor_warns_of_its_losses():
+    """A pure power law in the data has E at its lower bound."""
+    points = drawn_points(
+        lambda context, _, tokens: (2 / context**0.7 + 3e-3 * context**0.4) * (1e7 / tokens) ** 0.2
+    )
+    analysis = analyse(observations(points), resamples=20)
+    assert "E" in analysis.at_bounds
+    (said,) = bound_notes(analysis)
+    assert "at a bound" in said and "the loss may come out too low" in said
+
+
+def test_a_budget_of_any_size_is_said_in_few_digits(exact):
+    with pytest.raises(DataError, match=r"is \d\.\d+e\+\d\d times the largest run"):
+        make_plan(exact, flops(1e40))
 
 
 def test_a_budget_below_the_sweep_is_refused(exact):
@@ -291,6 +313,12 @@ def test_an_unfinished_sweep_says_what_is_missing(tmp_path):
     ):
         read_observations(tmp_path)
     assert len(read_observations(tmp_path, partial=True).runs) == 18
+
+
+def test_one_missing_run_is_one(tmp_path):
+    write_sweep(tmp_path, drawn_points(count=5), unfinished=("nano-context64-seed0",))
+    with pytest.raises(CheckpointError, match=r"1 of its 18 runs is missing \("):
+        read_observations(tmp_path)
 
 
 def test_a_diverged_run_is_named(tmp_path):

@@ -205,13 +205,13 @@ def _hidden_optima(found: Observations, analysis: Analysis, above: float) -> lis
         if not len(budgets) or budgets[-1] <= above:
             continue
         budget = float(budgets[-1])
-        _, contexts, losses = measured(found, size, budget)
+        contexts, losses = measured(found, size, budget)
         best = float(contexts[losses.argmin()])
         good = contexts[losses <= losses.min() * np.exp(np.sqrt(2) * luck)]
         predicted = _best_context(analysis, cost, budget, float(found.size_parameters[size]), contexts)
         parameters = float(found.size_parameters[size])
         at = best, parameters, budget / float(cost.per_token(parameters, best))
-        _, early, before = measured(found, size, max(above, float(budgets[0])))
+        early, before = measured(found, size, max(above, float(budgets[0])))
         step = np.sqrt(2) * 1.001
         rows.append(
             HiddenOptimum(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from contextwise.analysis.optimum import Track, cells
 from contextwise.analysis.points import Point, run_points, size_name
 from contextwise.analysis.scaling.forms import Array
 from contextwise.base.errors import CheckpointError, DataError
@@ -203,7 +204,7 @@ def check_bracketed(found: Observations, unit: str = "flops") -> None:
     ends = {"shortest": 0, "longest": 0}
     for size in range(len(found.sizes)):
         for budget in common_budgets(found, size, unit):
-            _, contexts, losses = measured(found, size, budget, unit)
+            contexts, losses = measured(found, size, budget, unit)
             best = int(losses.argmin())
             if 0 < best < len(contexts) - 1:
                 return
@@ -239,27 +240,27 @@ def common_budgets(found: Observations, size: int, unit: str = "flops", count: i
     return np.geomspace(low, high, count)
 
 
-def measured(
-    found: Observations, size: int, budget: float, unit: str = "flops"
-) -> tuple[list[int], Array, Array]:
-    """Loss of each context of a size at a budget, between the two points of a run that lie around it; mean over seeds.
-
-    Returns:
-        How many runs stand behind each context, the contexts that reached the budget, and their losses (nats).
-    """
-    by_context: dict[float, list[float]] = {}
-    for run in np.unique(found.run[found.size == size]):
-        mine = np.flatnonzero(found.run == run)
-        mine = mine[found.tokens[mine].argsort()]
-        spent = getattr(found, unit)[mine]
-        if spent[0] <= budget * (1 + 1e-9) and budget <= spent[-1] * (1 + 1e-9):
-            loss = float(np.interp(np.log(budget), np.log(spent), found.loss[mine]))
-            by_context.setdefault(float(found.context[mine[0]]), []).append(loss)
-    contexts = sorted(by_context)
+def measured(found: Observations, size: int, budget: float, unit: str = "flops") -> tuple[Array, Array]:
+    """The contexts of a size that reached a budget, ascending, and their losses there, in nats, as a sweep's page has them."""
+    at_budget = cells([_track(found, run, unit) for run in np.unique(found.run[found.size == size])], budget)
     return (
-        [len(by_context[context]) for context in contexts],
-        np.array(contexts),
-        np.array([np.mean(by_context[context]) for context in contexts]),
+        np.array([cell.context for cell in at_budget], dtype=np.float64),
+        np.array([cell.loss for cell in at_budget]),
+    )
+
+
+def _track(found: Observations, run: int, unit: str) -> Track:
+    mine = np.flatnonzero(found.run == run)
+    mine = mine[found.tokens[mine].argsort()]
+    size = int(found.size[mine[0]])
+    return Track(
+        run=found.runs[run],
+        size=found.sizes[size],
+        parameters=round(float(found.parameters[mine[0]])),
+        context=round(float(found.context[mine[0]])),
+        budgets=getattr(found, unit)[mine],
+        losses=found.loss[mine],
+        errors=np.full(len(mine), np.nan),
     )
 
 
@@ -267,9 +268,10 @@ def _refuse_unfinished(sweep: Sweep, partial: bool) -> None:
     states = {state.run.id: state.state for state in sweep.states()}
     missing = [f"{run}: {state}" for run, state in states.items() if state != "finished"]
     if missing and not partial:
+        are = "is" if len(missing) == 1 else "are"
         raise CheckpointError(
-            f"the sweep {sweep.path} is not finished: {len(missing)} of its {len(states)} runs are missing ({_some(missing)}); "
-            "run the sweep again, or plan with what is there by --partial"
+            f"the sweep {sweep.path} is not finished: {len(missing)} of its {len(states)} runs {are} missing "
+            f"({_some(missing)}); run the sweep again, or plan with what is there by --partial"
         )
 
 
@@ -289,11 +291,7 @@ def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) ->
 
 
 def _refuse_bad(folder: Path, points: list[Point]) -> None:
-    bad = [
-        point
-        for point in points
-        if not (isinstance(point.loss, int | float) and math.isfinite(point.loss) and point.loss > 0)
-    ]
+    bad = [point for point in points if not (math.isfinite(point.loss) and point.loss > 0)]
     if bad:
         raise DataError(
             f"the run {folder} has a loss that is no positive number ({bad[0].loss}) at step {bad[0].step}: it diverged or its "

@@ -12,6 +12,7 @@ from contextwise.analysis.scaling.forms import Law
 from contextwise.analysis.scaling.optimum import Optimum, best_anywhere, best_context, best_of_sizes
 from contextwise.analysis.scaling.reach import (
     Budget,
+    bound_notes,
     bracket_notes,
     check_inside,
     check_reach,
@@ -134,7 +135,7 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
         rivals=_rivals(analysis, cost, budget.amount),
         shapes=nearest_shapes(found, parameters, rounded) if free else [],
         next_runs=next_runs(analysis, samples, flops, spent),
-        notes=notes + distance_notes(times),
+        notes=notes + bound_notes(analysis) + distance_notes(times),
     )
 
 

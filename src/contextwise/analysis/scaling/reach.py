@@ -65,7 +65,7 @@ def check_reach(analysis: Analysis, budget: Budget, far: bool) -> None:
         )
     if factor > FARTHEST and not far:
         raise DataError(
-            f"the budget ({budget.amount:.2g} {unit}) is {factor:,.0f} times the largest run of the sweep "
+            f"the budget ({budget.amount:.2g} {unit}) is {factor:.3g} times the largest run of the sweep "
             f"({spent.max():.2g}), and beyond {FARTHEST:.0f} times a law of these few runs is a guess; add larger runs, or "
             "ask for the guess by --far"
         )
@@ -104,6 +104,21 @@ def bracket_notes(analysis: Analysis, budget: Budget, far: bool) -> list[str]:
             "law's alone."
         ]
     return []
+
+
+def bound_notes(analysis: Analysis) -> list[str]:
+    """Which numbers of the law the sweep does not say, and what a missing floor does to the loss."""
+    held = [one.name for one in analysis.chosen.form.parameters if one.name in analysis.at_bounds]
+    if not held:
+        return []
+    several = len(held) > 1
+    said = (
+        f"The sweep does not say what {' and '.join(held)} {'are' if several else 'is'}: the fit left "
+        f"{'them' if several else 'it'} at a bound of where it looked."
+    )
+    if "E" in held:
+        said += " With no floor E in sight, the loss may come out too low, the more the further the plan lies beyond the sweep."
+    return [said]
 
 
 def distance_notes(times: dict[str, float]) -> list[str]:
