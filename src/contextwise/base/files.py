@@ -58,7 +58,7 @@ def disk_errors(what: str, where: Path) -> Iterator[None]:
                 f"no space left while writing {what} to {where}; nothing that was there has changed: "
                 "free some space, or choose another folder, and run the same command again"
             ) from error
-        if isinstance(error, _REFUSED) or error.errno == errno.EROFS:
+        if isinstance(error, _REFUSED) or error.errno in (errno.EROFS, errno.ENOENT):
             raise DataError(f"{what} cannot be written to {where}: {error.strerror or error}") from error
         raise
 
