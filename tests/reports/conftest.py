@@ -9,11 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
+from sweep_pages import make_sweep
 
 from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.evaluator import totals
 from contextwise.evaluation.results import write_evaluation
+from contextwise.reports import write_sweep_page
 
 DOCUMENTS = 40
 STEPS = 390
@@ -117,3 +119,16 @@ def evaluate(run: RunFolder, name: str, shift: float, parameters: int) -> None:
 def make_run(tmp_path: Path) -> Callable[..., Any]:
     """Writes a run into the test's own folder; the arguments of :func:`write_run`."""
     return lambda name="GPT-2", **settings: write_run(tmp_path, name, **settings)
+
+
+@pytest.fixture(scope="session")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of :func:`sweep_pages.make_sweep`; only to be read."""
+    return make_sweep(tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.fixture(scope="session")
+def page(sweep: Path) -> Path:
+    """Its page, with the tables beside it."""
+    write_sweep_page(sweep, sweep.parent / "page.html", tables=sweep.parent / "tables")
+    return sweep.parent / "page.html"

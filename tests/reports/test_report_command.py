@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from contextwise.cli import main
+from synthetic_sweep import write_sweep
 
 Typed = Callable[..., tuple[int, str, str]]
 
@@ -69,3 +70,17 @@ def test_a_run_given_twice_is_refused(make_run: Callable[..., Any], typed: Typed
 def test_a_folder_is_no_place_for_a_page(make_run: Callable[..., Any], typed: Typed, tmp_path: Path) -> None:
     status, _, errors = typed(make_run("A").path, "--out", tmp_path)
     assert status == 2 and errors == f"error: {tmp_path} is a folder; give the name of a file for the page\n"
+
+
+def test_a_sweep_gets_its_page_and_its_tables(typed: Typed, tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64, 128), measurements=3)
+    assert typed(sweep.path) == (0, f"{sweep.path}/report.html\n", "")
+    status, output, _ = typed(sweep.path, "--out", "there.html", "--csv", "tables")
+    assert status == 0 and output.splitlines()[:2] == ["there.html", "tables/points.csv"]
+    assert (tmp_path / "tables" / "optimal-context.csv").exists()
+    status, _, errors = typed(sweep.path, "--label", "x")
+    assert status == 2 and "--label chooses an evaluation of runs, and a sweep has none" in errors
+    status, _, errors = typed(sweep.run_folder("pico-c64-s0").path, "--csv", "tables")
+    assert status == 2 and "--csv writes the tables of a sweep" in errors
+    status, _, errors = typed(sweep.path, "--csv", "there.html")
+    assert status == 2 and "there.html is a file; give a folder for the tables with --csv" in errors

@@ -9,6 +9,7 @@
 
 import difflib
 import importlib
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,16 +59,16 @@ class Item(Settings):
     scales: dict[str, Scale]
 
 
-class Measure(Settings):
+class Measure(Settings, ABC):
     """Settings of a measure at one scale; subclasses say which runs it needs and what it makes of them."""
 
+    @abstractmethod
     def recipes(self, folder: Path) -> list[Recipe]:
         """The training runs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def measure(self, item: Item, folder: Path) -> "Outcome":
         """Train them, or use those that have finished, and measure."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contextwise.base.errors import ConfigError
+from contextwise.cli.options import Split
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,7 +28,7 @@ def corpus(
             show_default=False,
         ),
     ],
-    split: Annotated[str, typer.Option(help="Which documents of the corpus.")] = "train",
+    split: Split = "train",
     context: Annotated[
         list[int] | None,
         typer.Option(

@@ -9,6 +9,7 @@ import typer
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import progress_bar, say
+from contextwise.cli.options import Device, Dtype, Model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,10 +26,7 @@ class PoolingChoice(StrEnum):
 
 
 def embed(
-    model: Annotated[
-        str,
-        typer.Argument(help="A run, a Hugging Face model folder, or a name on the Hub.", show_default=False),
-    ],
+    model: Model,
     file: Annotated[
         str,
         typer.Argument(
@@ -67,10 +65,8 @@ def embed(
             show_default=False,
         ),
     ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16; auto: float32 on the CPU, else as saved.")
-    ] = "auto",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")] = "auto",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
 ) -> None:
     """Turn each text of a file into a vector; row i of the NumPy file is the vector of line i.
 

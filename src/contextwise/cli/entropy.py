@@ -7,19 +7,17 @@ import typer
 
 from contextwise.base.errors import ConfigError
 from contextwise.cli.contextwise import contexts_of
+from contextwise.cli.options import BatchTokens, Device, Dtype, Model, Split
 
 
 def entropy(
-    model: Annotated[
-        str,
-        typer.Argument(help="A run, a Hugging Face model folder, or a name on the Hub.", show_default=False),
-    ],
+    model: Model,
     corpus: Annotated[Path, typer.Option(help="A prepared corpus with long documents.", show_default=False)],
     contexts: Annotated[
         str,
         typer.Option(help="Visible tokens, with commas between; … goes on by the same factor."),
     ] = "16,32,…,256",
-    split: Annotated[str, typer.Option(help="Which documents of the corpus.")] = "validation",
+    split: Split = "validation",
     samples: Annotated[
         int, typer.Option(help="Tokens to predict, the same at each context; at least five for each channel.")
     ] = 10_000,
@@ -42,13 +40,9 @@ def entropy(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws the tokens.")] = 0,
-    batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens of one forward pass; not given: 16384.", show_default=False)
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16; auto: float32 on the CPU, else as saved.")
-    ] = "auto",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")] = "auto",
+    batch_tokens: BatchTokens = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
     out: Annotated[
         Path | None,
         typer.Option(

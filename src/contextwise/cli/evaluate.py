@@ -10,21 +10,19 @@ import typer
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import console
 from contextwise.cli.contextwise import contexts_of, evaluate_contextwise, refuse_without
+from contextwise.cli.options import BatchTokens, Device, Dtype, Model, Split
 
 if TYPE_CHECKING:
     from contextwise.models.causality import Causality
 
 
 def evaluate(
-    model: Annotated[
-        str,
-        typer.Argument(help="A run, a Hugging Face model folder, or a name on the Hub.", show_default=False),
-    ],
+    model: Model,
     corpus: Annotated[
         Path | None,
         typer.Option("--corpus", help="A prepared corpus; with --causality, not needed.", show_default=False),
     ] = None,
-    split: Annotated[str, typer.Option(help="Which documents of the corpus.")] = "validation",
+    split: Split = "validation",
     context: Annotated[
         int | None,
         typer.Option(
@@ -44,13 +42,9 @@ def evaluate(
     limit_documents: Annotated[
         int | None, typer.Option(help="Score only the first N documents.", show_default=False)
     ] = None,
-    batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens of one forward pass; not given: 16384.", show_default=False)
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16; auto: float32 on the CPU, else as saved.")
-    ] = "auto",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")] = "auto",
+    batch_tokens: BatchTokens = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
     out: Annotated[
         Path | None,
         typer.Option(

@@ -6,6 +6,7 @@ import typer
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import console, say
+from contextwise.cli.options import Model
 
 if TYPE_CHECKING:
     from contextwise.evaluation.generation import Sampling
@@ -14,10 +15,7 @@ BETWEEN = "-" * 8
 
 
 def generate(
-    model: Annotated[
-        str,
-        typer.Argument(help="A run, a Hugging Face model folder, or a name on the Hub.", show_default=False),
-    ],
+    model: Model,
     prompt: Annotated[
         str,
         typer.Argument(

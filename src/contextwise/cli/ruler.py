@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from contextwise.base.errors import ConfigError
+from contextwise.cli.options import BatchTokens, Device, Dtype, Model
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
 def ruler(
-    model: Annotated[
-        str,
-        typer.Argument(help="A run, a Hugging Face model folder, or a name on the Hub.", show_default=False),
-    ],
+    model: Model,
     tasks: Annotated[
         str | None,
         typer.Option(
@@ -67,14 +65,9 @@ def ruler(
             show_default=False,
         ),
     ] = None,
-    batch_tokens: Annotated[
-        int | None,
-        typer.Option(help="Positions of one batch; not given: 16384.", show_default=False),
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16; auto: float32 on the CPU, else as saved.")
-    ] = "auto",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")] = "auto",
+    batch_tokens: BatchTokens = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
     out: Annotated[
         Path | None,
         typer.Option(help="Where to write; not given: with the run's evaluations.", show_default=False),

@@ -7,13 +7,11 @@ import typer
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import say
+from contextwise.cli.options import Model
 
 
 def serve(
-    model: Annotated[
-        str,
-        typer.Argument(help="A run, a Hugging Face model folder, or a name on the Hub.", show_default=False),
-    ],
+    model: Model,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "localhost",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     device: Annotated[str, typer.Option(help="cpu, cuda, …; auto: a GPU if there is one.")] = "auto",

@@ -6,6 +6,7 @@ of the Transformer at the task's token, and in the MLP a vector that the task ha
 Shapes: B samples, L bits, T = L + 1 tokens, K tasks, D channels, F channels of the context feature.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from contextwise.models.parity.config import ANSWERS, ParityConfig, ParityMLPConfig, ParityTransformerConfig
 
 
-class ParityModel(PreTrainedModel):
+class ParityModel(PreTrainedModel, ABC):
     """What both models have: a head for the answer, and their loss."""
 
     config_class = ParityConfig
@@ -29,13 +30,13 @@ class ParityModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """As torch's own layers are made; a stock backbone sets its own."""
 
+    @abstractmethod
     def context_feature(self, input_ids: torch.Tensor) -> torch.Tensor:
         """The feature whose spectrum is measured: (B, T) to (B, F)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hidden_states(self, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
         """What the head reads: (B, T) to (B, 1, D)."""
-        raise NotImplementedError
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **_: Any

@@ -1,0 +1,55 @@
+"""A sweep for the tests of its page, and what they read and write."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+from contextwise.base.files import write_json
+from contextwise.data import prepare_corpus
+from small import write_documents
+from synthetic_sweep import write_sweep
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def write_curve(folder: Path, tokenizer: str, low: float = 2.5, **corpus: Any) -> Path:
+    """A folder as ``contextwise evaluate --contextwise`` writes it, as far as the page reads it."""
+    folder.mkdir(parents=True)
+    edges = [(1, 1), (2, 3), (4, 15), (16, 128)]
+    bins = [
+        {"visible_from": a, "visible_to": b, "loss": low + 1 / b, "low": low, "high": low + 2 / b}
+        for a, b in edges
+    ]
+    about = {"path": "nowhere", "split": "validation", "tokenizer_hash": tokenizer, **corpus}
+    summary = {
+        "corpus": about,
+        "settings": {"mode": "running", "trained_context": 128},
+        "bins": bins,
+        "measures": {},
+    }
+    write_json(folder / "summary.json", summary)
+    for name in ("documents.parquet", "curve.parquet"):
+        (folder / name).write_bytes(b"")
+    return folder
+
+
+def make_sweep(folder: Path) -> Path:
+    """Three sizes, five contexts, two seeds, noise; the corpus is there; one run was measured afterwards too."""
+    from contextwise.data import Corpus
+
+    prepare_corpus(write_documents(folder / "text.jsonl"), "bytes", folder / "corpus", validation=0.1)
+    fingerprint = Corpus.open(folder / "corpus").fingerprint
+    found = write_sweep(
+        folder / "sweep",
+        seeds=(0, 1),
+        measurements=12,
+        noise=0.01,
+        corpus=str(folder / "corpus"),
+        fingerprint=fingerprint,
+        gpus=["a GPU", "a GPU"],
+    )
+    write_curve(found.run_folder("nano-c128-s0").evaluation / "corpus-validation-contextwise", "own")
+    return found.path
