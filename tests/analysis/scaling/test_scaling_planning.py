@@ -351,3 +351,11 @@ def test_learning_rates_may_differ_between_sizes_only(tmp_path):
 def test_a_folder_that_is_no_sweep(tmp_path):
     with pytest.raises(CheckpointError, match="is not a sweep"):
         read_observations(tmp_path)
+
+
+def test_a_sweep_with_nothing_but_early_measurements_says_so(tmp_path):
+    write_sweep(tmp_path, drawn_points(contexts=(64, 128)), warmup=5000)
+    with pytest.raises(
+        DataError, match="all 96 measurements of .* are early ones, before 2 times the warm-up"
+    ):
+        read_observations(tmp_path)

@@ -129,6 +129,11 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
         _refuse_bad(folder.path, points)
         kept += without_early(points, recipe, early)
         models.update({point.size: recipe["model"] for point in points})
+    if not kept and read:
+        raise DataError(
+            f"all {read} measurements of {path} are early ones, before {WARM_UPS} times the warm-up, and say nothing of scale; "
+            "train on more tokens, or with a shorter base.training.warmup_steps"
+        )
     if not kept:
         raise DataError(
             f"the runs of {path} have measured no contextwise loss curves yet; run the sweep first"
