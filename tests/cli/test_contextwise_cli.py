@@ -190,3 +190,34 @@ def test_options_of_the_curve_need_it(contextwise, option):
 def test_a_corpus_is_needed(contextwise):
     status, _, errors = contextwise("evaluate", "runs/alpha", "--contextwise")
     assert status == 2 and "give a prepared corpus with --corpus" in " ".join(errors.split())
+
+
+def test_curves_side_by_side(contextwise, workplace):
+    short, long = (contextwise(*COMMAND, "--context", n, "--out", f"curve-{n}", "--json") for n in (8, 64))
+    status, output, _ = contextwise("compare", "--contextwise", "curve-8", "curve-64", "--out", "both.json")
+    assert status == 0 and max(map(len, output.splitlines())) <= 80
+    rows = json.loads((workplace / "both.json").read_text())
+    for row, (_, text, _) in zip(rows, (short, long), strict=True):
+        # Documents shorter than 64 tokens count in neither; the curves alone have all that are long enough for them.
+        assert row["context"] == json.loads(text)["settings"]["context"]
+    assert rows[1]["average"]["value"] == pytest.approx(
+        json.loads(long[1])["measures"]["average_loss"]["value"]
+    )
+    difference = rows[1]["best"]["value"] - rows[0]["best"]["value"]
+    assert rows[1]["best_difference"]["value"] == pytest.approx(difference)
+    assert f"{difference:+.4f}" in output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--contextwise", "--unit", "byte"], "--contextwise compares curves and takes no --unit"),
+        (["--contextwise", "--all-pairs"], "takes no --all-pairs"),
+        (["--contextwise", "--ledger"], "takes no --ledger"),
+        (["--ledger", "--unit", "byte"], "--ledger compares no documents and takes no --unit"),
+        (["--contextwise"], "there is no run and no contextwise curve at a"),
+    ],
+)
+def test_what_curves_side_by_side_do_not_take(contextwise, options, words):
+    status, _, errors = contextwise("compare", "a", "b", *options)
+    assert status == 2 and words in errors and errors.count("\n") == 1

@@ -65,14 +65,18 @@ def compare(
     """
     from rich.console import Console
 
-    if contextwise:
-        given = {"--corpus": corpus, "--label": label, "--reference": reference, "--html": html}
-        unused = [name for name, value in (given | {"--ledger": ledger or None}).items() if value is not None]
-        _print_curves(runs, unused, out)
-        return
-    if ledger:
-        given = {"--corpus": corpus, "--label": label, "--reference": reference, "--html": html}
-        _print_ledger(runs, [name for name, value in given.items() if value is not None], out)
+    if contextwise or ledger:
+        given = {
+            "--corpus": corpus is not None,
+            "--label": label is not None,
+            "--reference": reference is not None,
+            "--html": html is not None,
+            "--all-pairs": all_pairs,
+            "--unit": unit != "token",
+            "--ledger": contextwise and ledger,
+        }
+        unused = [name for name, is_given in given.items() if is_given]
+        (_print_curves if contextwise else _print_ledger)(runs, unused, out)
         return
 
     from contextwise.data import Corpus

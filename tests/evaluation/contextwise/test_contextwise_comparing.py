@@ -75,8 +75,11 @@ def test_what_cannot_be_compared(tmp_path):
     elsewhere = written(tmp_path, "elsewhere", 8, SHORT, [(7, 0.0)])
     with pytest.raises(DataError, match="no document in common"):
         compare_curves(open_curves([here, elsewhere]))
-    with pytest.raises(DataError, match="nothing has no contextwise curve; make one with"):
+    with pytest.raises(DataError, match="there is no run and no contextwise curve at .*nothing"):
         open_curves([here, str(tmp_path / "nothing")])
+    (tmp_path / "without").mkdir()
+    with pytest.raises(DataError, match="without has no contextwise curve; make one with"):
+        open_curves([here, str(tmp_path / "without")])
     for name in ("x-contextwise", "y-contextwise"):
         written(tmp_path / "run" / "evaluation", name, 8, SHORT, DOCUMENTS)
     with pytest.raises(ConfigError, match="has several contextwise curves .x-contextwise, y-contextwise."):

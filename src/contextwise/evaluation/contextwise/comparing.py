@@ -72,6 +72,8 @@ def _folder(source: str) -> Path:
     path = Path(source)
     if is_curve(path):
         return path
+    if not path.is_dir():
+        raise DataError(f"there is no run and no contextwise curve at {source}")
     found = [one for one in sorted(RunFolder(path).evaluation.glob("*")) if is_curve(one)]
     if not found:
         raise DataError(
