@@ -73,7 +73,7 @@ def test_generate_says_what_it_left_out(contextwise: Typed) -> None:
         (["evaluate", "runs/gpt2", "--infill", "holes.jsonl", "--context", "65"], "the model has only 64 positions"),
         (["evaluate", "runs/gpt2", "--infill", "holes.jsonl", "--limit-documents", "0"], "--limit-documents is 0"),
         (["evaluate", "runs/gpt2", "--infill", "holes.jsonl", "--batch-tokens", "0"], "--batch-tokens is 0"),
-        (["evaluate", "runs/gpt2", "--corpus", "corpus", "--spm"], "--spm is of use with holes to fill only"),
+        (["evaluate", "runs/gpt2", "--corpus", "corpus", "--spm"], "--spm is of use with --infill only"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_sentence_and_status_2(

@@ -34,17 +34,6 @@ def contexts_of(text: str) -> list[int]:
     return found
 
 
-def refuse_without(**given: Any) -> None:
-    """Refuse options of ``--contextwise`` where that is not given.
-
-    Raises:
-        ConfigError: naming the first of them.
-    """
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"--{name.replace('_', '-')} is of use with --contextwise only; give that too")
-
-
 def evaluate_contextwise(
     model: str, corpus: Path | None, split: str, as_json: bool, curve: dict[str, Any], **options: Any
 ) -> None:

@@ -1,19 +1,37 @@
-"""``contextwise evaluate``: a model's losses on held-out documents, how well it fills holes, and whether it sees what it must
-not."""
+"""``contextwise evaluate``: a model's losses on held-out documents, and whatever else is asked of it: how well it fills holes,
+how much context it uses, the harness's tasks, sentences with contexts, n-best lists, and whether it sees what it must not."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import console
-from contextwise.cli.contextwise import contexts_of, evaluate_contextwise, refuse_without
 from contextwise.cli.options import BatchTokens, Device, Dtype, Model, Split
 
-if TYPE_CHECKING:
-    from contextwise.models.causality import Causality
+PLAIN = "corpus"
+"""Scoring documents, which needs no option of its own."""
+TAKEN_BY = {
+    "corpus": (PLAIN, "contextwise", "sentences"),
+    "context": (PLAIN, "contextwise", "infill", "tasks"),
+    "stride": (PLAIN,),
+    "causality": (PLAIN,),
+    "spm": ("infill",),
+    "limit_documents": (PLAIN, "contextwise", "infill", "tasks", "sentences"),
+    "mode": ("contextwise",),
+    "contexts": ("contextwise", "sentences"),
+    "samples": ("contextwise",),
+    "worth": ("contextwise",),
+    "rope": ("contextwise",),
+    "rope_factor": ("contextwise",),
+    "shots": ("tasks",),
+    "task_data": ("tasks",),
+    "skip_missing": ("tasks",),
+    "drop_contexts": ("sentences",),
+}
+"""What can be asked, by the option that asks for it, of each option that not all of them take."""
 
 
 def evaluate(
@@ -102,7 +120,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="N,N,…",
-            help="With --mode truncated: visible tokens; not given: the powers of two up to --context.",
+            help="With --mode truncated: visible tokens; not given: the powers of two up to --context. With --sentences: "
+            "kinds of context that the model is given, or none; not given: all that it was trained with.",
             show_default=False,
         ),
     ] = None,
@@ -132,6 +151,56 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TASK,TASK,…",
+            help="Tasks of lm-evaluation-harness instead.",
+            show_default=False,
+        ),
+    ] = None,
+    shots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,…",
+            help="With --tasks: examples before a question; not given: 0.",
+            show_default=False,
+        ),
+    ] = None,
+    task_data: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --tasks: folder of local files to take the tasks from, instead of the Hub.",
+            show_default=False,
+        ),
+    ] = None,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="With --task-data: leave out tasks without a file.")
+    ] = False,
+    sentences: Annotated[
+        bool,
+        typer.Option(
+            "--sentences",
+            help="Score each sentence on its own, with its contexts where the model takes any (a CUE model always does).",
+        ),
+    ] = False,
+    drop_contexts: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="With --sentences: withhold each context with this probability.",
+            show_default=False,
+        ),
+    ] = None,
+    rescore: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Rank the candidates of each line of a JSON Lines file instead.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Score every token of held-out documents.
 
@@ -144,68 +213,121 @@ def evaluate(
 
     With --contextwise: loss at each number of visible tokens, best-context
     loss and effective context, with 95% intervals over documents.
+
+    With --tasks: accuracies of lm-evaluation-harness, with standard errors.
+
+    With --sentences: the loss of each sentence on its own, with its contexts.
+
+    With --rescore: the candidates of each line by their log-probability.
     """
-    curve: dict[str, Any] = {"mode": mode, "contexts": contexts, "samples": samples, "worth": worth}
-    curve |= {"rope": rope, "rope_factor": rope_factor}
-    if not contextwise:
-        refuse_without(**curve)
-    else:
-        given = {
-            "--stride": stride,
-            "--causality": causality or None,
-            "--infill": infill,
-            "--spm": spm or None,
+    given: dict[str, Any] = {
+        "corpus": corpus,
+        "context": context,
+        "stride": stride,
+        "limit_documents": limit_documents,
+        "mode": mode,
+        "contexts": contexts,
+        "samples": samples,
+        "worth": worth,
+        "rope": rope,
+        "rope_factor": rope_factor,
+        "shots": shots,
+        "task_data": task_data,
+        "drop_contexts": drop_contexts,
+        "causality": causality or None,
+        "spm": spm or None,
+        "skip_missing": skip_missing or None,
+    }
+    chosen = _chosen(
+        {
+            "contextwise": contextwise or None,
+            "infill": infill,
+            "tasks": tasks,
+            "sentences": sentences or None,
+            "rescore": rescore,
         }
-        for name, value in given.items():
-            if value is not None:
-                raise ConfigError(f"{name} is given together with --contextwise; leave one of the two out")
+    )
+    if chosen == PLAIN and corpus is not None and _takes_contexts(model):
+        chosen = "sentences"
+    _check_options(chosen, given)
+    general: dict[str, Any] = {"batch_tokens": batch_tokens, "dtype": dtype, "device": device, "out": out}
+    if chosen == "contextwise":
+        from contextwise.cli.contextwise import contexts_of, evaluate_contextwise
+
+        names = ("mode", "samples", "worth", "rope", "rope_factor", "context", "limit_documents")
+        curve = {name: given[name] for name in names} | {"seed": seed or None}
         curve["contexts"] = None if contexts is None else contexts_of(contexts)
-        curve |= {"context": context, "limit_documents": limit_documents}
-        curve["seed"] = seed or None
-        evaluate_contextwise(
-            model,
-            corpus,
-            split,
-            as_json,
-            curve,
-            batch_tokens=batch_tokens,
-            dtype=dtype,
-            device=device,
-            out=out,
-        )
-        return
-    if infill is not None:
-        given = {"--corpus": corpus, "--stride": stride, "--causality": causality or None}
-        for name, value in given.items():
-            if value is not None:
-                raise ConfigError(f"{name} is given together with --infill; leave one of the two out")
-        options = {
-            "context": context,
-            "batch_tokens": batch_tokens,
-            "dtype": dtype,
-            "device": device,
-            "out": out,
-        }
-        _infill(
-            model,
-            infill,
-            split,
-            seed,
-            limit_documents,
-            as_json,
-            **options,
-            spm=spm,
-            max_new_tokens=max_new_tokens,
-        )
-        return
-    if spm:
-        raise ConfigError("--spm is of use with holes to fill only; give --infill")
+        evaluate_contextwise(model, corpus, split, as_json, curve, **general)
+    elif infill is not None:
+        from contextwise.cli.infilling import evaluate_holes
+
+        options = general | {"context": context, "spm": spm, "max_new_tokens": max_new_tokens}
+        evaluate_holes(model, infill, split, seed, limit_documents, as_json, **options)
+    elif tasks is not None:
+        from contextwise.cli.tasks import evaluate_tasks
+
+        options = general | {"context": context}
+        evaluate_tasks(model, tasks, shots, task_data, skip_missing, limit_documents, as_json, **options)
+    elif chosen == "sentences":
+        from contextwise.cli.sentences import evaluate_sentences
+
+        evaluate_sentences(model, corpus, split, contexts, drop_contexts, limit_documents, as_json, **general)
+    elif rescore is not None:
+        from contextwise.cli.rescore import evaluate_rescore
+
+        evaluate_rescore(model, rescore, as_json, **general)
+    else:
+        options = general | {"context": context, "stride": stride, "limit_documents": limit_documents}
+        _evaluate_documents(model, corpus, split, causality, as_json, options)
+
+
+def _chosen(modes: dict[str, Any]) -> str:
+    """The one that was asked for.
+
+    Raises:
+        ConfigError: two were.
+    """
+    asked = [name for name, value in modes.items() if value is not None]
+    if len(asked) > 1:
+        # `--contextwise` first: its message names the other.
+        raise ConfigError(f"--{asked[1]} is given together with --{asked[0]}; leave one of the two out")
+    return asked[0] if asked else PLAIN
+
+
+def _check_options(chosen: str, given: dict[str, Any]) -> None:
+    """Refuse options that say nothing where they are given.
+
+    Raises:
+        ConfigError: naming the first of them.
+    """
+    for name, value in given.items():
+        if value is None or chosen in TAKEN_BY[name]:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if chosen != PLAIN:
+            raise ConfigError(f"{option} is given together with --{chosen}; leave one of the two out")
+        homes = " or ".join(f"--{home}" for home in TAKEN_BY[name])
+        raise ConfigError(f"{option} is of use with {homes} only; give that too")
+
+
+def _takes_contexts(model: str) -> bool:
+    from contextwise.models.loading import load_config
+
+    return load_config(model).model_type == "cue"
+
+
+def _evaluate_documents(
+    model: str, corpus: Path | None, split: str, causality: bool, as_json: bool, options: dict[str, Any]
+) -> None:
     if corpus is None and not causality:
         raise ConfigError("there is nothing to evaluate on; give a prepared corpus with --corpus")
-    found = _measured(model, dtype, device) if causality else None
-    if found is not None:
+    found = None
+    if causality:
+        from contextwise.cli.causality import measured_causality, print_causality
+
+        found = measured_causality(model, options["dtype"], options["device"])
         if not as_json or corpus is None or not found.causal:
-            _print_causality(found, as_json)
+            print_causality(found, as_json)
         if not found.causal:
             raise typer.Exit(1)
     if corpus is None:
@@ -219,18 +341,7 @@ def evaluate(
 
     documents = Corpus.open(corpus, split=split)
     with StopRequest().listening() as stop:
-        evaluation = evaluate_model(
-            model,
-            documents,
-            context=context,
-            stride=stride,
-            limit_documents=limit_documents,
-            batch_tokens=batch_tokens,
-            dtype=dtype,
-            device=device,
-            out=out,
-            should_stop=lambda: bool(stop),
-        )
+        evaluation = evaluate_model(model, documents, **options, should_stop=lambda: bool(stop))
     if trained_on(model, documents):
         console.print(
             "note: the run was trained on these very documents; they are not held out", soft_wrap=True
@@ -245,59 +356,3 @@ def evaluate(
     printed.print(evaluation_heading(evaluation.summary))
     printed.print(evaluation_table(evaluation.summary))
     printed.print(f"written to {evaluation.path}/", markup=False, soft_wrap=True)
-
-
-def _infill(
-    model: str, data: Path, split: str, seed: int, limit: int | None, as_json: bool, **options: Any
-) -> None:
-    from rich.console import Console
-
-    from contextwise.evaluation.infill_scores import evaluate_infill, infill_heading, infill_table
-    from contextwise.evaluation.infill_tasks import open_tasks
-    from contextwise.training.signals import StopRequest
-
-    if limit is not None and limit < 1:
-        raise ConfigError(f"--limit-documents is {limit}; it must be at least 1")
-    tasks = open_tasks(data, split, seed, limit)
-    with StopRequest().listening() as stop:
-        evaluation = evaluate_infill(model, tasks, **options, should_stop=lambda: bool(stop))
-    if as_json:
-        print(json.dumps(evaluation.summary, indent=2, ensure_ascii=False))
-        return
-    printed = Console(highlight=False)
-    printed.print(infill_heading(evaluation.summary))
-    printed.print(infill_table(evaluation.summary))
-    printed.print(f"written to {evaluation.path}", markup=False, soft_wrap=True)
-
-
-def _measured(model: str, dtype: str, device: str) -> "Causality":
-    """Load the model, in float32 unless told otherwise: in coarser types small leaks pass for rounding."""
-    from contextwise.evaluation.evaluator import chosen_device, chosen_dtype
-    from contextwise.models import load_model
-    from contextwise.models.causality import measure_causality
-
-    place = chosen_device(device)
-    kind = chosen_dtype("float32" if dtype == "auto" else dtype, place)
-    return measure_causality(load_model(model, dtype=kind, device=place))
-
-
-def _print_causality(found: "Causality", as_json: bool) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    from contextwise.models.causality.effects import COLUMNS
-
-    if as_json:
-        print(json.dumps(found.to_dict(), indent=2))
-        return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, justify in zip(COLUMNS, ("left", "right", "right", "right", "left"), strict=True):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for row in found.rows():
-        table.add_row(*row)
-    printed = Console(highlight=False)
-    printed.print(found.heading, markup=False)
-    printed.print(table)
-    for note in found.notes:
-        printed.print(note, markup=False)
