@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contextwise.analysis.reproduction import list_items, measure_at, plan, recipes_folder
+from contextwise.analysis.reproduction import list_items, measure_at, recipes_folder
+from contextwise.analysis.reproduction_plan import plan
 from contextwise.data.synthetic import ParityData
 
 SHIPPED = list_items(Path(__file__).parents[2] / "recipes")

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from contextwise.analysis.corpora import CorpusSource
 from contextwise.analysis.points import Point, run_points
 from contextwise.analysis.reproduction import Claim, Item, Measure, Outcome, Table
 from contextwise.analysis.scaling.fitting import Data, search
 from contextwise.analysis.scaling.forms import ONE_SIZE, Law, features_of
 from contextwise.base.config import validate
 from contextwise.base.runs import RunFolder
-from contextwise.data import prepare_corpus
-from contextwise.data.manifest import FILE
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
 
@@ -27,27 +26,14 @@ LAW = next(form for form in ONE_SIZE if form.name == "harder")
 """Eq. 5 with A(l) = A·l^b and a constant α: six numbers, which some dozen runs can carry."""
 
 
-class CorpusOptimum(Measure):
+class CorpusOptimum(CorpusSource, Measure):
     """Models trained on the first tokens of a corpus until they overfit, at several contexts."""
 
     name: str
-    corpus: str = Field(
-        "stdlib", description="a prepared corpus; or a source that `contextwise prepare` knows"
-    )
-    tokenizer: str = Field("train:4096", description="for a source that has to be prepared")
     recipe: dict[str, Any]
     sizes: list[int] = Field(min_length=2, description="training tokens, the smallest set first")
     contexts: list[int] = Field(min_length=3, description="the shortest first")
     seeds: list[int] = Field(min_length=1)
-
-    def prepared(self, folder: Path) -> Path:
-        """The corpus; a source is prepared, once."""
-        if (Path(self.corpus) / FILE).exists():
-            return Path(self.corpus)
-        target = folder / "corpus"
-        if not (target / FILE).exists():
-            prepare_corpus(self.corpus, self.tokenizer, target, validation=0.1)
-        return target
 
     def recipes(self, folder: Path) -> list[Recipe]:
         return [
@@ -65,7 +51,7 @@ class CorpusOptimum(Measure):
             **self.recipe,
             "name": name,
             "seed": seed,
-            "data": {"corpus": str(self.prepared(folder)), "tokens": size, "context": context},
+            "data": {"corpus": str(self.corpus_folder(folder)), "tokens": size, "context": context},
             "training": {
                 **self.recipe["training"],
                 "contextwise_every": every,
@@ -76,6 +62,7 @@ class CorpusOptimum(Measure):
         return validate(Recipe, values, f"the run {name}")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
+        self.prepared(folder)
         keys = [(size, context) for size in self.sizes for context in self.contexts]
         points: dict[tuple[int, int], list[Point]] = {}
         means: dict[tuple[int, int], float] = {}

@@ -11,18 +11,18 @@ import difflib
 import importlib
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from contextwise.base.config import Settings, read_yaml, validate
+from contextwise.base.config import Settings, read_yaml, validate, with_overrides
+from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError
-from contextwise.base.files import write_json
-from contextwise.models.flops import training_flops_per_example, training_flops_per_target
-from contextwise.models.sizes import parameter_count
+from contextwise.base.files import read_json, write_json
+from contextwise.base.runs import RunFolder
 from contextwise.training.recipe import Recipe
-from contextwise.training.task import Task
 
 MEASURES = {
     "parity_table": "contextwise.analysis.parity:ParityTable",
@@ -30,10 +30,9 @@ MEASURES = {
     "parity_dimension": "contextwise.analysis.parity_contexts:ParityDimension",
     "parity_optimum": "contextwise.analysis.parity_contexts:ParityOptimum",
     "corpus_optimum": "contextwise.analysis.corpus_optimum:CorpusOptimum",
+    "trained_models": "contextwise.analysis.trained_models:TrainedModels",
 }
 """Each measure's module and class, imported when it is needed."""
-STATE_BYTES = 16
-"""A parameter's weight, gradient and two moments in float32."""
 
 
 class Scale(Settings):
@@ -43,6 +42,7 @@ class Scale(Settings):
     minutes: float | None = Field(
         None, gt=0, description="about how long it takes there, where it has been run"
     )
+    supports: str = Field("", description="which of the document's claims a run of this size can support")
     settings: dict[str, Any] = Field(description="of the item's measure")
 
 
@@ -56,6 +56,9 @@ class Item(Settings):
     inferred: list[str] = Field(
         default_factory=list, description="what the document does not say, and was chosen here"
     )
+    gpu_hours: dict[str, float] = Field(
+        default_factory=dict, description="A100 hours that the document spent, by run"
+    )
     scales: dict[str, Scale]
 
 
@@ -65,6 +68,11 @@ class Measure(Settings, ABC):
     @abstractmethod
     def recipes(self, folder: Path) -> list[Recipe]:
         """The training runs."""
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Of the models, where it is known before there is a corpus."""
+        return None
 
     @abstractmethod
     def measure(self, item: Item, folder: Path) -> "Outcome":
@@ -89,23 +97,59 @@ class Claim:
     evidence: str
 
 
+@dataclass(frozen=True)
+class Plot:
+    """A figure as numbers.
+
+    Attributes:
+        kind: ``lines``, ``bars`` or ``points``.
+        series: by name, points ``{"x": …, "y": …}``, with ``low`` and ``high`` where there is an interval, and ``text`` where a
+            point has a name.
+        levels: horizontal lines by name.
+        logarithmic: the axes that are, ``""``, ``"x"``, ``"y"`` or ``"xy"``.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: dict[str, list[dict[str, Any]]]
+    kind: str = "lines"
+    levels: dict[str, float] = field(default_factory=dict)
+    logarithmic: str = ""
+
+
 @dataclass
 class Outcome:
     """What a reproduction found.
 
     Attributes:
         figures: the numbers of the tables, and whatever else a reader may want to compute with.
+        runs: folders of the training runs behind them.
     """
 
     tables: list[Table]
     claims: list[Claim]
     figures: dict[str, Any] = field(default_factory=dict)
+    runs: list[Path] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
 
     def write(self, path: Path, item: Item, scale: str) -> None:
         """Write everything to a JSON file, with what the document prints."""
         about = {"title": item.title, "source": item.source, "scale": scale, "printed": item.printed}
-        claims = [asdict(claim) for claim in self.claims]
-        write_json(path, {**about, "claims": claims, "figures": self.figures}, "the outcome")
+        about |= {"supports": item.scales[scale].supports, "inferred": item.inferred}
+        made = {"date": datetime.now(UTC).date().isoformat(), "environment": describe_environment()}
+        found = {"tables": self.tables, "claims": self.claims, "plots": self.plots}
+        shown = {name: [asdict(one) for one in parts] for name, parts in found.items()}
+        runs = [_run_facts(RunFolder(run)) for run in self.runs]
+        write_json(path, {**about, **made, **shown, "runs": runs, "figures": self.figures}, "the outcome")
+
+
+def _run_facts(run: RunFolder) -> dict[str, Any]:
+    """What a reader has to know of a run: its seed, what it read and what it cost."""
+    summary = run.summary()
+    return {
+        name: summary[name] for name in ("name", "seed", "parameters", "tokens", "flops", "seconds", "corpus")
+    }
 
 
 def recipes_folder(given: Path | None = None) -> Path:
@@ -150,8 +194,29 @@ def find_item(name: str, recipes: Path) -> Item:
     raise ConfigError(f"there is nothing to reproduce at {name!r} in {recipes}; {hint}")
 
 
-def measure_at(item: Item, scale: str) -> Measure:
+def last_run(runs: Path, name: str, scale: str) -> str | None:
+    """What the last run of an item found: scale, verdicts and date; None where it has not been run.
+
+    Args:
+        runs: folder of all reproductions.
+        name: ``document/item``.
+    """
+    document, _, item = name.partition("/")
+    file = runs / document / scale / f"{item}.json"
+    if not file.exists():
+        return None
+    outcome = read_json(file, "the outcome")
+    verdicts = [claim["holds"] for claim in outcome["claims"]]
+    words = {True: "hold", False: "do not", None: "open"}
+    counts = ", ".join(f"{verdicts.count(one)} {word}" for one, word in words.items() if one in verdicts)
+    return f"{scale}: {counts or 'no claims'} ({outcome.get('date', 'no date')})"
+
+
+def measure_at(item: Item, scale: str, overrides: list[str] | None = None) -> Measure:
     """The item's measure, with its settings at a scale.
+
+    Args:
+        overrides: ``key=value`` settings that go before the item's.
 
     Raises:
         ConfigError: there is no such scale or measure, or a setting is wrong.
@@ -166,47 +231,8 @@ def measure_at(item: Item, scale: str) -> Measure:
         raise ConfigError(f"{item.title!r} names the measure {item.measure!r}, which there is not; {hint}")
     module, _, name = MEASURES[item.measure].partition(":")
     settings = getattr(importlib.import_module(module), name)
-    return validate(settings, item.scales[scale].settings, f"scale {scale!r} of {item.title!r}")
-
-
-@dataclass(frozen=True)
-class Planned:
-    """What a training run will take, computed without starting it.
-
-    Attributes:
-        examples: over the whole run.
-        flops: of training.
-        state_bytes: weights, gradients and the optimizer's moments; activations come on top.
-    """
-
-    name: str
-    parameters: int
-    steps: int
-    examples: int
-    tokens: int
-    flops: float
-    state_bytes: int
-
-
-def plan(recipe: Recipe) -> Planned:
-    """Work out what a run takes.
-
-    Raises:
-        ConfigError, DataError: its corpus is not there, or does not fit.
-    """
-    task = Task.of(recipe)
-    steps, step_tokens = recipe.training.total_steps, recipe.training.tokens_per_step
-    examples = steps * step_tokens // recipe.data.context
-    parameters = parameter_count(task.config)
-    targets = 1 if recipe.data.synthetic is not None else recipe.data.context
-    flops = training_flops_per_example(task.config, *task.lengths)
-    flops += targets * training_flops_per_target(task.config)
-    return Planned(
-        recipe.name,
-        parameters,
-        steps,
-        examples,
-        steps * step_tokens,
-        examples * flops,
-        STATE_BYTES * parameters,
+    return validate(
+        settings,
+        with_overrides(item.scales[scale].settings, overrides or []),
+        f"scale {scale!r} of {item.title!r}",
     )

@@ -1,5 +1,6 @@
 """``contextwise reproduce``: a table or figure of a source document, made again, beside what is printed there."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,10 +11,12 @@ from contextwise.base.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from contextwise.analysis.reproduction import Measure, Outcome
+    from contextwise.analysis.reproduction import Item, Measure, Outcome
 
+RUNS = Path("runs/reproduce")
 ASSUMED_FLOPS = 989e12 * 0.3
 """What GPU time is reckoned with: an H100 at 30% of its dense bf16 throughput."""
+A100_FLOPS = 312e12
 
 
 def reproduce(
@@ -32,6 +35,15 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the item's scale to change, such as corpus=corpora/mine; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
     recipes: Annotated[
         Path | None,
         typer.Option(help="Folder of the items; the checkout's recipes if not given.", show_default=False),
@@ -45,6 +57,8 @@ def reproduce(
     from rich.console import Console
 
     from contextwise.analysis.reproduction import find_item, measure_at, recipes_folder
+    from contextwise.base.files import read_json
+    from contextwise.reports.reproduction_page import write_reproduction_page
 
     printed = Console(highlight=False)
     place = recipes_folder(recipes)
@@ -54,43 +68,53 @@ def reproduce(
     if item is None:
         raise ConfigError("nothing is named to reproduce; give DOCUMENT/ITEM (--list says what there is)")
     found = find_item(item, place)
-    measure = measure_at(found, scale)
-    folder = out or Path("runs/reproduce") / item.split("/")[0] / scale
+    measure = measure_at(found, scale, set_)
+    folder = out or RUNS / item.split("/")[0] / scale
     if dry_run:
-        _print_plan(printed, measure, folder)
+        _print_plan(printed, found, scale, measure, folder)
         return
     outcome = measure.measure(found, folder)
     printed.print(f"[bold]{found.title}[/bold] ({found.source}), scale {scale}\n")
     _print_outcome(printed, outcome)
+    _print_printed(printed, found)
     for note in found.inferred:
         printed.print(f"inferred: {note}", markup=False)
     file = folder / f"{item.split('/')[1]}.json"
     outcome.write(file, found, scale)
-    printed.print(f"written to {file}", markup=False, soft_wrap=True)
+    page = file.with_suffix(".html")
+    command = shlex.join(
+        ["contextwise", "reproduce", item, "--scale", scale, *(f"--set={one}" for one in set_ or [])]
+    )
+    write_reproduction_page(read_json(file, "the outcome"), page, command)
+    printed.print(f"written to {file}; page: {page}", markup=False, soft_wrap=True)
 
 
 def _print_list(printed: "Console", place: Path) -> None:
     from rich.table import Table
 
-    from contextwise.analysis.reproduction import list_items
+    from contextwise.analysis.reproduction import last_run, list_items
 
     table = Table(box=None, pad_edge=False)
-    for column in ("item", "what", "scales"):
-        table.add_column(column, overflow="fold")
+    for column in ("item", "what", "scales", "last run"):
+        table.add_column(column, overflow="fold", no_wrap=column == "item")
     for name, item in list_items(place).items():
         scales = [f"{one}" + (f" ({s.minutes:g} min)" if s.minutes else "") for one, s in item.scales.items()]
-        table.add_row(name, item.title, ", ".join(scales))
+        runs = [state for one in item.scales if (state := last_run(RUNS, name, one))]
+        table.add_row(name, item.title, ", ".join(scales), "; ".join(runs))
     printed.print(table)
 
 
-def _print_plan(printed: "Console", measure: "Measure", folder: Path) -> None:
+def _print_plan(printed: "Console", item: "Item", scale: str, measure: "Measure", folder: Path) -> None:
     from rich.table import Table
 
-    from contextwise.analysis.reproduction import plan
+    from contextwise.analysis.reproduction_plan import plan
     from contextwise.evaluation.tables import duration
     from contextwise.models.sizes import readable_count
 
-    plans = [plan(recipe) for recipe in measure.recipes(folder)]
+    plans = [plan(recipe, measure.vocab_size) for recipe in measure.recipes(folder)]
+    if not plans:
+        printed.print("trains nothing")
+        return
     table = Table(box=None, pad_edge=False)
     for column in ("run", "parameters", "steps", "examples", "tokens", "FLOPs"):
         table.add_column(column, justify="left" if column == "run" else "right", overflow="fold")
@@ -98,15 +122,48 @@ def _print_plan(printed: "Console", measure: "Measure", folder: Path) -> None:
         counts = (one.parameters, one.steps, one.examples, one.tokens)
         table.add_row(one.name, *map(readable_count, counts), f"{one.flops:.2e}")
     printed.print(table)
-    flops, state = sum(one.flops for one in plans), max(one.state_bytes for one in plans)
+    flops = sum(one.flops for one in plans)
+    state, activations = (
+        max(getattr(one, f"{part}_bytes") for one in plans) for part in ("state", "activation")
+    )
     runs = f"{len(plans)} run{'s' * (len(plans) > 1)}"
     seconds = flops / ASSUMED_FLOPS
     printed.print(
         f"{runs}, {flops:.2e} FLOPs: {duration(seconds) if seconds >= 1 else 'under a second'} of an H100 at 30% of its peak\n"
-        f"(models this small reach less); weights, gradients and optimizer take {state / 1e6:.3g} MB at most, activations "
-        "on top",
+        f"(models this small reach less); weights, gradients and optimizer take {state / 1e6:.3g} MB at most, the activations\n"
+        f"of a micro-batch about {activations / 1e6:.3g} MB"
+        if flops < 1e19
+        else f"{runs}, {flops:.2e} FLOPs: {seconds / 3600:,.0f} hours of an H100 at 30% of its peak; weights, gradients and\n"
+        f"optimizer take {state / 1e9:.3g} GB at most, the activations of a micro-batch about {activations / 1e9:.3g} GB",
         markup=False,
     )
+    for one in plans:
+        hours = item.gpu_hours.get(one.name)
+        if hours:
+            share = one.flops / (hours * 3600 * A100_FLOPS)
+            printed.print(
+                f"{one.name}: the document spent {hours:,.0f} A100 hours, {share:.0%} of that GPU's peak by these FLOPs",
+                markup=False,
+            )
+    supports = item.scales[scale].supports
+    if supports:
+        printed.print(f"what this scale can support: {supports}", markup=False)
+
+
+def _print_printed(printed: "Console", item: "Item") -> None:
+    """What the document prints, where the item has it as a table."""
+    from rich.table import Table
+
+    if not {"columns", "rows"} <= set(item.printed):
+        return
+    printed.print("The document prints:")
+    table = Table(box=None, pad_edge=False)
+    for column in item.printed["columns"]:
+        table.add_column(str(column), justify="right", overflow="fold")
+    for name, values in item.printed["rows"].items():
+        table.add_row(str(name), *map(str, values))
+    printed.print(table)
+    printed.print()
 
 
 def _print_outcome(printed: "Console", outcome: "Outcome") -> None:

@@ -12,6 +12,7 @@ from contextwise.base.files import atomic_write
 from contextwise.reports.entropy_figures import figures_of
 from contextwise.reports.entropy_tables import csv_files, fits_csv, line_rows, measures, verdict
 from contextwise.reports.rendering import render
+from contextwise.reports.tables import environment_facts, text_table
 
 FIGURES = {
     "loss": (
@@ -82,8 +83,8 @@ def write_entropy_page(found: IntrinsicEntropy, path: Path, command: list[str] |
         "title": f"Intrinsic entropy of {summary['name']}",
         "subtitle": _subtitle(summary),
         "verdict": verdict(found),
-        "measures": _table("By visible context. Losses and entropies in nats.", head, rows),
-        "fits": _table(
+        "measures": text_table("By visible context. Losses and entropies in nats.", head, rows),
+        "fits": text_table(
             "The loss as a line over each measure: nats per nat of entropy, or per dimension.",
             ["loss against", "slope", "95% interval", "R²"],
             line_rows(found),
@@ -95,7 +96,7 @@ def write_entropy_page(found: IntrinsicEntropy, path: Path, command: list[str] |
         ],
         "notes": [*found.notes, *_standing_notes(found)],
         "command": shlex.join(command) if command else None,
-        "environment": _environment(summary["environment"]),
+        "environment": environment_facts(summary["environment"]),
         "version": metadata.version("contextwise"),
     }
     atomic_write(path, render("entropy", content, figures), "the page")
@@ -143,24 +144,5 @@ def _standing_notes(found: IntrinsicEntropy) -> list[str]:
     return notes
 
 
-def _table(caption: str, head: list[str], rows: list[list[str]]) -> dict[str, Any]:
-    return {
-        "caption": caption,
-        "head": head,
-        "rows": [{"series": None, "cells": [(cell, "") for cell in row]} for row in rows],
-        "best": None,
-    }
-
-
 def _data_uri(text: str) -> str:
     return f"data:text/csv;base64,{base64.b64encode(text.encode()).decode()}"
-
-
-def _environment(environment: dict[str, Any]) -> dict[str, str]:
-    facts = {**environment, **environment.get("versions", {})}
-    facts.pop("versions", None)
-    return {
-        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        for name, value in facts.items()
-        if value not in (None, [])
-    }

@@ -135,3 +135,20 @@ def evaluation_tables(runs: list[RunFolder]) -> list[Table]:
 
 def _ends(estimate: Estimate) -> str:
     return "" if estimate.low is None else interval(estimate.low, estimate.high)
+
+
+def text_table(caption: str, head: list[str], rows: list[list[str]]) -> Table:
+    """A table of plain text."""
+    cells = [{"series": None, "cells": [(cell, "") for cell in row]} for row in rows]
+    return {"caption": caption, "head": head, "rows": cells, "best": None}
+
+
+def environment_facts(environment: dict[str, Any]) -> dict[str, str]:
+    """Hardware and versions as a page lists them: one text each, without what is not there."""
+    facts = {**environment, **environment.get("versions", {})}
+    facts.pop("versions", None)
+    return {
+        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in facts.items()
+        if value not in (None, [])
+    }

@@ -1,0 +1,50 @@
+"""The corpus of a reproduction: one that has been prepared, or a source that is prepared once, in the reproduction's folder."""
+
+import re
+from pathlib import Path
+
+from pydantic import Field
+
+from contextwise.base.config import Settings
+from contextwise.data import prepare_corpus
+from contextwise.data.manifest import FILE
+
+
+class CorpusSource(Settings):
+    """Where the text of a reproduction comes from."""
+
+    corpus: str = Field(
+        "stdlib", description="a prepared corpus; or a source that `contextwise prepare` knows"
+    )
+    tokenizer: str = Field("train:4096", description="for a source that has to be prepared")
+    validation: float = Field(
+        0.1, gt=0, lt=1, description="share held out of a source that has to be prepared"
+    )
+
+    def corpus_folder(self, folder: Path) -> Path:
+        """Where the corpus is, or will be; nothing is prepared.
+
+        Args:
+            folder: of the reproduction.
+        """
+        given = Path(self.corpus)
+        if (given / FILE).exists():
+            return given
+        return folder / "corpora" / re.sub(r"[^\w.]+", "-", f"{given.name}-{self.tokenizer}")
+
+    def prepared(self, folder: Path) -> Path:
+        """The corpus; a source is prepared, once.
+
+        Raises:
+            DataError: the source cannot be read.
+        """
+        target = self.corpus_folder(folder)
+        if not (target / FILE).exists():
+            prepare_corpus(self.corpus, self.tokenizer, target, validation=self.validation)
+        return target
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Of a tokenizer that has yet to be trained, where its name says so."""
+        kind, _, size = self.tokenizer.partition(":")
+        return int(size) if kind == "train" and size.isdigit() else None

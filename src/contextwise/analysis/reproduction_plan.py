@@ -1,0 +1,76 @@
+"""What the training runs of a reproduction take, worked out before any of them is started."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.flops import training_flops_per_example, training_flops_per_target
+from contextwise.models.sizes import parameter_count
+from contextwise.training.recipe import Recipe
+from contextwise.training.task import Task
+
+STATE_BYTES = 16
+"""A parameter's weight, gradient and two moments in float32."""
+ACTIVATION_BYTES = 34
+"""Of a Transformer block for each position and channel in 16 bits, with attention that keeps no matrix of its own (Korthikanti
+et al. 2022, "Reducing activation recomputation in large Transformer models", Section 4.1)."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a training run will take, computed without starting it.
+
+    Attributes:
+        examples: over the whole run.
+        flops: of training.
+        state_bytes: weights, gradients and the optimizer's moments.
+        activation_bytes: of a forward pass that backward needs, for one micro-batch; about.
+    """
+
+    name: str
+    parameters: int
+    steps: int
+    examples: int
+    tokens: int
+    flops: float
+    state_bytes: int
+    activation_bytes: int
+
+
+def plan(recipe: Recipe, vocab_size: int | None = None) -> Planned:
+    """Work out what a run takes.
+
+    Args:
+        vocab_size: tokens of the vocabulary of a corpus that is not there yet.
+
+    Raises:
+        ConfigError, DataError: the corpus does not fit, or is not there and its vocabulary is not known.
+    """
+    steps, step_tokens = recipe.training.total_steps, recipe.training.tokens_per_step
+    context = recipe.data.context
+    if recipe.data.synthetic is None and not Path(recipe.data.corpus).exists():
+        if recipe.model.vocab_size is None and vocab_size is None:
+            raise ConfigError(
+                f"there is no corpus at {recipe.data.corpus}, and nothing says how large its vocabulary is; prepare the "
+                "corpus, or give model.vocab_size"
+            )
+        config, lengths = recipe.model_config_for(vocab_size, None), (context, 0)
+    else:
+        task = Task.of(recipe)
+        config, lengths = task.config, task.lengths
+    examples = steps * step_tokens // context
+    parameters = parameter_count(config)
+    targets = 1 if recipe.data.synthetic is not None else context
+    flops = training_flops_per_example(config, *lengths) + targets * training_flops_per_target(config)
+    positions = min(step_tokens, recipe.training.micro_batch_tokens or step_tokens)
+    layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
+    return Planned(
+        name=recipe.name,
+        parameters=parameters,
+        steps=steps,
+        examples=examples,
+        tokens=steps * step_tokens,
+        flops=examples * flops,
+        state_bytes=STATE_BYTES * parameters,
+        activation_bytes=ACTIVATION_BYTES * positions * layers * width,
+    )
