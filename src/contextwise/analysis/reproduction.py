@@ -31,6 +31,9 @@ MEASURES = {
     "parity_optimum": "contextwise.analysis.parity_contexts:ParityOptimum",
     "corpus_optimum": "contextwise.analysis.corpus_optimum:CorpusOptimum",
     "trained_models": "contextwise.analysis.trained_models:TrainedModels",
+    "savings": "contextwise.analysis.savings:Savings",
+    "staged_models": "contextwise.analysis.stages.models:StagedModels",
+    "partitioned_models": "contextwise.analysis.stages.partitions:PartitionedModels",
 }
 """Each measure's module and class, imported when it is needed."""
 

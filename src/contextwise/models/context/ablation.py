@@ -1,0 +1,35 @@
+"""A ContextLM with its predicted context switched off: the same weights, without what the gate adds."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.context.pathway import ContextPathway
+
+
+def context_pathway(model: nn.Module) -> ContextPathway | None:
+    """The context pathway of a model, or of the ContextLM that it is built around; None if it has none."""
+    return next((module for module in model.modules() if isinstance(module, ContextPathway)), None)
+
+
+@contextlib.contextmanager
+def without_context(model: nn.Module) -> Iterator[None]:
+    """Within the block nothing is added to the hidden states, in any form of injection and at any layer.
+
+    The weights stay as they are, and so does the token encoder. Positions before w - 1, which add ``c_init = h_0``, add
+    nothing either (ContextLM, Eq. 5 with every context zero).
+
+    Raises:
+        ConfigError: the model predicts no context.
+    """
+    pathway = context_pathway(model)
+    if pathway is None:
+        raise ConfigError(f"a {type(model).__name__} predicts no context that could be switched off")
+    handle = pathway.gate.register_forward_hook(lambda module, inputs, added: torch.zeros_like(added))
+    try:
+        yield
+    finally:
+        handle.remove()
