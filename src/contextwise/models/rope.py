@@ -4,11 +4,22 @@ A rotary model can read windows of any length: nothing has to be added for ``non
 ``linear`` divides all positions by a factor, ``dynamic`` (NTK) raises the base with the length of the input and leaves
 inputs of the trained length as they are, ``yarn`` divides the slow frequencies and keeps the fast ones
 (``transformers.modeling_rope_utils``).
+
+Frequencies that follow the length need care in three places, which transformers (5.23) leaves to its callers:
+
+- It keeps those of the longest input so far. Here an input's depend on that input alone (:func:`extend_positions`).
+- It takes the length from the positions that are asked for. Those of ContextLM's chunks end before the tokens' do, so the
+  predictor asks again at the frequencies that the tokens got (:func:`frozen_frequencies`).
+- In cached generation they change at every step, while the cached keys keep the angles that they were turned by. Generation
+  here fixes them for its last length before it begins (:func:`frequencies_for`), and is what a full pass of that length gives.
 """
 
+import contextlib
 import copy
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -25,6 +36,57 @@ def rotary_modules(model: PreTrainedModel) -> list[tuple[str, Any]]:
         for name, module in model.named_modules()
         if hasattr(module, "rope_type") and hasattr(module, "config")
     ]
+
+
+def _kinds(module: Any) -> dict[str, str]:
+    """Layer type -> how its frequencies come about; the layer type is empty where all layers have the same."""
+    return module.rope_type if isinstance(module.rope_type, dict) else {"": module.rope_type}
+
+
+def follows_length(module: Any) -> bool:
+    """Whether the frequencies of a rotary module depend on how long the input is."""
+    return any("dynamic" in kind or kind == "longrope" for kind in _kinds(module).values())
+
+
+@contextlib.contextmanager
+def frozen_frequencies(modules: Iterable[Any]) -> Iterator[None]:
+    """Let rotary modules answer at the frequencies that they used last, whatever positions they are asked for."""
+    kinds = [(module, module.rope_type) for module in modules]
+    try:
+        for module, kind in kinds:
+            module.rope_type = dict.fromkeys(kind, "default") if isinstance(kind, dict) else "default"
+        yield
+    finally:
+        for module, kind in kinds:
+            module.rope_type = kind
+
+
+@contextlib.contextmanager
+def frequencies_for(model: PreTrainedModel, length: int) -> Iterator[None]:
+    """Fix frequencies that follow the length at those of ``length`` tokens; other models are left as they are.
+
+    For generation: ``length`` is that of the prompt and all new tokens. Every step then is what a full pass at these
+    frequencies gives, and within the trained length nothing changes.
+    """
+    modules = [module for _, module in rotary_modules(model) if follows_length(module)]
+    for module in modules:
+        _start_over(module)
+        like = next(module.buffers())
+        last = torch.tensor([[length - 1]], device=like.device)
+        for layer, kind in _kinds(module).items():
+            if "dynamic" in kind or kind == "longrope":
+                module(like, last, *([layer] if layer else []))
+    with frozen_frequencies(modules):
+        yield
+
+
+def _start_over(module: Any, *_: Any) -> None:
+    """Forget the longest input of dynamic NTK."""
+    for layer, kind in _kinds(module).items():
+        if "dynamic" in kind:
+            prefix = f"{layer}_" if layer else ""
+            setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq"))
+            setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
 
 
 def extend_positions(
@@ -91,7 +153,9 @@ def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module
         parameters["original_max_position_embeddings"] = trained
     module.config.max_position_embeddings = trained
     device = next(module.buffers()).device
-    return type(module)(module.config).to(device).train(module.training)
+    extended = type(module)(module.config).to(device).train(module.training)
+    extended.register_forward_pre_hook(_start_over)
+    return extended
 
 
 def _full_attention(parameters: dict[str, Any]) -> dict[str, Any]:

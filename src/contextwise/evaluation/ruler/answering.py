@@ -5,7 +5,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,13 +17,24 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.base.files import atomic_write, disk_errors, read_json, write_json
 from contextwise.evaluation.generation import Sampling
-from contextwise.evaluation.ruler.prompts import Encoded
+from contextwise.models.rope import frequencies_for
 
 UNFINISHED = ".unfinished"
 SETTINGS, LOG = "settings.json", "answers.jsonl"
 
 Key = tuple[str, int, int]
 """An answer's task, visible context, and question."""
+
+
+class Prompted(Protocol):
+    """A question as token ids, of which a model may see less than all."""
+
+    @property
+    def body(self) -> Sequence[int]:
+        """What may be seen less of."""
+
+    def prompt(self, visible: int) -> list[int]:
+        """Token ids (T,) with ``visible`` tokens of the body."""
 
 
 class Reader(Protocol):
@@ -52,6 +63,9 @@ class RefuseNaN(LogitsProcessor):
 class ModelReader:
     """A causal language model that always takes the likeliest token; prompts are padded on the left.
 
+    Where rotary frequencies follow the length (dynamic NTK), they are those of the longest prompt and its answer from the
+    first token on, so that cached keys and new queries are turned alike.
+
     Args:
         model: in evaluation mode.
         tokenizer: the model's.
@@ -68,15 +82,16 @@ class ModelReader:
         rows = [torch.tensor(prompt) for prompt in prompts]
         ids = pad_sequence(rows, batch_first=True, padding_value=self.pad, padding_side="left")
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
-        out = self.model.generate(
-            ids.to(self.model.device),
-            attention_mask=mask.to(self.model.device),
-            max_new_tokens=new_tokens,
-            pad_token_id=self.pad,
-            repetition_penalty=1.0,
-            logits_processor=LogitsProcessorList([RefuseNaN()]),
-            **Sampling(greedy=True).arguments(),
-        )
+        with frequencies_for(self.model, ids.shape[1] + new_tokens):
+            out = self.model.generate(
+                ids.to(self.model.device),
+                attention_mask=mask.to(self.model.device),
+                max_new_tokens=new_tokens,
+                pad_token_id=self.pad,
+                repetition_penalty=1.0,
+                logits_processor=LogitsProcessorList([RefuseNaN()]),
+                **Sampling(greedy=True).arguments(),
+            )
         return self.tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
 
 
@@ -94,7 +109,10 @@ class Batch:
 
 
 def plan_batches(
-    questions: dict[str, list[Encoded]], new_tokens: dict[str, int], visible: Sequence[int], batch_tokens: int
+    questions: Mapping[str, Sequence[Prompted]],
+    new_tokens: dict[str, int],
+    visible: Sequence[int],
+    batch_tokens: int,
 ) -> list[Batch]:
     """All the batches of a run, those with most to read first, so that one too large for the memory fails at once.
 
@@ -194,7 +212,7 @@ class AnswerLog:
 
 def answer_all(
     reader: Reader,
-    questions: dict[str, list[Encoded]],
+    questions: Mapping[str, Sequence[Prompted]],
     batches: Sequence[Batch],
     log: AnswerLog,
     *,

@@ -13,6 +13,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError
+from contextwise.evaluation.ruler.answering import Prompted
 from contextwise.evaluation.ruler.questions import Question
 
 _PLACE = "\N{WHITE SQUARE}text\N{WHITE SQUARE}"
@@ -112,7 +113,7 @@ class Encoder:
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
 
 
-def check_vocabulary(name: str, size: int, questions: Iterable[Encoded]) -> None:
+def check_vocabulary(name: str, size: int, questions: Iterable[Prompted]) -> None:
     """
     Args:
         name: what to call the model in an error.

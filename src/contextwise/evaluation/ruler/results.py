@@ -98,8 +98,15 @@ def answer_rows(
     ]
 
 
-def finished_evaluation(out: Path, asked: dict[str, Any]) -> RulerEvaluation | None:
+def finished_evaluation(
+    out: Path, asked: dict[str, Any], kind: str = KIND, what: str = "RULER"
+) -> RulerEvaluation | None:
     """The measurement that is already at ``out``, if it is this one.
+
+    Args:
+        asked: what its answers depend on.
+        kind: as its summary says it.
+        what: what to call it in an error.
 
     Raises:
         ConfigError: the place holds something else.
@@ -108,15 +115,15 @@ def finished_evaluation(out: Path, asked: dict[str, Any]) -> RulerEvaluation | N
         return None
     file = out / SUMMARY
     there = read_json(file, "what lies where the answers go") if file.is_file() else None
-    if not isinstance(there, dict) or there.get("kind") != KIND:
+    if not isinstance(there, dict) or there.get("kind") != kind:
         raise ConfigError(
-            f"{out} holds something that is not a RULER measurement; give another place with --out"
+            f"{out} holds something that is not a {what} measurement; give another place with --out"
         )
     wanted = json.loads(json.dumps(asked))
     different = [name for name in wanted if there.get(name) != wanted[name]]
     if different:
         raise ConfigError(
-            f"{out} holds a RULER measurement with other settings ({', '.join(different[:5])} differ); "
+            f"{out} holds a {what} measurement with other settings ({', '.join(different[:5])} differ); "
             "give another place with --out, or remove that folder"
         )
     return RulerEvaluation(out, there)

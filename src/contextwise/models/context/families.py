@@ -21,6 +21,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.rope import follows_length, frozen_frequencies
 
 Rotary = tuple[torch.Tensor, torch.Tensor]
 
@@ -65,6 +66,17 @@ class Family:
     def rotary(self, backbone: Any, h_BTD: torch.Tensor, positions_BT: torch.Tensor) -> Rotary | None:
         """Rotary cosines and sines at the given positions, or None where positions are learned."""
         return backbone.rotary_emb(h_BTD, position_ids=positions_BT)
+
+    def rotary_of_chunks(self, backbone: Any, c_BKD: torch.Tensor, first_BK: torch.Tensor) -> Rotary | None:
+        """The same for chunks, at the frequencies that the tokens of this call got.
+
+        The positions of chunks end before the tokens' do, so scaling that follows the length would not scale them alike.
+        """
+        module = getattr(backbone, "rotary_emb", None)
+        if module is None or not follows_length(module):
+            return self.rotary(backbone, c_BKD, first_BK)
+        with frozen_frequencies([module]):
+            return self.rotary(backbone, c_BKD, first_BK)
 
     def run(
         self,

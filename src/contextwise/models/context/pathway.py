@@ -50,7 +50,7 @@ class ContextPathway(nn.Module):
         **kwargs: Any,
     ) -> torch.Tensor:
         """The predictor: causal over chunks; its output at chunk k-1 is the predicted context of chunk k (Eq. 3)."""
-        rotary = self.family.rotary(backbone, c_BKD, first_BK)
+        rotary = self.family.rotary_of_chunks(backbone, c_BKD, first_BK)
         for block in self.layers:
             c_BKD = self.family.run(block, c_BKD, mask, rotary, cache, **kwargs)
         return c_BKD

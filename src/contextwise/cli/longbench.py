@@ -1,0 +1,116 @@
+"""``contextwise longbench``: answers to LongBench's and L-Eval's questions, with more and more of the prompt visible."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from contextwise.cli.options import BatchTokens, Device, Dtype, Model
+
+
+def longbench(
+    model: Model,
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Files of LongBench's or L-Eval's form, JSON Lines.", show_default=False),
+    ],
+    visible: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens of a prompt that are seen, such as 512,1024,all; not given: 1/8 to all of the model's room.",
+            show_default=False,
+        ),
+    ] = None,
+    keep: Annotated[
+        str, typer.Option(help="What stays of a longer prompt: its two ends, or the nearest text.")
+    ] = "ends",
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            help="Only texts of so many words (field 'length'), from-below: 0-4000.", show_default=False
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Only the first so many questions of a data set.", show_default=False)
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Templates with {context} and {input}, as LongBench's dataset2prompt.json.",
+            show_default=False,
+        ),
+    ] = None,
+    new_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens of an answer; not given: the data set's own.")
+    ] = None,
+    rope: Annotated[
+        str | None,
+        typer.Option(
+            help="Read beyond the model's positions: none (as they are), linear, dynamic (NTK), yarn.",
+            show_default=False,
+        ),
+    ] = None,
+    rope_factor: Annotated[
+        float | None,
+        typer.Option(
+            help="With --rope: by how much; not given: the longest input over the trained context.",
+            show_default=False,
+        ),
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Ask through the model's chat template.")] = False,
+    batch_tokens: BatchTokens = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write; not given: with the run's evaluations.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Ask a model the long questions of LongBench or L-Eval files, at several visible contexts.
+
+    The score of each data set, group and of all, by LongBench's metrics, at
+    each visible context, and where more input stops helping. Inputs may be
+    longer than the model was trained for, with --rope dynamic.
+
+    The same command again goes on where a stopped one was.
+    """
+    from contextwise.evaluation.longtasks.settings import Settings, read_range, read_visible
+
+    tokens, whole = ((), False) if visible is None else read_visible(visible)
+    settings = Settings(
+        files=tuple(files),
+        visible=tokens,
+        whole=whole,
+        keep=keep,  # type: ignore[arg-type]
+        lengths=None if lengths is None else read_range(lengths),
+        limit=limit,
+        new_tokens=new_tokens,
+        templates=prompts,
+        chat=chat,
+        rope=rope,  # type: ignore[arg-type]
+        rope_factor=rope_factor,
+    )
+    from rich.console import Console
+
+    from contextwise.evaluation.longtasks.running import evaluate_long_tasks
+    from contextwise.evaluation.longtasks.tables import longbench_tables
+    from contextwise.training.signals import StopRequest
+
+    with StopRequest().listening() as stop:
+        found = evaluate_long_tasks(
+            model,
+            settings,
+            batch_tokens=batch_tokens,
+            dtype=dtype,
+            device=device,
+            out=out,
+            should_stop=lambda: bool(stop),
+        )
+    if as_json:
+        print(json.dumps(found.summary, indent=2, ensure_ascii=False))
+        return
+    printed = Console(highlight=False)
+    printed.print(longbench_tables(found.summary))
+    printed.print(f"written to {found.path}/", markup=False, soft_wrap=True)
