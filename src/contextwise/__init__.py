@@ -10,13 +10,30 @@ if TYPE_CHECKING:
     from contextwise.models import (
         ContextLMConfig,
         ContextLMForCausalLM,
+        CueConfig,
+        CueForCausalLM,
         MultiTokenConfig,
         MultiTokenForCausalLM,
     )
 
 __version__ = metadata.version("contextwise")
-MODELS = ("ContextLMConfig", "ContextLMForCausalLM", "MultiTokenConfig", "MultiTokenForCausalLM")
-__all__ = ["ContextLMConfig", "ContextLMForCausalLM", "Corpus", "MultiTokenConfig", "MultiTokenForCausalLM"]
+MODELS = (
+    "ContextLMConfig",
+    "ContextLMForCausalLM",
+    "CueConfig",
+    "CueForCausalLM",
+    "MultiTokenConfig",
+    "MultiTokenForCausalLM",
+)
+__all__ = [
+    "ContextLMConfig",
+    "ContextLMForCausalLM",
+    "Corpus",
+    "CueConfig",
+    "CueForCausalLM",
+    "MultiTokenConfig",
+    "MultiTokenForCausalLM",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,13 +3,13 @@
 import math
 
 import pytest
-from tests.small import write_documents
 
 from contextwise.analysis.reproduction import Item, Scale
 from contextwise.analysis.savings import Savings, parameters_at, reached_at
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
+from small import write_documents
 
 
 def test_parameters_are_read_off_a_line_over_their_logarithm():

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from tests.small import write_documents
 
 from contextwise.analysis.reproduction import Item, Scale, list_items, measure_at
 from contextwise.analysis.reproduction_plan import plan
@@ -12,6 +11,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.evaluation import Estimate
+from small import write_documents
 
 SHIPPED = {
     name: item

@@ -10,7 +10,7 @@ from scipy.stats import binomtest, chisquare
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives import NO_LOSS, Cut, build_objective
-from contextwise.objectives.sentences import _borders, _splitter
+from contextwise.objectives.splitting import sentence_borders, splitter
 from contextwise.objectives.text import TokenText
 
 pytest.importorskip("sentencex", reason="needs contextwise[sentences]")
@@ -21,7 +21,7 @@ STORY = "Dr. Ames came at 3.5 p.m. and left. She slept!  \n\n  “Why?” he ask
 def sentences_of(text, tokenizer):
     """The text of each sentence, joined from its tokens."""
     (ids,) = tokenizer.encode([text])
-    borders = _borders(TokenText(tokenizer.tokenizer), _splitter("en"), ids)
+    borders = sentence_borders(TokenText(tokenizer.tokenizer), splitter("en"), ids)
     decode = tokenizer.tokenizer.decode
     return [decode(ids[a:b]) for a, b in itertools.pairwise(borders)]
 

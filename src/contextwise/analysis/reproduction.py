@@ -32,8 +32,28 @@ MEASURES = {
     "corpus_optimum": "contextwise.analysis.corpus_optimum:CorpusOptimum",
     "trained_models": "contextwise.analysis.trained_models:TrainedModels",
     "savings": "contextwise.analysis.savings:Savings",
+    "task_accuracy": "contextwise.analysis.downstream.tasks:TaskAccuracy",
+    "long_task_scores": "contextwise.analysis.downstream.long_tasks:LongTaskScores",
+    "instruction_answers": "contextwise.analysis.downstream.answers:InstructionAnswers",
+    "attention_received": "contextwise.analysis.downstream.attention:AttentionReceived",
     "staged_models": "contextwise.analysis.stages.models:StagedModels",
     "partitioned_models": "contextwise.analysis.stages.partitions:PartitionedModels",
+    "attention_over_training": "contextwise.analysis.stages.attention:AttentionOverTraining",
+    "context_clusters": "contextwise.analysis.stages.clusters:ContextClusters",
+    "cache_of_words": "contextwise.analysis.stages.cache:CacheOfWords",
+    "module_counts": "contextwise.analysis.stages.counts:ModuleCounts",
+    "corpus_counts": "contextwise.analysis.stages.counts:CorpusCounts",
+    "real_entropy": "contextwise.analysis.real_entropy:RealEntropy",
+    "needle_curves": "contextwise.analysis.needle_curves:NeedleCurves",
+    "ruler_curves": "contextwise.analysis.ruler_curve:RulerCurves",
+    "contextwise_loss": "contextwise.analysis.context_items:ContextwiseLoss",
+    "training_loss_misleads": "contextwise.analysis.context_items:TrainingLossMisleads",
+    "document_lengths": "contextwise.analysis.context_items:DocumentLengths",
+    "optimal_context": "contextwise.analysis.sweep_item:OptimalContext",
+    "objective_counts": "contextwise.analysis.objective_items:ObjectiveCounts",
+    "span_budget": "contextwise.analysis.objective_items:SpanBudget",
+    "fim_formats": "contextwise.analysis.objective_items:FimFormats",
+    "continual_pretraining": "contextwise.analysis.continual:ContinualPretraining",
 }
 """Each measure's module and class, imported when it is needed."""
 
@@ -141,7 +161,7 @@ class Outcome:
         about = {"title": item.title, "source": item.source, "scale": scale, "printed": item.printed}
         about |= {"supports": item.scales[scale].supports, "inferred": item.inferred}
         made = {"date": datetime.now(UTC).date().isoformat(), "environment": describe_environment()}
-        found = {"tables": self.tables, "claims": self.claims, "plots": self.plots}
+        found: dict[str, list[Any]] = {"tables": self.tables, "claims": self.claims, "plots": self.plots}
         shown = {name: [asdict(one) for one in parts] for name, parts in found.items()}
         runs = [_run_facts(RunFolder(run)) for run in self.runs]
         write_json(path, {**about, **made, **shown, "runs": runs, "figures": self.figures}, "the outcome")

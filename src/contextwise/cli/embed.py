@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,14 +27,24 @@ class PoolingChoice(StrEnum):
 
 def embed(
     model: Model,
+    out: Annotated[Path, typer.Option("--out", help="The NumPy file (.npy) to write.", show_default=False)],
     file: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="One text a line; or JSON Lines (.jsonl, .ndjson, .json); .gz too; -: standard input.",
             show_default=False,
         ),
-    ],
-    out: Annotated[Path, typer.Option("--out", help="The NumPy file (.npy) to write.", show_default=False)],
+    ] = None,
+    contexts: Annotated[
+        Path | None,
+        typer.Option(
+            "--contexts",
+            metavar="FILE",
+            help="In place of texts, the contexts of a CUE model: JSON Lines of objects from context to value; each becomes "
+            "one vector, e_cue.",
+            show_default=False,
+        ),
+    ] = None,
     text_field: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +67,9 @@ def embed(
         ),
     ] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale each vector to length 1.")] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts of one forward pass.")] = 32,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Texts of one forward pass; not given: 32.", show_default=False)
+    ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -74,6 +86,20 @@ def embed(
     """
     if out.suffix != ".npy":
         raise ConfigError(f"--out is {out}, but a NumPy file is written; give a name that ends in .npy")
+    if contexts is not None:
+        given = {
+            "FILE": file,
+            "--text-field": text_field,
+            "--pooling": pooling,
+            "--layer": layer,
+            "--normalize": normalize or None,
+            "--batch-size": batch_size,
+            "--max-tokens": max_tokens,
+        }
+        _embed_contexts(model, contexts, out, given, dtype=dtype, device=device)
+        return
+    if file is None:
+        raise ConfigError("there is nothing to embed; give a file of texts, or contexts with --contexts FILE")
     from contextwise.data.lines import open_lines
 
     with open_lines(file, text_field) as lines:
@@ -92,11 +118,22 @@ def embed(
             pooling=None if pooling is None else pooling.value,
             layer=layer,
             normalize=normalize,
-            batch_size=batch_size,
+            batch_size=32 if batch_size is None else batch_size,
             max_tokens=max_tokens,
         )
         rows, width = write_vectors(out, _watched(embedder, lines, count), count)
     _tell(embedder, rows, width, out)
+
+
+def _embed_contexts(model: str, file: Path, out: Path, given: dict[str, Any], **options: Any) -> None:
+    """Write e_cue of each line of a file of contexts."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} is given together with --contexts; leave one of the two out")
+    from contextwise.evaluation.cue.nbest import write_cue_vectors
+
+    rows, width = write_cue_vectors(model, file, out, **options)
+    say(f"{rows:,} vectors of {width} numbers (e_cue of contexts) in {out}")
 
 
 def _watched(embedder: "Embedder", texts: Iterable[str], count: int) -> Iterator["np.ndarray"]:

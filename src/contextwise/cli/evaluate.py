@@ -30,6 +30,7 @@ TAKEN_BY = {
     "task_data": ("tasks",),
     "skip_missing": ("tasks",),
     "drop_contexts": ("sentences",),
+    "weight": ("rescore",),
 }
 """What can be asked, by the option that asks for it, of each option that not all of them take."""
 
@@ -201,6 +202,15 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    weight: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="With --rescore: share of the model beside the candidates' own scores; not given: 1.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Score every token of held-out documents.
 
@@ -234,6 +244,7 @@ def evaluate(
         "shots": shots,
         "task_data": task_data,
         "drop_contexts": drop_contexts,
+        "weight": weight,
         "causality": causality or None,
         "spm": spm or None,
         "skip_missing": skip_missing or None,
@@ -275,7 +286,7 @@ def evaluate(
     elif rescore is not None:
         from contextwise.cli.rescore import evaluate_rescore
 
-        evaluate_rescore(model, rescore, as_json, **general)
+        evaluate_rescore(model, rescore, as_json, weight=weight, **general)
     else:
         options = general | {"context": context, "stride": stride, "limit_documents": limit_documents}
         _evaluate_documents(model, corpus, split, causality, as_json, options)

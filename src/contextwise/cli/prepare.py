@@ -17,7 +17,9 @@ def prepare(
         typer.Argument(
             metavar="SOURCE...",
             help="JSON Lines (.jsonl, .jsonl.gz), Parquet or text files, folders or patterns of them, "
-            "a Hugging Face dataset (folder, or Hub name, name:config or name:config:split), or stdlib.",
+            "a Hugging Face dataset (folder, or Hub name, name:config or name:config:split), or stdlib. "
+            "train=SOURCE test=SOURCE names the split of each, in place of shares. "
+            "alpaca:SOURCE holds instructions, to be formatted.",
             show_default=False,
         ),
     ],
@@ -31,10 +33,19 @@ def prepare(
     out: Annotated[Path, typer.Option(help="Folder to write the corpus to.", show_default=False)],
     text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
     limit: Annotated[
-        int | None, typer.Option(help="Take at most so many documents.", show_default=False)
+        int | None,
+        typer.Option(help="Take at most so many documents (of each named split).", show_default=False),
     ] = None,
-    validation: Annotated[float, typer.Option(help="Share of the documents held out for validation.")] = 0.05,
-    test: Annotated[float, typer.Option(help="Share of the documents held out for testing.")] = 0.0,
+    validation: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the documents held out for validation; 0.05 if not given.", show_default=False
+        ),
+    ] = None,
+    test: Annotated[
+        float | None,
+        typer.Option(help="Share of the documents held out for testing; 0 if not given.", show_default=False),
+    ] = None,
     end_of_text: Annotated[
         str | None,
         typer.Option(help="Token that ends a document, if the tokenizer names none.", show_default=False),

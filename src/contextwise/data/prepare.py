@@ -3,8 +3,8 @@
 1. The sources are opened; each is an iterator of documents that can be started again (``sources.py``).
 2. ``train:N`` learns its tokenizer in a first pass over the documents of the training split.
 3. A thread reads documents into batches, with their sizes and digests (``documents.py``); the tokenizer takes
-   a batch on all cores (``tokenizers.py``); each document goes to the split that its digest decides
-   (``writing.py``).
+   a batch on all cores (``tokenizers.py``); each document goes to the split that its digest decides, or that
+   its source names (``splits.py``, ``writing.py``).
 4. The metadata columns get their final types (``columns.py``); the splits become Hugging Face datasets.
 5. The tokenizer and the manifest are written, everything is synced to disk, and the folder gets its name
    (``output.py``).
@@ -28,6 +28,7 @@ from contextwise.data.columns import rename_reserved, settle
 from contextwise.data.corpus import Corpus
 from contextwise.data.documents import (
     SPLITS,
+    BadRecord,
     Batch,
     Document,
     Skipped,
@@ -40,24 +41,63 @@ from contextwise.data.documents import (
 from contextwise.data.manifest import write_manifest
 from contextwise.data.output import check_output, output_folder
 from contextwise.data.sources import Source, open_source
+from contextwise.data.splits import Apart, check_shares, in_two_splits, read_splits, shares
 from contextwise.data.tokenizers import CorpusTokenizer, learn_bpe, load_tokenizer, vocabulary_to_learn
 from contextwise.data.writing import SplitWriter, file_entry, write_split
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Which documents are taken from which sources; every pass over :meth:`documents` gives the same ones."""
+    """Which documents are taken from which sources; every pass over :meth:`documents` gives the same ones.
+
+    Attributes:
+        names: the split of each source; None if the shares decide.
+    """
 
     sources: list[Source]
+    names: list[str] | None
     text_field: str
     fractions: SplitFractions
     limit: int | None
     skip_bad: bool
 
-    def documents(self, skipped: Skipped) -> Iterator[Document]:
-        """All documents, in the order of the sources; ``skipped`` counts what is left out."""
-        records = chain.from_iterable(source.records(self.text_field) for source in self.sources)
+    @property
+    def splits(self) -> list[str]:
+        """The splits that documents may go to."""
+        return list(SPLITS) if self.names is None else list(dict.fromkeys(self.names))
+
+    def documents(self, skipped: Skipped, split: str | None = None) -> Iterator[Document]:
+        """All documents, in the order of the sources, or those of one named split; ``skipped`` counts what is left out."""
+        records = chain.from_iterable(source.records(self.text_field) for source in self._of(split))
         return read_documents(records, self.skip_bad, self.limit, skipped)
+
+    def batches(self, skipped: Skipped) -> Iterator[tuple[str | None, Batch]]:
+        """All documents in batches, each with its split if the sources name theirs."""
+        for split in [None] if self.names is None else self.splits:
+            for batch in in_batches(self.documents(skipped, split)):
+                yield split, batch
+
+    def training_documents(self) -> Iterator[Document]:
+        """What a tokenizer may learn from."""
+        if self.names is not None:
+            yield from self.documents(Skipped(), "train")
+            return
+        for document in self.documents(Skipped()):
+            if self.fractions.split_of(text_digest(document.text.encode())) == "train":
+                yield document
+
+    def where(self, split: str, digest: bytes) -> str:
+        """Where in a split's sources the document with this digest stands."""
+        for source in self._of(split):
+            for number, record in enumerate(source.records(self.text_field), start=1):
+                if not isinstance(record, BadRecord) and text_digest(record.text.encode()) == digest:
+                    return f"record {number:,} of {source.name}"
+        return "a source that has changed meanwhile"
+
+    def _of(self, split: str | None) -> list[Source]:
+        if self.names is None or split is None:
+            return self.sources
+        return [source for source, name in zip(self.sources, self.names, strict=True) if name == split]
 
     @property
     def done(self) -> float:
@@ -77,8 +117,8 @@ def prepare_corpus(
     *,
     text_field: str = "text",
     limit: int | None = None,
-    validation: float = 0.05,
-    test: float = 0.0,
+    validation: float | None = None,
+    test: float | None = None,
     end_of_text: str | None = None,
     skip_bad: bool = False,
     overwrite: bool = False,
@@ -89,13 +129,14 @@ def prepare_corpus(
     its text alone.
 
     Args:
-        sources: as for :func:`contextwise.data.open_source`: ``stdlib``, files, folders, patterns, Hub names.
+        sources: as for :func:`contextwise.data.open_source`: ``stdlib``, files, folders, patterns, Hub names. Each may
+            name its split, as in ``train=a.jsonl``; then all do.
         tokenizer: a folder, a name on the Hub, ``train:N`` (a byte-level BPE of N tokens, learned on the
             training split), or ``bytes``.
         out: folder to write.
         text_field: field or column that holds the text; the others are kept as metadata.
-        limit: take at most so many documents.
-        validation, test: shares of the documents, from 0 to below 1.
+        limit: take at most so many documents (of each split, if the sources name theirs).
+        validation, test: shares of the documents, from 0 to below 1; 0.05 and 0 if None.
         end_of_text: the token that ends a document; the tokenizer's own if None.
         skip_bad: leave out records that hold no text instead of stopping at the first.
         overwrite: replace the corpus at ``out``.
@@ -105,9 +146,10 @@ def prepare_corpus(
 
     Raises:
         ConfigError: an option is out of its range.
-        DataError: a source, the tokenizer or the output folder is at fault. Nothing is left behind.
+        DataError: a source, the tokenizer or the output folder is at fault, or a text is in two of the named splits.
+            Nothing is left behind.
     """
-    given = [sources] if isinstance(sources, str | Path) else list(sources)
+    given = [str(sources)] if isinstance(sources, str | Path) else [str(source) for source in sources]
     out = Path(out).expanduser()
     if out.is_symlink():
         out = out.resolve()
@@ -115,12 +157,19 @@ def prepare_corpus(
         raise ConfigError("no source is given; name a file, a folder, a dataset or stdlib")
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit is {limit}, but must be at least 1 document")
-    fractions = SplitFractions(validation, test)
+    given, names = read_splits(given)
+    check_shares(validation, test, names)
     vocabulary = vocabulary_to_learn(str(tokenizer))
+    if vocabulary is not None and names is not None and "train" not in names:
+        raise ConfigError(
+            "train:N learns the tokenizer on the split train, but no source is named so; "
+            "name one train=..., or give a tokenizer that exists"
+        )
     if vocabulary is not None and end_of_text is not None:
         raise ConfigError("--end-of-text names a token of a tokenizer that exists; train:N makes its own")
-    check_output(out, overwrite, given)
-    reading = Reading([open_source(name, limit) for name in given], text_field, fractions, limit, skip_bad)
+    check_output(out, overwrite, [name.removeprefix("alpaca:") for name in given])
+    opened = [open_source(name, limit) for name in given]
+    reading = Reading(opened, names, text_field, shares(validation, test), limit, skip_bad)
     if vocabulary is None:
         chosen = load_tokenizer(str(tokenizer), end_of_text)
     else:
@@ -128,7 +177,8 @@ def prepare_corpus(
     with output_folder(out) as folder:
         manifest = _write_corpus(reading, chosen, folder)
         write_manifest(folder, manifest)
-    return Corpus.open(out, next(iter(manifest["splits"])))
+    splits = list(manifest["splits"])
+    return Corpus.open(out, "train" if "train" in splits else splits[0])
 
 
 def _learn(reading: Reading, vocab_size: int) -> CorpusTokenizer:
@@ -138,10 +188,9 @@ def _learn(reading: Reading, vocab_size: int) -> CorpusTokenizer:
     def texts() -> Iterator[str]:
         nonlocal used
         shown = 0.0
-        for document in read_ahead(reading.documents(Skipped()), depth=64):
-            if reading.fractions.split_of(text_digest(document.text.encode())) == "train":
-                used += 1
-                yield document.text
+        for document in read_ahead(reading.training_documents(), depth=64):
+            used += 1
+            yield document.text
             if (moved := 100 * reading.done - shown) >= 1:
                 advance(moved, note=f"{used:,} documents")
                 shown += moved
@@ -168,7 +217,9 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
     skipped = Skipped()
     parts = folder / "parts"
     with contextlib.ExitStack() as stack:
-        writers = {name: stack.enter_context(SplitWriter(parts / name, tokenizer.dtype)) for name in SPLITS}
+        writers = {
+            name: stack.enter_context(SplitWriter(parts / name, tokenizer.dtype)) for name in reading.splits
+        }
         _tokenize(reading, tokenizer, writers, skipped)
     if not sum(writer.documents for writer in writers.values()):
         names = ", ".join(source.name for source in reading.sources)
@@ -176,7 +227,7 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
             f"no document with text was found in {names} ({_count(skipped)}); there is nothing to prepare"
         )
     writers = {name: writer for name, writer in writers.items() if writer.documents}
-    _warn_of_empty_splits(reading, writers)
+    _empty_splits(reading, writers)
     about_tokenizer = tokenizer.save(folder / "tokenizer")
     types = settle(
         (schema for writer in writers.values() for schema in writer.schemas),
@@ -198,10 +249,10 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
     write_json(folder / "dataset_dict.json", {"splits": list(splits)})
     tokenizer_files = sorted(path for path in (folder / "tokenizer").rglob("*") if path.is_file())
     return {
-        "sources": [source.description() for source in reading.sources],
+        "sources": _about_sources(reading),
         "text_field": reading.text_field,
         "limit": reading.limit,
-        "split_shares": {"validation": reading.fractions.validation, "test": reading.fractions.test},
+        "split_shares": _about_shares(reading),
         "tokenizer": {
             **about_tokenizer,
             "files": {path.relative_to(folder).as_posix(): file_entry(path) for path in tokenizer_files},
@@ -214,15 +265,32 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
     }
 
 
+def _about_sources(reading: Reading) -> list[dict[str, Any]]:
+    about = [source.description() for source in reading.sources]
+    if reading.names is None:
+        return about
+    return [{**entry, "split": name} for entry, name in zip(about, reading.names, strict=True)]
+
+
+def _about_shares(reading: Reading) -> dict[str, float | None]:
+    """The shares held out; null where the sources name their splits."""
+    if reading.names is not None:
+        return {"validation": None, "test": None}
+    return {"validation": reading.fractions.validation, "test": reading.fractions.test}
+
+
 def _tokenize(
     reading: Reading, tokenizer: CorpusTokenizer, writers: dict[str, SplitWriter], skipped: Skipped
 ) -> None:
     """Read, tokenize and write every document."""
     reading.rewind()
-    started, shown, documents, size = time.perf_counter(), 0.0, 0, 0
+    started, shown, documents, size, apart = time.perf_counter(), 0.0, 0, 0, Apart()
     with progress_bar("tokenize", 100, "%") as advance:
-        for batch in read_ahead(in_batches(reading.documents(skipped))):
-            _write_batch(batch, tokenizer.encode(batch.texts), reading.fractions, writers, skipped)
+        for split, batch in read_ahead(reading.batches(skipped)):
+            if split is not None:
+                _keep_apart(reading, apart, split, batch)
+            splits = [split or reading.fractions.split_of(digest) for digest in batch.digests]
+            _write_batch(batch, tokenizer.encode(batch.texts), splits, writers, skipped)
             documents, size = documents + len(batch), size + sum(batch.n_bytes)
             speed = size / 1e6 / (time.perf_counter() - started)
             done = 100 * reading.done
@@ -233,13 +301,26 @@ def _tokenize(
         console.print(f"left out {skipped.bad:,} bad records; the first: {where}: {why}", markup=False)
 
 
+def _keep_apart(reading: Reading, apart: Apart, split: str, batch: Batch) -> None:
+    """Refuse a text that another split has.
+
+    Raises:
+        DataError: naming both places.
+    """
+    for text, digest in zip(batch.texts, batch.digests, strict=True):
+        other = apart.other(split, digest)
+        if other is not None:
+            places = [(name, reading.where(name, digest)) for name in (other, split)]
+            raise in_two_splits(text, *places)
+
+
 def _write_batch(
-    batch: Batch, ids: list[Any], fractions: SplitFractions, writers: dict[str, SplitWriter], skipped: Skipped
+    batch: Batch, ids: list[Any], splits: list[str], writers: dict[str, SplitWriter], skipped: Skipped
 ) -> None:
     chosen: dict[str, list[int]] = {}
-    for index, digest in enumerate(batch.digests):
+    for index, name in enumerate(splits):
         if len(ids[index]):
-            chosen.setdefault(fractions.split_of(digest), []).append(index)
+            chosen.setdefault(name, []).append(index)
         else:  # a text of characters that the tokenizer's normalizer drops
             skipped.empty += 1
     for split, rows in chosen.items():
@@ -261,10 +342,20 @@ def _stored_column(writers: dict[str, SplitWriter], name: str) -> Iterator[pa.Ar
                 yield batch.column(place)
 
 
-def _warn_of_empty_splits(reading: Reading, writers: dict[str, SplitWriter]) -> None:
-    shares = {"validation": reading.fractions.validation, "test": reading.fractions.test, "train": 1.0}
-    for name, share in shares.items():
-        if share and name not in writers:
+def _empty_splits(reading: Reading, writers: dict[str, SplitWriter]) -> None:
+    """Say which shares got no document.
+
+    Raises:
+        DataError: a split that a source names has none.
+    """
+    empty = [name for name in reading.splits if name not in writers]
+    if reading.names is not None and empty:
+        raise DataError(
+            f"the sources of the split {empty[0]!r} hold no document with text; leave that split out"
+        )
+    held_out = {"validation": reading.fractions.validation, "test": reading.fractions.test, "train": 1.0}
+    for name in empty:
+        if held_out[name]:
             console.print(
                 f"warning: the text is so small that no document fell to the split {name!r}; it is left out"
                 + ("" if name == "train" else f"; a larger --{name} makes that less likely"),

@@ -280,6 +280,8 @@ def rows_of(table: pa.Table | pa.RecordBatch, name: str, first: int, text_field:
 def open_source(name: str | Path, limit: int | None = None) -> Source:
     """Find out what ``name`` is: ``stdlib``, a file, a folder, a pattern (``data/*.jsonl.gz``) or a Hub name.
 
+    ``alpaca:`` before any of them: its records are instructions (:mod:`contextwise.data.instructions`).
+
     Args:
         limit: how many documents will be read at most; a dataset on the Hub is then streamed.
 
@@ -289,6 +291,10 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
     given = str(name)
     if given == "stdlib":
         return StandardLibrary()
+    if given.startswith("alpaca:"):
+        from contextwise.data.instructions import Instructions  # which reads other sources
+
+        return Instructions(open_source(given.removeprefix("alpaca:"), limit))
     path = Path(given).expanduser()
     if path.is_dir():
         return _open_folder(path)

@@ -69,6 +69,13 @@ class Difference:
     documents_lower: float
 
     @property
+    def relative_perplexity(self) -> Estimate | None:
+        """The group's perplexity over the reference's, minus 1; None where the difference is in bits per byte."""
+        if self.unit != UNITS["token"]:
+            return None
+        return self.difference.map(lambda nats: exponential(nats) - 1)
+
+    @property
     def verdict(self) -> str:
         """One sentence: lower, higher, or not told apart."""
         value, low, high = self.difference.value, self.difference.low, self.difference.high
@@ -107,6 +114,8 @@ class Comparison:
         content = _finite(dataclasses.asdict(self))
         for shown, difference in zip(content["differences"], self.differences, strict=True):
             shown["verdict"] = difference.verdict
+            relative = difference.relative_perplexity
+            shown["relative_perplexity"] = None if relative is None else relative.to_dict()
         return content
 
     def write(self, path: Path) -> None:
@@ -154,8 +163,10 @@ def compare(
     if all_pairs:
         pairs += [(later, earlier) for earlier, later in combinations(others, 2)]
     differences = [_difference(a, b, groups, sums, sizes_N, UNITS[unit]) for a, b in pairs]
-    budgets, reasons = equal_budgets(groups, reference)
     first = members[0].evaluation.summary
+    # Budgets compare trainings; which contexts are withheld in scoring says nothing of them.
+    conditions = any(member.evaluation.summary.get("condition") for member in members)
+    budgets, reasons = ([], []) if conditions else equal_budgets(groups, reference)
     return Comparison(
         corpus=first["corpus"],
         documents=first["documents"],
@@ -165,7 +176,12 @@ def compare(
         groups=[_group(name, group) for name, group in groups.items()],
         differences=differences,
         budgets=budgets,
-        notes=[*notes, *_notes_on_seeds(groups, differences), *reasons],
+        notes=[
+            *notes,
+            *_note_on_sentences(first, differences),
+            *_notes_on_seeds(groups, differences),
+            *reasons,
+        ],
     )
 
 
@@ -273,6 +289,7 @@ def _check_same_data(members: list[Member], unit: str) -> list[str]:
     for member in members[1:]:
         other = member.evaluation.summary
         pair = f"{first.source} and {member.source}"
+        _check_same_way(first, member)
         same_text = _hashes(first) is not None and _hashes(first) == _hashes(member)
         same_corpus = one["corpus"]["fingerprint"] == other["corpus"]["fingerprint"]
         if (
@@ -308,9 +325,40 @@ def _check_same_data(members: list[Member], unit: str) -> list[str]:
     return notes
 
 
+def _check_same_way(first: Member, member: Member) -> None:
+    """Refuse to set a loss within sentences beside one within documents.
+
+    Raises:
+        DataError: one of two evaluations is sentence by sentence, the other is not.
+    """
+    ways = [bool(one.evaluation.summary.get("by_sentence")) for one in (first, member)]
+    if ways[0] != ways[1]:
+        sentences, documents = (first, member) if ways[0] else (member, first)
+        raise DataError(
+            f"{sentences.source} was scored sentence by sentence, and {documents.source} document by document, which sees "
+            "more; evaluate both with contextwise evaluate --sentences"
+        )
+
+
 def _hashes(member: Member) -> list[str] | None:
     column = member.evaluation.documents["document_hash"]
     return None if column.null_count else sorted(column.to_pylist())
+
+
+def _note_on_sentences(summary: dict[str, Any], differences: list[Difference]) -> list[str]:
+    """Of evaluations sentence by sentence: how they were made, and the differences in the form that CUE's tables have."""
+    if not summary.get("by_sentence"):
+        return []
+    parts = []
+    for found in differences:
+        relative = found.relative_perplexity
+        if relative is not None:
+            ends = "" if relative.low is None else f" [{relative.low:+.1%}, {relative.high:+.1%}]"
+            parts.append(f"{found.group} to {found.reference}: {relative.value:+.1%}{ends}")
+    return [
+        "Every sentence was scored on its own, its end included."
+        + (f" Relative perplexity of {'; '.join(parts)}." if parts else "")
+    ]
 
 
 def _notes_on_seeds(groups: dict[str, list[Member]], differences: list[Difference]) -> list[str]:

@@ -71,6 +71,11 @@ def evaluate_model(
     check_destination(out, corpus.fingerprint, None if in_run else source)
     corpus.verify()
     model = open_model(source, corpus, dtype, device)
+    if model.config.model_type == "cue":
+        raise ConfigError(
+            f"{source} is a CUE model, which reads single sentences with their contexts; score it with "
+            "contextwise.evaluation.cue.evaluate_sentences"
+        )
     context = _context(source, model, context)
     stride = max(1, context // 2) if stride is None else stride
     with progress_bar(

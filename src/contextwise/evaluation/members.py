@@ -13,6 +13,8 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import read_json
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder
 from contextwise.data import Corpus
+from contextwise.evaluation.cue.conditioning import is_cue
+from contextwise.evaluation.cue.evaluator import evaluate_sentences, sentence_label
 from contextwise.evaluation.evaluator import column_or_none, default_destination, evaluate_model, label
 from contextwise.evaluation.results import Evaluation, is_evaluation
 from contextwise.training.recipe import with_newer_settings
@@ -81,14 +83,20 @@ def open_members(sources: list[str], wanted: str | None) -> list[Member]:
 def evaluate_missing(sources: list[str], corpus: Corpus, **options: Any) -> str:
     """Evaluate on ``corpus`` the runs and models that lack that evaluation; returns the evaluation's label.
 
+    A CUE model can be scored sentence by sentence only; where there is one, the others are scored so too.
+
     Args:
-        options: passed to :func:`~contextwise.evaluation.evaluator.evaluate_model`.
+        options: passed to :func:`~contextwise.evaluation.evaluator.evaluate_model`, or
+            :func:`~contextwise.evaluation.cue.evaluate_sentences`.
     """
-    name = label(corpus)
+    by_sentence = any(
+        not _is_evaluated(source, label(corpus), corpus.fingerprint) and is_cue(source) for source in sources
+    )
+    name = sentence_label(corpus) if by_sentence else label(corpus)
+    evaluate = evaluate_sentences if by_sentence else evaluate_model
     for source in sources:
-        place = default_destination(source, name)
-        if not (is_evaluation(Path(source)) or _is_of(place, corpus.fingerprint)):
-            evaluate_model(source, corpus, **options)
+        if not _is_evaluated(source, name, corpus.fingerprint):
+            evaluate(source, corpus, **options)
     return name
 
 
@@ -118,6 +126,11 @@ def groups_of(members: list[Member]) -> dict[str, list[Member]]:
             "two of the runs have the same name and lie in folders of the same name; rename one folder"
         )
     return groups
+
+
+def _is_evaluated(source: str, name: str, fingerprint: str) -> bool:
+    """Whether a source is an evaluation itself, or has the one of this label on this data."""
+    return is_evaluation(Path(source)) or _is_of(default_destination(source, name), fingerprint)
 
 
 def _is_of(place: Path, fingerprint: str) -> bool:
@@ -164,17 +177,27 @@ def _open(source: str, wanted: str) -> Member:
         raise _unevaluated(source, "CORPUS" if not wanted else f"CORPUS (for {wanted})")
     evaluation = Evaluation.open(place)
     run = next((RunFolder(p) for p in (path, place.parent.parent) if (p / "recipe.yaml").is_file()), None)
+    condition = evaluation.summary.get(
+        "condition"
+    )  # one model with several sets of contexts is several members
     if run is None:
-        name = Path(evaluation.summary["model"]).name
-        return Member(source, name, f"model {evaluation.summary['model']}", None, evaluation, None)
+        name, key = Path(evaluation.summary["model"]).name, f"model {evaluation.summary['model']} {condition}"
+        return Member(source, _with_condition(name, condition), key, None, evaluation, None)
     recipe, summary = run.recipe(), run.summary() if run.finished else {}
     name = _SEED_SUFFIX.sub("", str(recipe.get("name") or run.path.resolve().name))
     same = _without({**with_newer_settings(recipe), "name": name}, KEPT_OUT_OF_COMPARISON | {"seed"})
     start = same.get("model", {}).get("pretrained")
     if start is not None:  # runs that go on from one model's seeds are seeds of one recipe
         same["model"]["pretrained"] = _SEED_SUFFIX.sub("", str(start))
-    key = json.dumps([same, summary.get("corpus", {}).get("fingerprint")], sort_keys=True, default=str)
+    key = json.dumps(
+        [same, summary.get("corpus", {}).get("fingerprint"), condition], sort_keys=True, default=str
+    )
+    name = _with_condition(name, condition)
     return Member(source, name, key, recipe.get("seed"), evaluation, run, summary)
+
+
+def _with_condition(name: str, condition: str | None) -> str:
+    return name if condition is None else f"{name} ({condition})"
 
 
 def _without(settings: dict[str, Any], keys: set[str], prefix: str = "") -> dict[str, Any]:

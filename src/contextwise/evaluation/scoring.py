@@ -138,6 +138,7 @@ def score_documents(
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
     on_progress: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    further: Callable[[np.ndarray], dict[str, torch.Tensor]] | None = None,
 ) -> Scores:
     """Score every token of the corpus (of its first ``limit_documents`` documents, if given).
 
@@ -151,6 +152,8 @@ def score_documents(
         batch_tokens: positions of a batch, padding included.
         on_progress: called with the number of targets scored, after each batch.
         should_stop: asked before each batch.
+        further: gives, for the documents (B,) that the windows of a batch are of, whatever else the model reads beside
+            their tokens, such as contexts.
 
     Raises:
         ConfigError: ``context``, ``stride``, ``limit_documents`` or ``batch_tokens`` are out of range.
@@ -178,7 +181,15 @@ def score_documents(
             for rows in batches(plan, batch_tokens):
                 if should_stop is not None and should_stop():
                     raise Interrupted("scoring was stopped; nothing was written, run the same command again")
-                done = _score_batch(model, corpus, plan, rows, ends - targets, scores)
+                done = _score_batch(
+                    model,
+                    corpus,
+                    plan,
+                    rows,
+                    ends - targets,
+                    scores,
+                    {} if further is None else further(plan.document[rows]),
+                )
                 if on_progress is not None:
                     on_progress(done)
     finally:
@@ -193,9 +204,10 @@ def _score_batch(
     rows: np.ndarray,
     offsets: np.ndarray,
     scores: Scores,
+    further: dict[str, torch.Tensor],
 ) -> int:
     """Score the windows ``rows``, write the results into ``scores``; returns the number of targets scored."""
-    nats_BT = window_losses(model, corpus, plan, rows)
+    nats_BT = window_losses(model, corpus, plan, rows, **further)
     for row, window in enumerate(rows):
         skip, length, start = int(plan.skip[window]), int(plan.length[window]), int(plan.start[window])
         place = int(offsets[int(plan.document[window])]) + start
@@ -205,8 +217,13 @@ def _score_batch(
     return int((plan.length[rows] - plan.skip[rows]).sum())
 
 
-def window_losses(model: PreTrainedModel, corpus: Documents, plan: Plan, rows: np.ndarray) -> np.ndarray:
+def window_losses(
+    model: PreTrainedModel, corpus: Documents, plan: Plan, rows: np.ndarray, **further: torch.Tensor
+) -> np.ndarray:
     """Loss in nats of the targets of the windows ``rows``: (B, T) float32, 0 where nothing is to be scored.
+
+    Args:
+        further: what the model reads beside the tokens, one row a window.
 
     Raises:
         DataError: a token id is beyond the model's vocabulary.
@@ -216,7 +233,7 @@ def window_losses(model: PreTrainedModel, corpus: Documents, plan: Plan, rows: n
     _check_ids(model, input_ids_BT, targets_BT, plan.document[rows])
     device = next(model.parameters()).device
     losses_BT = token_losses(
-        model, torch.from_numpy(input_ids_BT).to(device), torch.from_numpy(targets_BT).to(device)
+        model, torch.from_numpy(input_ids_BT).to(device), torch.from_numpy(targets_BT).to(device), **further
     )
     nats_BT = losses_BT.float().cpu().numpy()
     finite_BT = np.isfinite(nats_BT)

@@ -4,6 +4,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from contextwise.models.building import build_model
 from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
+from contextwise.models.cue import CueConfig, CueForCausalLM
 from contextwise.models.flops import training_flops_per_token
 from contextwise.models.loading import load_generating_model, load_model, load_tokenizer, model_folder
 from contextwise.models.losses import causal_loss, linear_cross_entropy, token_losses
@@ -26,6 +27,8 @@ __all__ = [
     "SIZES",
     "ContextLMConfig",
     "ContextLMForCausalLM",
+    "CueConfig",
+    "CueForCausalLM",
     "ModelSize",
     "MultiTokenConfig",
     "MultiTokenForCausalLM",

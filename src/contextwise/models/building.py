@@ -6,12 +6,13 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedConfig
 
 from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
+from contextwise.models.cue import UnigramAutoencoder, UnigramConfig
 from contextwise.models.kinds import kind_of
 from contextwise.models.parity import ParityMLP, ParityMLPConfig, ParityTransformer, ParityTransformerConfig
 
 
 def build_model(config: PreTrainedConfig) -> Any:
-    """A freshly initialised model: a causal or masked language model, or an encoder-decoder.
+    """A freshly initialised model: a causal or masked language model, an encoder-decoder, or an autoencoder of unigrams.
 
     An encoder whose ``architectures`` names another class (``BertForPreTraining``, which has the pair head) is of that class.
     """
@@ -21,6 +22,8 @@ def build_model(config: PreTrainedConfig) -> Any:
         return ParityTransformer(config)
     if isinstance(config, ParityMLPConfig):
         return ParityMLP(config)
+    if isinstance(config, UnigramConfig):
+        return UnigramAutoencoder(config)
     loader = pretraining_class(config)
     build = getattr(loader, "from_config", None) or loader._from_config
     return build(config)

@@ -73,6 +73,11 @@ def failure_reason(folder: str, error: Exception) -> str:
     """Why nothing could be loaded from there, on one line."""
     if not Path(folder).exists():
         return "there is no such folder, and the Hub could not provide it"
+    if "ignore_mismatched_sizes" in str(error):
+        return (
+            "its weights have other shapes than its config.json says; export it again, or give the config.json that belongs "
+            "to it"
+        )
     return " ".join(str(error).split())[:300]
 
 

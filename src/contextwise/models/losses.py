@@ -138,6 +138,7 @@ def token_losses(
     targets: torch.Tensor,
     position_ids: torch.Tensor | None = None,
     attention_mask: torch.Tensor | None = None,
+    **contexts: torch.Tensor | None,
 ) -> torch.Tensor:
     """Loss of each target in nats, of any causal language model of transformers; the logits exist in pieces only.
 
@@ -146,11 +147,12 @@ def token_losses(
         targets: (B, T), already shifted; positions with -100 get 0.
         position_ids: (B, T) or None.
         attention_mask: (B, T) or None.
+        contexts: whatever else the model takes, such as a CUE model's ``contexts`` and ``context_mask``.
 
     Returns:
         (B, T) float32.
     """
-    inputs = {"position_ids": position_ids, "attention_mask": attention_mask}
+    inputs = {"position_ids": position_ids, "attention_mask": attention_mask, **contexts}
     inputs = {name: value for name, value in inputs.items() if value is not None}
     flat = targets.reshape(-1)
     counted = flat.ne(IGNORED).nonzero()[:, 0]  # the head is applied to these positions only

@@ -26,7 +26,8 @@ class Losses:
     """The losses of a batch, part by part. The first part is that of the tokens; what is minimised is the sum of all.
 
     Attributes:
-        names: ``("tokens",)``; with a pair head ``("tokens", "pair")``; with n heads ``("tokens", "head_2", ..., "head_n")``.
+        names: ``("tokens",)``; with a pair head ``("tokens", "pair")``; with n heads ``("tokens", "head_2", ..., "head_n")``;
+            ``("sentences",)`` where a sentence is rebuilt as a whole.
         sums: nats, (P,), differentiable.
         counts: targets of each part, (P,).
     """
@@ -51,9 +52,12 @@ def pretraining_losses(model: Any, batch: Batch) -> Losses:
     """The losses of a batch.
 
     Args:
-        model: a causal or masked language model, or an encoder-decoder, of transformers or of this package.
+        model: a causal or masked language model, or an encoder-decoder, of transformers or of this package; or a model with a
+            method ``pretraining_losses`` of its own.
         batch: ``input_ids``, ``labels`` and whatever else the objective's examples have.
     """
+    if hasattr(model, "pretraining_losses"):
+        return model.pretraining_losses(batch)
     kind = kind_of(model.config)
     if kind == "encoder":
         return _encoder_losses(model, batch)
@@ -119,6 +123,11 @@ def _labelled(hidden: torch.Tensor, labels: torch.Tensor, dense: bool) -> tuple[
         return hidden, labels
     wanted = labels.ne(IGNORED)
     return hidden[wanted], labels[wanted]
+
+
+def losses_of_tokens(hidden: torch.Tensor, labels: torch.Tensor, head: Any) -> Losses:
+    """The losses of labels (B, T), already shifted, -100 where there is none, given hidden states (B, T, D) of a decoder."""
+    return _of_tokens(*_labelled(hidden, labels, dense=False), head)
 
 
 def _of_tokens(hidden: torch.Tensor, labels: torch.Tensor, head: Any) -> Losses:

@@ -2,8 +2,8 @@
 
 ``base`` to ``xl`` are the GPT-2 sizes of ContextLM's Table 7, ``pythia-70m`` to ``pythia-1.4b`` the Pythia sizes of its
 Table 8, with the learning rates printed there and how the paper trained them (:class:`PublishedTraining`). The sizes below
-``base``, and those of Llama, Qwen3, BERT and T5 (so many layers in the encoder, and as many in the decoder), are ours, for
-machines without a large GPU.
+``base``, and those of Llama, Qwen3, the LSTM, BERT and T5 (so many layers in the encoder, and as many in the decoder), are
+ours, for machines without a large GPU.
 """
 
 import math
@@ -23,6 +23,7 @@ from transformers import (
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.building import build_model
+from contextwise.models.cue import LSTMConfig
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ SIZES: dict[str, dict[str, ModelSize]] = {
     },
     "llama": OUR_SIZES,
     "qwen3": OUR_SIZES,
+    "lstm": OUR_SIZES,
     "bert": OUR_SIZES,
     "t5": OUR_SIZES,
 }
@@ -159,6 +161,8 @@ def backbone_config(
             attn_pdrop=0.0,
             **ends,
         )
+    if family == "lstm":
+        return LSTMConfig(vocab_size, size.width, size.layers + extra_layers, **ends)
     common: dict[str, Any] = {
         "vocab_size": vocab_size,
         "hidden_size": size.width,

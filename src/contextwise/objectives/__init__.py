@@ -6,13 +6,17 @@ from pydantic import BeforeValidator
 
 from contextwise.objectives.causal import Causal
 from contextwise.objectives.choice import SINGLE, SingleObjective, read_objective
+from contextwise.objectives.contexts import ContextTexts
 from contextwise.objectives.infilling import Infilling
+from contextwise.objectives.instruction import Instruction
 from contextwise.objectives.masked import Masked
 from contextwise.objectives.mixture import Mixture, MixtureStream, Part
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, ExampleStream, Objective
 from contextwise.objectives.prefix import PrefixLM
+from contextwise.objectives.sentence import Sentence, SentenceExamples
 from contextwise.objectives.sentences import NextSentence, SentenceOrder
 from contextwise.objectives.spans import SpanCorruption
+from contextwise.objectives.splitting import SentenceIndex
 from contextwise.objectives.ul2 import UL2
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary, add_special_tokens
 
@@ -39,10 +43,12 @@ __all__ = [
     "UL2",
     "AnyObjective",
     "Causal",
+    "ContextTexts",
     "Cut",
     "ExampleStream",
     "Examples",
     "Infilling",
+    "Instruction",
     "Masked",
     "Mixture",
     "MixtureStream",
@@ -50,6 +56,9 @@ __all__ = [
     "Objective",
     "Part",
     "PrefixLM",
+    "Sentence",
+    "SentenceExamples",
+    "SentenceIndex",
     "SentenceOrder",
     "SingleObjective",
     "SpanCorruption",

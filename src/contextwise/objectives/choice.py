@@ -9,8 +9,10 @@ from contextwise.base.config import Settings, validate
 from contextwise.base.errors import ConfigError
 from contextwise.objectives.causal import Causal
 from contextwise.objectives.infilling import Infilling
+from contextwise.objectives.instruction import Instruction
 from contextwise.objectives.masked import Masked
 from contextwise.objectives.prefix import PrefixLM
+from contextwise.objectives.sentence import Sentence
 from contextwise.objectives.sentences import NextSentence, SentenceOrder
 from contextwise.objectives.spans import SpanCorruption
 from contextwise.objectives.ul2 import UL2
@@ -24,6 +26,8 @@ SINGLE: tuple[type[Settings], ...] = (
     UL2,
     PrefixLM,
     Infilling,
+    Instruction,
+    Sentence,
 )
 
 
@@ -50,6 +54,15 @@ def _single(value: Any) -> Any:
 
 
 SingleObjective = Annotated[
-    Causal | Masked | NextSentence | SentenceOrder | SpanCorruption | UL2 | PrefixLM | Infilling,
+    Causal
+    | Masked
+    | NextSentence
+    | SentenceOrder
+    | SpanCorruption
+    | UL2
+    | PrefixLM
+    | Infilling
+    | Instruction
+    | Sentence,
     BeforeValidator(_single),
 ]

@@ -1,7 +1,6 @@
 """Pairs of segments for encoders: BERT's next sentence and ALBERT's sentence order (objectives, Section 6.2.2).
 
-1. Every document is read once and cut into sentences. A token belongs to the sentence of its first visible character, so
-   no token is cut or tokenized anew.
+1. Every document is read once and cut into sentences (:mod:`contextwise.objectives.splitting`).
 2. Consecutive sentences of a document are gathered while they fit into a window with [CLS] and two [SEP]: a chunk, of two
    sentences at least. Of a chunk that does not fit (two long sentences) the longer one is cut: A at its front, B at its end,
    so that the border between them stays. A single sentence left at a document's end, and documents of one sentence, make
@@ -13,15 +12,9 @@
 5. ``[CLS] A [SEP] B [SEP]``, filled up with padding, then masked like all masked objectives.
 
 ``cross_documents`` and ``separate_documents`` say nothing here: a segment is always of one document.
-
-Sentences come from sentencex, of the Wikimedia Foundation: rules for some 300 languages, written in Rust, one wheel of about
-a megabyte without dependencies or downloads, and maintained; its borders are places in the text. pysbd is abandoned and its
-regular expressions hang on some texts, NLTK's Punkt needs a download, spaCy's rules know no abbreviations, and blingfire's
-wheel has 42 MB.
 """
 
-import importlib
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -31,13 +24,11 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.corpus import Corpus
 from contextwise.objectives.masked import CLS, MASK, SEP, Masking, MaskSettings
 from contextwise.objectives.objective import Cut, Examples, generator
-from contextwise.objectives.text import TokenText, next_visible, visible_places
+from contextwise.objectives.splitting import SentenceIndex
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
 PAD = SpecialToken("[PAD]", "pad")
 SHORTEST = 8  # [CLS], two [SEP], and something to see on both sides
-# sentencex takes every white space for one byte: others are read as a space. Places stay what they are.
-_SPACES = {code: " " for code in range(0x80, 0x3001) if chr(code).isspace()}
 
 
 class SentencePairs(MaskSettings):
@@ -81,44 +72,26 @@ class SentenceOrder(SentencePairs):
     name: Literal["sentence_order"] = "sentence_order"
 
 
-class Sentences:
-    """The sentences of a corpus, and its chunks for windows with room for ``room`` tokens. About 8 bytes a sentence.
+class Sentences(SentenceIndex):
+    """The sentences of a corpus, and its chunks for windows with room for ``room`` tokens.
 
     Attributes:
-        borders: int64, for one document after the other the first token of each of its sentences, and its length.
-        first: int64, (documents + 1,), where each document's borders begin.
         chunks: int64, (chunks, 3): document, first sentence, and the sentence behind the last.
         documents: int64, documents that have a sentence.
         skipped: documents that make no pair because they have one sentence or none.
     """
 
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, language: str, room: int) -> None:
-        if vocabulary.tokenizer is None:
-            raise ConfigError("sentences need a tokenizer, but the corpus comes without one")
-        split = _splitter(language)
-        text = TokenText(vocabulary.tokenizer)
-        self.corpus = corpus
-        found = [_borders(text, split, corpus.document(i)) for i in range(len(corpus))]
-        self.borders = np.concatenate(found)
-        self.first = np.concatenate([[0], np.cumsum([len(borders) for borders in found])])
+        super().__init__(corpus, vocabulary, language)
         chunks = [
             (document, a, b)
-            for document, borders in enumerate(found)
-            for a, b in _chunks(borders.tolist(), room)
+            for document in range(len(corpus))
+            for a, b in _chunks(self.of(document).tolist(), room)
         ]
         self.chunks = np.array(chunks, dtype=np.int64).reshape(-1, 3)
-        sentences = np.diff(self.first) - 1
-        self.documents = np.flatnonzero(sentences >= 1)
-        self.skipped = int((sentences < 2).sum())
-
-    def of(self, document: int) -> np.ndarray:
-        """The borders of one document, (sentences + 1,)."""
-        return self.borders[self.first[document] : self.first[document + 1]]
-
-    def read(self, document: int, first: int, last: int) -> np.ndarray:
-        """Tokens of the sentences first to last - 1 of a document."""
-        borders = self.of(document)
-        return self.corpus.document(document)[borders[first] : borders[last]].astype(np.int64)
+        counts = np.diff(self.starts)
+        self.documents = np.flatnonzero(counts >= 1)
+        self.skipped = int((counts < 2).sum())
 
 
 class PairExamples(Examples):
@@ -198,33 +171,3 @@ def _chunks(borders: list[int], room: int) -> list[tuple[int, int]]:
         chunks.append((first, last))
         first = last
     return chunks
-
-
-def _borders(text: TokenText, split: Any, ids: np.ndarray) -> np.ndarray:
-    """The first token of each sentence of a document, and the document's length, int64."""
-    written, starts = text.read(ids)
-    visible = next_visible(written)
-    begins = visible[np.array(split(written), dtype=np.int64)]
-    sentences = np.unique(np.searchsorted(visible_places(starts, visible), begins[begins < len(written)]))
-    sentences = sentences[sentences < len(ids)]
-    sentences[:1] = 0  # white space before the first sentence is part of it
-    return np.append(sentences, len(ids)).astype(np.int64)
-
-
-def _splitter(language: str) -> Any:
-    """A function from a text to the places at which its sentences begin.
-
-    Raises:
-        ConfigError: sentencex is not installed.
-    """
-    try:
-        sentencex = importlib.import_module("sentencex")
-    except ImportError:
-        raise ConfigError(
-            "sentence objectives need the package sentencex, which is not installed; "
-            "install it with `pip install contextwise[sentences]`"
-        ) from None
-    return lambda text: [
-        border["start_index"]
-        for border in sentencex.get_sentence_boundaries(language, text.translate(_SPACES))
-    ]

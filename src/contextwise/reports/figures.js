@@ -23,8 +23,10 @@ const Figures = (() => {
     layout.yaxis = { ...layout.yaxis, ...axis, zeroline: false };
     for (const trace of figure.data) {
       const own = trace.meta.series === null ? strong : colour(`--series-${trace.meta.series % 6}`);
-      trace.line = { ...trace.line, color: own };
-      trace.marker = { ...trace.marker, color: own };
+      // Behind the sixth series the colours come again, with another dash and another mark.
+      const turn = Math.floor((trace.meta.series ?? 0) / 6) % 3;
+      trace.line = { dash: ["solid", "dash", "dot"][turn], ...trace.line, color: own };
+      trace.marker = { symbol: ["circle", "diamond", "cross"][turn], ...trace.marker, color: own };
       for (const bars of [trace.error_x, trace.error_y]) if (bars) bars.color = own;
     }
   };

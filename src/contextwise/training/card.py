@@ -7,12 +7,14 @@ from contextwise.models.kinds import kind_of
 from contextwise.models.loading import TOKENIZER_FILES, load_config
 from contextwise.models.sizes import readable_count
 from contextwise.training.parity import SHAPES
+from contextwise.training.settings import AUTOENCODER
 
 LOADERS = {
     "decoder": ("AutoModelForCausalLM", "text-generation"),
     "encoder": ("AutoModelForMaskedLM", "fill-mask"),
     "encoder-decoder": ("AutoModelForSeq2SeqLM", None),
     "parity": ("AutoModelForSequenceClassification", None),
+    "unigrams": ("AutoModel", None),
 }
 """Auto class, and the Hub's name of what it does, by kind of model."""
 
@@ -30,20 +32,31 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     summary, recipe = run.summary(), run.recipe()
     model, training = recipe["model"], recipe["training"]
     predictor, heads, parity = model["context_predictor"], model.get("multi_token"), model["family"] in SHAPES
-    ours = predictor is not None or heads is not None or parity
-    loader, task = LOADERS["parity" if parity else kind_of(load_config(run.path))]
+    cue, unigrams = model.get("cue"), model["family"] == AUTOENCODER
+    composed = any(part is not None for part in (predictor, heads, cue))
+    ours = composed or parity or model["family"] in ("lstm", AUTOENCODER)
+    kind = "parity" if parity else "unigrams" if unigrams else kind_of(load_config(run.path))
+    loader, task = LOADERS[kind]
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag=task,
-        tags=["contextwise", *(["contextlm"] if predictor is not None else [])],
+        tags=["contextwise", *(["contextlm"] if predictor is not None else []), *(["cue"] if cue else [])],
     )
-    size = "" if parity else f", size {model['size']}"
+    size = "" if parity or unigrams else f", size {model['size']}"
     shape = f"`{model['pretrained']}`" if model.get("pretrained") else f"{model['family']}{size}"
+    if cue is not None:
+        shape = f"`{cue['sentence_encoder'] or cue['start']}`, frozen"
     rows = [
         ("parameters", readable_count(summary["parameters"])),
         ("backbone", shape),
         ("context predictor", "none" if predictor is None else _plain(predictor)),
         *([] if heads is None else [("multi-token heads", _plain(heads))]),
+        *([] if cue is None else [("CUE", _plain({k: v for k, v in cue.items() if v is not None}))]),
+        *(
+            []
+            if recipe["data"].get("contexts") is None
+            else [("contexts", _plain(recipe["data"]["contexts"]))]
+        ),
         ("objective", summary.get("objective", "causal")),
         ("training data", f"{summary['corpus']['path']} ({summary['corpus']['fingerprint'][:12]})"),
         ("training tokens", readable_count(summary["tokens"])),
@@ -53,7 +66,12 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         ("seed", str(recipe["seed"])),
     ]
     if summary["validation_loss"] is not None:
-        rows.append(("validation loss", f"{summary['validation_loss']:.4f} nats a token"))
+        rows.append(
+            (
+                "validation loss",
+                f"{summary['validation_loss']:.4f} nats a {'sentence' if unigrams else 'token'}",
+            )
+        )
     table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
     tokenizer = any((run.model / file).exists() for file in TOKENIZER_FILES)
     trust = ", trust_remote_code=True" if standalone else ""

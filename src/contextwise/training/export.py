@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from contextwise.base.files import atomic_directory, write_json
 from contextwise.base.runs import RunFolder
 from contextwise.models.building import build_model
+from contextwise.models.cue import CueForCausalLM
 from contextwise.models.embedding import Frame
 from contextwise.models.kinds import Kind, kind_of
 from contextwise.models.sizes import parameter_count
@@ -16,6 +17,9 @@ from contextwise.models.tokenizers import put_around
 from contextwise.training.meter import Meter
 from contextwise.training.recipe import Recipe
 from contextwise.training.task import Task
+
+PARTS = "parts"
+"""Where a run keeps the parts of a CUE model."""
 
 
 def export_model(run: RunFolder, task: Task, weights: dict[str, torch.Tensor]) -> None:
@@ -25,10 +29,23 @@ def export_model(run: RunFolder, task: Task, weights: dict[str, torch.Tensor]) -
     model = build_model(task.config)
     model.load_state_dict(weights, strict=False)  # tied weights are stored once
     model.tie_weights()
+    if isinstance(model, CueForCausalLM):
+        _export_parts(run, task, model)
     with atomic_directory(run.model, "the model") as folder:
         model.save_pretrained(folder)
         if task.tokenizer is not None:
             as_its_model_reads(task.tokenizer, kind_of(task.config)).save_pretrained(folder)
+
+
+def _export_parts(run: RunFolder, task: Task, model: CueForCausalLM) -> None:
+    """Write ``parts/NAME``, a checkpoint of its own for each part of a CUE model; the sentence encoder's has the tokenizer."""
+    for name, part in model.parts.items():
+        if (run.path / PARTS / name).exists():  # of an attempt that was killed on its way to the model
+            continue
+        with atomic_directory(run.path / PARTS / name, f"the {name.replace('_', ' ')}") as folder:
+            part.save_pretrained(folder)
+            if name == "sentence_encoder" and task.tokenizer is not None:
+                task.tokenizer.save_pretrained(folder)
 
 
 def as_its_model_reads(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> PreTrainedTokenizerFast:
@@ -43,14 +60,19 @@ def as_its_model_reads(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> PreTra
     return copied
 
 
-def write_summary(run: RunFolder, recipe: Recipe, task: Task, meter: Meter) -> None:
-    """Write ``summary.json``: what the run was, what it cost, what it reached."""
+def write_summary(run: RunFolder, recipe: Recipe, task: Task, meter: Meter, trained: int) -> None:
+    """Write ``summary.json``: what the run was, what it cost, what it reached.
+
+    Args:
+        trained: parameters that the optimizer changed.
+    """
     losses = run.metrics("validation")
     summary = {
         "name": recipe.name,
         "seed": recipe.seed,
         "objective": recipe.objective.name,
         "parameters": parameter_count(task.config),
+        "trained_parameters": trained,
         "context": recipe.data.context,
         "steps": meter.steps,
         "tokens": meter.tokens,
@@ -63,4 +85,6 @@ def write_summary(run: RunFolder, recipe: Recipe, task: Task, meter: Meter) -> N
         "replay_loss": losses[-1].get("replay_loss") if losses else None,
         "corpus": {"path": Path(task.corpus.path).name, "fingerprint": task.corpus.fingerprint},
     }
+    if task.sentences is not None:
+        summary["sentences"] = task.sentences.facts
     write_json(run.summary_file, summary, "the summary")

@@ -22,6 +22,7 @@ from contextwise.objectives import (
     SentenceOrder,
 )
 from contextwise.training import parity
+from contextwise.training.cue import checks as sentences
 from contextwise.training.settings import (
     FAMILY_KINDS,
     DataSettings,
@@ -45,10 +46,12 @@ class Recipe(Settings):
     output: str = Field("", description="the run folder; runs/<name>-seed<seed> if not given")
 
     _in_samples = model_validator(mode="before")(parity.in_samples)
+    _in_sentences = model_validator(mode="before")(sentences.in_sentences)
 
     @model_validator(mode="after")
     def _whole(self) -> "Recipe":
         parity.check(self)
+        sentences.check(self)
         context, step = self.data.context, self.training.tokens_per_step
         if step % context:
             near = max(1, round(step / context)) * context
@@ -69,6 +72,8 @@ class Recipe(Settings):
                 "training.learning_rate is missing: a pretrained model has no size with a rate of its own; 1e-4 is usual"
             )
         self._check_kind()
+        if self.model.cue is not None:
+            return self  # its parts come from earlier runs, which may be still to come
         # Heads that do not divide the width, a split behind the last layer: the configuration itself says so.
         config = self.model.build_config(256, context, None, has_pairs(self.objective))
         positions = getattr(config, "max_position_embeddings", None)
@@ -131,6 +136,11 @@ class Recipe(Settings):
         Raises:
             ConfigError: the corpus says nothing of its vocabulary and neither does the recipe, or the recipe's is smaller.
         """
+        if self.model.cue is not None:
+            raise ConfigError(
+                "model.cue is made of the parts of earlier runs, so its size is not known beforehand; `contextwise parameters` "
+                "counts it"
+            )
         if (
             self.model.pretrained is not None
         ):  # whose fit with the corpus is checked where its weights are loaded

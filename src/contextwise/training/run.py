@@ -16,6 +16,7 @@ from contextwise.models.sizes import readable_count
 from contextwise.training import checkpoints
 from contextwise.training.arguments import training_arguments
 from contextwise.training.claim import ClaimedRun, find_checkpoint, fingerprints
+from contextwise.training.cue.settings import TRAINED
 from contextwise.training.early import EarlyStopping
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.live import LiveProgress
@@ -96,10 +97,11 @@ def _meter(recipe: Recipe, task: Task, processes: PartialState) -> Meter:
     peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
     inputs, outputs = task.lengths
     examples = recipe.training.tokens_per_step // recipe.data.context
+    trained = None if recipe.model.cue is None else TRAINED[recipe.model.cue.stage]
     cost = StepCost(
         recipe.training.tokens_per_step,
-        examples * training_flops_per_example(task.config, inputs, outputs),
-        training_flops_per_target(task.config),
+        examples * training_flops_per_example(task.config, inputs, outputs, trained),
+        training_flops_per_target(task.config, trained),
     )
     return Meter(cost, peak * processes.num_processes if peak else None)
 
@@ -162,5 +164,5 @@ def _finish(
     weights = trainer.whole_weights() if early is None else early.best_weights()
     if processes.is_main_process:
         export_model(run, task, weights)
-        write_summary(run, recipe, task, trainer.meter)
+        write_summary(run, recipe, task, trainer.meter, trained_parameters(trainer.model))
     processes.wait_for_everyone()

@@ -7,17 +7,26 @@ from transformers import PreTrainedConfig
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
+from contextwise.data.contexts import ContextSettings as ArticleContexts
 from contextwise.data.synthetic import ParityData
 from contextwise.models.context import ContextLMConfig
+from contextwise.models.cue import UnigramConfig
 from contextwise.models.kinds import Kind, kind_of
 from contextwise.models.loading import load_config
 from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.sizes import ModelSize, backbone_config, named_size
 from contextwise.training import parity
+from contextwise.training.cue.settings import CueSettings
 
-Families = Literal["gpt2", "gpt_neox", "llama", "qwen3", "bert", "t5", "parity_transformer", "parity_mlp"]
+Families = Literal[
+    "gpt2", "gpt_neox", "llama", "qwen3", "lstm", "bert", "t5", "parity_transformer", "parity_mlp", "unigram_autoencoder"
+]  # fmt: skip
 FAMILY_KINDS: dict[str, Kind] = {"bert": "encoder", "t5": "encoder-decoder"}
 """Families that are no decoders."""
+AUTOENCODER = "unigram_autoencoder"
+OWN_SHAPES = parity.SHAPES | {AUTOENCODER: ModelSize(layers=1, width=16, heads=1, learning_rate=1e-3)}
+"""Families without named sizes. The width of a unigram auto-encoder is that of its code; the layers around that are 8 times as
+wide (CUE, Section 4.2.1: 128 x 16 x 128)."""
 
 
 class ReplaySettings(Settings):
@@ -40,6 +49,7 @@ class DataSettings(Settings):
     context: int = Field(256, ge=1, description="training context: tokens a window")
     cross_documents: bool = Field(True, description="windows may hold parts of several documents")
     separate_documents: bool = Field(False, description="attention and positions stay inside a document")
+    contexts: ArticleContexts | None = Field(None, description="contexts of each sentence, for model.cue")
     verify: bool = Field(True, description="compare the corpus with its hashes before training")
     replay: ReplaySettings | None = Field(
         None, description="keeps an old corpus in the training; also watched"
@@ -96,6 +106,11 @@ class ModelSettings(Settings):
     layers: int | None = Field(None, ge=1, description="instead of the size's own")
     width: int | None = Field(None, ge=1)
     heads: int | None = Field(None, ge=1)
+    feed_forward: int | None = Field(
+        None,
+        ge=1,
+        description="inner width of each block; what is usual in the family (4 times the width) if not given",
+    )
     extra_layers: int = Field(
         0,
         description="layers on top: 2 makes the parameter-matched baseline; below 0 for a trunk that heads have layers above",
@@ -108,11 +123,12 @@ class ModelSettings(Settings):
     )
     context_predictor: ContextSettings | None = None
     multi_token: MultiTokenSettings | None = None
+    cue: CueSettings | None = Field(None, description="a sentence model conditioned on contexts, instead")
 
     @property
     def shape(self) -> ModelSize:
         """The named size with the given numbers in place of its own."""
-        size = parity.SHAPES.get(self.family) or named_size(self.family, self.size)
+        size = OWN_SHAPES.get(self.family) or named_size(self.family, self.size)
         return ModelSize(
             self.layers or size.layers, self.width or size.width, self.heads or size.heads, size.learning_rate
         )
@@ -130,6 +146,9 @@ class ModelSettings(Settings):
         """
         if self.family in parity.SHAPES:
             return parity.model_config(self.family, self.shape, self.feature_size, vocab_size, context)
+        if self.family == AUTOENCODER:
+            code = self.shape.width
+            return UnigramConfig(vocab_size, widths=[8 * code, code], eos_token_id=end_of_text)
         config = (
             load_config(self.pretrained)
             if self.pretrained is not None
@@ -142,6 +161,8 @@ class ModelSettings(Settings):
                 end_of_text,
             )
         )
+        if self.feed_forward is not None:
+            set_feed_forward(config, self.family, self.feed_forward)
         if kind_of(config) == "encoder":
             config.architectures = ["BertForPreTraining"] if pair_head else None
         if self.context_predictor is not None:
@@ -167,12 +188,26 @@ class ModelSettings(Settings):
             raise ConfigError(
                 "freeze_backbone is true, but nothing else would be trained; give context_predictor as well"
             )
-        for name in ("vocab_size", "size", "layers", "width", "heads", "extra_layers", "max_context"):
+        for name in (
+            "vocab_size", "size", "layers", "width", "heads", "feed_forward", "extra_layers", "max_context"
+        ):  # fmt: skip
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ConfigError(
                     f"{name} is given, but pretrained ({self.pretrained}) brings its own; leave {name} out"
                 )
         return self
+
+
+def set_feed_forward(config: PreTrainedConfig, family: str, width: int) -> None:
+    """Give the blocks of a stock configuration another inner width.
+
+    Raises:
+        ConfigError: the family's layers have none.
+    """
+    name = {"gpt2": "n_inner", "t5": "d_ff"}.get(family, "intermediate_size")
+    if not hasattr(config, name):
+        raise ConfigError(f"model.feed_forward is given, but {family} has no such layers; leave it out")
+    setattr(config, name, width)
 
 
 class TrainingSettings(Settings):

@@ -11,6 +11,7 @@ from contextwise.models.context import ContextLMForCausalLM
 from contextwise.models.kinds import kind_of
 from contextwise.models.loading import load_as, load_model
 from contextwise.models.losses import has_plain_head
+from contextwise.training.cue import parts
 from contextwise.training.recipe import Recipe
 
 
@@ -26,6 +27,8 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
         ConfigError: its logits are not those of a plain vocabulary head, which the chunked loss needs.
     """
     settings = recipe.model
+    if settings.cue is not None:
+        return parts.starting_model(recipe, config)
     if settings.pretrained is None:
         return build_model(config)
     model = _pretrained(settings.pretrained, config)

@@ -9,12 +9,15 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from contextwise.base.errors import ContextwiseError
 from contextwise.base.progress import say
 from contextwise.data.corpus import Corpus
+from contextwise.data.instructions import CHAT_TEMPLATE
 from contextwise.data.tails import TailWindows
 from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import ExampleStream, Vocabulary, add_special_tokens
 from contextwise.training import parity
 from contextwise.training.contextwise import contextwise_windows
+from contextwise.training.cue.streams import SentenceStream
+from contextwise.training.cue.task import SentenceTask
 from contextwise.training.recipe import Recipe
 from contextwise.training.replay import replayed_corpus, watched_corpus, with_replay
 
@@ -36,6 +39,7 @@ class Task:
             corpus is replayed or watched, ``replay_loss``; empty if there are none.
         replayed: the old corpus's training split, where one is replayed.
         curve: windows that the contextwise loss curve is measured on, where the recipe asks for it.
+        sentences: what the objective ``sentence`` brings with it.
     """
 
     corpus: Corpus | parity.Source
@@ -46,6 +50,7 @@ class Task:
     added_tokens: list[str] = field(default_factory=list)
     replayed: Corpus | None = None
     curve: TailWindows | None = None
+    sentences: SentenceTask | None = None
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Task":
@@ -58,12 +63,14 @@ class Task:
             return cls(parity.source(recipe), parity.config(recipe), None, *parity.streams(recipe))
         corpus = Corpus.open(recipe.data.corpus, split=recipe.data.split)
         corpus = corpus if recipe.data.tokens is None else corpus.first(recipe.data.tokens)
-        tokenizer = corpus.tokenizer() if recipe.objective.special_tokens else None
+        sentences = SentenceTask.of(recipe, corpus)
+        tokenizer = corpus.tokenizer() if recipe.objective.special_tokens or sentences else None
         added = [] if tokenizer is None else add_special_tokens(tokenizer, recipe.objective.special_tokens)
         size = corpus.vocab_size
         if tokenizer is not None and size is not None:
             size = max(size, max(tokenizer.get_vocab().values()) + 1)
-        config = recipe.model_config_for(size, corpus.end_of_text)
+        composed = None if sentences is None else sentences.config
+        config: Any = composed or recipe.model_config_for(size, corpus.end_of_text)
         if recipe.model.pretrained is not None:
             check_tokenizer(recipe.model.pretrained, config.get_text_config().vocab_size, corpus)
             if added and size is not None and size > config.vocab_size:
@@ -72,13 +79,18 @@ class Task:
         replayed = replayed_corpus(recipe, corpus, vocabulary)
         watched = watched_corpus(recipe, corpus, vocabulary, replayed)
         length = recipe.training.total_steps * recipe.training.tokens_per_step // recipe.data.context
-        stream = recipe.objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, length)
+        stream: Any = recipe.objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, length)
         if replayed is not None:
             stream = with_replay(recipe, stream, replayed, vocabulary, length)
-        validation = _validation_sets(recipe, corpus, watched, vocabulary)
+        if sentences is not None:
+            step = recipe.training.tokens_per_step // recipe.data.context
+            stream = sentences.stream(stream, step, recipe.data.split)
+        validation = _validation_sets(recipe, corpus, watched, vocabulary, sentences)
         kept = corpus.tokenizer() if tokenizer is None else tokenizer
+        if kept is not None and recipe.objective.name == "instruction":
+            kept.chat_template = CHAT_TEMPLATE  # serve and apply_chat_template then ask as in training
         curve = contextwise_windows(recipe, recipe.objective.kind)
-        return cls(corpus, config, kept, stream, validation, added, replayed, curve)
+        return cls(corpus, config, kept, stream, validation, added, replayed, curve, sentences)
 
     @property
     def corpora(self) -> dict[str, Any]:
@@ -90,13 +102,21 @@ class Task:
         """Positions of an example: of the decoder or encoder, and of a decoder behind an encoder."""
         if isinstance(self.config, ParityMLPConfig):  # one vector a sample, however many bits
             return 1, 0
+        if isinstance(
+            self.stream, SentenceStream
+        ):  # trimmed to the sentences, which are counted by their mean
+            return max(1, round(float(self.stream.lengths.mean()))), 0
         first: dict[str, Any] = self.stream[0]
         inputs, labels = len(first["input_ids"]), len(first["labels"])
         return inputs, labels if self.config.is_encoder_decoder else 0
 
 
 def _validation_sets(
-    recipe: Recipe, corpus: Corpus, watched: Corpus | None, vocabulary: Vocabulary
+    recipe: Recipe,
+    corpus: Corpus,
+    watched: Corpus | None,
+    vocabulary: Vocabulary,
+    sentences: SentenceTask | None,
 ) -> dict[str, Dataset]:
     """Examples of the new corpus's validation split, and of the old corpus that is watched; none without the former."""
     if (
@@ -105,19 +125,23 @@ def _validation_sets(
         if watched is not None:
             say(f"note: {watched.path} is not watched: {corpus.path} has nothing to validate on beside it")
         return {}
-    sets = {"loss": _validation(recipe, corpus, vocabulary)}
+    sets = {"loss": _validation(recipe, corpus, vocabulary, sentences)}
     if watched is not None and sets["loss"] is not None:
-        sets["replay_loss"] = _validation(recipe, watched, vocabulary)
+        sets["replay_loss"] = _validation(recipe, watched, vocabulary, None)
     return {name: examples for name, examples in sets.items() if examples is not None}
 
 
-def _validation(recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary) -> Dataset | None:
+def _validation(
+    recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary, sentences: SentenceTask | None
+) -> Dataset | None:
     try:
         held_out = Corpus.open(corpus.path, split=recipe.data.validation_split)
         count = max(1, recipe.training.evaluation_tokens // recipe.data.context)
-        stream = recipe.objective.stream(held_out, recipe.cut, VALIDATION_SEED, vocabulary, count)
+        stream: Any = recipe.objective.stream(held_out, recipe.cut, VALIDATION_SEED, vocabulary, count)
         if isinstance(stream, ExampleStream):
             stream.length = min(count, stream.examples.count(0))  # none twice
+        if sentences is not None:
+            return sentences.stream(stream, len(stream), recipe.data.validation_split)
         return stream
     except ContextwiseError as error:
         say(f"note: no validation on {corpus.path} while training: {error}")

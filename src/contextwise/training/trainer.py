@@ -24,16 +24,15 @@ from contextwise.base.errors import TrainingError
 from contextwise.base.files import atomic_directory, read_json, write_json
 from contextwise.base.runs import RunFolder
 from contextwise.data.tails import TailWindows
-from contextwise.data.windows import stack
-from contextwise.objectives import NO_LOSS
 from contextwise.training import checkpoints
+from contextwise.training.batches import collate, targets_in, tokens_read
 from contextwise.training.contextwise import measure_curve
 from contextwise.training.meter import Meter
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import adamw
 from contextwise.training.signals import StopRequest
 
-NOT_FOR_MODELS = ("window", "objective", "corpus")
+NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted")
 """What examples say of themselves."""
 
 
@@ -92,7 +91,7 @@ class PretrainingTrainer(Trainer):
         super().__init__(
             model=TrainedModel(model),
             args=args,
-            data_collator=stack,
+            data_collator=collate,
             train_dataset=stream,
             eval_dataset=validation or None,
             callbacks=[_StepHooks(self)],
@@ -105,7 +104,7 @@ class PretrainingTrainer(Trainer):
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
         """A step's micro-batches; counts the tokens that count in its loss, over all processes."""
         batches, items = super().get_batch_samples(*args, **kwargs)
-        targets = sum(batch["labels"].ne(NO_LOSS).sum() for batch in batches) + torch.zeros(())
+        targets = sum(targets_in(batch) for batch in batches) + torch.zeros(())
         self._targets = targets.to(self.args.device)
         if self.accelerator.num_processes > 1:
             dist.all_reduce(self._targets)
@@ -159,7 +158,7 @@ class PretrainingTrainer(Trainer):
         """
         asked_here = torch.tensor(float(bool(self.stop)), device=self.args.device)
         behind_encoder = self.unwrapped(self.model_wrapped).model.config.is_encoder_decoder
-        read = torch.stack([_tokens_read(inputs, behind_encoder) for inputs in self._windows]).sum()
+        read = torch.stack([tokens_read(inputs, behind_encoder) for inputs in self._windows]).sum()
         loss_here = torch.stack(self._losses).sum() / self.accelerator.num_processes
         parts_here = torch.stack(self._parts).sum(0).flatten()
         facts = torch.cat([torch.stack([loss_here, asked_here, read]).to(self.wide), parts_here])
@@ -288,7 +287,7 @@ class PretrainingTrainer(Trainer):
                 # Processes without an example of their own take part with one that does not count: sharded models need all.
                 items = [examples[i] for i in mine] or [examples[0]]
                 with self.compute_loss_context_manager():
-                    self.compute_loss(model, self._prepare_inputs(stack(items)))
+                    self.compute_loss(model, self._prepare_inputs(collate(items)))
                 if mine:
                     total += self._part_sums(model)[:, 0].cpu()
         if world > 1:
@@ -368,13 +367,6 @@ def _window_name(inputs: dict[str, torch.Tensor], i: int) -> str:
     """The number of an example's window; where there are two corpora, with a word on those of the old one."""
     replayed = "corpus" in inputs and bool(inputs["corpus"][i])
     return f"{int(inputs['window'][i])}{' (replayed)' * replayed}"
-
-
-def _tokens_read(inputs: dict[str, torch.Tensor], behind_encoder: bool) -> torch.Tensor:
-    """Tokens that the model reads in a batch, padding left out; a decoder behind an encoder reads its targets."""
-    ids, labels = inputs["input_ids"], inputs["labels"]
-    read = inputs["attention_mask"].sum() if "attention_mask" in inputs else torch.ones_like(ids).sum()
-    return read + labels.ne(NO_LOSS).sum() if behind_encoder else read
 
 
 def _bare(optimizer: Any) -> torch.optim.Optimizer:

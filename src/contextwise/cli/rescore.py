@@ -1,0 +1,36 @@
+"""The part of ``contextwise evaluate`` behind ``--rescore``: lists of candidates, ranked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def evaluate_rescore(
+    model: str, file: Path, as_json: bool, *, weight: float | None = None, **options: Any
+) -> None:
+    """Rank the candidates of each line of a file, print and write them.
+
+    Args:
+        weight: share of the model in what is ranked by; all of it, if not given.
+        options: further ones of :func:`contextwise.evaluation.cue.nbest.rescore_file`.
+    """
+    from rich.console import Console
+
+    from contextwise.evaluation.cue import is_cue
+    from contextwise.evaluation.cue.nbest import rescore_file
+    from contextwise.evaluation.cue.tables import ranking_sentence, ranking_table
+    from contextwise.training.signals import StopRequest
+
+    with StopRequest().listening() as stop:
+        found = rescore_file(
+            model, file, weight=1.0 if weight is None else weight, **options, should_stop=lambda: bool(stop)
+        )
+    if as_json:
+        print(json.dumps(found.rows(), indent=2, ensure_ascii=False))
+        return
+    printed = Console(highlight=False)
+    printed.print(ranking_sentence(model, found.lists, found.with_contexts, is_cue(model)))
+    printed.print(ranking_table(found))
+    if len(found.lists) > 5:
+        printed.print(f"and {len(found.lists) - 5:,} more lists")
+    printed.print(f"written to {found.path}", markup=False, soft_wrap=True)

@@ -1,0 +1,76 @@
+"""``contextwise evaluate --tasks``: a model on the tasks of lm-evaluation-harness."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+from contextwise.base.errors import ConfigError
+
+
+def evaluate_tasks(
+    model: str,
+    tasks: str,
+    shots: str | None,
+    task_data: Path | None,
+    skip_missing: bool,
+    limit: int | None,
+    as_json: bool,
+    *,
+    batch_tokens: int | None,
+    dtype: str,
+    device: str,
+    out: Path | None,
+    context: int | None,
+) -> None:
+    """Ask the tasks and print their table, or the summary as JSON; the options are those of ``contextwise evaluate``.
+
+    Raises:
+        ConfigError: lm-evaluation-harness is not installed, or an option is wrong.
+    """
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ConfigError(
+            "--tasks needs lm-evaluation-harness, which is not installed; install it with: pip install 'contextwise[eval]'"
+        )
+    from rich.console import Console
+
+    from contextwise.evaluation.harness.running import Settings, evaluate_on_tasks
+    from contextwise.evaluation.harness.tables import tasks_table
+    from contextwise.training.signals import StopRequest
+
+    settings = Settings(
+        tasks=tuple(name.strip() for name in tasks.split(",")),
+        shots=(0,) if shots is None else _shots(shots),
+        task_data=task_data,
+        skip_missing=skip_missing,
+        limit=limit,
+    )
+    with StopRequest().listening() as stop:
+        found = evaluate_on_tasks(
+            model,
+            settings,
+            context=context,
+            batch_tokens=batch_tokens,
+            dtype=dtype,
+            device=device,
+            out=out,
+            should_stop=lambda: bool(stop),
+        )
+    if as_json:
+        print(json.dumps(found.summary, indent=2, ensure_ascii=False))
+        return
+    printed = Console(highlight=False)
+    printed.print(tasks_table(found.summary))
+    printed.print(f"written to {found.path}/", markup=False, soft_wrap=True)
+
+
+def _shots(text: str) -> tuple[int, ...]:
+    """
+    Raises:
+        ConfigError: not whole numbers with commas between.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"--shots is {text!r}; give whole numbers with commas between, such as 0,5"
+        ) from None

@@ -1,0 +1,107 @@
+"""Contexts of a sentence as English text: what a document's metadata columns say, and which of them a model is given.
+
+CUE (Section 3.1) hands every context to its encoder as a string: dates as "Wednesday 29 May 1985", categories and symbols
+as their English text.
+"""
+
+import math
+import re
+from datetime import date, datetime, time
+from typing import Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import DataError
+
+PREVIOUS = "previous_sentence"
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June", "July"),
+    *("August", "September", "October", "November", "December"),
+)
+_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?")
+
+
+class ContextSettings(Settings):
+    """Which contexts a sentence has, by name; their order means nothing to a model."""
+
+    columns: list[str] = Field(
+        [], description="metadata columns; 'meta.title' is the field title of the column meta"
+    )
+    previous_sentence: bool = Field(
+        False, description="the sentence before, of the same document, is a context as well"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "ContextSettings":
+        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
+        if twice:
+            raise ValueError(f"the context column {twice[0]!r} is named twice; name it once")
+        if PREVIOUS in self.columns:
+            raise ValueError(
+                f"{PREVIOUS!r} is no column here but the sentence before; set {PREVIOUS}: true instead"
+            )
+        if not self.types:
+            raise ValueError(f"there is no context; name columns, or set {PREVIOUS}: true")
+        return self
+
+    @property
+    def types(self) -> list[str]:
+        """Names of the contexts: the columns, then the previous sentence."""
+        return [*self.columns, *([PREVIOUS] if self.previous_sentence else [])]
+
+
+def as_english(value: Any) -> str | None:
+    """A metadata value as English text on one line; None where it says nothing.
+
+    Dates, and strings that are ISO dates, become "Wednesday 29 May 1985" (a time of day follows as 14:05), numbers and truth
+    values words as one writes them, lists their items with commas between. White space of any kind becomes single spaces.
+
+    Raises:
+        DataError: the value is an object, or of another type that has no text.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, list | tuple | np.ndarray):
+        items = [text for text in map(as_english, value) if text is not None]
+        return ", ".join(items) or None
+    if isinstance(value, str):
+        written = " ".join(value.split())
+        return _iso_date(written) or written or None
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else str(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, date):  # a datetime is one, too
+        return _date(value)
+    if isinstance(value, time):
+        return _clock(value)
+    what = "an object" if isinstance(value, dict) else f"of type {type(value).__name__}"
+    raise DataError(f"a context value is {what}, which has no text of its own; name one of its fields")
+
+
+def _iso_date(text: str) -> str | None:
+    if not _ISO_DATE.fullmatch(text):
+        return None
+    try:
+        return _date(datetime.fromisoformat(text))
+    except ValueError:  # 1985-02-31 is text like any other
+        return None
+
+
+def _date(value: date) -> str:
+    # strftime would write the names in the language of the machine.
+    day = f"{_DAYS[value.weekday()]} {value.day} {_MONTHS[value.month - 1]} {value.year}"
+    if isinstance(value, datetime) and value.time() != time.min:
+        return f"{day} {_clock(value.time())}"
+    return day
+
+
+def _clock(value: time) -> str:
+    return f"{value.hour:02d}:{value.minute:02d}"

@@ -1,0 +1,231 @@
+"""Which local file holds which split of a task, and what its lines hold.
+
+A folder needs nothing but names: ``TASK_SPLIT.jsonl`` (``arc_easy_test.jsonl.gz``, ``piqa_valid.jsonl``), where a split is the
+harness's own word or one of train, training, validation, valid, val, dev, test; without one it is the split that the task is
+evaluated on (``lambada_openai.jsonl``). Other parts of a name are passed over (``hellaswag_val_1k``). A mapping file,
+``tasks.yaml`` in the folder or given in its place, names any other file and any other fields::
+
+    folder: ../eval                  # not given: the mapping file's own folder
+    tasks:
+      wikitext:
+        splits:
+          validation: ../corpus/wikitext-2.valid.txt
+      piqa:
+        splits:
+          validation: {file: my_piqa.jsonl, fields: {goal: prompt, label: meta.gold}}
+        examples: validation         # the split that examples come from
+"""
+
+import json
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import yaml
+from pydantic import Field, field_validator
+
+from contextwise.base.config import Settings, validate
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.sources import readable, unpacked
+
+MAPPINGS = ("tasks.yaml", "tasks.yml", "tasks.json")
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".txt")
+WORDS = {
+    "training": "train",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    **{name: name for name in ("train", "validation", "test")},
+}
+
+
+class SplitFile(Settings):
+    """A file, and what its fields are called: the harness's field -> the file's, with dots into nested objects."""
+
+    file: Path
+    fields: dict[str, str] = Field(default_factory=dict)
+
+
+class TaskFiles(Settings):
+    """The files of one task.
+
+    Attributes:
+        splits: the harness's split -> its file.
+        examples: the split that examples (shots) are taken from; None: the one that the harness takes.
+    """
+
+    splits: dict[str, SplitFile] = Field(default_factory=dict)
+    examples: str | None = None
+
+    @field_validator("splits", mode="before")
+    @classmethod
+    def _names_alone(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {split: {"file": given} if isinstance(given, str) else given for split, given in value.items()}
+
+
+class Mapping(Settings):
+    """A mapping file, or what stands for it where there is none."""
+
+    folder: Path | None = None
+    tasks: dict[str, TaskFiles] = Field(default_factory=dict)
+
+
+def read_mapping(place: Path, known: Collection[str]) -> Mapping:
+    """The mapping of a folder, or of a mapping file; its paths are made such that they can be opened.
+
+    Args:
+        place: what ``--task-data`` names.
+        known: names of the tasks that there are.
+
+    Raises:
+        DataError: there is no such place.
+        ConfigError: the mapping file is wrong, or names a task that does not exist.
+    """
+    if not place.exists():
+        raise DataError(f"--task-data is {place}, but there is no such folder or file")
+    found = [place / name for name in MAPPINGS if (place / name).is_file()] if place.is_dir() else [place]
+    if not found:
+        return Mapping(folder=place)
+    mapping = validate(Mapping, _read_yaml(found[0]), f"the mapping file {found[0]}")
+    for name in mapping.tasks:
+        if name not in known:
+            raise ConfigError(
+                f"the mapping file {found[0]} names a task {name!r}, which the harness does not have"
+            )
+    home = found[0].parent
+    for files in mapping.tasks.values():
+        for given in files.splits.values():
+            given.file = home / given.file.expanduser()
+    mapping.folder = home if mapping.folder is None else home / mapping.folder.expanduser()
+    if not mapping.folder.is_dir():
+        raise DataError(
+            f"the mapping file {found[0]} names the folder {mapping.folder}, which does not exist"
+        )
+    return mapping
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    with readable(path):
+        try:
+            data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(
+                f"the mapping file {path} is not valid YAML: {' '.join(str(error).split())[:200]}"
+            ) from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"the mapping file {path} must hold 'tasks', a mapping of task names to files")
+    return data
+
+
+def files_of(
+    task: str, splits: dict[str, str | None], mapping: Mapping, known: Collection[str]
+) -> dict[str, SplitFile]:
+    """Split -> file of one task; the mapping's own entries go before names found in its folder.
+
+    Args:
+        splits: ``train``, ``validation``, ``test`` -> what the harness calls that split of this task, or None.
+        known: names of the tasks that there are: a file belongs to the longest that its name begins with.
+
+    Raises:
+        ConfigError: the mapping names a split that the task does not have.
+        DataError: two files of the folder could be the same split.
+    """
+    given = mapping.tasks.get(task, TaskFiles())
+    own = list(dict.fromkeys(name for name in splits.values() if name is not None))
+    for split in (*given.splits, *([given.examples] if given.examples else [])):
+        if split not in own:
+            raise ConfigError(
+                f"the mapping names the split {split!r} of {task}, which has {', '.join(own)} in the harness"
+            )
+    found: dict[str, SplitFile] = {}
+    for path in sorted(mapping.folder.iterdir()) if mapping.folder is not None else ():
+        named = _split_of(path, task, splits, known) if path.is_file() else None
+        if named is None or named in given.splits:
+            continue
+        if named in found:
+            raise DataError(
+                f"both {found[named].file.name} and {path.name} in {mapping.folder} could be the split {named} of {task}; "
+                "take one away, or name one in a mapping file"
+            )
+        found[named] = SplitFile(file=path)
+    return {**found, **given.splits}
+
+
+def _split_of(path: Path, task: str, splits: dict[str, str | None], known: Collection[str]) -> str | None:
+    """The split of ``task`` that a file is by its name, if any."""
+    name = path.name.lower().removesuffix(".gz")
+    suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
+    if suffix is None:
+        return None
+    parts = re.split(r"[^a-z0-9]+", name.removesuffix(suffix))
+    count = next((n for n in range(len(parts), 0, -1) if "_".join(parts[:n]) in known), 0)
+    if "_".join(parts[:count]) != task:
+        return None
+    rest = parts[count:]
+    for word in rest:
+        if word in splits.values():
+            return word
+        if word in WORDS:
+            return splits[WORDS[word]]
+    return splits["test"] or splits["validation"]
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The records of a file: JSON Lines, a JSON list, Parquet, or WikiText's own ``.txt``, cut into its articles.
+
+    Raises:
+        DataError: the file is missing, damaged or empty, or a line is no JSON object; names the line.
+    """
+    name = path.name.lower().removesuffix(".gz")
+    with readable(path):
+        if name.endswith(".parquet"):
+            rows = pq.read_table(path).to_pylist()
+        else:
+            with path.open("rb") as raw, unpacked(raw, path) as file:
+                content = file.read()
+            try:
+                text = content.decode("utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path} is not UTF-8 text (byte {error.start:,})") from None
+            rows = [{"page": page} for page in articles(text)] if name.endswith(".txt") else _json(text, path)
+    if not rows:
+        raise DataError(f"{path} holds no documents")
+    return rows
+
+
+def _json(text: str, path: Path) -> list[dict[str, Any]]:
+    if text.lstrip().startswith("["):
+        try:
+            rows = json.loads(text)
+        except ValueError as error:
+            raise DataError(f"{path} is not a JSON list: {str(error)[:100]}") from None
+        numbered = list(enumerate(rows, start=1))
+    else:
+        numbered = []
+        for number, line in enumerate(text.split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                numbered.append((number, json.loads(line)))
+            except ValueError as error:
+                raise DataError(f"{path}:{number}: the line is not JSON ({str(error)[:100]})") from None
+    for number, row in numbered:
+        if not isinstance(row, dict):
+            raise DataError(f"{path}:{number}: a JSON object is needed, with the fields of one document")
+    return [row for _, row in numbered]
+
+
+def articles(text: str) -> list[str]:
+    """WikiText's raw file as its articles: a new one begins at each heading of the first level, as in the harness's copy."""
+    pages: list[list[str]] = [[]]
+    for line in text.split("\n"):
+        heading = line.replace("= = =", "===").replace("= =", "==").strip()
+        if heading.startswith("= ") and heading.endswith(" ="):
+            pages.append([])
+        pages[-1].append(line)
+    joined = ["\n".join(lines) for lines in pages]
+    return [page for page in joined if page.strip()]

@@ -1,0 +1,186 @@
+"""Results of the harness as rows and as a table of 80 columns."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from contextwise.evaluation.tables import number
+
+ACCURACY_TASKS = (
+    "lambada_openai",
+    "arc_easy",
+    "lambada_standard",
+    "arc_challenge",
+    "winogrande",
+    "piqa",
+    "hellaswag",
+    "sciq",
+    "race",
+)
+"""The nine of the ContextLM paper's Tables 3 and 12; its average is the plain mean of their ``acc``."""
+PERPLEXITIES = ("word_perplexity", "perplexity")
+
+
+def table_rows(
+    results: Mapping[int, Mapping[str, Any]],
+    planned: Sequence[Any],
+    missing: Sequence[Any],
+    cut: Mapping[int, Mapping[str, int]],
+) -> dict[str, Any]:
+    """JSON-ready: ``rows`` (one a task and number of shots), ``averages`` (one a number of shots), ``missing`` and ``notes``.
+
+    Args:
+        results: shots -> the harness's results.
+        planned: what was asked (:class:`.tasks.Planned`).
+        missing: what was not there (:class:`.tasks.Missing`).
+        cut: shots -> task -> documents whose beginning was left out.
+    """
+    rows = []
+    notes = list(dict.fromkeys(note for plan in planned for note in plan.notes))
+    for plan in planned:
+        found = cut[plan.shots].get(plan.name, 0)
+        rows.append({**_row(plan.name, plan.shots, results[plan.shots]), "cut": found, **plan.source})
+    for shots in results:
+        shortened = [row for row in rows if row["shots"] == shots and row["cut"]]
+        if shortened:
+            named = ", ".join(f"{row['task']} {row['cut']:,} of {row['documents']:,}" for row in shortened)
+            notes.append(
+                f"with {shots} shots, some documents were longer than the model's positions, and their beginning was left out: "
+                f"{named}"
+            )
+    gaps = [
+        {"task": gap.task, "shots": gap.shots, "file": gap.file, "examples": gap.examples} for gap in missing
+    ]
+    averages = [_average(shots, rows, gaps) for shots in results]
+    return {"rows": rows, "averages": [a for a in averages if a], "missing": gaps, "notes": notes}
+
+
+def _row(task: str, shots: int, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The harness's figures of a task; of several filters, the first one's."""
+    figures: dict[str, float | None] = {}
+    errors: dict[str, float | None] = {}
+    for key, value in found["results"][task].items():
+        name, comma, _ = key.partition(",")
+        if not comma or not isinstance(value, int | float):
+            continue
+        value = float(value) if math.isfinite(value) else None
+        if name.endswith("_stderr"):
+            errors.setdefault(name.removesuffix("_stderr"), value)
+        else:
+            figures.setdefault(name, value)
+    return {
+        "task": task,
+        "shots": shots,
+        "shots_used": found["n-shot"].get(task, shots),
+        "documents": found["n-samples"][task]["effective"],
+        "measures": {name: {"value": value, "stderr": errors.get(name)} for name, value in figures.items()},
+    }
+
+
+def _average(
+    shots: int, rows: Sequence[dict[str, Any]], gaps: Sequence[dict[str, Any]]
+) -> dict[str, Any] | None:
+    """The plain mean of ``acc`` over the tasks of one number of shots; partial where one of them is missing."""
+    tasks = {
+        row["task"]: row["measures"]["acc"]["value"]
+        for row in rows
+        if row["shots"] == shots and "acc" in row["measures"]
+    }
+    if not tasks:
+        return None
+    lost = [gap["task"] for gap in gaps if gap["shots"] == shots]
+    return {
+        "shots": shots,
+        "acc": sum(tasks.values()) / len(tasks),
+        "tasks": list(tasks),
+        "partial": bool(lost),
+        "as_the_paper": set(tasks) == set(ACCURACY_TASKS),
+    }
+
+
+def tasks_table(summary: dict[str, Any]) -> RenderableType:
+    """A row for each task and number of shots, the average of each number of shots, and what to know of them."""
+    parts: list[RenderableType] = [Text(_heading(summary)), _table(summary)]
+    for shots in summary["shots"]:
+        files = [gap["file"] for gap in summary["missing"] if gap["shots"] == shots]
+        if files:
+            parts.append(Text(f"Missing with {shots} shots: {', '.join(files)}."))
+    parts += [Text(f"Note: {note}.") for note in summary["notes"]]
+    return Stack(*parts)
+
+
+def _heading(summary: dict[str, Any]) -> str:
+    where = "the Hub's data" if summary["task_data"] is None else summary["task_data"]
+    limit = "" if summary["limit"] is None else f", the first {summary['limit']:,} documents of each"
+    measured = {name for row in summary["rows"] for name in row["measures"]}
+    ppl = "; ppl of words for wikitext, of last words for lambada" if measured & set(PERPLEXITIES) else ""
+    return (
+        f"{summary['model']}, {summary['parameters']:,} parameters, {summary['positions']:,} positions, on {where}{limit}; "
+        f"± one standard error{ppl}"
+    )
+
+
+def _table(summary: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for name, justify in (
+        ("task", "left"),
+        ("shots", "right"),
+        ("docs", "right"),
+        ("acc %", "right"),
+        ("acc_norm %", "right"),
+        ("ppl", "right"),
+    ):
+        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    averages = {average["shots"]: average for average in summary["averages"]}
+    for shots in summary["shots"]:
+        for row in summary["rows"]:
+            if row["shots"] == shots:
+                table.add_row(*_cells(row))
+        for task in dict.fromkeys(gap["task"] for gap in summary["missing"] if gap["shots"] == shots):
+            table.add_row(task, str(shots), "missing", "", "", "")
+        if shots in averages:
+            table.add_row(*_average_cells(averages[shots]), style="bold")
+        table.add_section()
+    return table
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    found = row["measures"]
+    ppl = next((found[name] for name in PERPLEXITIES if name in found), None)
+    return [
+        row["task"],
+        str(row["shots_used"]),
+        f"{row['documents']:,}",
+        _percent(found.get("acc")),
+        _percent(found.get("acc_norm")),
+        _figure(ppl),
+    ]
+
+
+def _average_cells(average: dict[str, Any]) -> list[str]:
+    name = f"Avg of {len(average['tasks'])}{', partial' if average['partial'] else ''}"
+    return [name, str(average["shots"]), "", f"{100 * average['acc']:.2f}", "", ""]
+
+
+def _percent(measure: dict[str, Any] | None) -> str:
+    if measure is None or measure["value"] is None:
+        return ""
+    error = measure["stderr"]
+    return f"{100 * measure['value']:.2f}" + ("" if error is None else f" ± {100 * error:.2f}")
+
+
+def _figure(measure: dict[str, Any] | None) -> str:
+    if measure is None:
+        return ""
+    if measure["value"] is None:
+        return "not finite"
+    value, error = measure["value"], measure["stderr"]
+    if value >= 1e5:
+        return f"{value:.1e}" + ("" if error is None else f" ± {error:.0e}")
+    return number(value) + ("" if error is None else f" ± {error:.2g}")

@@ -1,0 +1,89 @@
+"""What is known so far, one JSON line each, kept as soon as it is known: a stopped run goes on from there."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import disk_errors
+
+
+def content_key(**content: Any) -> str:
+    """SHA-256, hexadecimal, of all that a result depends on."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class Journal:
+    """Rows by their ``key``.
+
+    Attributes:
+        rows: key -> row, in the order in which they were added.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path = path
+        self.rows: dict[str, dict[str, Any]] = {}
+        self._file = file
+        self._writing = threading.Lock()
+        self._read()
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: Path) -> Iterator["Journal"]:
+        """Read what is there, and keep other processes out while the block runs.
+
+        Raises:
+            ConfigError: another process has it open.
+            DataError: it cannot be read or written.
+        """
+        fresh = not path.parent.exists()
+        with disk_errors("the answers", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a+b")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another process is writing {path}; wait for it, or choose another --out"
+                ) from None
+            journal = cls(path, file)
+            try:
+                yield journal
+            finally:
+                if not journal.rows:
+                    path.unlink()
+                    if fresh:
+                        path.parent.rmdir()
+
+    def _read(self) -> None:
+        self._file.seek(0)
+        # What follows the last line's end was not written to its end.
+        *lines, rest = self._file.read().split(b"\n")
+        try:
+            self.rows = {row["key"]: row for row in map(json.loads, lines)}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{self.path} is damaged ({str(error)[:100]}); mend that line, or remove the file"
+            ) from None
+        self._file.truncate(self._file.tell() - len(rest))
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Keep a row; it is on the disk when this returns. Threads may call it at once.
+
+        Raises:
+            DataError: the disk is full, or the place cannot be written to.
+        """
+        # Half of a surrogate pair, which a model can write, has no UTF-8: JSON's escapes are ASCII.
+        line = (json.dumps(row) + "\n").encode()
+        with self._writing, disk_errors("the answers", self.path):
+            self._file.write(line)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self.rows[row["key"]] = row

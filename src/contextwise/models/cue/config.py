@@ -1,0 +1,338 @@
+"""Configurations of a CUE model's parts, and of the whole: a language model of sentences given their contexts.
+
+Letters: C, channels of the frozen text encoder; D, width of the decoder; W, width of e_cue, the vector of all contexts;
+P, width of a proxy's code; V, tokens of the vocabulary.
+"""
+
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from contextwise.base.errors import ConfigError
+
+FORMS = ("transformer", "concatenate")
+
+
+class CuePartConfig(PreTrainedConfig):
+    """A configuration that describes one text model, whatever its fields are called."""
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
+        """This configuration itself: transformers would take a field named ``decoder`` or ``text_encoder`` for it."""
+        return self
+
+
+class CueContextConfig(CuePartConfig):
+    """Configuration of :class:`~contextwise.models.cue.CueContextEncoder`.
+
+    Args:
+        text_width: C, channels of the vectors that come in.
+        width: W, channels of e_cue.
+        layers: Transformer blocks over the set of contexts; 0 leaves the plain mean (CUE, Table 4, "no context transformer").
+            The paper does not say how many; 2 give about its 6.6M parameters (Table 1).
+        heads: of each block; the paper does not say how many, 4 here as in its other modules.
+        feed_forward: inner width of a block's feed-forward network; 4 W if not given.
+        text_encoder: whose vectors it takes (``name``, ``digest``, ``pooling``, ``max_tokens``).
+        contexts: what it was trained with (``columns``, ``previous_sentence``).
+        context_dropout: probability with which each context is left out in training.
+
+    Raises:
+        ConfigError: a value is out of its range, or the heads do not divide the width.
+    """
+
+    model_type = "cue_context_encoder"
+
+    def __init__(
+        self,
+        text_width: int = 768,
+        width: int = 512,
+        layers: int = 2,
+        heads: int = 4,
+        feed_forward: int | None = None,
+        text_encoder: dict[str, Any] | None = None,
+        contexts: dict[str, Any] | None = None,
+        context_dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        self.text_width, self.width = text_width, width
+        self.layers, self.heads = layers, heads
+        self.feed_forward = 4 * width if feed_forward is None else feed_forward
+        self.text_encoder, self.contexts = text_encoder or {}, contexts or {}
+        self.context_dropout = context_dropout
+        _at_least(
+            "the context encoder", 1, text_width=text_width, width=width, feed_forward=self.feed_forward
+        )
+        _at_least("the context encoder", 0, layers=layers)
+        if layers:
+            _heads_divide("the context encoder", heads, width)
+        if not 0 <= context_dropout < 1:
+            raise ConfigError(f"context_dropout is {context_dropout}, but must be at least 0 and below 1")
+        super().__init__(**kwargs)
+
+    @property
+    def hidden_size(self) -> int:
+        return self.width
+
+
+class CueDecoderConfig(CuePartConfig):
+    """Configuration of :class:`~contextwise.models.cue.CueDecoder`.
+
+    Args:
+        input_width: channels of the sentence encoder's states.
+        width: D; of a decoder of the form ``concatenate`` it is ``input_width + cue_width``, whatever is given.
+        cue_width: W, channels of e_cue.
+        layers, heads: of the Transformer (CUE, Section 3.3: six layers, 4 heads).
+        vocab_size: V.
+        max_positions: the longest sentence, tokens; the Transformer learns one position embedding for each.
+        form: ``transformer``, or ``concatenate``: no Transformer, e_cue is put beside each state in front of the vocabulary
+            head (Table 4, "no decoder transformer").
+        sentence_inputs: if False, the same learned vector stands in for each state, so that only the contexts, and in the
+            Transformer the position, predict (Table 4, "no sentence inputs").
+
+    Raises:
+        ConfigError: a value is out of its range, or the heads do not divide the width.
+    """
+
+    model_type = "cue_decoder"
+
+    def __init__(
+        self,
+        input_width: int = 512,
+        width: int | None = None,
+        cue_width: int = 512,
+        layers: int = 6,
+        heads: int = 4,
+        vocab_size: int = 28_996,
+        max_positions: int = 512,
+        form: str = "transformer",
+        sentence_inputs: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if form not in FORMS:
+            raise ConfigError(f"the decoder's form is {form!r}, but must be one of {', '.join(FORMS)}")
+        if form == "concatenate":
+            width, layers = input_width + cue_width, 0
+        self.input_width, self.width, self.cue_width = input_width, width or input_width, cue_width
+        self.layers, self.heads = layers, heads
+        self.vocab_size, self.max_positions = vocab_size, max_positions
+        self.form, self.sentence_inputs = form, sentence_inputs
+        sizes = {"input_width": input_width, "width": self.width, "cue_width": cue_width}
+        _at_least("the decoder", 1, **sizes, vocab_size=vocab_size, max_positions=max_positions)
+        if form == "transformer":
+            _at_least("the decoder", 1, layers=layers)
+            _heads_divide("the decoder", heads, self.width)
+        kwargs.setdefault("tie_word_embeddings", False)
+        super().__init__(**kwargs)
+
+    @property
+    def hidden_size(self) -> int:
+        """What the vocabulary head reads."""
+        return self.width
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return self.layers
+
+    @property
+    def num_attention_heads(self) -> int:
+        return self.heads
+
+
+class UnigramConfig(CuePartConfig):
+    """Configuration of :class:`~contextwise.models.cue.UnigramAutoencoder` (CUE, Section 4.2.1).
+
+    Args:
+        vocab_size: V.
+        widths: of the hidden layers down to the code, V x 128 x 16 x 128 x V as printed; the way back mirrors them.
+        eos_token_id: end-of-text, which is no word of a sentence and counts in no bag; None: there is no such token.
+
+    Raises:
+        ConfigError: a width is not positive.
+    """
+
+    model_type = "unigram_autoencoder"
+    # For who counts operations: there is no attention.
+    num_hidden_layers, num_attention_heads = 0, 1
+
+    def __init__(
+        self,
+        vocab_size: int = 28_996,
+        widths: list[int] | None = None,
+        eos_token_id: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size, self.eos_token_id = vocab_size, eos_token_id
+        self.widths = [128, 16] if widths is None else list(widths)
+        if not self.widths or min(self.widths) < 1 or vocab_size < 1:
+            raise ConfigError(
+                f"the autoencoder's widths are {self.widths} and its vocabulary {vocab_size}, but all must be at least 1"
+            )
+        kwargs.setdefault("tie_word_embeddings", False)
+        super().__init__(**kwargs)
+
+    @property
+    def code_width(self) -> int:
+        """P."""
+        return self.widths[-1]
+
+    @property
+    def hidden_size(self) -> int:
+        """What the layer that predicts the vocabulary reads."""
+        return self.widths[0] if len(self.widths) > 1 else self.widths[-1]
+
+
+class ProxyConfig(CuePartConfig):
+    """Configuration of :class:`~contextwise.models.cue.ProxyEncoder` (CUE, Section 4.2.2).
+
+    Args:
+        autoencoder: configuration of the unigram autoencoder (or its dictionary).
+        width: W.
+        noise: sigma of Eq. 7, the standard deviation in each channel of the code.
+
+    Raises:
+        ConfigError: ``noise`` is negative, or the width is not positive.
+    """
+
+    model_type = "cue_proxy"
+    sub_configs = {"autoencoder": UnigramConfig}  # noqa: RUF012 - the name and form that transformers reads
+
+    def __init__(
+        self,
+        autoencoder: UnigramConfig | dict[str, Any] | None = None,
+        width: int = 512,
+        noise: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        self.autoencoder: UnigramConfig = _nested(UnigramConfig, autoencoder) or UnigramConfig()
+        self.width, self.noise = width, noise
+        _at_least("the proxy encoder", 1, width=width)
+        if noise < 0:
+            raise ConfigError(f"the proxy's noise is {noise}, but must not be negative")
+        super().__init__(**kwargs)
+
+    @property
+    def hidden_size(self) -> int:
+        return self.width
+
+
+class CueConfig(CuePartConfig):
+    """Configuration of :class:`~contextwise.models.CueForCausalLM`.
+
+    Args:
+        sentence_encoder: of a causal language model of transformers or of this package (GPT-2's if None).
+        context_encoder: of the context encoder; None: there is none, and e_cue is zero unless it is given.
+        decoder: of the decoder; by default of the paper's size on this sentence encoder.
+        proxy: of the proxy encoder, which stands in for the context encoder where a corpus has no contexts.
+
+    Raises:
+        ConfigError: the parts do not fit each other, or a value is out of its range.
+    """
+
+    model_type = "cue"
+    sub_configs = {  # noqa: RUF012
+        "sentence_encoder": AutoConfig,
+        "context_encoder": CueContextConfig,
+        "decoder": CueDecoderConfig,
+        "proxy": ProxyConfig,
+    }
+
+    def __init__(
+        self,
+        sentence_encoder: PreTrainedConfig | dict[str, Any] | None = None,
+        context_encoder: CueContextConfig | dict[str, Any] | None = None,
+        decoder: CueDecoderConfig | dict[str, Any] | None = None,
+        proxy: ProxyConfig | dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if sentence_encoder is None:
+            sentence_encoder = {"model_type": "gpt2"}
+        if isinstance(sentence_encoder, dict):
+            values = dict(sentence_encoder)
+            sentence_encoder = AutoConfig.for_model(values.pop("model_type", "gpt2"), **values)
+        self.sentence_encoder: PreTrainedConfig = sentence_encoder
+        self.context_encoder: CueContextConfig | None = _nested(CueContextConfig, context_encoder)
+        self.proxy: ProxyConfig | None = _nested(ProxyConfig, proxy)
+        self.decoder: CueDecoderConfig = _nested(CueDecoderConfig, decoder) or self._fresh_decoder()
+        self._check()
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            kwargs.setdefault(name, getattr(sentence_encoder, name, None))
+        kwargs["tie_word_embeddings"] = False
+        super().__init__(**kwargs)
+
+    def _fresh_decoder(self) -> CueDecoderConfig:
+        text = self.sentence_encoder.get_text_config()
+        source = self.context_encoder or self.proxy
+        return CueDecoderConfig(
+            input_width=text.hidden_size,
+            cue_width=source.width if source is not None else text.hidden_size,
+            vocab_size=text.vocab_size,
+        )
+
+    def _check(self) -> None:
+        text, decoder = self.sentence_encoder.get_text_config(), self.decoder
+        if decoder.input_width != text.hidden_size:
+            raise ConfigError(
+                f"the decoder reads states of {decoder.input_width} channels, but the sentence encoder's have "
+                f"{text.hidden_size}; give the sentence encoder that it was trained on, or train a new decoder"
+            )
+        if decoder.vocab_size != text.vocab_size:
+            raise ConfigError(
+                f"the decoder predicts {decoder.vocab_size} tokens, but the sentence encoder knows {text.vocab_size}; "
+                "both need the same tokenizer"
+            )
+        for what, part in (("context encoder", self.context_encoder), ("proxy encoder", self.proxy)):
+            if part is not None and part.width != decoder.cue_width:
+                raise ConfigError(
+                    f"the decoder takes an e_cue of {decoder.cue_width} channels, but the {what} gives {part.width}; "
+                    "give both the same width"
+                )
+        if self.proxy is not None and self.proxy.autoencoder.vocab_size != decoder.vocab_size:
+            raise ConfigError(
+                f"the unigram autoencoder knows {self.proxy.autoencoder.vocab_size} tokens, but the decoder predicts "
+                f"{decoder.vocab_size}; train both on the same corpus"
+            )
+
+    @property
+    def vocab_size(self) -> int:
+        return self.decoder.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """What the vocabulary head reads."""
+        return self.decoder.hidden_size
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Blocks of the decoder."""
+        return self.decoder.num_hidden_layers
+
+    @property
+    def num_attention_heads(self) -> int:
+        return self.decoder.num_attention_heads
+
+    @property
+    def max_position_embeddings(self) -> int | None:
+        """The longest sentence that both the sentence encoder and the decoder take, tokens; None: any."""
+        limit = getattr(self.sentence_encoder.get_text_config(), "max_position_embeddings", None)
+        if self.decoder.form == "concatenate":
+            return limit
+        return self.decoder.max_positions if limit is None else min(limit, self.decoder.max_positions)
+
+
+def _nested(kind: type[Any], config: Any) -> Any:
+    """A configuration as it is, or made of its dictionary; None stays None."""
+    if isinstance(config, dict):
+        return kind(**{name: value for name, value in config.items() if name != "model_type"})
+    return config
+
+
+def _at_least(whose: str, low: int, **values: Any) -> None:
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            raise ConfigError(f"{name} of {whose} is {value!r}, but must be a whole number of at least {low}")
+
+
+def _heads_divide(whose: str, heads: int, width: int) -> None:
+    if heads < 1 or width % heads:
+        raise ConfigError(
+            f"{heads} heads of {whose} do not divide its width of {width}; choose heads that do"
+        )

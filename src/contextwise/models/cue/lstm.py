@@ -1,0 +1,238 @@
+"""An LSTM language model: the other sentence encoder of CUE's Section 6.4 (4 layers of 512).
+
+Shapes: B rows, T positions, D channels, L layers.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.composition import values_are_at_hand
+from contextwise.models.context.static import StateLayer
+from contextwise.models.losses import IGNORED, linear_cross_entropy
+
+
+class LSTMConfig(PreTrainedConfig):
+    """Configuration of :class:`LSTMForCausalLM`.
+
+    Args:
+        vocab_size: V.
+        hidden_size, num_hidden_layers: 512 and 4 in the paper (CUE, Section 6.4).
+        tie_word_embeddings: whether the vocabulary head is the embedding; the paper does not say.
+        dropout: between layers.
+        initializer_range: standard deviation of the embeddings at the start.
+
+    Raises:
+        ConfigError: a size is not positive.
+    """
+
+    model_type = "lstm_lm"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    num_attention_heads = 1  # for who counts operations: there is no attention
+
+    def __init__(
+        self,
+        vocab_size: int = 28_996,
+        hidden_size: int = 512,
+        num_hidden_layers: int = 4,
+        tie_word_embeddings: bool = True,
+        dropout: float = 0.0,
+        initializer_range: float = 0.05,
+        bos_token_id: int | None = None,
+        eos_token_id: int | None = None,
+        pad_token_id: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size, self.hidden_size, self.num_hidden_layers = vocab_size, hidden_size, num_hidden_layers
+        self.bos_token_id, self.eos_token_id, self.pad_token_id = bos_token_id, eos_token_id, pad_token_id
+        self.dropout, self.initializer_range = dropout, initializer_range
+        if min(vocab_size, hidden_size, num_hidden_layers) < 1:
+            raise ConfigError("vocabulary, width and layers of an LSTM must all be at least 1")
+        super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)
+
+
+class LSTMState(StateLayer):
+    """The recurrent state after the tokens read so far, in a key-value cache's place: ``h`` and ``c``, (L, B, D) each."""
+
+    is_croppable = False
+
+    h: torch.Tensor
+    c: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 0
+
+    @property
+    def state(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        return (self.h, self.c) if self.is_initialized else None
+
+    def keep(self, state: tuple[torch.Tensor, torch.Tensor], tokens: int) -> None:
+        """Take over the state after so many more tokens."""
+        (self.h, self.c), self.length, self.is_initialized = state, self.length + tokens, True
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def reset(self) -> None:
+        self.length, self.is_initialized = 0, False
+
+    def _map(self, change) -> None:  # type: ignore[no-untyped-def]
+        if self.is_initialized:
+            self.h, self.c = change(self.h), change(self.c)
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        self._map(lambda tensor: tensor.index_select(1, beam_idx.to(tensor.device)))
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        self._map(lambda tensor: tensor[:, indices])
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._map(lambda tensor: tensor.repeat_interleave(repeats, dim=1))
+
+    def crop(self, tokens_to_remove: int) -> None:
+        if tokens_to_remove:
+            raise ConfigError("an LSTM keeps one state, not one for each token: its cache cannot be cropped")
+
+
+class LSTMForCausalLM(PreTrainedModel, GenerationMixin):
+    """Embedding, ``torch.nn.LSTM``, vocabulary head."""
+
+    config: LSTMConfig
+    config_class = LSTMConfig
+    base_model_prefix = ""
+    _no_split_modules: list[str] = []  # noqa: RUF012
+    _is_stateful = True  # generation that would take tokens back (assisted decoding) is refused
+    _tied_weights_keys = {"lm_head.weight": "embed.weight"}  # noqa: RUF012
+
+    def __init__(self, config: LSTMConfig) -> None:
+        super().__init__(config)
+        self.embed: Any = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.lstm = nn.LSTM(
+            config.hidden_size,
+            config.hidden_size,
+            config.num_hidden_layers,
+            batch_first=True,
+            dropout=config.dropout if config.num_hidden_layers > 1 else 0.0,
+        )
+        self.lm_head: Any = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """The recurrent weights as torch has them, uniform within 1 / sqrt(D)."""
+        if isinstance(module, nn.LSTM):
+            bound = module.hidden_size**-0.5
+            for weight in module.parameters():
+                init.uniform_(weight, -bound, bound)
+        else:
+            super()._init_weights(module)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embed = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.lm_head = new_embeddings
+
+    def hidden_states(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        """What the vocabulary head reads, (B, T, D).
+
+        Args:
+            input_ids: (B, T) tokens; the ones that are not in ``past_key_values`` yet.
+            attention_mask: (B, past + T), 0 for padding on the left; padding on the right needs none.
+            position_ids: (B, T); only looked at to refuse packed documents.
+            past_key_values: a dynamic cache, whose first layer keeps the state.
+
+        Raises:
+            ConfigError: documents are packed into a row, which a recurrent state would carry over, or the cache is another
+                model's.
+        """
+        if position_ids is not None and values_are_at_hand(position_ids) and (position_ids.diff() < 0).any():
+            raise ConfigError(
+                "an LSTM carries its state from one packed document into the next; give each row one document"
+            )
+        embeds_BTD = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
+        layer = None if past_key_values is None else _state_layer(past_key_values)
+        before = None if layer is None else layer.state
+        length = embeds_BTD.shape[1]
+        real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
+        if real_BT is None or bool(real_BT.all()):
+            h_BTD, state = self.lstm(embeds_BTD, before)
+        else:
+            h_BTD, state = self._padded(embeds_BTD, real_BT, before)
+        if layer is not None:
+            layer.keep(state, length)
+        return h_BTD
+
+    def _padded(
+        self, embeds_BTD: torch.Tensor, real_BT: torch.Tensor, before: Any
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """The same of rows with padding: real tokens are moved to the front, and back again; padding has zeros."""
+        order_BT = (~real_BT).int().argsort(dim=1, stable=True)
+        front_BTD = embeds_BTD.take_along_dim(order_BT[..., None], 1)
+        lengths_B = real_BT.sum(1)
+        packed = pack_padded_sequence(
+            front_BTD, lengths_B.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
+        )
+        packed, after = self.lstm(packed, before)
+        old = tuple(torch.zeros_like(part) for part in after) if before is None else before
+        read_B1 = (lengths_B > 0)[:, None]  # a row of padding alone leaves its state as it was
+        state = (torch.where(read_B1, after[0], old[0]), torch.where(read_B1, after[1], old[1]))
+        h_BTD, _ = pad_packed_sequence(packed, batch_first=True, total_length=embeds_BTD.shape[1])
+        return h_BTD.take_along_dim(order_BT.argsort(1)[..., None], 1), state
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **_: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits (B, T, V), and the mean loss in nats where there are labels (B, T): the tokens themselves, shifted here."""
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache()
+        h_BTD = self.hidden_states(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+        loss = None
+        if labels is not None:
+            targets = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+            loss = linear_cross_entropy(h_BTD, self.lm_head.weight, targets) / targets.ne(IGNORED).sum()
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(h_BTD[:, kept])
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+
+
+def _state_layer(cache: Cache) -> LSTMState:
+    """The layer of a cache that keeps the state; put in the place of all others if the cache is still fresh."""
+    if not (cache.layers and isinstance(cache.layers[0], LSTMState)):
+        if cache.get_seq_length() > 0:
+            raise ConfigError("past_key_values was filled by another model; start with an empty cache")
+        cache.layers[:] = [LSTMState()]
+    return cache.layers[0]  # type: ignore[return-value]

@@ -1,0 +1,344 @@
+"""CUE: a language model of sentences given a set of contexts (CUE, Section 3).
+
+The whole model on a page::
+
+    states = sentence_encoder(x)                    # a causal LM's states in front of its own head; frozen
+    e_cue = context_encoder(contexts)               # or proxy(words of the sentence), or what is given
+    logits = lm_head(decoder(states, e_cue))
+
+Each part is a model of its own, with a configuration and checkpoints of its own, and may be trained, frozen or exchanged
+without the others.
+
+Shapes: B sentences, T positions, K contexts of a set, C channels of the frozen text encoder, W channels of e_cue, D channels
+of the decoder, P channels of a proxy's code, V tokens of the vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.composition import values_are_at_hand
+from contextwise.models.cue.config import CueConfig
+from contextwise.models.cue.context_encoder import CueContextEncoder
+from contextwise.models.cue.decoder import CueDecoder
+from contextwise.models.cue.proxy import ProxyEncoder
+from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
+from contextwise.models.pretraining import Batch, Losses, losses_of_tokens
+
+PARTS = ("sentence_encoder", "context_encoder", "proxy", "decoder")
+
+
+class CueForCausalLM(PreTrainedModel, GenerationMixin):
+    """A sentence encoder, a context encoder or proxies in its place, and a decoder that joins them.
+
+    Attributes:
+        sentence_encoder: a causal language model, always frozen when made (CUE, Section 3.2). Its own vocabulary head is not
+            used; it stays for comparison.
+        context_encoder: :class:`~contextwise.models.cue.CueContextEncoder` or None.
+        proxy: :class:`~contextwise.models.cue.ProxyEncoder` or None.
+        decoder: :class:`~contextwise.models.cue.CueDecoder`.
+    """
+
+    config: CueConfig
+    config_class = CueConfig
+    base_model_prefix = ""
+    supports_gradient_checkpointing = True
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_attention_backend = True
+    _no_split_modules = ["GPT2Block", "TransformerEncoderLayer"]  # noqa: RUF012
+
+    context_encoder: CueContextEncoder | None
+    proxy: ProxyEncoder | None
+
+    def __init__(self, config: CueConfig) -> None:
+        super().__init__(config)
+        self.sentence_encoder: Any = AutoModelForCausalLM.from_config(config.sentence_encoder)
+        self.context_encoder = CueContextEncoder(config.context_encoder) if config.context_encoder else None
+        self.proxy = ProxyEncoder(config.proxy) if config.proxy else None
+        self.decoder: CueDecoder = CueDecoder(config.decoder)
+        self.post_init()
+        self._freeze_what_is_never_trained()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """As in any transformers model; what a fresh model has frozen is frozen again, as no checkpoint says."""
+        loaded = super().from_pretrained(*args, **kwargs)
+        (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze_what_is_never_trained()
+        return loaded
+
+    @classmethod
+    def from_parts(
+        cls,
+        sentence_encoder: PreTrainedModel,
+        context_encoder: CueContextEncoder | None = None,
+        decoder: CueDecoder | None = None,
+        proxy: ProxyEncoder | None = None,
+    ) -> "CueForCausalLM":
+        """A model of given parts, which are shared, not copied; in evaluation mode, as loaded models are.
+
+        Args:
+            sentence_encoder: any causal language model; it is frozen here.
+            decoder: a fresh one of the paper's size, if not given.
+
+        Raises:
+            ConfigError: the parts do not fit each other.
+        """
+        config = CueConfig(
+            sentence_encoder.config,
+            context_encoder.config if context_encoder is not None else None,
+            decoder.config if decoder is not None else None,
+            proxy.config if proxy is not None else None,
+        )
+        with torch.device("meta"):
+            model = cls(config)
+        model.sentence_encoder = sentence_encoder
+        model.context_encoder, model.proxy = context_encoder, proxy
+        if decoder is None:
+            decoder = CueDecoder(config.decoder).to(sentence_encoder.device, sentence_encoder.dtype)
+        model.decoder = decoder
+        model._freeze_what_is_never_trained()
+        return model.eval()
+
+    def freeze(self, *parts: str) -> None:
+        """Train these parts (of :data:`PARTS`) no further: their parameters get no gradients.
+
+        Raises:
+            ConfigError: there is no such part.
+        """
+        for name in parts:
+            part = getattr(self, name) if name in PARTS else None
+            if part is None:
+                raise ConfigError(f"this model has no part {name!r}; it has {', '.join(self.parts)}")
+            part.requires_grad_(False)
+        self.train(self.training)
+
+    def _freeze_what_is_never_trained(self) -> None:
+        self.freeze("sentence_encoder")
+        if self.proxy is not None:
+            self.proxy.autoencoder.requires_grad_(False)
+
+    @property
+    def parts(self) -> dict[str, PreTrainedModel]:
+        """The parts that there are, by name."""
+        return {name: getattr(self, name) for name in PARTS if getattr(self, name) is not None}
+
+    def train(self, mode: bool = True) -> "CueForCausalLM":
+        """As in any module, but a frozen sentence encoder stays in evaluation mode: its dropout, if any, is off."""
+        super().train(mode)
+        if not _is_trained(self.sentence_encoder):
+            self.sentence_encoder.eval()
+        return self
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.sentence_encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.sentence_encoder.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.decoder.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.decoder.lm_head = new_embeddings
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing: each part is a model that initialises its own."""
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """Sentences are short: ``generate()`` reads the whole sentence again for each token."""
+        return False
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        contexts: torch.Tensor | None = None,
+        context_mask: torch.Tensor | None = None,
+        cue: torch.Tensor | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """The whole sentence so far, and its contexts."""
+        return {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "contexts": contexts,
+            "context_mask": context_mask,
+            "cue": cue,
+            "use_cache": False,
+        }
+
+    def cue_vectors(self, contexts: torch.Tensor, context_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """e_cue of sets of contexts (B, K, C) with their mask (B, K): (B, W). They can be kept and served apart.
+
+        Raises:
+            ConfigError: the model has no context encoder, or the contexts do not fit it.
+        """
+        if self.context_encoder is None:
+            raise ConfigError(
+                "contexts came in, but this model has no context encoder; adapt it to contexts first"
+            )
+        return self.context_encoder(contexts, context_mask)
+
+    def hidden_states(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        contexts: torch.Tensor | None = None,
+        context_mask: torch.Tensor | None = None,
+        cue: torch.Tensor | None = None,
+        proxy_targets: torch.Tensor | None = None,
+        proxy_noise: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """What the vocabulary head reads: (B, T, D).
+
+        At most one of ``contexts``, ``cue`` and ``proxy_targets`` says what e_cue is. With none of them it is that of the empty
+        set: the context encoder's learned vector, the proxies' mean where the model has proxies only, else zero.
+
+        Args:
+            input_ids: (B, T).
+            attention_mask: (B, T), 0 for padding on the left; padding on the right needs none.
+            position_ids: (B, T); counted from each row's first real token, if not given.
+            inputs_embeds: (B, T, D) token vectors of the sentence encoder, instead of ``input_ids``.
+            contexts, context_mask: (B, K, C) and (B, K), as :class:`~contextwise.models.cue.CueContextEncoder` takes them.
+            cue: (B, W), e_cue itself, computed before.
+            proxy_targets: (B, T) tokens to predict, -100 where there is none, for proxies.
+            proxy_noise: (B, P) standard normal numbers, for proxies.
+
+        Raises:
+            ConfigError: the sentence is longer than a part allows, or e_cue is given twice or does not fit.
+        """
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        given = {name: value for name, value in inputs.items() if value is not None}
+        tokens = input_ids if input_ids is not None else inputs_embeds
+        if tokens is None:
+            raise ConfigError("neither input_ids nor inputs_embeds came in; give the tokens of the sentences")
+        self._check_length(tokens.shape[1])
+        if position_ids is None and attention_mask is not None:
+            position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+        if position_ids is not None:
+            given["position_ids"] = position_ids
+        wanted = _is_trained(self.sentence_encoder) or (
+            inputs_embeds is not None and inputs_embeds.requires_grad
+        )
+        with torch.set_grad_enabled(torch.is_grad_enabled() and wanted):
+            states_BTS = final_hidden_states(self.sentence_encoder, **given)
+        cue_BW = self._cue(len(tokens), contexts, context_mask, cue, proxy_targets, proxy_noise)
+        return self.decoder(states_BTS, cue_BW, attention_mask, position_ids)
+
+    def _cue(
+        self,
+        rows: int,
+        contexts: torch.Tensor | None,
+        context_mask: torch.Tensor | None,
+        cue: torch.Tensor | None,
+        proxy_targets: torch.Tensor | None,
+        proxy_noise: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """e_cue of each row, (B, W)."""
+        if sum(source is not None for source in (contexts, cue, proxy_targets)) > 1:
+            raise ConfigError("give one of contexts, cue and proxy_targets, not several")
+        if cue is not None:
+            found = cue
+        elif contexts is not None:
+            found = self.cue_vectors(contexts, context_mask)
+        elif proxy_targets is not None:
+            if self.proxy is None:
+                raise ConfigError("proxy_targets came in, but this model has no proxy encoder")
+            found = self.proxy(proxy_targets, proxy_noise)
+        elif self.context_encoder is not None:
+            found = self.context_encoder.empty.expand(rows, -1)
+        elif self.proxy is not None:
+            found = self.proxy.without_words(rows)
+        else:
+            found = torch.zeros(rows, self.config.decoder.cue_width, device=self.decoder.device)
+        if found.shape != (rows, self.config.decoder.cue_width):
+            raise ConfigError(
+                f"e_cue has the shape {tuple(found.shape)}, but the decoder takes {(rows, self.config.decoder.cue_width)}"
+            )
+        return found
+
+    def _check_length(self, length: int) -> None:
+        limit = self.config.max_position_embeddings
+        if limit is not None and length > limit:
+            raise ConfigError(
+                f"a sentence of {length} tokens is longer than the {limit} positions of the model; shorten it"
+            )
+
+    def pretraining_losses(self, batch: Batch) -> Losses:
+        """The loss of a batch's tokens: ``input_ids``, ``labels`` (shifted), and what says e_cue.
+
+        ``cue``, or ``contexts`` with ``context_mask``; where a model with proxies gets neither, the labels are their words, and
+        ``proxy_noise`` their noise.
+        """
+        names = ("position_ids", "attention_mask", "contexts", "context_mask", "cue", "proxy_noise")
+        inputs = {name: batch[name] for name in names if name in batch}
+        if self.proxy is not None and not {"contexts", "cue"} & set(inputs):
+            inputs["proxy_targets"] = batch["labels"]
+        hidden_BTD = self.hidden_states(batch["input_ids"], **inputs)
+        return losses_of_tokens(hidden_BTD, batch["labels"], self.decoder.lm_head)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        contexts: torch.Tensor | None = None,
+        context_mask: torch.Tensor | None = None,
+        cue: torch.Tensor | None = None,
+        proxy_targets: torch.Tensor | None = None,
+        proxy_noise: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        shift_labels: torch.Tensor | None = None,
+        past_key_values: None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> CausalLMOutput:
+        """Logits (B, T, V), and the loss where there are labels; other arguments as :meth:`hidden_states` has them.
+
+        Args:
+            labels: (B, T) as transformers takes them: the tokens themselves, shifted here; -100 is ignored.
+            shift_labels: (B, T) targets that are already shifted, instead of ``labels``.
+            logits_to_keep: compute the logits of the last so many positions only (0: all), or of these indices.
+
+            past_key_values, use_cache, output_attentions, output_hidden_states, return_dict: what callers of transformers
+                models give; there is no cache, and the output is always an object with loss and logits.
+
+        While training with labels no logits are returned: the loss is computed piece by piece, never holding all logits.
+        """
+        if past_key_values is not None:
+            raise ConfigError("a CUE model keeps no cache; give the whole sentence, without past_key_values")
+        h_BTD = self.hidden_states(
+            input_ids, attention_mask, position_ids, inputs_embeds,
+            contexts, context_mask, cue, proxy_targets, proxy_noise,
+        )  # fmt: skip
+        if labels is not None and shift_labels is None:
+            shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        loss = None
+        if shift_labels is not None:
+            if values_are_at_hand(shift_labels) and int(shift_labels.max()) >= self.config.vocab_size:
+                raise ConfigError(
+                    f"label {int(shift_labels.max())} is outside the vocabulary of {self.config.vocab_size} tokens"
+                )
+            total = linear_cross_entropy(h_BTD, self.decoder.lm_head.weight, shift_labels)
+            loss = total / shift_labels.ne(IGNORED).sum()
+        logits = None
+        if not (self.training and loss is not None):
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.decoder.lm_head(h_BTD[:, kept])
+        return CausalLMOutput(loss=loss, logits=logits)
+
+
+def _is_trained(part: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in part.parameters())

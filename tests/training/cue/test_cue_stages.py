@@ -1,0 +1,195 @@
+"""The stages of a CUE model's life: what is trained, what stays bit for bit, and what a run leaves behind."""
+
+import pytest
+import torch
+from cue_runs import CONTEXTS, part, recipe, same, weights
+from transformers import AutoModel, AutoModelForCausalLM
+
+from contextwise.base.runs import RunFolder
+from contextwise.data import Corpus
+from contextwise.models import load_model, parameter_count, token_losses
+from contextwise.models.cue import CueConfig, CueForCausalLM
+from contextwise.models.cue.encoding import TextEncoder
+from contextwise.models.loading import load_config
+from contextwise.objectives import Cut, Vocabulary, build_objective
+from contextwise.objectives.contexts import ContextTexts
+from contextwise.training import train
+from contextwise.training.task import Task
+
+
+@pytest.mark.parametrize(
+    ("stage", "kept", "changed"),
+    [
+        ("joint", {"sentence_encoder": "lm"}, {}),
+        ("adapt", {"sentence_encoder": "joint", "decoder": "joint"}, {"context_encoder": "joint"}),
+        ("proxy", {"sentence_encoder": "lm"}, {}),
+        ("adapt_proxy", {"sentence_encoder": "proxy", "decoder": "proxy"}, {}),
+        ("swap", {"sentence_encoder": "lstm", "context_encoder": "joint"}, {}),
+    ],
+)
+def test_what_is_frozen_stays_bit_for_bit(life, stage, kept, changed):
+    for name, source in kept.items():
+        assert same(part(life.folder / stage, name), part(life.folder / source, name)), name
+    for name, source in changed.items():
+        assert not same(part(life.folder / stage, name), part(life.folder / source, name)), name
+
+
+def test_the_autoencoder_of_a_proxy_stays_bit_for_bit(life):
+    found = part(life.folder / "proxy", "proxy")
+    frozen = {
+        key.removeprefix("autoencoder."): v for key, v in found.items() if key.startswith("autoencoder.")
+    }
+    assert same(frozen, weights(life.folder / "unigrams"))
+
+
+@pytest.mark.parametrize(
+    ("stage", "trained"),
+    [
+        ("joint", {"decoder", "context_encoder"}),
+        ("adapt", {"context_encoder"}),
+        ("proxy", {"decoder", "proxy"}),
+        ("adapt_proxy", {"context_encoder"}),
+        ("swap", {"decoder"}),
+    ],
+)
+def test_what_is_trained_differs_from_where_it_started(life, stage, trained):
+    from transformers import set_seed
+
+    from contextwise.training.start import starting_model
+
+    settings = recipe(life.stage(stage))
+    task = Task.of(settings)
+    set_seed(settings.seed)
+    start = starting_model(settings, task.config)
+    began = start.state_dict()
+    ended = load_model(life.folder / stage).state_dict()
+    moved = {name.partition(".")[0] for name in began if not torch.equal(began[name], ended[name])}
+    assert moved == trained
+    marked = {name.partition(".")[0] for name, value in start.named_parameters() if value.requires_grad}
+    assert marked == trained
+    # Weight decay alone, which biases have none of, does not do it.
+    biases = {
+        n.partition(".")[0] for n in began if n.endswith("bias") and not torch.equal(began[n], ended[n])
+    }
+    assert biases == trained
+    summary = RunFolder(life.folder / stage).summary()
+    assert summary["trained_parameters"] == sum(p.numel() for p in start.parameters() if p.requires_grad)
+    assert summary["parameters"] == parameter_count(task.config)
+
+
+def test_the_whole_model_and_each_part_open_by_themselves(life):
+    whole = AutoModelForCausalLM.from_pretrained(life.folder / "joint" / "model")
+    assert isinstance(whole, CueForCausalLM)
+    parts = life.folder / "joint" / "parts"
+    assert {path.name for path in parts.iterdir()} == {"sentence_encoder", "context_encoder", "decoder"}
+    for name in ("context_encoder", "decoder"):
+        alone = AutoModel.from_pretrained(parts / name)
+        assert same(alone.state_dict(), getattr(whole, name).state_dict())
+    sentence = AutoModelForCausalLM.from_pretrained(parts / "sentence_encoder")
+    assert same(sentence.state_dict(), whole.sentence_encoder.state_dict())
+
+
+def test_a_part_serves_as_a_sentence_encoder_again(life, tmp_path):
+    source = str(life.folder / "joint" / "parts" / "sentence_encoder")
+    run = train(recipe(life.stage("joint", sentence_encoder=source) | {"output": str(tmp_path / "again")}))
+    assert same(weights(run.path), weights(life.folder / "joint"))
+
+
+def test_a_context_encoder_says_what_it_was_trained_with(life, text_encoder):
+    config = load_config(life.folder / "adapt").context_encoder
+    assert config.contexts == {"columns": ["tags"], "previous_sentence": True}
+    assert config.text_encoder["name"] == text_encoder
+    assert config.text_encoder["digest"] == TextEncoder.open(text_encoder, "mean").digest
+    assert load_config(life.folder / "swap").context_encoder.contexts == CONTEXTS
+
+
+def examples_of(life):
+    """All validation sentences, whole, with contexts computed anew."""
+    held_out = Corpus.open(life.corpus, "validation")
+    vocabulary = Vocabulary(held_out.tokenizer(), held_out.end_of_text)
+    examples = build_objective("sentence").examples(held_out, Cut(32), 0, vocabulary)
+    return examples, ContextTexts(examples, recipe(life.stage("joint")).data.contexts)
+
+
+def test_the_validation_loss_is_what_the_exported_model_gives(life):
+    """Sentence by sentence, uncached, untrimmed, by transformers' own forward pass."""
+    trained = RunFolder(life.folder / "joint")
+    examples, texts = examples_of(life)
+    stream = Task.of(recipe(life.stage("joint"))).validation["loss"]
+    encoder = TextEncoder.open(life.encoder, "mean")
+    model = load_model(trained.path)
+    total = count = 0.0
+    for i in range(len(stream)):
+        number = int(stream[i]["window"])
+        example = examples.example(0, number)
+        known = [text for text in texts.of(number) if text is not None]
+        contexts = torch.from_numpy(encoder.encode(known))[None]
+        with torch.no_grad():
+            logits = model(input_ids=example["input_ids"][None], contexts=contexts).logits[0]
+        kept = example["labels"] >= 0
+        total -= logits.log_softmax(-1)[kept].gather(1, example["labels"][kept][:, None]).sum().item()
+        count += kept.sum().item()
+    assert trained.summary()["validation_loss"] == pytest.approx(total / count, abs=1e-5)
+
+
+def test_withholding_the_contexts_changes_the_losses(life):
+    examples, texts = examples_of(life)
+    model = load_model(life.folder / "joint")
+    number = next(i for i in range(len(texts)) if sum(text is not None for text in texts.of(i)) > 1)
+    example = examples.example(0, number)
+    inputs = example["input_ids"][None], example["labels"][None]
+    known = TextEncoder.open(life.encoder, "mean").encode([t for t in texts.of(number) if t is not None])
+    with_them = token_losses(model, *inputs, contexts=torch.from_numpy(known)[None])
+    assert not torch.equal(with_them, token_losses(model, *inputs))
+
+
+def test_contexts_and_sentences_that_were_cut_are_counted(life):
+    facts = RunFolder(life.folder / "joint").summary()["sentences"]["train"]
+    assert facts["contexts_truncated"] > 0  # previous sentences of more than 40 bytes
+    assert 0.2 < facts["contexts_missing"]["tags"] < 0.5
+    assert facts["contexts_missing"]["title"] == 0
+    assert (
+        0
+        < facts["sentences_cut"]
+        == sum(len(tokens) >= 32 for tokens in all_sentences(Corpus.open(life.corpus, "train")))
+    )
+
+
+def all_sentences(corpus):
+    vocabulary = Vocabulary(corpus.tokenizer(), corpus.end_of_text)
+    index = build_objective("sentence").examples(corpus, Cut(32), 0, vocabulary).sentences
+    for number in range(len(index)):
+        document, sentence = index.place(number)
+        yield index.read(document, sentence, sentence + 1)
+
+
+def test_a_joint_stage_without_contexts_is_the_control(life, tmp_path):
+    values = life.stage("joint") | {"output": str(tmp_path / "control")}
+    del values["data"]["contexts"]
+    for name in ("text_encoder", "pooling"):
+        del values["model"]["cue"][name]
+    run = train(recipe(values))
+    config = load_config(run.path)
+    assert isinstance(config, CueConfig) and config.context_encoder is None
+    assert same(part(run.path, "sentence_encoder"), part(life.folder / "lm", "sentence_encoder"))
+
+
+def test_adapting_with_a_fresh_context_encoder(life, tmp_path):
+    values = life.stage("adapt", fresh_context_encoder=True, text_encoder=life.encoder, pooling="cls")
+    values["model"]["cue"] |= {"context_layers": 0}
+    run = train(recipe(values | {"output": str(tmp_path / "fresh")}))
+    assert load_config(run.path).context_encoder.layers == 0
+    assert same(part(run.path, "decoder"), part(life.folder / "joint", "decoder"))
+
+
+def test_a_unigram_autoencoders_loss_is_a_mean_over_sentences(life):
+    """Of the exported model, sentence by sentence."""
+    run = RunFolder(life.folder / "unigrams")
+    stream = Task.of(recipe(life.sentence_models()[2])).validation["loss"]
+    model = AutoModel.from_pretrained(run.model).eval()
+    with torch.no_grad():
+        losses = [model(labels=stream[i]["labels"][None]).loss.item() for i in range(len(stream))]
+    assert run.summary()["validation_loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-5)
+    assert run.summary()["target_tokens"] == 4 * 8  # sentences
+    rows = run.metrics("train")
+    assert 0.5 < rows[0]["loss"] / losses[0] < 2  # nats a sentence, not a token

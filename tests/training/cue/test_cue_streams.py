@@ -1,0 +1,160 @@
+"""Steps of sentences: sorted, trimmed, the same loss; runs that are killed, and runs of two processes."""
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from cue_runs import part, recipe, same, weights
+
+from contextwise.base.runs import RunFolder
+from contextwise.data.windows import stack
+from contextwise.models import build_model
+from contextwise.models.flops import training_flops_per_example, training_flops_per_target
+from contextwise.models.loading import load_config
+from contextwise.models.pretraining import pretraining_losses
+from contextwise.objectives import NO_LOSS
+from contextwise.training import train
+from contextwise.training.batches import collate, targets_in, tokens_read
+from contextwise.training.cue.settings import TRAINED
+from contextwise.training.task import Task
+from contextwise.training.trainer import NOT_FOR_MODELS, PretrainingTrainer
+from small import finish_training
+
+STEP = 8
+
+
+@pytest.fixture(scope="module")
+def task(life):
+    return Task.of(recipe(life.stage("joint")))
+
+
+def items_of(stream, step):
+    return [stream[i] for i in range(step * STEP, (step + 1) * STEP)]
+
+
+def test_a_step_holds_the_streams_sentences_in_the_order_of_their_lengths(task):
+    stream = task.stream
+    for step in range(4):
+        items = items_of(stream, step)
+        lengths = [int(item["length"]) for item in items]
+        assert lengths == sorted(lengths)
+        own = [stream.stream[i]["window"].item() for i in range(step * STEP, (step + 1) * STEP)]
+        assert sorted(item["window"].item() for item in items) == sorted(own)
+    assert len(stream) == 4 * STEP
+    with pytest.raises(IndexError):
+        stream[len(stream)]
+
+
+def test_an_example_is_the_same_in_any_order_of_reading(task, life):
+    again = Task.of(recipe(life.stage("joint"))).stream
+    for i in (31, 0, 17, 16, 3):
+        a, b = task.stream[i], again[i]
+        assert a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_lengths_are_those_of_the_examples(task):
+    stream = task.stream
+    for number in range(40):
+        example = stream.stream.examples.example(0, number)
+        assert stream.lengths[number] == (example["labels"] != NO_LOSS).sum()
+
+
+@pytest.mark.parametrize("name", ["joint", "proxy"])
+@pytest.mark.parametrize("micro", [1, 2, 4, 8])
+def test_sorting_and_trimming_do_not_change_the_loss_of_a_step(life, name, micro):
+    """Against the same sentences unsorted, padded to the whole context, in one batch."""
+    task = Task.of(recipe(life.stage(name)))
+    torch.manual_seed(0)
+    model = build_model(task.config).eval()
+    items = items_of(task.stream, 1)
+    shuffled = [items[i] for i in np.random.default_rng(0).permutation(STEP)]
+    whole = stack(shuffled)
+    batches = [collate(items[i : i + micro]) for i in range(0, STEP, micro)]
+    expected = losses(model, whole).sums.item()
+    found = sum(losses(model, batch).sums.item() for batch in batches)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert sum(int(targets_in(batch)) for batch in batches) == int(targets_in(whole))
+    assert sum(int(tokens_read(batch, False)) for batch in batches) == int(targets_in(whole))
+    widths = [batch["input_ids"].shape[1] for batch in batches]
+    assert widths == [int(batch["length"].max()) for batch in batches]
+    assert micro == STEP or sum(widths) < len(widths) * max(widths)
+
+
+def losses(model, batch):
+    with torch.no_grad():
+        return pretraining_losses(model, {k: v for k, v in batch.items() if k not in NOT_FOR_MODELS})
+
+
+def test_other_micro_batches_train_the_same_model(life, tmp_path):
+    values = life.stage("joint") | {"output": str(tmp_path / "whole")}
+    values["training"] = values["training"] | {"micro_batch_tokens": 256}
+    run = train(recipe(values))
+    a, b = weights(run.path), weights(life.folder / "joint")
+    assert max((a[key] - b[key]).abs().max().item() for key in a) < 1e-4
+
+
+def test_noise_differs_between_epochs_and_repeats_between_runs(life):
+    task, again = (Task.of(recipe(life.stage("proxy"))) for _ in range(2))
+    assert torch.equal(task.stream[3]["proxy_noise"], again.stream[3]["proxy_noise"])
+    added = task.stream.additions
+    first, second = added(0, 7)["proxy_noise"], added(1, 7)["proxy_noise"]
+    assert first.shape == (4,) and not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("stage", ["joint", "proxy"])
+def test_a_killed_run_goes_on_bit_for_bit(life, stage, tmp_path, monkeypatch):
+    """With context dropout, which draws."""
+    settings = {"context_dropout": 0.3} if stage == "joint" else {}
+    whole = train(recipe(life.stage(stage, **settings) | {"output": str(tmp_path / "whole")}))
+    ended = PretrainingTrainer.end_step
+
+    def crash(self):
+        ended(self)
+        if self.state.global_step == 3:
+            raise RuntimeError("the machine is gone")
+
+    values = life.stage(stage, **settings) | {"output": str(tmp_path / "again")}
+    with monkeypatch.context() as patched:
+        patched.setattr(PretrainingTrainer, "end_step", crash)
+        with pytest.raises(RuntimeError):
+            train(recipe(values))
+    again = train(recipe(values))
+    assert same(weights(whole.path), weights(again.path))
+    rows = [[(row["step"], row["loss"]) for row in run.metrics()] for run in (whole, again)]
+    assert rows[0] == rows[1]
+    assert stage == "proxy" or not same(weights(whole.path), weights(life.folder / "joint"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
+def test_two_processes_train_what_one_does(life, sharded, tmp_path):
+    values = life.stage("joint") | {"output": str(tmp_path / "two")}
+    values["training"] = values["training"] | {"fsdp": sharded, "micro_batch_tokens": 64}
+    file = tmp_path / "two.yaml"
+    file.write_text(yaml.safe_dump(values))
+    status, output = finish_training(file, processes=2)
+    assert status == 0, output[-3000:]
+    a, b = weights(tmp_path / "two"), weights(life.folder / "joint")
+    assert max((a[key] - b[key]).abs().max().item() for key in a) < 1e-4
+    assert same(part(tmp_path / "two", "sentence_encoder"), part(life.folder / "lm", "sentence_encoder"))
+
+
+def test_operations_are_counted_by_what_is_trained(life):
+    """Of the decoder's matrices by hand: 3 passes where it is trained, 2 where gradients go through it, 1 forward."""
+    joint = load_config(life.folder / "joint")
+    trained, frozen = (training_flops_per_target(joint, TRAINED[stage]) for stage in ("joint", "adapt"))
+    assert trained == 6 * 16 * joint.vocab_size
+    assert frozen / trained == pytest.approx(2 / 3)
+    costs = {stage: training_flops_per_example(joint, 10, 0, TRAINED[stage]) for stage in TRAINED}
+    assert costs["adapt"] < costs["joint"] and costs["swap"] < costs["joint"]
+    # One block of width 16: attention 4, cross-attention's query and output 2, feed-forward 8 squares; 2 more for e_cue.
+    square, positions = 16 * 16, 10
+    block = positions * (2 * 14 * square + 4 * 16 * (positions + 1)) + 2 * 2 * square
+    assert costs["joint"] - costs["adapt"] == pytest.approx(block)
+
+
+def test_the_summary_counts_the_tokens_that_were_read(life):
+    summary = RunFolder(life.folder / "joint").summary()
+    stream = Task.of(recipe(life.stage("joint"))).stream
+    read = sum(int(stream[i]["length"]) for i in range(len(stream)))
+    assert summary["input_tokens"] == summary["target_tokens"] == read < summary["tokens"] == 4 * 8 * 32
