@@ -6,6 +6,8 @@ from pathlib import Path
 from contextwise.base.errors import ConfigError
 from contextwise.models.flops import training_flops_per_example, training_flops_per_target
 from contextwise.models.sizes import parameter_count
+from contextwise.training.cue.settings import TRAINED
+from contextwise.training.cue.upstream import Upstream
 from contextwise.training.recipe import Recipe
 from contextwise.training.task import Task
 
@@ -37,18 +39,36 @@ class Planned:
     activation_bytes: int
 
 
-def plan(recipe: Recipe, vocab_size: int | None = None) -> Planned:
+def plan_all(recipes: list[Recipe], vocab_size: int | None = None) -> list[Planned]:
+    """Work out what runs take, some of which may be made from others that have not been trained.
+
+    Args:
+        vocab_size: tokens of the vocabulary of a corpus that is not there yet.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: the corpus does not fit, or is not there and its vocabulary is not known.
+    """
+    by_folder = {str(recipe.folder): recipe for recipe in recipes}
+    upstream = Upstream(by_folder.get, vocab_size)
+    return [plan(recipe, vocab_size, upstream) for recipe in recipes]
+
+
+def plan(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | None = None) -> Planned:
     """Work out what a run takes.
 
     Args:
         vocab_size: tokens of the vocabulary of a corpus that is not there yet.
+        upstream: knows the runs that it is made from; all of them have to be there if not given.
 
     Raises:
         ConfigError, DataError: the corpus does not fit, or is not there and its vocabulary is not known.
     """
     steps, step_tokens = recipe.training.total_steps, recipe.training.tokens_per_step
     context = recipe.data.context
-    if recipe.data.synthetic is None and not Path(recipe.data.corpus).exists():
+    trained = None if recipe.model.cue is None else TRAINED[recipe.model.cue.stage]
+    if recipe.objective.name == "sentence" and upstream is not None:
+        config, lengths = upstream.config_of(recipe), (context, 0)  # at most: sentences are shorter
+    elif recipe.data.synthetic is None and not Path(recipe.data.corpus).exists():
         if recipe.model.vocab_size is None and vocab_size is None:
             raise ConfigError(
                 f"there is no corpus at {recipe.data.corpus}, and nothing says how large its vocabulary is; prepare the "
@@ -60,8 +80,10 @@ def plan(recipe: Recipe, vocab_size: int | None = None) -> Planned:
         config, lengths = task.config, task.lengths
     examples = steps * step_tokens // context
     parameters = parameter_count(config)
-    targets = 1 if recipe.data.synthetic is not None else context
-    flops = training_flops_per_example(config, *lengths) + targets * training_flops_per_target(config)
+    targets = 1 if recipe.data.synthetic is not None else lengths[0]
+    flops = training_flops_per_example(config, *lengths, trained) + targets * training_flops_per_target(
+        config
+    )
     positions = min(step_tokens, recipe.training.micro_batch_tokens or step_tokens)
     layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
     return Planned(

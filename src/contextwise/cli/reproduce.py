@@ -107,11 +107,11 @@ def _print_list(printed: "Console", place: Path) -> None:
 def _print_plan(printed: "Console", item: "Item", scale: str, measure: "Measure", folder: Path) -> None:
     from rich.table import Table
 
-    from contextwise.analysis.reproduction_plan import plan
+    from contextwise.analysis.reproduction_plan import plan_all
     from contextwise.evaluation.tables import duration
     from contextwise.models.sizes import readable_count
 
-    plans = [plan(recipe, measure.vocab_size) for recipe in measure.recipes(folder)]
+    plans = plan_all(measure.recipes(folder), measure.vocab_size)
     if not plans:
         printed.print("trains nothing")
         return
@@ -126,15 +126,13 @@ def _print_plan(printed: "Console", item: "Item", scale: str, measure: "Measure"
     state, activations = (
         max(getattr(one, f"{part}_bytes") for one in plans) for part in ("state", "activation")
     )
-    runs = f"{len(plans)} run{'s' * (len(plans) > 1)}"
     seconds = flops / ASSUMED_FLOPS
+    time = duration(seconds) if seconds >= 1 else "under a second"
+    small = "" if flops > 1e18 else " (models this small reach less)"
     printed.print(
-        f"{runs}, {flops:.2e} FLOPs: {duration(seconds) if seconds >= 1 else 'under a second'} of an H100 at 30% of its peak\n"
-        f"(models this small reach less); weights, gradients and optimizer take {state / 1e6:.3g} MB at most, the activations\n"
-        f"of a micro-batch about {activations / 1e6:.3g} MB"
-        if flops < 1e19
-        else f"{runs}, {flops:.2e} FLOPs: {seconds / 3600:,.0f} hours of an H100 at 30% of its peak; weights, gradients and\n"
-        f"optimizer take {state / 1e9:.3g} GB at most, the activations of a micro-batch about {activations / 1e9:.3g} GB",
+        f"{len(plans)} run{'s' * (len(plans) > 1)}, {flops:.2e} FLOPs: {time} of an H100 at 30% of its peak{small}; weights, "
+        f"gradients and optimizer take {state / 1e9:.2g} GB at most, the activations of a micro-batch about "
+        f"{activations / 1e9:.2g} GB",
         markup=False,
     )
     for one in plans:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from contextwise.analysis.reproduction import Item, Scale, list_items, measure_at
+from contextwise.analysis.reproduction_plan import plan_all
 from contextwise.analysis.stages.models import StagedModels
 from contextwise.analysis.stages.partitions import PartitionedModels
 from contextwise.analysis.stages.runs import Tree
@@ -122,10 +123,22 @@ def news(tmp_path_factory):
 
 
 def settings(corpus, encoder):
-    training = {"steps": 3, "sentences_per_step": 8, "learning_rate": 1e-2, "evaluation_tokens": 320, "save_every": 3}
+    training = {
+        "steps": 3,
+        "sentences_per_step": 8,
+        "learning_rate": 1e-2,
+        "evaluation_tokens": 320,
+        "save_every": 3,
+    }
     shared = {"objective": "sentence", "training": training}
     contexts = {"columns": ["title", "tags"], "previous_sentence": True}
-    cue = {"stage": "joint", "text_encoder": encoder, "pooling": "mean", "decoder_layers": 1, "decoder_heads": 2}
+    cue = {
+        "stage": "joint",
+        "text_encoder": encoder,
+        "pooling": "mean",
+        "decoder_layers": 1,
+        "decoder_heads": 2,
+    }
     cue |= {"context_layers": 1, "context_heads": 2}
     return {
         "name": "small",
@@ -152,19 +165,40 @@ def settings(corpus, encoder):
         },
         "reference": "alone",
         "claims": [{"text": "contexts help", "lower": "both", "than": "alone"}],
-        "kept": [{"text": "adaptation keeps it", "part": "adapted", "base": "alone", "best": "both", "printed": 0.85}],
-        "figure": {"title": "f", "x": "x", "series": {"s": {"both": 1.0, "adapted": 2.0}}, "levels": {"LM": "alone"}},
+        "kept": [
+            {
+                "text": "adaptation keeps it",
+                "part": "adapted",
+                "base": "alone",
+                "best": "both",
+                "printed": 0.85,
+            }
+        ],
+        "figure": {
+            "title": "f",
+            "x": "x",
+            "series": {"s": {"both": 1.0, "adapted": 2.0}},
+            "levels": {"LM": "alone"},
+        },
     }
 
 
 def item():
-    return Item(title="t", source="s", measure="staged_models", printed={}, scales={"tiny": Scale(machine="any", settings={})})
+    return Item(
+        title="t",
+        source="s",
+        measure="staged_models",
+        printed={},
+        scales={"tiny": Scale(machine="any", settings={})},
+    )
 
 
 def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path):
     measure = validate(StagedModels, settings(*news), "the settings")
     outcome = measure.measure(item(), tmp_path)
-    assert [path.name for path in outcome.runs] == [f"small-{name}-seed0" for name in ("lm", "both", "adapted")]
+    assert [path.name for path in outcome.runs] == [
+        f"small-{name}-seed0" for name in ("lm", "both", "adapted")
+    ]
     evaluation = tmp_path / "runs/small-both-seed0/evaluation/corpus-test-sentences"
     assert evaluation.is_dir()
     (table,) = outcome.tables
@@ -187,9 +221,11 @@ def test_rows_that_are_not_there_are_named(news):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_what_ships_names_what_there_is(name, tmp_path):
+def test_what_ships_can_be_planned_before_anything_is_there(name, tmp_path):
     for scale in SHIPPED[name].scales:
         measure = measure_at(SHIPPED[name], scale)
-        assert measure.tree(tmp_path, 0).order([row.run for row in measure.rows.values()]) or isinstance(
-            measure, PartitionedModels
-        )
+        recipes = measure.recipes(tmp_path)
+        planned = plan_all(recipes, measure.vocab_size)
+        assert len(planned) == len(recipes) > 3
+        assert all(one.flops > 0 and one.parameters > 0 for one in planned)
+    assert not list(tmp_path.iterdir())

@@ -56,6 +56,7 @@ class StagedModels(Measure):
         description="stands before the names of the runs' folders; items with one name share runs"
     )
     corpus: str = Field("corpora/news", description="a prepared corpus with metadata columns")
+    vocabulary: int = Field(8192, ge=2, description="tokens of a corpus that is not there yet, for plans")
     split: str = "test"
     templates: dict[str, dict[str, Any]]
     runs: dict[str, list[str]]
@@ -89,6 +90,10 @@ class StagedModels(Measure):
                     f"the row {name!r} is of the run {row.run!r}, which is none of {', '.join(self.runs)}"
                 )
         return self
+
+    @property
+    def vocab_size(self) -> int:
+        return self.vocabulary
 
     def tree(self, folder: Path, seed: int) -> Tree:
         return Tree(self.templates, self.runs, Path(self.corpus), folder, self.name, seed)
@@ -151,7 +156,10 @@ def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluat
     if is_evaluation(place):
         found = Evaluation.open(place)
         documents = len(corpus) if limit is None else min(limit, len(corpus))
-        if (found.summary["corpus"]["fingerprint"], found.summary["documents"]) == (corpus.fingerprint, documents):
+        if (found.summary["corpus"]["fingerprint"], found.summary["documents"]) == (
+            corpus.fingerprint,
+            documents,
+        ):
             return found
     return evaluate_sentences(
         run, corpus, contexts=row.contexts, drop_contexts=row.drop, limit_documents=limit

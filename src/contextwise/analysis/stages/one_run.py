@@ -31,6 +31,7 @@ class OneRun(Measure):
         description="stands before the names of the runs' folders; items with one name share runs"
     )
     corpus: str = Field("corpora/news", description="a prepared corpus with metadata columns")
+    vocabulary: int = Field(8192, ge=2, description="tokens of a corpus that is not there yet, for plans")
     split: str = "test"
     templates: dict[str, dict[str, Any]]
     runs: dict[str, list[str]]
@@ -48,6 +49,10 @@ class OneRun(Measure):
     def wanted(self) -> list[str]:
         """The runs that are looked at."""
         return [self.run]
+
+    @property
+    def vocab_size(self) -> int:
+        return self.vocabulary
 
     def tree(self, folder: Path) -> Tree:
         return Tree(self.templates, self.runs, Path(self.corpus), folder, self.name, self.seed)
