@@ -14,6 +14,7 @@ from contextwise.models.loading import load_config
 from contextwise.objectives import Cut, Vocabulary, build_objective
 from contextwise.objectives.contexts import ContextTexts
 from contextwise.training import train
+from contextwise.training.start import starting_model
 from contextwise.training.task import Task
 
 
@@ -172,6 +173,29 @@ def test_a_joint_stage_without_contexts_is_the_control(life, tmp_path):
     config = load_config(run.path)
     assert isinstance(config, CueConfig) and config.context_encoder is None
     assert same(part(run.path, "sentence_encoder"), part(life.folder / "lm", "sentence_encoder"))
+
+
+def test_a_decoder_that_concatenates_starts_as_the_sentence_model(life):
+    values = life.stage("joint", decoder="concatenate", decoder_layers=None, decoder_heads=None)
+    values["model"]["cue"] = {k: v for k, v in values["model"]["cue"].items() if v is not None}
+    one = recipe(values)
+    model = starting_model(one, Task.of(one).config)
+    ids, contexts = torch.randint(0, 300, (3, 7)), torch.randn(3, 4, 16)
+    with torch.no_grad():
+        expected = model.sentence_encoder(ids).logits
+        assert torch.allclose(model(ids, contexts=contexts).logits, expected, atol=1e-5)
+
+
+def test_the_decoders_head_starts_as_the_sentence_encoders_unless_drawn_anew(life):
+    found = {}
+    for head in ("sentence_encoder", "random"):
+        one = recipe(life.stage("joint", head=head))
+        model = starting_model(one, Task.of(one).config)
+        found[head] = torch.equal(
+            model.decoder.lm_head.weight, model.sentence_encoder.get_output_embeddings().weight
+        )
+        assert model.decoder.lm_head.weight.requires_grad
+    assert found == {"sentence_encoder": True, "random": False}
 
 
 def test_adapting_with_a_fresh_context_encoder(life, tmp_path):

@@ -207,6 +207,8 @@ def starting_model(recipe: "Recipe", config: CueConfig) -> Any:
     model = build_model(config)
     if settings.sentence_encoder is not None:
         _copy(load_model(settings.sentence_encoder, torch.float32, "cpu"), model.sentence_encoder)
+        if settings.head != "random" and config.decoder.sentence_inputs:
+            _copy_head(model)
     if settings.autoencoder is not None:
         what = "unigram auto-encoder"
         trained = load_as(UnigramAutoencoder, what, settings.autoencoder, torch.float32, "cpu")
@@ -225,6 +227,16 @@ def _kept(settings: CueSettings, start: Any) -> list[str]:
         return ["context_encoder"]
     known = start.context_encoder is not None and not settings.fresh_context_encoder
     return ["sentence_encoder", "decoder", *(["context_encoder"] if known else [])]
+
+
+def _copy_head(model: Any) -> None:
+    """Let the decoder's vocabulary head start as the sentence encoder's, with nothing for what stands beside its states."""
+    config = model.config.decoder
+    if config.form == "concatenate" or config.width == config.input_width:
+        with torch.no_grad():
+            head = model.decoder.lm_head.weight
+            head.zero_()
+            head[:, : config.input_width] = model.sentence_encoder.get_output_embeddings().weight
 
 
 def _copy(source: nn.Module, target: nn.Module) -> None:

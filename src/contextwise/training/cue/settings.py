@@ -19,7 +19,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
 
 _TEXTS = ("text_encoder", "pooling", "text_tokens")
 _CONTEXT_ENCODER = ("context_layers", "context_heads", "context_feed_forward")
-_DECODER = ("decoder", "decoder_layers", "decoder_heads", "sentence_inputs")
+_DECODER = ("decoder", "decoder_layers", "decoder_heads", "sentence_inputs", "head")
 _PROXY = ("autoencoder", "noise")
 
 FOREIGN: dict[str, tuple[str, ...]] = {
@@ -75,6 +75,11 @@ class CueSettings(Settings):
     decoder_heads: int | None = Field(None, ge=1, description="4 if not given")
     sentence_inputs: bool | None = Field(
         None, description="false: nothing but the contexts predicts (Table 4); true"
+    )
+    head: Literal["sentence_encoder", "random"] | None = Field(
+        None,
+        description="what the decoder's vocabulary head starts as: a copy of the sentence encoder's, where their widths agree, "
+        "or drawn anew; sentence_encoder",
     )
     autoencoder: str | None = Field(None, description=PURPOSES["autoencoder"])
     noise: float = Field(0.0, ge=0, description="sigma of the noise on proxies (Eq. 7)")
