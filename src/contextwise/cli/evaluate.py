@@ -171,7 +171,7 @@ def evaluate(
     task_data: Annotated[
         Path | None,
         typer.Option(
-            help="With --tasks: folder of local files to take the tasks from, instead of the Hub.",
+            help="With --tasks: folder of local files, or a mapping file, to take the tasks from, instead of the Hub.",
             show_default=False,
         ),
     ] = None,

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from contextwise.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from contextwise.analysis.reproduction import Item, Measure, Outcome
+    from contextwise.analysis.reproduction import Item, Measure, Outcome, Scale
 
 RUNS = Path("runs/reproduce")
 ASSUMED_FLOPS = 989e12 * 0.3
@@ -27,7 +28,12 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would train, and what that takes; train nothing.")
     ] = False,
-    list_: Annotated[bool, typer.Option("--list", help="Say what there is to reproduce.")] = False,
+    list_: Annotated[
+        bool,
+        typer.Option(
+            "--list", help="Say what there is to reproduce; of one item, what each scale can support."
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -63,7 +69,7 @@ def reproduce(
     printed = Console(highlight=False)
     place = recipes_folder(recipes)
     if list_:
-        _print_list(printed, place)
+        _print_list(printed, place, item)
         return
     if item is None:
         raise ConfigError("nothing is named to reproduce; give DOCUMENT/ITEM (--list says what there is)")
@@ -89,19 +95,32 @@ def reproduce(
     printed.print(f"written to {file}; page: {page}", markup=False, soft_wrap=True)
 
 
-def _print_list(printed: "Console", place: Path) -> None:
-    from rich.table import Table
+def _print_list(printed: "Console", place: Path, only: str | None) -> None:
+    """All items, a line or two each; or one with its recipe, and what each scale can support."""
+    from rich.padding import Padding
 
-    from contextwise.analysis.reproduction import last_run, list_items
+    from contextwise.analysis.reproduction import find_item, last_run, list_items
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("item", "what", "scales", "last run"):
-        table.add_column(column, overflow="fold", no_wrap=column == "item")
-    for name, item in list_items(place).items():
-        scales = [f"{one}" + (f" ({s.minutes:g} min)" if s.minutes else "") for one, s in item.scales.items()]
+    items = list_items(place) if only is None else {only: find_item(only, place)}
+    for name, item in items.items():
+        printed.print(f"[bold]{name}[/bold]")
+        lines = [item.title]
         runs = [state for one in item.scales if (state := last_run(RUNS, name, one))]
-        table.add_row(name, item.title, ", ".join(scales), "; ".join(runs))
-    printed.print(table)
+        if only is None:
+            scales = ", ".join(_scale_words(scale, one) for scale, one in item.scales.items())
+            lines.append(" · ".join([scales, *runs]))
+        else:
+            lines.append(f"{item.source}; recipe: {place / f'{name}.yaml'}")
+            for scale, one in item.scales.items():
+                supports = one.supports or "all of its claims"
+                lines.append(f"{_scale_words(scale, one)}, {one.machine}; it can support: {supports}")
+            lines.append(f"last run: {', '.join(runs) or 'none'}")
+        for line in lines:
+            printed.print(Padding(Text(line), (0, 0, 0, 4), expand=False))
+
+
+def _scale_words(name: str, scale: "Scale") -> str:
+    return name + (f" ({scale.minutes:g} min)" if scale.minutes else "")
 
 
 def _print_plan(printed: "Console", item: "Item", scale: str, measure: "Measure", folder: Path) -> None:
@@ -166,7 +185,6 @@ def _print_printed(printed: "Console", item: "Item") -> None:
 
 def _print_outcome(printed: "Console", outcome: "Outcome") -> None:
     from rich.table import Table
-    from rich.text import Text
 
     for one in outcome.tables:
         printed.print(one.title, markup=False)
