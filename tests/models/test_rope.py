@@ -143,3 +143,19 @@ def test_what_is_refused():
     extend_positions(extended, 32, "yarn")
     with pytest.raises(ConfigError, match=r"extended already \(rope_type 'yarn'"):
         extend_positions(extended, 64, "linear")
+
+
+def test_heads_with_one_frequency_have_nothing_to_spread():
+    config = GPTNeoXConfig(
+        vocab_size=19,
+        hidden_size=16,
+        num_attention_heads=2,
+        num_hidden_layers=1,
+        intermediate_size=16,
+        rotary_pct=0.25,
+    )
+    with pytest.raises(
+        ConfigError, match=r"has only one \(2 rotary dimensions\); choose --rope linear or yarn"
+    ):
+        extend_positions(GPTNeoXForCausalLM(config), 4096, "dynamic")
+    extend_positions(GPTNeoXForCausalLM(config), 4096, "linear")

@@ -148,6 +148,12 @@ def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module
         raise ConfigError(
             f"the model's positions are extended already (rope_type {kind!r} in its configuration); leave --rope out"
         )
+    dimensions = 2 * len(next(module.buffers()))
+    if rope == "dynamic" and dimensions == 2:
+        raise ConfigError(
+            "dynamic NTK spreads a head's frequencies apart, but a head of this model has only one (2 rotary dimensions); "
+            "choose --rope linear or yarn"
+        )
     parameters |= {"rope_type": rope, "factor": factor}
     if rope == "yarn":
         parameters["original_max_position_embeddings"] = trained

@@ -27,7 +27,8 @@ const Figures = (() => {
       const turn = Math.floor((trace.meta.series ?? 0) / 6) % 3;
       trace.line = { dash: ["solid", "dash", "dot"][turn], ...trace.line, color: own };
       trace.marker = { symbol: ["circle", "diamond", "cross"][turn], ...trace.marker, color: own };
-      for (const bars of [trace.error_x, trace.error_y]) if (bars) bars.color = own;
+      // On a bar of its own colour an error bar could not be seen.
+      for (const bars of [trace.error_x, trace.error_y]) if (bars) bars.color = trace.type === "bar" ? ink : own;
     }
   };
   const draw = (name) => {
