@@ -6,6 +6,7 @@ training context, on the same held-out tokens for every context. The source comp
 models of longer contexts easier questions (context scaling, Section 2); that mean stands beside it.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pydantic import Field
 
 from contextwise.analysis.corpora import CorpusSource
 from contextwise.analysis.points import Point, run_points
-from contextwise.analysis.reproduction import Claim, Item, Measure, Outcome, Table
+from contextwise.analysis.reproduction import Claim, Item, Measure, Outcome, Plot, Table
 from contextwise.analysis.scaling.fitting import Data, search
 from contextwise.analysis.scaling.forms import ONE_SIZE, Law, features_of
 from contextwise.base.config import validate
@@ -104,7 +105,18 @@ class CorpusOptimum(CorpusSource, Measure):
             "optima_by_law": predicted,
             "law": {name: float(value) for name, value in law.printed().items()},
         }
-        return Outcome(tables, self._claims(optima, mean_optima), figures)
+        plots = [self._plot(best, False), self._plot(best, True), self._plot(means, False)]
+        plots[2] = replace(plots[2], title="The same by the mean over all positions, as the source has it")
+        return Outcome(tables, self._claims(optima, mean_optima), figures, plots=plots)
+
+    def _plot(self, losses: dict[tuple[int, int], float], gap: bool) -> Plot:
+        """Figure 14; with ``gap`` Figure 4, each training set's lowest loss subtracted."""
+        series = {}
+        for n in self.sizes:
+            least = min(losses[n, c] for c in self.contexts) if gap else 0.0
+            series[f"{n:,} tokens"] = [{"x": c, "y": losses[n, c] - least} for c in self.contexts]
+        title = "Loss minus the lowest of its training set (Figure 4)" if gap else "Lowest loss (Figure 14)"
+        return Plot(title, "training context", "nats per token", series, logarithmic="x")
 
     def _losses(self, title: str, losses: dict[tuple[int, int], float], optima: dict[int, int]) -> Table:
         seeds = f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"

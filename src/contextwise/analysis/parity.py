@@ -13,8 +13,8 @@ import torch
 from pydantic import Field
 
 from contextwise.analysis.fits import LineFit, fit_line
-from contextwise.analysis.reproduction import Claim, Item, Measure, Outcome, Table
-from contextwise.analysis.spectra import intrinsic_entropies, shared_rank
+from contextwise.analysis.reproduction import Claim, Item, Measure, Outcome, Plot, Table
+from contextwise.analysis.spectra import intrinsic_entropies, relative_eigenvalues, shared_rank
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
@@ -184,7 +184,17 @@ class ParityTable(OneModel):
             abs(gap) <= self.tolerance,
             f"at most {gap:+.4f} nats, at a context of {worst}",
         )
-        return Outcome(tables, [claim], {"contexts": {c: vars(one) for c, one in found.items()}})
+        series = {
+            "model": [
+                {"x": c, "y": one.loss, "low": one.loss - NORMAL * one.standard_error,
+                 "high": one.loss + NORMAL * one.standard_error}
+                for c, one in found.items()
+            ],
+            "lowest": [{"x": c, "y": one.minimum} for c, one in found.items()],
+        }  # fmt: skip
+        plot = Plot("Cross entropy of the answer", "visible bits", "nats", series)
+        figures = {"contexts": {c: vars(one) for c, one in found.items()}}
+        return Outcome(tables, [claim], figures, plots=[plot])
 
 
 class ParityEntropy(OneModel):
@@ -237,7 +247,29 @@ class ParityEntropy(OneModel):
             "losses": losses,
             "r_squared": {n: line.r_squared for n, line in lines.items()},
         }
-        return Outcome([Table(title, ["N", "R²", "slope", "correlation"], rows)], claims, figures)
+        against = {
+            f"N = {n}": sorted(
+                ({"x": float(entropies[c][n - 1]), "y": losses[c]} for c in self.contexts),
+                key=lambda p: p["x"],
+            )
+            for n in chosen
+        }
+        plots = [
+            spectra_plot({context: relative_eigenvalues(values) for context, values in spectra.items()}),
+            Plot("Cross entropy against S_N", "S_N, nats", "nats", against),
+        ]
+        return Outcome(
+            [Table(title, ["N", "R²", "slope", "correlation"], rows)], claims, figures, plots=plots
+        )
+
+
+def spectra_plot(relative: dict[int, np.ndarray]) -> Plot:
+    """Relative eigenvalues of each context, without those that are zero."""
+    series = {
+        f"{context} bits": [{"x": i, "y": float(value)} for i, value in enumerate(values, 1) if value > 0]
+        for context, values in relative.items()
+    }
+    return Plot("Relative eigenvalues", "index i", "λ_i / λ_1", series, logarithmic="y")
 
 
 def first_lasting(lines: dict[int, LineFit], threshold: float) -> int | None:

@@ -17,8 +17,9 @@ from contextwise.analysis.parity import (
     measure_contexts,
     open_parity_model,
     parity_recipe,
+    spectra_plot,
 )
-from contextwise.analysis.reproduction import Claim, Item, Measure, Outcome, Table
+from contextwise.analysis.reproduction import Claim, Item, Measure, Outcome, Plot, Table
 from contextwise.analysis.spectra import relative_eigenvalues
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.metrics import Estimate
@@ -71,7 +72,8 @@ class ParityDimension(Measure):
             "dimensions": dimensions,
             "spectra": {c: s.tolist() for c, s in spectra.items()},
         }
-        return Outcome([measured, _fits(line, slope, losses, dimensions)], claims, figures)
+        tables = [measured, _fits(line, slope, losses, dimensions)]
+        return Outcome(tables, claims, figures, plots=[spectra_plot(spectra)])
 
 
 def _fits(line: LineFit, slope: float, losses: dict[int, float], dimensions: dict[int, int]) -> Table:
@@ -196,4 +198,6 @@ class ParityOptimum(Measure):
             ),
         ]
         losses = {str(n): {str(c): best[n, c] for c in self.contexts} for n in self.sizes}
-        return Outcome([table], claims, {"losses": losses, "optima": optima})
+        series = {f"{n:,} samples": [{"x": c, "y": mean[n, c]} for c in self.contexts] for n in self.sizes}
+        plot = Plot("Best validation cross entropy", "context, bits", "nats", series, logarithmic="x")
+        return Outcome([table], claims, {"losses": losses, "optima": optima}, plots=[plot])

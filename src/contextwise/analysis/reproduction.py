@@ -92,6 +92,10 @@ class Measure(Settings, ABC):
     def recipes(self, folder: Path) -> list[Recipe]:
         """The training runs."""
 
+    def passes(self, folder: Path) -> list[Any]:
+        """What measuring itself takes, as :class:`~contextwise.analysis.reproduction_plan.Planned`, where that is much."""
+        return []
+
     @property
     def vocab_size(self) -> int | None:
         """Of the models, where it is known before there is a corpus."""

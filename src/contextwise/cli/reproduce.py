@@ -81,7 +81,7 @@ def reproduce(
         return
     outcome = measure.measure(found, folder)
     printed.print(f"[bold]{found.title}[/bold] ({found.source}), scale {scale}\n")
-    _print_outcome(printed, outcome)
+    _print_outcome(printed, outcome, found.scales[scale].supports)
     _print_printed(printed, found)
     for note in found.inferred:
         printed.print(f"inferred: {note}", markup=False)
@@ -130,9 +130,9 @@ def _print_plan(printed: "Console", item: "Item", scale: str, measure: "Measure"
     from contextwise.evaluation.tables import duration
     from contextwise.models.sizes import readable_count
 
-    plans = plan_all(measure.recipes(folder), measure.vocab_size)
+    plans = plan_all(measure.recipes(folder), measure.vocab_size) + measure.passes(folder)
     if not plans:
-        printed.print("trains nothing")
+        printed.print("trains nothing, and measuring takes little")
         return
     table = Table(box=None, pad_edge=False)
     for column in ("run", "parameters", "steps", "examples", "tokens", "FLOPs"):
@@ -149,8 +149,8 @@ def _print_plan(printed: "Console", item: "Item", scale: str, measure: "Measure"
     time = duration(seconds) if seconds >= 1 else "under a second"
     small = "" if flops > 1e18 else " (models this small reach less)"
     printed.print(
-        f"{len(plans)} run{'s' * (len(plans) > 1)}, {flops:.2e} FLOPs: {time} of an H100 at 30% of its peak{small}; weights, "
-        f"gradients and optimizer take {state / 1e9:.2g} GB at most, the activations of a micro-batch about "
+        f"{len(plans)} run{'s' * (len(plans) > 1)}, {flops:.2e} FLOPs: {time} of an H100 at 30% of its peak{small}; weights "
+        f"(in training with gradients and optimizer) take {state / 1e9:.2g} GB at most, the activations of a micro-batch about "
         f"{activations / 1e9:.2g} GB",
         markup=False,
     )
@@ -183,7 +183,7 @@ def _print_printed(printed: "Console", item: "Item") -> None:
     printed.print()
 
 
-def _print_outcome(printed: "Console", outcome: "Outcome") -> None:
+def _print_outcome(printed: "Console", outcome: "Outcome", supports: str) -> None:
     from rich.table import Table
 
     for one in outcome.tables:
@@ -195,6 +195,8 @@ def _print_outcome(printed: "Console", outcome: "Outcome") -> None:
             table.add_row(*(Text(cell) for cell in row))
         printed.print(table)
         printed.print()
+    if supports:
+        printed.print(f"what this scale can support: {supports}", markup=False)
     verdicts = {True: "holds", False: "does not hold", None: "cannot be told"}
     for claim in outcome.claims:
         printed.print(f"{verdicts[claim.holds]}: {claim.text} ({claim.evidence})", markup=False)
