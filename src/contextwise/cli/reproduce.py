@@ -175,8 +175,8 @@ def _print_printed(printed: "Console", item: "Item") -> None:
         return
     printed.print("The document prints:")
     table = Table(box=None, pad_edge=False)
-    for column in item.printed["columns"]:
-        table.add_column(str(column), justify="right", overflow="fold")
+    for i, column in enumerate(item.printed["columns"]):
+        table.add_column(str(column), justify="right" if i else "left", overflow="fold")
     for name, values in item.printed["rows"].items():
         table.add_row(str(name), *map(str, values))
     printed.print(table)
@@ -189,8 +189,8 @@ def _print_outcome(printed: "Console", outcome: "Outcome", supports: str) -> Non
     for one in outcome.tables:
         printed.print(one.title, markup=False)
         table = Table(box=None, pad_edge=False)
-        for column in one.columns:
-            table.add_column(column, justify="right", overflow="fold")
+        for i, column in enumerate(one.columns):
+            table.add_column(column, justify="right" if i else "left", overflow="fold")
         for row in one.rows:
             table.add_row(*(Text(cell) for cell in row))
         printed.print(table)
