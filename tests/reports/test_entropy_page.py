@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from browser import browser, needs_browser
 
 from contextwise.analysis import intrinsic
 from contextwise.analysis.intrinsic import analyse
@@ -218,3 +219,16 @@ def test_the_made_features_have_the_spectrum_meant(tmp_path):
     running = RunningCovariance(WIDTH)
     running.add(state.kept)
     np.testing.assert_allclose(running.eigenvalues().numpy(), np.exp(-np.arange(WIDTH) * 0.75), rtol=1e-9)
+
+
+@needs_browser()
+def test_spectra_are_drawn_over_both_scales(found, tmp_path):
+    write_entropy_page(found, tmp_path / "page.html")
+    axis = "return document.getElementById('spectra').layout.xaxis.type"
+    with browser(tmp_path) as driver:
+        driver.get((tmp_path / "page.html").as_uri())
+        assert driver.execute_script(axis) == "log"
+        linear = next(b for b in driver.find_elements("css selector", ".axes button") if b.text == "linear")
+        linear.click()
+        assert driver.execute_script(axis) == "linear"
+        assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]

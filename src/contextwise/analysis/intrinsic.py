@@ -5,9 +5,9 @@ Source: intrinsic entropy, Sections 2.2.2, C.2 and J.2. Everything is joined by 
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from contextwise.analysis.spectra import (
     shared_rank,
 )
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.evaluation.comparison import finite
 from contextwise.evaluation.entropy_files import Measurement
 from contextwise.evaluation.metrics import Estimate
 
@@ -84,6 +85,29 @@ class IntrinsicEntropy:
     def contexts(self) -> list[int]:
         return self.measurement.contexts
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the eigenvalues themselves, as JSON-ready values; contexts, N and thresholds are keys."""
+        fits = {"power": self.power, "by_kde": self.by_kde}
+        found = {
+            "measurement": self.measurement.summary,
+            "losses": {str(context): loss.to_dict() for context, loss in self.losses.items()},
+            "differences": {str(context): loss.to_dict() for context, loss in self.differences.items()},
+            "entropies": _nested({n: self.entropies[n] for n in self.sizes}),
+            "dimensions": _nested(self.dimensions),
+            "kde": _nested(self.kde),
+            "further_dimensions": _nested(self.further),
+            "fits": {name: asdict(fit) for name, fit in fits.items() if fit is not None}
+            | {
+                "by_entropy": {
+                    str(n): asdict(self.by_entropy[n]) for n in self.sizes if n in self.by_entropy
+                },
+                "by_dimension": {str(threshold): asdict(fit) for threshold, fit in self.by_dimension.items()},
+            },
+            "correlation": {"names": self.names, "values": self.correlation.tolist()},
+            "notes": self.notes,
+        }
+        return finite(found)
+
     def least_subspace_correlation(self) -> float | None:
         """The least correlation between S_N of two subspaces of at least a tenth of the channels (the source's: > 0.97)."""
         least = SHARE_OF_SUBSPACES * len(self.spectra[self.contexts[0]])
@@ -91,6 +115,13 @@ class IntrinsicEntropy:
         if len(rows) < 2:
             return None
         return float(self.correlation[np.ix_(rows, rows)].min())
+
+
+def _nested(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """With text as keys, as JSON has them."""
+    return {
+        str(key): _nested(value) if isinstance(value, Mapping) else value for key, value in values.items()
+    }
 
 
 def analyse(measurement: Measurement, bandwidth: float | None = None) -> IntrinsicEntropy:

@@ -1,5 +1,6 @@
 """``contextwise entropy``: what a longer context does to a model's loss, and to the space of its features."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -59,6 +60,9 @@ def entropy(
         Path | None,
         typer.Option(help="Write the numbers of each figure as CSV into this folder.", show_default=False),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print losses, entropies, dimensions and fits as JSON.")
+    ] = False,
 ) -> None:
     """Measure a model's loss and the spectrum of its features at several contexts.
 
@@ -101,8 +105,11 @@ def entropy(
             should_stop=lambda: bool(stop),
         )
     found = analyse(measurement, bandwidth)
-    printed = Console(highlight=False)
-    printed.print(terminal(found))
+    printed = Console(highlight=False, stderr=as_json)
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        printed.print(terminal(found))
     page = html or measurement.path / "entropy.html"
     write_entropy_page(found, page, ["contextwise", *sys.argv[1:]])
     printed.print(f"measurement: {measurement.path}", markup=False, soft_wrap=True)

@@ -111,7 +111,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, the verdicts included."""
-        content = _finite(dataclasses.asdict(self))
+        content = finite(dataclasses.asdict(self))
         for shown, difference in zip(content["differences"], self.differences, strict=True):
             shown["verdict"] = difference.verdict
             relative = difference.relative_perplexity
@@ -376,10 +376,10 @@ def _notes_on_seeds(groups: dict[str, list[Member]], differences: list[Differenc
     ]
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """A copy with None in place of numbers that JSON cannot hold."""
     if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
+        return {key: finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
+        return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
