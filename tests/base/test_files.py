@@ -8,7 +8,14 @@ import sys
 import pytest
 
 from contextwise.base.errors import DataError
-from contextwise.base.files import atomic_directory, atomic_write, read_json, sha256_file, write_json
+from contextwise.base.files import (
+    atomic_directory,
+    atomic_write,
+    read_json,
+    replaced_directory,
+    sha256_file,
+    write_json,
+)
 
 
 def test_a_folder_appears_whole(tmp_path):
@@ -25,6 +32,33 @@ def test_a_folder_that_fails_leaves_nothing(tmp_path):
         (partial / "a").write_text("one")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_replaced_whole_or_stays(tmp_path):
+    for text in ("one", "two"):
+        with replaced_directory(tmp_path / "folder") as partial:
+            (partial / text).write_text(text)
+        assert [path.name for path in (tmp_path / "folder").iterdir()] == [text]
+    with pytest.raises(RuntimeError), replaced_directory(tmp_path / "folder") as partial:
+        (partial / "three").write_text("three")
+        raise RuntimeError
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/two"]
+
+
+def test_a_folder_comes_back_where_its_successor_cannot_be_synced(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old").write_text("old")
+
+    def full(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("contextwise.base.files.sync_tree", full)
+    with (
+        pytest.raises(DataError, match="no space left while writing the thing"),
+        replaced_directory(tmp_path / "folder", "the thing") as partial,
+    ):
+        (partial / "new").write_text("new")
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/old"]
 
 
 def test_a_killed_process_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):

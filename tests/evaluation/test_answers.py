@@ -17,7 +17,6 @@ from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.judging.answers import Answering, Speaker, answer_questions
 from contextwise.evaluation.judging.files import Question, read_answers, read_questions
-from contextwise.evaluation.judging.journal import Journal
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 
 GREEDY = Sampling(greedy=True)
@@ -255,21 +254,6 @@ def test_missing_and_mixed_files_of_answers(tmp_path):
     (tmp_path / "two.json").write_text(json.dumps(rows))
     with pytest.raises(DataError, match="holds answers of 2 models"):
         read_answers(tmp_path / "two.json")
-
-
-def test_one_process_at_a_time(tmp_path):
-    with Journal.opened(tmp_path / "new" / "x.jsonl") as journal:
-        with pytest.raises(ConfigError, match="another process is writing"), Journal.opened(journal.path):
-            pass
-        journal.add({"key": "a", "text": "half a pair: \ud800"})
-    with Journal.opened(journal.path) as again:
-        assert again.rows == {"a": {"key": "a", "text": "half a pair: \ud800"}}
-    with Journal.opened(tmp_path / "other" / "x.jsonl"):
-        pass
-    assert not (tmp_path / "other").exists()
-    journal.path.write_text("{}\n")
-    with pytest.raises(DataError, match="x.jsonl is damaged"), Journal.opened(journal.path):
-        pass
 
 
 def test_the_command_counts_what_was_too_long(tmp_path, mt_bench):

@@ -243,8 +243,8 @@ def test_a_later_line_without_a_field_is_named(folder):
     ("content", "message"),
     [
         ("", "holds no documents"),
-        ('{"text": "a b"}\n{"text":', ":2: the line is not JSON"),
-        ('["text"]', "a JSON object is needed"),
+        ('{"text": "a b"}\n{"text":', ":2 is not JSON"),
+        ('["text"]', "entry 1 is not a JSON object; give JSON objects, each with the fields"),
         (b"\xff\xfe", "is not UTF-8 text"),
     ],
 )

@@ -105,8 +105,8 @@ def test_the_sets_of_human_eval_are_read(share: str) -> None:
     ("content", "message"),
     [
         ("", "is empty; give a corpus"),
-        ("not json\n", "holes.jsonl:1 is not JSON in UTF-8"),
-        ("[1]\n", "holes.jsonl:1 is not a JSON object"),
+        ("not json\n", "holes.jsonl:1 is not JSON"),
+        ("[1]\n", "holes.jsonl entry 1 is not a JSON object"),
         (
             '{"body": "x"}\n',
             "holes.jsonl:1 has no text in the field 'text'; a document has 'text', a task 'task_id'",

@@ -37,7 +37,7 @@ def test_pieces_do_not_matter(monkeypatch):
     hidden, weight, targets = torch.randn(3, 100, 8), torch.randn(50, 8), torch.randint(0, 50, (3, 100))
     results = []
     for rows in (7, 100, 1000):
-        monkeypatch.setattr(losses, "_rows_at_once", lambda *_, rows=rows: rows)
+        monkeypatch.setattr(losses, "rows_at_once", lambda *_, rows=rows: rows)
         h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
         loss = linear_cross_entropy(h, w, targets)
         loss.backward()
@@ -45,6 +45,26 @@ def test_pieces_do_not_matter(monkeypatch):
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-5)
+
+
+def test_loss_and_logits_are_those_of_transformers():
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=1, n_positions=16)).eval()
+    ids = torch.randint(0, 30, (2, 9))
+    labels = ids.masked_fill(torch.rand(2, 9) < 0.3, losses.IGNORED)
+    hidden = model.transformer(ids).last_hidden_state
+    targets = losses.next_tokens(labels)
+    assert targets[:, :-1].equal(labels[:, 1:]) and (targets[:, -1] == losses.IGNORED).all()
+    for keep in (0, 1, 4, torch.tensor([0, 5])):
+        expected = model(ids, labels=None, logits_to_keep=keep).logits
+        loss, logits = losses.loss_and_logits(hidden, model.lm_head, targets, keep)
+        torch.testing.assert_close(logits, expected)
+        torch.testing.assert_close(loss, model(ids, labels=labels).loss)
+    loss, logits = losses.loss_and_logits(hidden, model.lm_head, targets, items=7, training=True)
+    assert logits is None
+    torch.testing.assert_close(loss, model(ids, labels=labels, num_items_in_batch=7).loss)
+    loss, logits = losses.loss_and_logits(hidden, model.lm_head, None, training=True)
+    assert loss is None and logits.shape == (2, 9, 30)
 
 
 def test_frozen_parts_get_no_gradient():
@@ -75,7 +95,7 @@ def test_under_autocast_the_loss_stays_near():
 def test_no_tensor_as_large_as_all_logits(monkeypatch):
     """The claim itself: nothing of tokens x vocabulary elements is ever made."""
     n, v = 512, 300
-    monkeypatch.setattr(losses, "_rows_at_once", lambda *_: 64)
+    monkeypatch.setattr(losses, "rows_at_once", lambda *_: 64)
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

@@ -89,6 +89,26 @@ def atomic_directory(path: Path, what: str = "the output") -> Iterator[Path]:
             raise
 
 
+@contextlib.contextmanager
+def replaced_directory(path: Path, what: str = "the output") -> Iterator[Path]:
+    """As :func:`atomic_directory`, but a folder that is already at ``path`` is replaced; on failure it stays.
+
+    Raises:
+        DataError: the disk is full, or the place cannot be written to.
+    """
+    replaced = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
+    try:
+        with atomic_directory(path, what) as folder:
+            yield folder
+            if path.exists():
+                path.rename(replaced)
+    except BaseException:
+        if replaced.exists() and not path.exists():
+            replaced.rename(path)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
 def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> None:
     """Replace the file at ``path`` by ``content`` (UTF-8 if text) in one step."""
     data = content.encode() if isinstance(content, str) else content

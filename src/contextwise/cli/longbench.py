@@ -1,12 +1,12 @@
 """``contextwise longbench``: answers to LongBench's and L-Eval's questions, with more and more of the prompt visible."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from contextwise.cli.options import BatchTokens, Device, Dtype, Model
+from contextwise.cli.options import AsJson, BatchTokens, Chat, Device, Dtype, Model, Out
+from contextwise.cli.printing import print_measured
 
 
 def longbench(
@@ -58,15 +58,12 @@ def longbench(
             show_default=False,
         ),
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Ask through the model's chat template.")] = False,
+    chat: Chat = False,
     batch_tokens: BatchTokens = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Where to write; not given: with the run's evaluations.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
     """Ask a model the long questions of LongBench or L-Eval files, at several visible contexts.
 
@@ -92,8 +89,6 @@ def longbench(
         rope=rope,  # type: ignore[arg-type]
         rope_factor=rope_factor,
     )
-    from rich.console import Console
-
     from contextwise.evaluation.longtasks.running import evaluate_long_tasks
     from contextwise.evaluation.longtasks.tables import longbench_tables
     from contextwise.training.signals import StopRequest
@@ -108,9 +103,4 @@ def longbench(
             out=out,
             should_stop=lambda: bool(stop),
         )
-    if as_json:
-        print(json.dumps(found.summary, indent=2, ensure_ascii=False))
-        return
-    printed = Console(highlight=False)
-    printed.print(longbench_tables(found.summary))
-    printed.print(f"written to {found.path}/", markup=False, soft_wrap=True)
+    print_measured(found.summary, as_json, longbench_tables(found.summary), f"{found.path}/")

@@ -1,16 +1,15 @@
 """``contextwise ruler``: answers to questions on long texts, with more and more of the text visible."""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from contextwise.base.errors import ConfigError
-from contextwise.cli.options import BatchTokens, Device, Dtype, Model
+from contextwise.cli.options import AsJson, BatchTokens, Chat, Device, Dtype, Model, Out, numbers
+from contextwise.cli.printing import print_measured
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+SUCH_AS = "512,1024"
 
 
 def ruler(
@@ -51,7 +50,7 @@ def ruler(
     ] = None,
     samples: Annotated[int, typer.Option(help="Questions of each task.")] = 100,
     seed: Annotated[int, typer.Option(help="Of texts, questions and places.")] = 0,
-    chat: Annotated[bool, typer.Option("--chat", help="Ask through the model's chat template.")] = False,
+    chat: Chat = False,
     example: Annotated[
         bool, typer.Option("--example/--no-example", help="A worked example before questions of vt and cwe.")
     ] = True,
@@ -68,11 +67,8 @@ def ruler(
     batch_tokens: BatchTokens = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Where to write; not given: with the run's evaluations.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
     """Ask a model about long texts, with more and more of the text visible.
 
@@ -98,7 +94,7 @@ def ruler(
     settings = Settings(
         tasks=() if tasks is None else tuple(name.strip() for name in tasks.split(",")),
         length=4096 if length is None else length,
-        visible=() if visible is None else _numbers(visible, "--visible"),
+        visible=() if visible is None else numbers(visible, "--visible", SUCH_AS),
         gamma=0.0 if gamma is None else gamma,
         samples=samples,
         seed=seed,
@@ -113,7 +109,7 @@ def ruler(
 
     with StopRequest().listening() as stop:
         found = evaluate_ruler(model, settings, **shared, should_stop=lambda: bool(stop))
-    _print(found.summary, None if as_json else ruler_tables(found.summary), f"{found.path}/")
+    print_measured(found.summary, as_json, ruler_tables(found.summary), f"{found.path}/")
 
 
 def _needles(
@@ -132,35 +128,10 @@ def _needles(
         found = measure_needles(
             model,
             length=1024 if length is None else length,
-            masked=() if masked is None else _numbers(masked, "--masked"),
+            masked=() if masked is None else numbers(masked, "--masked", SUCH_AS),
             samples=samples,
             seed=seed,
             **options,
             should_stop=lambda: bool(stop),
         )
-    _print(found.summary, None if as_json else needles_table(found.summary), str(found.path))
-
-
-def _print(summary: dict[str, Any], table: "RenderableType | None", where: str) -> None:
-    from rich.console import Console
-
-    if table is None:
-        print(json.dumps(summary, indent=2, ensure_ascii=False))
-        return
-    printed = Console(highlight=False)
-    printed.print(table)
-    printed.print(f"written to {where}", markup=False, soft_wrap=True)
-
-
-def _numbers(text: str, name: str) -> tuple[int, ...]:
-    """Whole numbers with commas between.
-
-    Raises:
-        ConfigError: something else.
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"{name} is {text!r}; give whole numbers with commas between, such as 512,1024"
-        ) from None
+    print_measured(found.summary, as_json, needles_table(found.summary), str(found.path))

@@ -1,10 +1,11 @@
 """``contextwise evaluate --tasks``: a model on the tasks of lm-evaluation-harness."""
 
 import importlib.util
-import json
 from pathlib import Path
 
 from contextwise.base.errors import ConfigError
+from contextwise.cli.options import numbers
+from contextwise.cli.printing import print_measured
 
 
 def evaluate_tasks(
@@ -31,15 +32,13 @@ def evaluate_tasks(
         raise ConfigError(
             "--tasks needs lm-evaluation-harness, which is not installed; install it with: pip install 'contextwise[eval]'"
         )
-    from rich.console import Console
-
     from contextwise.evaluation.harness.running import Settings, evaluate_on_tasks
     from contextwise.evaluation.harness.tables import tasks_table
     from contextwise.training.signals import StopRequest
 
     settings = Settings(
         tasks=tuple(name.strip() for name in tasks.split(",")),
-        shots=(0,) if shots is None else _shots(shots),
+        shots=(0,) if shots is None else numbers(shots, "--shots", "0,5"),
         task_data=task_data,
         skip_missing=skip_missing,
         limit=limit,
@@ -55,22 +54,4 @@ def evaluate_tasks(
             out=out,
             should_stop=lambda: bool(stop),
         )
-    if as_json:
-        print(json.dumps(found.summary, indent=2, ensure_ascii=False))
-        return
-    printed = Console(highlight=False)
-    printed.print(tasks_table(found.summary))
-    printed.print(f"written to {found.path}/", markup=False, soft_wrap=True)
-
-
-def _shots(text: str) -> tuple[int, ...]:
-    """
-    Raises:
-        ConfigError: not whole numbers with commas between.
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"--shots is {text!r}; give whole numbers with commas between, such as 0,5"
-        ) from None
+    print_measured(found.summary, as_json, tasks_table(found.summary), f"{found.path}/")

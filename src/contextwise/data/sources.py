@@ -10,7 +10,6 @@ import contextlib
 import glob
 import gzip
 import io
-import json
 import os
 import platform
 import re
@@ -26,6 +25,7 @@ import pyarrow.parquet as pq
 from contextwise.base.errors import DataError
 from contextwise.data.documents import LONGEST_TEXT, BadRecord, Document
 from contextwise.data.hub import hub_problem
+from contextwise.data.parsing import has_half_a_pair, parse_json
 from contextwise.data.stdlib import stdlib_document, stdlib_files
 
 Record = Document | BadRecord
@@ -44,7 +44,6 @@ _FILE_SUFFIXES = {
     ".arrow",
 }  # no names on the Hub
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(:[\w.-]+){0,2}")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Source(abc.ABC):
@@ -219,11 +218,9 @@ def unpacked(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
 def parse_line(line: bytes, where: str, text_field: str) -> Record:
     """One line of JSON Lines as a document, or what is wrong with it."""
     try:
-        record = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError:
-        return BadRecord(where, "the line is not UTF-8")
-    except (ValueError, RecursionError) as error:
-        return BadRecord(where, f"the line is not JSON ({str(error)[:100]})")
+        record = parse_json(line)
+    except ValueError as error:
+        return BadRecord(where, f"the line {error}")
     if not isinstance(record, dict):
         return BadRecord(where, f"the line is not a JSON object but {_type_name(record)}")
     if text_field not in record:
@@ -231,7 +228,7 @@ def parse_line(line: bytes, where: str, text_field: str) -> Record:
         return BadRecord(
             where, f"there is no field {text_field!r} (fields: {fields}; --text-field names another)"
         )
-    if _SURROGATE.search(line) and _has_lone_surrogate(record):
+    if has_half_a_pair(record, line):
         return BadRecord(where, "a string holds half of a surrogate pair, which is no text")
     text = record.pop(text_field)
     return as_record(text, record, where, f"the field {text_field!r}")
@@ -244,14 +241,6 @@ def as_record(text: Any, metadata: dict[str, Any], where: str, what: str) -> Rec
     if len(text) >= LONGEST_TEXT // 4 and len(text.encode()) > LONGEST_TEXT:
         return BadRecord(where, f"{what} is longer than 2 GiB")
     return Document(text, metadata)
-
-
-def _has_lone_surrogate(value: Any) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def _type_name(value: Any) -> str:

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import shutil
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from safetensors.torch import save
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import PARTIAL, atomic_directory, read_json, sha256_file, write_json
+from contextwise.base.files import read_json, replaced_directory, sha256_file, write_json
 from contextwise.evaluation.entropy_state import ContextState
 from contextwise.evaluation.truncated import Targets
 from contextwise.models.loading import model_folder
@@ -167,22 +165,13 @@ def write_measurement(
     Raises:
         DataError: the disk is full, or the place cannot be written to.
     """
-    replaced = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
-    try:
-        with atomic_directory(path, "the measurement") as folder:
-            pq.write_table(_losses(targets, found), folder / LOSSES, compression="zstd")
-            pq.write_table(_spectra(found), folder / SPECTRA, compression="zstd")
-            (folder / FEATURES).write_bytes(
-                save({str(length): state.kept.contiguous() for length, state in found.items()})
-            )
-            write_json(folder / SUMMARY, summary, "the measurement")
-            if path.exists():
-                path.rename(replaced)
-    except BaseException:
-        if replaced.exists() and not path.exists():
-            replaced.rename(path)
-        raise
-    shutil.rmtree(replaced, ignore_errors=True)
+    with replaced_directory(path, "the measurement") as folder:
+        pq.write_table(_losses(targets, found), folder / LOSSES, compression="zstd")
+        pq.write_table(_spectra(found), folder / SPECTRA, compression="zstd")
+        (folder / FEATURES).write_bytes(
+            save({str(length): state.kept.contiguous() for length, state in found.items()})
+        )
+        write_json(folder / SUMMARY, summary, "the measurement")
     return Measurement(path, summary)
 
 

@@ -66,10 +66,7 @@ def evaluate_model(
     """
     started = time.monotonic()
     source = str(source)
-    in_run = out is None and is_run(source)
-    out = out or default_destination(source, label(corpus))
-    check_destination(out, corpus.fingerprint, None if in_run else source)
-    corpus.verify()
+    out = checked_destination(out, source, corpus, label(corpus))
     model = open_model(source, corpus, dtype, device)
     if model.config.model_type == "cue":
         raise ConfigError(
@@ -123,6 +120,20 @@ def default_destination(source: str, label: str) -> Path:
     return Path("evaluation") / (Path(source).name or "model") / label
 
 
+def checked_destination(out: Path | None, source: str, corpus: Corpus, label: str) -> Path:
+    """Where an evaluation on a corpus goes, once that place is free and the corpus's files are as they were.
+
+    Raises:
+        ConfigError: the place holds something else.
+        DataError: the corpus's files changed.
+    """
+    in_run = out is None and is_run(source)
+    out = out or default_destination(source, label)
+    check_destination(out, corpus.fingerprint, None if in_run else source)
+    corpus.verify()
+    return out
+
+
 def trained_on(source: str, corpus: Corpus) -> bool:
     """Whether ``source`` is a finished run that was trained on these very documents."""
     run = RunFolder(source)
@@ -137,12 +148,22 @@ def open_model(source: str, corpus: Corpus, dtype: str, device: str) -> PreTrain
         ConfigError: no such device or dtype.
         DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
     """
+    model = model_on_device(source, dtype, device)
+    check_tokenizer(source, vocabulary_size(model), corpus)
+    return model
+
+
+def model_on_device(source: str, dtype: str, device: str) -> PreTrainedModel:
+    """Load a model to evaluate it; ``dtype`` and ``device`` as :func:`evaluate_model` takes them.
+
+    Raises:
+        CheckpointError: there is no such model.
+        ConfigError: no such device or dtype.
+    """
     place = chosen_device(device)
     if place.type == "cpu":
         keep_freed_memory()
-    model = load_model(source, dtype=chosen_dtype(dtype, place), device=place)
-    check_tokenizer(source, vocabulary_size(model), corpus)
-    return model
+    return load_model(source, dtype=chosen_dtype(dtype, place), device=place)
 
 
 def subject(source: str, model: PreTrainedModel, corpus: Corpus) -> dict[str, Any]:

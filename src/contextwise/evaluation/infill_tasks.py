@@ -4,7 +4,6 @@ Intervals are drawn over *documents*: a document of which one line was cut out, 
 holes.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,10 +14,11 @@ from contextwise.base.errors import DataError
 from contextwise.base.files import sha256_file
 from contextwise.data import Corpus
 from contextwise.data.documents import text_digest
-from contextwise.data.sources import readable, unpacked
+from contextwise.data.objects import read_objects
 from contextwise.objectives.objective import generator
 from contextwise.objectives.text import TokenText
 
+WANTED = "a corpus, or JSON Lines of documents or tasks"
 FIELDS = ("task_id", "prompt", "canonical_solution")
 _PROBLEM = re.compile(r"HumanEval/\d+")
 
@@ -137,15 +137,17 @@ def _of_file(path: Path, seed: int, limit: int | None) -> TaskSet:
     about = {"path": str(path), "split": None, "fingerprint": sha256_file(path)}
     label = path.name.removesuffix(".gz")
     label = label.removesuffix(Path(label).suffix)
-    rows = _rows(path)
+    rows = read_objects(path, WANTED)
     first = next(rows, None)
     if first is None:
-        raise DataError(f"{path} is empty; give a corpus, or JSON Lines of documents or tasks")
+        raise DataError(f"{path} is empty; give {WANTED}")
     rows = _with(first, rows)
     if "canonical_solution" in first[1]:
         tasks, notes = _tasks_of_rows(rows, limit)
     else:
-        documents = ((where.rpartition(":")[2], _text(row, "text", where)) for where, row in rows)
+        documents = (
+            (where.removeprefix(str(path)).lstrip(": "), _text(row, "text", where)) for where, row in rows
+        )
         tasks, notes = _line_tasks(documents, seed, limit)
     return TaskSet(label, about, tasks, notes)
 
@@ -176,24 +178,6 @@ def _tasks_of_rows(
         tasks.append(Task(name, document, prefix, suffix, expected))
     note = f"{at_the_end:,} of {len(tasks):,} tasks have no suffix: their hole is the end of the text"
     return tasks, [note] if at_the_end else []
-
-
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Objects of a JSON Lines file, each with where it stands."""
-    with readable(path), path.open("rb") as raw, unpacked(raw, path) as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                row = json.loads(line.decode("utf-8-sig"))
-            except (ValueError, RecursionError) as error:
-                raise DataError(
-                    f"{where} is not JSON in UTF-8 ({str(error)[:100]}); give a corpus, or JSON Lines of documents or tasks"
-                ) from None
-            if not isinstance(row, dict):
-                raise DataError(f"{where} is not a JSON object; each line must be a document or a task")
-            yield where, row
 
 
 def _text(row: dict[str, Any], key: str, where: str) -> str:

@@ -18,12 +18,11 @@ block (a - b); one that is not is two blocks, a and -b.
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from scipy import stats
 
-from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, SEED, Estimate, resamples_at_once
+from contextwise.evaluation.metrics import CONFIDENCE, Estimate, bootstrap
 
 Interval = tuple[float, float]
 
@@ -40,7 +39,7 @@ def estimate(blocks: list[np.ndarray], weights_N: np.ndarray) -> Estimate:
     if kept.sum() < 2:
         return Estimate(value)
     pooled_N = sum(block[:, kept].mean(axis=0) for block in blocks)
-    over_documents = _bootstrap((pooled_N, weights_N[kept]), _ratio, paired=True)
+    over_documents = bootstrap((pooled_N, weights_N[kept]), _ratio, paired=True)
     if all(len(block) == 1 for block in blocks):
         return Estimate(value, *map(float, over_documents.confidence_interval))
     seed_variances = _seed_variances(blocks, weights_N)
@@ -76,7 +75,7 @@ def crossed_interval(blocks: list[np.ndarray], weights_N: np.ndarray) -> Interva
         return total / weights[documents].sum(axis=axis)
 
     samples = (np.arange(len(weights)), *(np.arange(len(block)) for block in several))
-    low, high = _bootstrap(samples, statistic, paired=False).confidence_interval
+    low, high = bootstrap(samples, statistic, paired=False).confidence_interval
     return float(low), float(high)
 
 
@@ -94,20 +93,6 @@ def estimate_over_seeds(a_S: np.ndarray, b_S: np.ndarray, paired: bool) -> Estim
 
 def _ratio(values: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:
     return values.sum(axis=axis) / weights.sum(axis=axis)
-
-
-def _bootstrap(samples: tuple[np.ndarray, ...], statistic: Callable[..., np.ndarray], paired: bool):  # type: ignore[no-untyped-def]
-    return stats.bootstrap(
-        samples,
-        statistic,
-        paired=paired,
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        batch=resamples_at_once(len(samples[0])),
-        rng=np.random.default_rng(SEED),
-    )
 
 
 def _seed_variances(blocks: list[np.ndarray], weights_N: np.ndarray) -> list[tuple[float, int]]:

@@ -1,7 +1,5 @@
 """An evaluation on disk: ``summary.json``, ``documents.parquet`` and ``tokens.parquet`` in one folder."""
 
-import shutil
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import PARTIAL, atomic_directory, read_json, write_json
+from contextwise.base.files import read_json, replaced_directory, write_json
 
 SUMMARY, DOCUMENTS, TOKENS = "summary.json", "documents.parquet", "tokens.parquet"
 CURVE = "curve.parquet"
@@ -124,16 +122,7 @@ def write_tables(path: Path, summary: dict[str, Any], tables: dict[str, pa.Table
     Raises:
         DataError: the disk is full, or the place cannot be written to.
     """
-    replaced = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
-    try:
-        with atomic_directory(path, "the evaluation") as folder:
-            for name, table in tables.items():
-                pq.write_table(table, folder / name, compression="zstd")
-            write_json(folder / SUMMARY, summary, "the evaluation")
-            if path.exists():
-                path.rename(replaced)
-    except BaseException:
-        if replaced.exists() and not path.exists():
-            replaced.rename(path)
-        raise
-    shutil.rmtree(replaced, ignore_errors=True)
+    with replaced_directory(path, "the evaluation") as folder:
+        for name, table in tables.items():
+            pq.write_table(table, folder / name, compression="zstd")
+        write_json(folder / SUMMARY, summary, "the evaluation")

@@ -112,12 +112,15 @@ class ComposedForCausalLM(PreTrainedModel, GenerationMixin):
         if values_are_at_hand(positions_BT):
             self._check_length(int(positions_BT.max()) + 1)
 
-    def _check_labels(self, labels: torch.Tensor) -> None:
-        """Refuse labels outside the vocabulary, where looking costs nothing."""
-        if values_are_at_hand(labels) and int(labels.max()) >= self.config.vocab_size:
-            raise ConfigError(
-                f"label {int(labels.max())} is outside the vocabulary of {self.config.vocab_size} tokens"
-            )
+
+def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
+    """Refuse labels outside the vocabulary, where looking costs nothing.
+
+    Raises:
+        ConfigError: one is.
+    """
+    if values_are_at_hand(labels) and int(labels.max()) >= vocab_size:
+        raise ConfigError(f"label {int(labels.max())} is outside the vocabulary of {vocab_size} tokens")
 
 
 def values_are_at_hand(x: torch.Tensor) -> bool:

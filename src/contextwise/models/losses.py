@@ -19,10 +19,15 @@ IGNORED = -100
 """Targets with this value count for nothing, as in torch and transformers."""
 
 
-def _rows_at_once(vocabulary: int, device: torch.device) -> int:
-    """Positions whose logits exist together: enough to keep the matrix units busy, some tens of megabytes."""
+def rows_at_once(vocabulary: int, device: torch.device, least: int = 256) -> int:
+    """Positions whose logits exist together: enough to keep the matrix units busy; some tens of megabytes, half a gigabyte on a
+    GPU.
+
+    Args:
+        least: so many, however large the vocabulary is.
+    """
     elements = 2**21 if device.type == "cpu" else 2**27
-    return max(256, elements // vocabulary)
+    return max(least, elements // vocabulary)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -37,7 +42,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         compute = _compute_dtype(hidden)
         matrix = weight.to(compute)
         # Two buffers serve every piece: memory touched for the first time costs a CPU more than the arithmetic on it.
-        rows = min(hidden.shape[0], _rows_at_once(weight.shape[0], hidden.device))
+        rows = min(hidden.shape[0], rows_at_once(weight.shape[0], hidden.device))
         all_logits = hidden.new_empty((rows, weight.shape[0]), dtype=compute)
         all_log_p = hidden.new_empty((rows, weight.shape[0]), dtype=torch.float32)
         for start in range(0, hidden.shape[0], max(rows, 1)):
@@ -91,6 +96,43 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
         A float32 scalar, differentiable once with respect to ``hidden`` and ``weight``.
     """
     return _LinearCrossEntropy.apply(hidden.reshape(-1, hidden.shape[-1]), weight, targets.reshape(-1))
+
+
+def next_tokens(labels: torch.Tensor) -> torch.Tensor:
+    """The token behind each of ``labels`` (B, T), as targets (B, T); -100 behind the last."""
+    return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+
+
+def kept_positions(logits_to_keep: int | torch.Tensor) -> slice | torch.Tensor:
+    """Index of the positions whose logits are asked for: the last so many (0: all), or these."""
+    return slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+
+
+def loss_and_logits(
+    hidden: torch.Tensor,
+    head: nn.Module,
+    targets: torch.Tensor | None,
+    logits_to_keep: int | torch.Tensor = 0,
+    *,
+    items: torch.Tensor | int | None = None,
+    training: bool = False,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """What a causal language model of transformers returns: the mean loss in nats, and logits.
+
+    Args:
+        hidden: (B, T, D), what ``head`` reads: a matrix without bias.
+        targets: (B, T), already shifted; -100 is ignored. None: there is no loss.
+        logits_to_keep: see :func:`kept_positions`.
+        items: divide the summed loss by this instead of by the number of targets.
+        training: return no logits where there are targets: the loss never holds all of them.
+    """
+    loss = None
+    if targets is not None:
+        total = linear_cross_entropy(hidden, head.weight, targets)  # type: ignore[arg-type]
+        loss = total / (targets.ne(IGNORED).sum() if items is None else items)
+        if training:
+            return loss, None
+    return loss, head(hidden[:, kept_positions(logits_to_keep)])
 
 
 def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
@@ -162,7 +204,7 @@ def token_losses(
     else:
         hidden = model(input_ids=input_ids, use_cache=False, **inputs).logits.flatten(0, 1)
         head = nn.Identity()
-    rows = _rows_at_once(model.config.get_text_config().vocab_size, flat.device)
+    rows = rows_at_once(model.config.get_text_config().vocab_size, flat.device)
     found = torch.zeros(flat.shape, dtype=torch.float32, device=flat.device)
     for piece in counted.split(rows):
         found[piece] = nn.functional.cross_entropy(head(hidden[piece]).float(), flat[piece], reduction="none")

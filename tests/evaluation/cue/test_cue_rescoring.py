@@ -214,7 +214,7 @@ def test_a_file_of_lists_is_ranked_as_its_lists_are(
     ("line", "message"),
     [
         ("[1]", r":2 is not a JSON object"),
-        ("{", r":2 is not JSON in UTF-8"),
+        ("{", r":2 is not JSON"),
         ('{"candidate": ["a"]}', r":2 has no list 'candidates' \(it has 'candidate'\)"),
         ('{"candidates": "a"}', r":2 has no list 'candidates'"),
         ('{"candidates": []}', r":2 has no candidates; give one at least"),

@@ -112,7 +112,7 @@ def test_answers_to_other_questions_or_of_another_process_are_left_alone(tmp_pat
     with AnswerLog.of(tmp_path / "out", {"seed": 1, "gamma": 0.0}) as log:
         log.add([("vt", 5, 0)], ["half of a pair: \ud800"])
         with (
-            pytest.raises(ConfigError, match="another process is answering"),
+            pytest.raises(ConfigError, match="another process is writing"),
             AnswerLog.of(tmp_path / "out", {}),
         ):
             pass

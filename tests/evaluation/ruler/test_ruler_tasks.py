@@ -219,7 +219,9 @@ ROW = {"context": "A text.", "question": "What?", "answers": {"text": ["A"]}}
         (json.dumps({**ROW, "answers": "A"}), "q:1 has no answers in the field 'answers'"),
         (json.dumps({**ROW, "answers": {"text": []}}), "has no question with an answer"),
         (json.dumps(ROW) + "\n{", "q:2 is not JSON"),
-        ("[1]", "q, item 0 is not a JSON object"),
+        ("[1]", "q entry 1 is not a JSON object"),
+        (json.dumps({**ROW, "context": "\ud800"}), "q:1 holds half of a surrogate pair"),
+        (json.dumps({"data": ["\ud800"]}, indent=1), "q holds half of a surrogate pair"),
         (json.dumps({"data": {}}), "q: 'data' is not a list"),
         (json.dumps({"data": [{"title": "t"}]}), r"q, data\[0\] has no text in the field 'paragraphs'"),
         (

@@ -184,6 +184,12 @@ def test_the_wrong_kind_of_run_in_each_place(life):
     refused(
         life.stage("swap", start=str(life.folder / "proxy")), "has no context encoder to keep", ConfigError
     )
+    unigrams = str(life.folder / "unigrams")
+    refused(
+        life.stage("joint", sentence_encoder=unigrams),
+        "sentence_encoder is .*unigrams, a model of type 'unigram_autoencoder'; name a causal language model",
+        CheckpointError,
+    )
     refused(
         life.stage("joint", sentence_encoder=str(life.folder / "nothing")),
         "no run and no model at",

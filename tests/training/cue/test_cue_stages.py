@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from cue_runs import CONTEXTS, part, recipe, same, weights
 from transformers import AutoModel, AutoModelForCausalLM
 
 from contextwise.base.runs import RunFolder
@@ -16,6 +15,7 @@ from contextwise.objectives.contexts import ContextTexts
 from contextwise.training import train
 from contextwise.training.start import starting_model
 from contextwise.training.task import Task
+from cue_runs import CONTEXTS, part, recipe, same, weights
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,13 @@ def test_a_context_encoder_says_what_it_was_trained_with(life, text_encoder):
     assert config.text_encoder["name"] == text_encoder
     assert config.text_encoder["digest"] == TextEncoder.open(text_encoder, "mean").digest
     assert load_config(life.folder / "swap").context_encoder.contexts == CONTEXTS
+
+
+def test_a_swapped_model_says_which_contexts_its_decoder_was_trained_with(life):
+    others = {"columns": ["tags"], "previous_sentence": False}
+    values = life.stage("swap")
+    values["data"]["contexts"] = others
+    assert Task.of(recipe(values)).config.context_encoder.contexts == others
 
 
 def examples_of(life):

@@ -26,10 +26,10 @@ from contextwise.data.documents import BadRecord
 from contextwise.data.manifest import FILE
 from contextwise.data.sources import open_source
 from contextwise.evaluation import Estimate
+from contextwise.evaluation.journal import content_key
 from contextwise.evaluation.judging.answers import Answering, answer_questions
 from contextwise.evaluation.judging.endpoint import Endpoint, read_key
 from contextwise.evaluation.judging.files import Benchmark, read_questions, read_references
-from contextwise.evaluation.judging.journal import content_key
 from contextwise.evaluation.judging.judge import Match, judge_answers
 from contextwise.evaluation.ruler.scoring import accuracy
 from contextwise.training.recipe import Recipe

@@ -20,7 +20,7 @@ from contextwise.analysis.reproduction import Claim, Item, Outcome, Table
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation import Estimate
-from contextwise.evaluation.judging.journal import content_key
+from contextwise.evaluation.journal import content_key
 from contextwise.evaluation.longtasks.results import Level, level_of, mean_level
 from contextwise.evaluation.longtasks.running import chosen_items, evaluate_long_tasks
 from contextwise.evaluation.longtasks.settings import Settings as Asked

@@ -27,7 +27,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data.hub import hub_problem
 from contextwise.evaluation import Estimate
 from contextwise.evaluation.harness.tables import ACCURACY_TASKS
-from contextwise.evaluation.judging.journal import content_key
+from contextwise.evaluation.journal import content_key
 from contextwise.evaluation.metrics import CONFIDENCE
 from contextwise.evaluation.paired import estimate_over_seeds
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from contextwise.analysis.reproduction import Claim, Item, Measure, Outcome, Plot, Table
-from contextwise.analysis.stages.runs import Tree
+from contextwise.analysis.reproduction import Claim, Item, Outcome, Plot, Table
+from contextwise.analysis.stages.runs import StagedRuns
 from contextwise.analysis.stages.scores import Scored, kept_gain
 from contextwise.analysis.trained_models import Lower, below_zero, interval
 from contextwise.base.config import Settings
@@ -17,8 +17,6 @@ from contextwise.evaluation.cue import evaluate_sentences
 from contextwise.evaluation.cue.evaluator import Conditions, sentence_label
 from contextwise.evaluation.evaluator import default_destination
 from contextwise.evaluation.results import is_evaluation
-from contextwise.training.recipe import Recipe
-from contextwise.training.run import train
 
 
 class Row(Settings):
@@ -49,17 +47,9 @@ class Drawn(Settings):
     kind: str = "lines"
 
 
-class StagedModels(Measure):
+class StagedModels(StagedRuns):
     """Runs that are made from each other, scored on one split."""
 
-    name: str = Field(
-        description="stands before the names of the runs' folders; items with one name share runs"
-    )
-    corpus: str = Field("corpora/news", description="a prepared corpus with metadata columns")
-    vocabulary: int = Field(8192, ge=2, description="tokens of a corpus that is not there yet, for plans")
-    split: str = "test"
-    templates: dict[str, dict[str, Any]]
-    runs: dict[str, list[str]]
     rows: dict[str, Row] = Field(min_length=1)
     reference: str = Field(description="the row that the others are compared to")
     seeds: list[int] = Field(default=[0], min_length=1)
@@ -92,36 +82,18 @@ class StagedModels(Measure):
         return self
 
     @property
-    def vocab_size(self) -> int:
-        return self.vocabulary
+    def wanted(self) -> list[str]:
+        return [row.run for row in self.rows.values()]
 
-    def tree(self, folder: Path, seed: int) -> Tree:
-        return Tree(self.templates, self.runs, Path(self.corpus), folder, self.name, seed)
-
-    def recipes(self, folder: Path) -> list[Recipe]:
-        """All runs in the order in which they are trained; a run's recipe may need its predecessors to be there."""
-        trees = [self.tree(folder, seed) for seed in self.seeds]
-        return [
-            tree.recipe(run) for tree in trees for run in tree.order([row.run for row in self.rows.values()])
-        ]
-
-    def train(self, folder: Path) -> list[Path]:
-        """Train all runs of the rows, or use what has finished; their folders.
-
-        Raises:
-            DataError: the corpus is not there.
-        """
-        Corpus.open(self.corpus, split=self.split)
-        trees = [self.tree(folder, seed) for seed in self.seeds]
-        wanted = [row.run for row in self.rows.values()]
-        return [train(tree.recipe(run)).path for tree in trees for run in tree.order(wanted)]
+    @property
+    def every_seed(self) -> list[int]:
+        return self.seeds
 
     def evaluations(self, folder: Path, row: Row) -> list[Evaluation]:
         """A row's evaluation for each seed; what has been evaluated is used again."""
-        held_out = Corpus.open(self.corpus, split=self.split)
+        held_out = self.held_out()
         return [
-            evaluated(self.tree(folder, seed).path(row.run), held_out, row, self.limit_documents)
-            for seed in self.seeds
+            evaluated(tree.path(row.run), held_out, row, self.limit_documents) for tree in self.trees(folder)
         ]
 
     def measure(self, item: Item, folder: Path) -> Outcome:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.analysis.reproduction import Measure
-from contextwise.analysis.stages.runs import Tree
+from contextwise.analysis.stages.runs import StagedRuns, Tree
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
 from contextwise.evaluation.cue.conditioning import ContextSets, open_text_encoder, settings_of, trained_types
@@ -20,21 +19,11 @@ from contextwise.models.cue.encoding import EncodedTexts
 from contextwise.objectives.contexts import ContextTexts
 from contextwise.objectives.splitting import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
-from contextwise.training.recipe import Recipe
-from contextwise.training.run import train
 
 
-class OneRun(Measure):
+class OneRun(StagedRuns):
     """A run with contexts, and what it is made from."""
 
-    name: str = Field(
-        description="stands before the names of the runs' folders; items with one name share runs"
-    )
-    corpus: str = Field("corpora/news", description="a prepared corpus with metadata columns")
-    vocabulary: int = Field(8192, ge=2, description="tokens of a corpus that is not there yet, for plans")
-    split: str = "test"
-    templates: dict[str, dict[str, Any]]
-    runs: dict[str, list[str]]
     run: str = Field(description="the run that is looked at")
     seed: int = 0
 
@@ -47,33 +36,15 @@ class OneRun(Measure):
 
     @property
     def wanted(self) -> list[str]:
-        """The runs that are looked at."""
         return [self.run]
 
     @property
-    def vocab_size(self) -> int:
-        return self.vocabulary
+    def every_seed(self) -> list[int]:
+        return [self.seed]
 
     def tree(self, folder: Path) -> Tree:
-        return Tree(self.templates, self.runs, Path(self.corpus), folder, self.name, self.seed)
-
-    def recipes(self, folder: Path) -> list[Recipe]:
-        """All runs in the order in which they are trained; a run's recipe may need its predecessors to be there."""
-        tree = self.tree(folder)
-        return [tree.recipe(run) for run in tree.order(self.wanted)]
-
-    def train(self, folder: Path) -> list[Path]:
-        """Train all runs, or use what has finished; their folders.
-
-        Raises:
-            DataError: the corpus is not there.
-        """
-        self.held_out()
-        tree = self.tree(folder)
-        return [train(tree.recipe(run)).path for run in tree.order(self.wanted)]
-
-    def held_out(self) -> Corpus:
-        return Corpus.open(self.corpus, split=self.split)
+        (tree,) = self.trees(folder)
+        return tree
 
 
 @dataclass(frozen=True)

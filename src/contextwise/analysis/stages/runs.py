@@ -6,12 +6,18 @@ has finished is used again.
 """
 
 import re
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
+from contextwise.analysis.reproduction import Measure
 from contextwise.base.config import validate, with_overrides
 from contextwise.base.errors import ConfigError
+from contextwise.data import Corpus
 from contextwise.training.recipe import Recipe
+from contextwise.training.run import train
 
 _REFERENCE = re.compile(r"@([^@]+)$")
 
@@ -87,3 +93,56 @@ class Tree:
         values["data"] = {"corpus": str(self.corpus), **values["data"]}
         values |= {"name": run, "seed": self.seed, "output": str(self.path(run))}
         return validate(Recipe, values, f"the run {run}")
+
+
+class StagedRuns(Measure):
+    """A measure of runs that are made from each other."""
+
+    name: str = Field(
+        description="stands before the names of the runs' folders; items with one name share runs"
+    )
+    corpus: str = Field("corpora/news", description="a prepared corpus with metadata columns")
+    vocabulary: int = Field(8192, ge=2, description="tokens of a corpus that is not there yet, for plans")
+    split: str = "test"
+    templates: dict[str, dict[str, Any]]
+    runs: dict[str, list[str]]
+
+    @property
+    @abstractmethod
+    def wanted(self) -> list[str]:
+        """The runs that are looked at."""
+
+    @property
+    @abstractmethod
+    def every_seed(self) -> list[int]:
+        """The seeds that they are trained with."""
+
+    @property
+    def vocab_size(self) -> int:
+        return self.vocabulary
+
+    def trees(self, folder: Path) -> list[Tree]:
+        """The runs of each seed."""
+        return [
+            Tree(self.templates, self.runs, Path(self.corpus), folder, self.name, seed)
+            for seed in self.every_seed
+        ]
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        """All runs in the order in which they are trained; a run's recipe may need its predecessors to be there."""
+        return [tree.recipe(run) for tree in self.trees(folder) for run in tree.order(self.wanted)]
+
+    def train(self, folder: Path) -> list[Path]:
+        """Train all runs, or use what has finished; their folders.
+
+        Raises:
+            DataError: the corpus is not there.
+        """
+        self.held_out()
+        return [
+            train(tree.recipe(run)).path for tree in self.trees(folder) for run in tree.order(self.wanted)
+        ]
+
+    def held_out(self) -> Corpus:
+        """The documents that are scored."""
+        return Corpus.open(self.corpus, split=self.split)

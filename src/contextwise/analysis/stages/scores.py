@@ -6,16 +6,12 @@ Shapes: S seeds, A articles.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from contextwise.base.errors import DataError
 from contextwise.evaluation.metrics import (
-    CONFIDENCE,
-    RESAMPLES,
-    SEED,
     Estimate,
+    bootstrap,
     exponential,
-    resamples_at_once,
 )
 from contextwise.evaluation.paired import estimate
 from contextwise.evaluation.results import Evaluation
@@ -93,15 +89,5 @@ def kept_gain(part: Scored, base: Scored, best: Scored) -> Estimate:
     value = float(statistic(*rows, weights, axis=-1))
     if len(weights) < 2:
         return Estimate(value)
-    found = stats.bootstrap(
-        (*rows, weights),
-        statistic,
-        paired=True,
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        batch=resamples_at_once(len(weights)),
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
+    found = bootstrap((*rows, weights), statistic).confidence_interval
     return Estimate(value, float(found.low), float(found.high))

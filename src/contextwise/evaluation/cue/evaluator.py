@@ -30,7 +30,7 @@ from contextwise.evaluation.cue.conditioning import (
 )
 from contextwise.evaluation.cue.scoring import Sentences, dropped, score_rows, window_of
 from contextwise.evaluation.evaluator import (
-    default_destination,
+    checked_destination,
     documents_table,
     is_run,
     label,
@@ -41,7 +41,7 @@ from contextwise.evaluation.evaluator import (
 )
 from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, exponential, ratios
 from contextwise.evaluation.paired import estimate
-from contextwise.evaluation.results import Evaluation, check_destination, write_evaluation
+from contextwise.evaluation.results import Evaluation, write_evaluation
 from contextwise.evaluation.scoring import Scores
 from contextwise.models.cue.encoding import EncodedTexts
 from contextwise.models.loading import load_config
@@ -145,10 +145,7 @@ def evaluate_sentences(
     started = time.monotonic()
     source = str(source)
     conditions = Conditions.of(source, corpus, contexts, drop_contexts)
-    in_run = out is None and is_run(source)
-    out = out or default_destination(source, sentence_label(corpus, conditions))
-    check_destination(out, corpus.fingerprint, None if in_run else source)
-    corpus.verify()
+    out = checked_destination(out, source, corpus, sentence_label(corpus, conditions))
     model = open_model(source, corpus, dtype, device)
     sentences = Sentences(corpus, limit_documents, language_of(source))
     found = _score(model, source, sentences, conditions, batch_tokens, should_stop)

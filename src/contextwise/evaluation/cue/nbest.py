@@ -15,10 +15,9 @@ import torch
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_write
-from contextwise.base.memory import keep_freed_memory
 from contextwise.base.progress import progress_bar, say
 from contextwise.base.vectors import write_vectors
-from contextwise.data.sources import readable, unpacked
+from contextwise.data.objects import read_objects
 from contextwise.evaluation.cue.conditioning import (
     ContextSets,
     is_cue,
@@ -34,10 +33,12 @@ from contextwise.evaluation.cue.rescoring import (
     sets_of,
 )
 from contextwise.evaluation.cue.scoring import Further
-from contextwise.evaluation.evaluator import chosen_device, chosen_dtype, default_destination
-from contextwise.models import load_model, load_tokenizer
+from contextwise.evaluation.evaluator import default_destination, model_on_device
+from contextwise.models import load_tokenizer
 from contextwise.models.cue.encoding import TextEncoder
 
+LISTS = "one list of candidates a line, as JSON objects"
+SETS = "one object of contexts a line"
 AT_ONCE = 1024
 """Sets of contexts that are encoded together."""
 
@@ -94,11 +95,11 @@ def rescore_file(
     """
     out = out or default_destination(source, f"rescored-{_name(file)}.jsonl")
     _check_place(out, file)
-    read = [(row.get("id"), _candidate_list(row, where)) for where, row in json_objects(file)]
+    read = [(row.get("id"), _candidate_list(row, where)) for where, row in read_objects(file, LISTS)]
     if not read:
-        raise DataError(f"{file} is empty; give one list of candidates a line, as JSON objects")
+        raise DataError(f"{file} is empty; give {LISTS}")
     ids, lists = [name for name, _ in read], [one for _, one in read]
-    model, tokenizer = _open(source, dtype, device), load_tokenizer(source)
+    model, tokenizer = model_on_device(source, dtype, device), load_tokenizer(source)
     further, encoder = _contexts(model, source, lists)
     with progress_bar(f"rescore {Path(source).name}", None, "tokens") as advance:
         ranked = rank_lists(
@@ -160,15 +161,15 @@ def write_cue_vectors(
     """
     if not is_cue(source):
         raise ConfigError(f"--contexts asks for e_cue, but {source} is no CUE model; leave it out")
-    model = _open(source, dtype, device)
+    model = model_on_device(source, dtype, device)
     types = trained_types(model.config)
     if not types:
         raise ConfigError(
             f"{source} was trained without contexts, so it has no e_cue; adapt it to contexts first"
         )
-    rows = [(where, _contexts_of(row, where)) for where, row in json_objects(file)]
+    rows = [(where, _contexts_of(row, where)) for where, row in read_objects(file, SETS)]
     if not rows:
-        raise DataError(f"{file} is empty; give one object of contexts a line")
+        raise DataError(f"{file} is empty; give {SETS}")
     sets = [context_texts(contexts, types, where) for where, contexts in rows]
     encoder = open_text_encoder(model, source)
     contexts = ContextSets(sets, lambda texts: torch.from_numpy(encoder.encode(texts)), model)
@@ -188,33 +189,6 @@ def _vectors(model: Any, contexts: ContextSets, count: int) -> Iterator[np.ndarr
                 found = model.context_encoder.empty.expand(min(AT_ONCE, count - start), -1)
             yield found.float().cpu().numpy()
             advance(len(found))
-
-
-def _open(source: str, dtype: str, device: str) -> Any:
-    place = chosen_device(device)
-    if place.type == "cpu":
-        keep_freed_memory()
-    return load_model(source, dtype=chosen_dtype(dtype, place), device=place)
-
-
-def json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a JSON Lines file, each with where it stands; empty lines are passed over.
-
-    Raises:
-        DataError: the file is missing or damaged, or a line is no JSON object; names the line.
-    """
-    with readable(path), path.open("rb") as raw, unpacked(raw, path) as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                row = json.loads(line.decode("utf-8-sig"))
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{where} is not JSON in UTF-8 ({str(error)[:100]}); mend the line") from None
-            if not isinstance(row, dict):
-                raise DataError(f"{where} is not a JSON object; give one object a line")
-            yield where, row
 
 
 def _candidate_list(row: dict[str, Any], where: str) -> CandidateList:

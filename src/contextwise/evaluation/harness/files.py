@@ -16,7 +16,6 @@ evaluated on (``lambada_openai.jsonl``). Other parts of a name are passed over (
         examples: validation         # the split that examples come from
 """
 
-import json
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -28,7 +27,8 @@ from pydantic import Field, field_validator
 
 from contextwise.base.config import Settings, validate
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.sources import readable, unpacked
+from contextwise.data.objects import read_bytes, read_objects
+from contextwise.data.sources import readable
 
 MAPPINGS = ("tasks.yaml", "tasks.yml", "tasks.json")
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".txt")
@@ -181,42 +181,20 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         DataError: the file is missing, damaged or empty, or a line is no JSON object; names the line.
     """
     name = path.name.lower().removesuffix(".gz")
-    with readable(path):
-        if name.endswith(".parquet"):
+    if name.endswith(".parquet"):
+        with readable(path):
             rows = pq.read_table(path).to_pylist()
-        else:
-            with path.open("rb") as raw, unpacked(raw, path) as file:
-                content = file.read()
-            try:
-                text = content.decode("utf-8-sig")
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path} is not UTF-8 text (byte {error.start:,})") from None
-            rows = [{"page": page} for page in articles(text)] if name.endswith(".txt") else _json(text, path)
+    elif name.endswith(".txt"):
+        try:
+            text = read_bytes(path).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is not UTF-8 text (byte {error.start:,})") from None
+        rows = [{"page": page} for page in articles(text)]
+    else:
+        rows = [row for _, row in read_objects(path, "JSON objects, each with the fields of one document")]
     if not rows:
         raise DataError(f"{path} holds no documents")
     return rows
-
-
-def _json(text: str, path: Path) -> list[dict[str, Any]]:
-    if text.lstrip().startswith("["):
-        try:
-            rows = json.loads(text)
-        except ValueError as error:
-            raise DataError(f"{path} is not a JSON list: {str(error)[:100]}") from None
-        numbered = list(enumerate(rows, start=1))
-    else:
-        numbered = []
-        for number, line in enumerate(text.split("\n"), start=1):
-            if not line.strip():
-                continue
-            try:
-                numbered.append((number, json.loads(line)))
-            except ValueError as error:
-                raise DataError(f"{path}:{number}: the line is not JSON ({str(error)[:100]})") from None
-    for number, row in numbered:
-        if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: a JSON object is needed, with the fields of one document")
-    return [row for _, row in numbered]
 
 
 def articles(text: str) -> list[str]:

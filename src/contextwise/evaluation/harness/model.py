@@ -23,8 +23,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from contextwise.base.errors import CheckpointError, DataError, Interrupted
 from contextwise.base.progress import progress_bar
 from contextwise.evaluation.scoring import vocabulary_size
-from contextwise.models.losses import final_hidden_states, has_plain_head
+from contextwise.models.losses import final_hidden_states, has_plain_head, rows_at_once
 
+LEAST_ROWS = 128
+"""Positions whose logits exist together, at least: half as many as in training, for here each has several copies."""
 Encoded = tuple[Any, list[int], list[int]]
 """A request as the harness hands it on: what it was, tokens of the context, tokens of the continuation."""
 Document = tuple[str, int]
@@ -231,7 +233,7 @@ def _scores(
     target = target[order]
     nats = torch.empty(len(where), dtype=torch.float32)
     greedy = torch.empty(len(where), dtype=torch.bool)
-    step = rows_at_once(vocabulary_size(model), device)
+    step = rows_at_once(vocabulary_size(model), device, LEAST_ROWS)
     for first in range(0, len(needed), step):
         log_p = head(hidden[needed[first : first + step].to(device)]).float().log_softmax(-1)
         here = slice(*torch.searchsorted(where, torch.tensor([first, first + step])).tolist())
@@ -239,8 +241,3 @@ def _scores(
         nats[order[here]] = log_p[row, token].cpu()
         greedy[order[here]] = (log_p.argmax(-1)[row] == token).cpu()
     return nats, greedy
-
-
-def rows_at_once(vocabulary: int, device: torch.device) -> int:
-    """Positions whose logits exist together: some tens of megabytes on a CPU, half a gigabyte on a GPU."""
-    return max(128, (2**22 if device.type == "cpu" else 2**27) // vocabulary)

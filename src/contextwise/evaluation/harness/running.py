@@ -13,9 +13,7 @@ import itertools
 import json
 import logging
 import os
-import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +29,9 @@ from lm_eval.utils import handle_non_serializable
 
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import PARTIAL, atomic_directory, atomic_write, read_json, write_json
-from contextwise.base.memory import keep_freed_memory
+from contextwise.base.files import atomic_write, read_json, replaced_directory, write_json
 from contextwise.data.hub import hub_problem
-from contextwise.evaluation.evaluator import chosen_device, chosen_dtype, default_destination, positions
+from contextwise.evaluation.evaluator import default_destination, model_on_device, positions
 from contextwise.evaluation.harness.model import BoundedLM
 from contextwise.evaluation.harness.tables import table_rows
 from contextwise.evaluation.harness.tasks import (
@@ -46,7 +43,7 @@ from contextwise.evaluation.harness.tasks import (
     plan_from_hub,
 )
 from contextwise.evaluation.scoring import DEFAULT_BATCH_TOKENS
-from contextwise.models import load_model, load_tokenizer
+from contextwise.models import load_tokenizer
 
 KIND, SUMMARY = "tasks", "summary.json"
 RESAMPLES = 1000
@@ -135,10 +132,7 @@ def evaluate_on_tasks(
     with quiet():
         planned, missing = plan_tasks(settings)
         out = destination(out, source, settings)
-        place = chosen_device(device)
-        if place.type == "cpu":
-            keep_freed_memory()
-        model = load_model(source, dtype=chosen_dtype(dtype, place), device=place)
+        model = model_on_device(source, dtype, device)
         lm = BoundedLM(
             model,
             load_tokenizer(source),
@@ -292,20 +286,11 @@ def write_results(out: Path, summary: dict[str, Any], results: dict[int, dict[st
     Raises:
         DataError: the disk is full, or the place cannot be written to.
     """
-    replaced = out.parent / f"{out.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
-    try:
-        with atomic_directory(out, "the results") as folder:
-            for shots, found in results.items():
-                text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
-                atomic_write(folder / f"harness-{shots}-shot.json", text, "the results")
-            write_json(folder / SUMMARY, summary, "the results")
-            if out.exists():
-                out.rename(replaced)
-    except BaseException:
-        if replaced.exists() and not out.exists():
-            replaced.rename(out)
-        raise
-    shutil.rmtree(replaced, ignore_errors=True)
+    with replaced_directory(out, "the results") as folder:
+        for shots, found in results.items():
+            text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+            atomic_write(folder / f"harness-{shots}-shot.json", text, "the results")
+        write_json(folder / SUMMARY, summary, "the results")
 
 
 def _length(source: str, limit: int | None, context: int | None) -> int | None:

@@ -18,16 +18,15 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from contextwise.base.errors import ConfigError, Interrupted
 from contextwise.base.files import atomic_write, write_json
-from contextwise.base.memory import keep_freed_memory
 from contextwise.base.progress import progress_bar
 from contextwise.data.instructions import CHAT_TEMPLATE
-from contextwise.evaluation.evaluator import chosen_device, chosen_dtype, default_destination
+from contextwise.evaluation.evaluator import default_destination, model_on_device
 from contextwise.evaluation.generation import Sampling, allowed_new_tokens
+from contextwise.evaluation.journal import Journal, content_key
 from contextwise.evaluation.judging.files import Benchmark, Question, read_questions, read_rows
-from contextwise.evaluation.judging.journal import Journal, content_key
 from contextwise.evaluation.ruler.answering import RefuseNaN
-from contextwise.evaluation.ruler.running import weights_fingerprint
-from contextwise.models import load_model, load_tokenizer
+from contextwise.evaluation.ruler.measuring import weights_fingerprint
+from contextwise.models import load_tokenizer
 from contextwise.models.context.cache import ChunkLayer, ContextState
 from contextwise.models.rope import follows_length, frequencies_for, rotary_modules
 
@@ -240,11 +239,8 @@ def answer_questions(
     benchmark, questions = read_questions(questions_file)
     questions = questions[:limit]
     out = out or default_destination(source, NAMES[benchmark])
-    place = chosen_device(device)
-    if place.type == "cpu":
-        keep_freed_memory()
     tokenizer = load_tokenizer(source)
-    model = load_model(source, dtype=chosen_dtype(dtype, place), device=place)
+    model = model_on_device(source, dtype, device)
     speaker = Speaker(model, tokenizer, settings.template)
     name = model_id or Path(source).resolve().name
     shared = {

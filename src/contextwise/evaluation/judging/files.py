@@ -5,16 +5,16 @@ MT-Bench (FastChat): JSON Lines; a question has ``question_id``, ``category`` an
 ``output`` and ``generator``. Either may be a JSON list or JSON Lines, also as ``.gz``.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from contextwise.base.errors import DataError
-from contextwise.data.sources import readable, unpacked
+from contextwise.data.objects import read_objects
 
 Benchmark = Literal["mt-bench", "alpaca-eval"]
+WANTED = "the questions or answers of MT-Bench or AlpacaEval, as JSON Lines or a JSON list"
 WITH_REFERENCE = ("math", "reasoning", "coding")
 """Categories of MT-Bench whose answers are judged beside a reference answer."""
 
@@ -48,30 +48,10 @@ def read_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     Raises:
         DataError: the file is missing, damaged or empty, or holds something else than objects.
     """
-    with readable(path), path.open("rb") as raw, unpacked(raw, path) as file:
-        content = file.read()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8 text; give a JSON list or JSON Lines") from None
-    if text.lstrip().startswith("["):
-        rows = [(f"{path} entry {i:,}", row) for i, row in enumerate(_parsed(text, str(path)), start=1)]
-    else:
-        lines = [(f"{path}:{i}", line) for i, line in enumerate(text.split("\n"), start=1) if line.strip()]
-        rows = [(where, _parsed(line, where)) for where, line in lines]
-    for where, row in rows:
-        if not isinstance(row, dict):
-            raise DataError(f"{where} is not a JSON object; give a JSON list of objects, or one a line")
+    rows = list(read_objects(path, WANTED))
     if not rows:
-        raise DataError(f"{path} is empty; give the questions or answers of MT-Bench or AlpacaEval")
+        raise DataError(f"{path} is empty; give {WANTED}")
     return rows
-
-
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where} is not JSON ({str(error)[:80]}); mend it, or fetch it again") from None
 
 
 def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:

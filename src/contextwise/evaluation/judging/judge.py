@@ -17,6 +17,7 @@ from typing import Any
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import write_json
 from contextwise.base.progress import progress_bar, say
+from contextwise.evaluation.journal import Journal
 from contextwise.evaluation.judging.endpoint import Endpoint, EndpointDown, RequestFailed
 from contextwise.evaluation.judging.files import (
     WITH_REFERENCE,
@@ -26,7 +27,6 @@ from contextwise.evaluation.judging.files import (
     read_questions,
     read_references,
 )
-from contextwise.evaluation.judging.journal import Journal
 from contextwise.evaluation.judging.length import check_package, length_controlled
 from contextwise.evaluation.judging.planning import Cost, Request, comparing_requests, grading_requests
 from contextwise.evaluation.judging.prompts import read_rating, read_verdict

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from contextwise.evaluation.journal import content_key
 from contextwise.evaluation.judging.files import WITH_REFERENCE, Answers, Question
-from contextwise.evaluation.judging.journal import content_key
 from contextwise.evaluation.judging.prompts import Messages, comparing_prompt, grading_prompt
 
 CHARACTERS_PER_TOKEN = 4

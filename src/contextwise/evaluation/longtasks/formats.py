@@ -6,11 +6,9 @@ LongBench: a line is a question, with ``context``, ``input``, ``answers``, ``dat
 that a data set of one's own needs no code.
 """
 
-import codecs
 import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from contextwise.base.errors import DataError
-from contextwise.data.sources import readable, unpacked
+from contextwise.data.objects import read_objects
 from contextwise.evaluation.longtasks.datasets import (
     LEVAL,
     OTHER,
@@ -103,7 +101,7 @@ def read_items(paths: Sequence[Path]) -> tuple[list[Item], list[str]]:
     notes: list[str] = []
     for path in paths:
         before, judged = len(items), Counter[str]()
-        for where, row in _rows(path):
+        for where, row in read_objects(path, f"JSON Lines: {FORMS}"):
             if "instructions" in row or "outputs" in row:
                 line = _checked(LEvalLine, row, where)
                 if line.evaluation in ("LLM", "human"):
@@ -121,35 +119,6 @@ def read_items(paths: Sequence[Path]) -> tuple[list[Item], list[str]]:
     if not items:
         raise DataError(f"no question can be scored: {'; '.join(notes)}")
     return items, notes
-
-
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    with readable(path), path.open("rb") as raw, unpacked(raw, path) as lines:
-        for number, line in enumerate(lines, start=1):
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                row = json.loads(line.decode("utf-8"))
-            except UnicodeDecodeError:
-                raise DataError(f"{where} is not UTF-8 text; {FORMS}") from None
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{where} is not JSON ({str(error)[:80]}); {FORMS}") from None
-            if not isinstance(row, dict):
-                raise DataError(f"{where} is not a JSON object; {FORMS}")
-            if b"\\ud" in line.lower() and _has_half_a_pair(row):
-                raise DataError(f"{where} holds half of a surrogate pair, which is no text; mend the line")
-            yield where, row
-
-
-def _has_half_a_pair(row: dict[str, Any]) -> bool:
-    try:
-        json.dumps(row, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def _checked(form: type[Any], row: dict[str, Any], where: str) -> Any:

@@ -11,7 +11,6 @@ LongBench turns the two ends into text and that into tokens again, which may dif
 Special tokens and a chat template's marks are not counted in V, and always stay.
 """
 
-import json
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.sources import readable
+from contextwise.data.objects import read_value
 from contextwise.evaluation.longtasks.datasets import SUMMARY
 from contextwise.evaluation.longtasks.formats import Item
 from contextwise.evaluation.ruler.prompts import Encoded, Encoder
@@ -78,14 +77,7 @@ def read_templates(path: Path) -> dict[str, str]:
     Raises:
         DataError: the file is missing, or not of that form.
     """
-    with readable(path):
-        content = path.read_bytes()
-    try:
-        found = json.loads(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{path} is not JSON ({str(error)[:80]}); give one object: data set -> template"
-        ) from None
+    found = read_value(path, "one object: data set -> template")
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise DataError(f"{path} is not one JSON object of data set -> template, a text with {{context}}")
     return found

@@ -16,12 +16,10 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError, DataError, Interrupted
-from contextwise.base.memory import keep_freed_memory
 from contextwise.base.progress import progress_bar
 from contextwise.evaluation.contextwise.evaluator import trained_context
-from contextwise.evaluation.evaluator import chosen_device, chosen_dtype, default_destination, positions
+from contextwise.evaluation.evaluator import default_destination, model_on_device, positions
 from contextwise.evaluation.longtasks.formats import Item, read_items
 from contextwise.evaluation.longtasks.metrics import check_installed
 from contextwise.evaluation.longtasks.planning import plan_answers
@@ -34,13 +32,17 @@ from contextwise.evaluation.longtasks.prompts import (
 )
 from contextwise.evaluation.longtasks.results import answer_rows, scores_of, summarise
 from contextwise.evaluation.longtasks.settings import Settings
-from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES
-from contextwise.evaluation.ruler.answering import AnswerLog, ModelReader, answer_all
+from contextwise.evaluation.ruler.answering import Key, ModelReader
+from contextwise.evaluation.ruler.measuring import (
+    Results,
+    answer_and_write,
+    asked_of,
+    check_batch_tokens,
+)
 from contextwise.evaluation.ruler.prompts import Encoder, check_vocabulary
-from contextwise.evaluation.ruler.results import finished_evaluation, write_evaluation
-from contextwise.evaluation.ruler.running import weights_fingerprint
+from contextwise.evaluation.ruler.results import finished_evaluation
 from contextwise.evaluation.scoring import DEFAULT_BATCH_TOKENS, vocabulary_size
-from contextwise.models import load_model, load_tokenizer
+from contextwise.models import load_tokenizer
 from contextwise.models.rope import extend_positions, rotary_modules
 
 KIND = "longbench"
@@ -86,35 +88,26 @@ def evaluate_long_tasks(
     """
     started = time.monotonic()
     source = str(Path(source))
-    if batch_tokens is not None and batch_tokens < 1:
-        raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1")
+    check_batch_tokens(batch_tokens)
     prompts, tokenizer, notes = _questions(source, settings, should_stop)
-    place = chosen_device(device)
-    if place.type == "cpu":
-        keep_freed_memory()
-    model = load_model(source, dtype=chosen_dtype(dtype, place), device=place)
+    model = model_on_device(source, dtype, device)
     asked = _prepared(source, model, prompts, settings, batch_tokens or DEFAULT_BATCH_TOKENS)
     out = out or default_destination(source, _label(settings))
     if (finished := finished_evaluation(out, asked, KIND, "LongBench")) is not None:
         return LongEvaluation(finished.path, finished.summary)
     batches = plan_answers(prompts, asked["visible"], asked["batch_tokens"], model)
-    with AnswerLog.of(out, asked) as log:
-        total = sum(len(batch.indices) for batch in batches)
-        reader = ModelReader(model, tokenizer)
-        with progress_bar(f"longbench {Path(source).name}", total, "answers") as advance:
-            answer_all(reader, prompts, batches, log, advance=advance, should_stop=should_stop)
-        results, rows = _results(prompts, asked["visible"], log)
-        about = {
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "notes": notes,
-            "confidence": CONFIDENCE,
-            "resamples": RESAMPLES,
-            "seconds": round(time.monotonic() - started, 3),
-            "environment": describe_environment(),
-        }
-        summary = {"kind": KIND, **asked, **results, **about}
-        written = write_evaluation(out, summary, rows)
-        log.remove()
+    written = answer_and_write(
+        KIND,
+        out,
+        asked,
+        ModelReader(model, tokenizer),
+        prompts,
+        batches,
+        lambda answers: _results(prompts, asked["visible"], answers),
+        notes=notes,
+        started=started,
+        should_stop=should_stop,
+    )
     return LongEvaluation(written.path, written.summary)
 
 
@@ -141,27 +134,21 @@ def _prepared(
     """Make the model ready; what its answers depend on, so that a run goes on from answers with the same only."""
     every = [prompt for asked in prompts.values() for prompt in asked]
     check_vocabulary(source, vocabulary_size(model), every)
-    weights = weights_fingerprint(model)
     return {
-        "model": source,
-        "weights": weights,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": model.device.type,
-        **settings.to_dict(),
+        **asked_of(source, model, settings.to_dict()),
         **prepare_positions(source, model, every, settings),
         "batch_tokens": batch_tokens,
     }
 
 
 def _results(
-    prompts: dict[str, list[LongPrompt]], visible: Sequence[int], log: AnswerLog
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What goes into ``summary.json``, and the lines of ``answers.jsonl``."""
-    scores = {name: scores_of(name, asked, visible, log.answers) for name, asked in prompts.items()}
+    prompts: dict[str, list[LongPrompt]], visible: Sequence[int], answers: dict[Key, str]
+) -> Results:
+    scores = {name: scores_of(name, asked, visible, answers) for name, asked in prompts.items()}
     rows = [
         row
         for name, asked in prompts.items()
-        for row in answer_rows(name, asked, visible, log.answers, scores[name])
+        for row in answer_rows(name, asked, visible, answers, scores[name])
     ]
     return summarise(prompts, visible, scores), rows
 

@@ -1,9 +1,7 @@
 """Answers to prompts: transformers' ``generate()`` on batches, and the log that an interrupted run goes on from."""
 
 import contextlib
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +12,10 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-from contextwise.base.files import atomic_write, disk_errors, read_json, write_json
+from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
+from contextwise.base.files import read_json, write_json
 from contextwise.evaluation.generation import Sampling
+from contextwise.evaluation.journal import Journal
 from contextwise.models.rope import frequencies_for
 
 UNFINISHED = ".unfinished"
@@ -131,11 +130,16 @@ def plan_batches(
 
 
 class AnswerLog:
-    """Answers so far, in ``PLACE.unfinished/``: one JSON line each, written batch by batch."""
+    """Answers so far, in ``PLACE.unfinished/``: a journal, and the settings of the run that it belongs to.
 
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        self.folder, self.settings = folder, settings
-        self.answers: dict[Key, str] = {}
+    Attributes:
+        answers: (task, visible, index) -> the answer.
+    """
+
+    def __init__(self, journal: Journal, settings: dict[str, Any]) -> None:
+        self.journal, self.settings = journal, settings
+        self.folder = journal.path.parent
+        self.answers: dict[Key, str] = {_key(row): row["answer"] for row in journal.rows.values()}
 
     @classmethod
     @contextlib.contextmanager
@@ -146,68 +150,40 @@ class AnswerLog:
             ConfigError: another process holds it, or what was begun there has other settings.
             DataError: it cannot be written, or read.
         """
-        log = cls(place.parent / f"{place.name}{UNFINISHED}", settings)
-        with disk_errors("the answers", log.folder):
-            log.folder.mkdir(parents=True, exist_ok=True)
-            lock = (log.folder / ".lock").open("a")
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"another process is answering into {place}; wait for it, or choose another --out"
-                ) from None
-            log._open()
-            try:
-                yield log
-            finally:
-                if not log.answers:
-                    log.remove()
+        with Journal.opened(place.parent / f"{place.name}{UNFINISHED}" / LOG, _key) as journal:
+            log = cls(journal, settings)
+            if log.answers:
+                log._check_settings()
+            yield log
 
-    def _open(self) -> None:
-        self._read()
-        file = self.folder / SETTINGS
+    def _check_settings(self) -> None:
+        begun = read_json(self.folder / SETTINGS, "the settings of the unfinished run")
         wanted = json.loads(json.dumps(self.settings))
-        begun = read_json(file, "the settings of the unfinished run") if self.answers else wanted
         if begun != wanted:
             different = [name for name in wanted if begun.get(name) != wanted[name]]
             raise ConfigError(
                 f"{self.folder} holds unfinished answers to other questions, or of another model "
                 f"({', '.join(different) or 'settings'} differ); choose another place with --out, or remove that folder"
             )
-        write_json(file, self.settings, "the answers")
-
-    def _read(self) -> None:
-        file = self.folder / LOG
-        if not file.exists():
-            return
-        try:
-            lines = file.read_text(encoding="utf-8").split("\n")
-            # What follows the last line's end was not written to its end.
-            rows = [json.loads(line) for line in lines[:-1]]
-            self.answers = {(row["task"], row["visible"], row["index"]): row["answer"] for row in rows}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{file} is damaged ({str(error)[:100]}); remove {self.folder}") from None
-        if lines[-1]:
-            atomic_write(file, "".join(f"{line}\n" for line in lines[:-1]), "the answers")
 
     def add(self, keys: Sequence[Key], answers: Sequence[str]) -> None:
         """Keep the answers of a batch."""
+        if not self.answers:
+            write_json(self.folder / SETTINGS, self.settings, "the answers")
         rows = [
             {"task": task, "visible": visible, "index": index, "answer": answer}
             for (task, visible, index), answer in zip(keys, answers, strict=True)
         ]
-        file = self.folder / LOG
-        with disk_errors("the answers", file), file.open("a", encoding="utf-8") as out:
-            # Half of a surrogate pair, which some tokenizers can write, has no UTF-8: JSON's escapes are ASCII.
-            out.write("".join(json.dumps(row) + "\n" for row in rows))
-            out.flush()
-            os.fsync(out.fileno())
+        self.journal.add(*rows)
         self.answers.update(zip(keys, answers, strict=True))
 
     def remove(self) -> None:
         """Remove the log; what it holds has been written elsewhere."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _key(row: dict[str, Any]) -> Key:
+    return row["task"], row["visible"], row["index"]
 
 
 def answer_all(

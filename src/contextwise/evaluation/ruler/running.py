@@ -6,23 +6,23 @@
    ``answers.jsonl`` has one line a question: what was asked, where its needles stand, and each answer with its score.
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
-from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError, Interrupted
-from contextwise.base.memory import keep_freed_memory
 from contextwise.base.progress import progress_bar
-from contextwise.evaluation.evaluator import chosen_device, chosen_dtype, default_destination, positions
-from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES
-from contextwise.evaluation.ruler.answering import AnswerLog, ModelReader, answer_all, plan_batches
+from contextwise.evaluation.evaluator import default_destination, model_on_device, positions
+from contextwise.evaluation.ruler.answering import Key, ModelReader, plan_batches
 from contextwise.evaluation.ruler.documents import DocumentQA
+from contextwise.evaluation.ruler.measuring import (
+    Results,
+    answer_and_write,
+    asked_of,
+    check_batch_tokens,
+)
 from contextwise.evaluation.ruler.prompts import Encoded, Encoder, check_vocabulary
 from contextwise.evaluation.ruler.questions import Size, Task
 from contextwise.evaluation.ruler.results import (
@@ -31,14 +31,13 @@ from contextwise.evaluation.ruler.results import (
     answer_rows,
     finished_evaluation,
     task_summary,
-    write_evaluation,
 )
 from contextwise.evaluation.ruler.settings import Settings
 from contextwise.evaluation.ruler.squad import read_passages
 from contextwise.evaluation.ruler.variables import VariableTracking
 from contextwise.evaluation.ruler.words import CommonWords, FrequentWords, read_words
 from contextwise.evaluation.scoring import DEFAULT_BATCH_TOKENS, vocabulary_size
-from contextwise.models import load_model, load_tokenizer
+from contextwise.models import load_tokenizer
 
 
 def evaluate_ruler(
@@ -71,17 +70,13 @@ def evaluate_ruler(
     """
     started = time.monotonic()
     source = str(Path(source))  # a slash at the end makes no other model
-    if batch_tokens is not None and batch_tokens < 1:
-        raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1")
+    check_batch_tokens(batch_tokens)
     out = out or default_destination(source, f"ruler-{settings.length}-gamma-{settings.gamma:g}")
     encoder = Encoder(load_tokenizer(source), settings.chat, source)
     tasks, notes = make_tasks(settings, encoder)
-    place = chosen_device(device)
-    if place.type == "cpu":
-        keep_freed_memory()
-    model = load_model(source, dtype=chosen_dtype(dtype, place), device=place)
+    model = model_on_device(source, dtype, device)
     asked = {
-        **_settings(source, model, settings),
+        **asked_of(source, model, settings.to_dict()),
         "batch_tokens": batch_tokens or DEFAULT_BATCH_TOKENS,
     }
     if (finished := finished_evaluation(out, asked)) is not None:
@@ -91,34 +86,30 @@ def evaluate_ruler(
     check_vocabulary(source, vocabulary_size(model), [q for encoded in questions.values() for q in encoded])
     check_positions(source, model, questions, new_tokens, settings)
     batches = plan_batches(questions, new_tokens, settings.visible, asked["batch_tokens"])
-    with AnswerLog.of(out, asked) as log:
-        total = sum(len(batch.indices) for batch in batches)
-        reader = ModelReader(model, encoder.tokenizer)
-        with progress_bar(f"ruler {Path(source).name}", total, "answers") as advance:
-            answer_all(reader, questions, batches, log, advance=advance, should_stop=should_stop)
-        results = {
-            task.name: task_summary(task, questions[task.name], settings.visible, log.answers)
-            for task in tasks
+
+    def results(answers: dict[Key, str]) -> Results:
+        found = {
+            task.name: task_summary(task, questions[task.name], settings.visible, answers) for task in tasks
         }
         rows = [
             row
             for task in tasks
-            for row in answer_rows(task, questions[task.name], settings.visible, log.answers)
+            for row in answer_rows(task, questions[task.name], settings.visible, answers)
         ]
-        summary = {
-            "kind": KIND,
-            **asked,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "results": results,
-            "notes": notes,
-            "confidence": CONFIDENCE,
-            "resamples": RESAMPLES,
-            "seconds": round(time.monotonic() - started, 3),
-            "environment": describe_environment(),
-        }
-        evaluation = write_evaluation(out, summary, rows)
-        log.remove()
-    return evaluation
+        return {"results": found}, rows
+
+    return answer_and_write(
+        KIND,
+        out,
+        asked,
+        ModelReader(model, encoder.tokenizer),
+        questions,
+        batches,
+        results,
+        notes=notes,
+        started=started,
+        should_stop=should_stop,
+    )
 
 
 def make_tasks(settings: Settings, encoder: Encoder) -> tuple[list[Task], list[str]]:
@@ -201,24 +192,3 @@ def check_positions(
         f"{source} has {limit} positions, but a visible context of {largest} needs {around[name] + largest}: "
         f"question and answer of {name} take {around[name]} more; {mend}"
     )
-
-
-def _settings(source: str, model: PreTrainedModel, settings: Settings) -> dict[str, Any]:
-    """What answers depend on; a run goes on from answers with the same only."""
-    return {
-        "model": source,
-        "weights": weights_fingerprint(model),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": model.device.type,
-        **settings.to_dict(),
-    }
-
-
-def weights_fingerprint(model: PreTrainedModel) -> str:
-    """SHA-256 of names, shapes and up to 1,024 evenly chosen values of each weight: tells models apart, fast for large ones."""
-    digest = hashlib.sha256()
-    for name, weight in model.state_dict().items():
-        flat = weight.detach().reshape(-1)
-        chosen = flat[:: max(1, flat.numel() // 1024)].to(device="cpu", dtype=torch.float64)
-        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode() + chosen.numpy().tobytes())
-    return digest.hexdigest()

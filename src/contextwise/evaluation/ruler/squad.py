@@ -5,7 +5,6 @@ Hugging Face Hub (``id``, ``title``, ``context``, ``question``, ``answers``, a r
 which SQuAD 2.0 has, are passed over.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,10 @@ from typing import Any
 
 from contextwise.base.errors import DataError
 from contextwise.base.files import sha256_file
-from contextwise.data.sources import readable, unpacked
+from contextwise.data.objects import check_text, read_bytes, read_objects
+from contextwise.data.parsing import parse_json
 
+FORMS = "SQuAD's JSON, or JSON Lines"
 FIELDS = "'context' (the paragraph), 'question' and 'answers' (with 'text'), and may have 'id' and 'title'"
 
 
@@ -73,34 +74,16 @@ def read_passages(path: Path) -> Passages:
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """One object a question, with where it stands."""
-    with readable(path), path.open("rb") as raw, unpacked(raw, path) as file:
-        content = file.read()
+    content = read_bytes(path)
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8 text; give SQuAD's JSON, or JSON Lines") from None
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
+        whole = parse_json(content)
+    except ValueError:
         whole = None
     if isinstance(whole, dict) and "data" in whole:
+        check_text(whole, content, str(path))
         yield from _nested(path, whole["data"])
-    elif isinstance(whole, list):
-        yield from ((f"{path}, item {i}", _object(row, f"{path}, item {i}")) for i, row in enumerate(whole))
     else:
-        yield from _lines(path, text)
-
-
-def _lines(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(
-                    f"{path}:{number} is not JSON ({str(error)[:80]}); give SQuAD's JSON, or JSON Lines with {FIELDS}"
-                ) from None
-            yield f"{path}:{number}", _object(row, f"{path}:{number}")
+        yield from read_objects(path, f"{FORMS} with {FIELDS}")
 
 
 def _nested(path: Path, articles: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -149,5 +132,5 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 def _listed(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise DataError(f"{where} is not a list; give SQuAD's JSON, or JSON Lines with {FIELDS}")
+        raise DataError(f"{where} is not a list; give {FORMS} with {FIELDS}")
     return value

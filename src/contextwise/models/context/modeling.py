@@ -24,7 +24,7 @@ from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import ComposedForCausalLM
+from contextwise.models.composition import ComposedForCausalLM, check_labels
 from contextwise.models.context.cache import context_state
 from contextwise.models.context.config import ContextLMConfig
 from contextwise.models.context.families import Rotary, family_of
@@ -32,7 +32,7 @@ from contextwise.models.context.injection import Injection
 from contextwise.models.context.pathway import ContextPathway, Contexts
 from contextwise.models.context.static import StaticContextState, static_inputs
 from contextwise.models.loading import load_model
-from contextwise.models.losses import IGNORED, linear_cross_entropy
+from contextwise.models.losses import loss_and_logits, next_tokens
 
 
 class ContextLMForCausalLM(ComposedForCausalLM):
@@ -211,18 +211,17 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         )
 
         if labels is not None and shift_labels is None:
-            shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-        loss = None
+            shift_labels = next_tokens(labels)
         if shift_labels is not None:
-            self._check_labels(shift_labels)
-            total = linear_cross_entropy(h_BTD, self.lm_head.weight, shift_labels)
-            loss = total / (
-                shift_labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
-            )
-        logits = None
-        if not (self.training and loss is not None):
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = self.lm_head(h_BTD[:, kept])
+            check_labels(shift_labels, self.config.vocab_size)
+        loss, logits = loss_and_logits(
+            h_BTD,
+            self.lm_head,
+            shift_labels,
+            logits_to_keep,
+            items=num_items_in_batch,
+            training=self.training,
+        )
         return CausalLMOutputWithPast(
             loss=loss, logits=logits, past_key_values=past_key_values if use_cache else None
         )

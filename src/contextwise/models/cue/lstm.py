@@ -16,7 +16,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import values_are_at_hand
 from contextwise.models.context.static import StateLayer
-from contextwise.models.losses import IGNORED, linear_cross_entropy
+from contextwise.models.losses import loss_and_logits, next_tokens
 
 
 class LSTMConfig(PreTrainedConfig):
@@ -27,7 +27,8 @@ class LSTMConfig(PreTrainedConfig):
         hidden_size, num_hidden_layers: 512 and 4 in the paper (CUE, Section 6.4).
         tie_word_embeddings: whether the vocabulary head is the embedding; the paper does not say.
         dropout: between layers.
-        initializer_range: standard deviation of the embeddings at the start.
+        initializer_range: standard deviation of the embeddings at the start. An LSTM's states are small, and its head is the
+            embedding: from smaller ones the loss stays near that of word frequencies for hundreds of steps.
 
     Raises:
         ConfigError: a size is not positive.
@@ -44,7 +45,7 @@ class LSTMConfig(PreTrainedConfig):
         num_hidden_layers: int = 4,
         tie_word_embeddings: bool = True,
         dropout: float = 0.0,
-        initializer_range: float = 0.05,
+        initializer_range: float = 0.3,
         bos_token_id: int | None = None,
         eos_token_id: int | None = None,
         pad_token_id: int | None = None,
@@ -129,11 +130,15 @@ class LSTMForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """The recurrent weights as torch has them, uniform within 1 / sqrt(D)."""
+        """The recurrent weights as torch has them, uniform within 1 / sqrt(D); the forget gates start open (Jozefowicz et al.
+        2015, "An empirical exploration of recurrent network architectures").
+        """
         if isinstance(module, nn.LSTM):
             bound = module.hidden_size**-0.5
-            for weight in module.parameters():
+            for name, weight in module.named_parameters():
                 init.uniform_(weight, -bound, bound)
+                if name.startswith("bias_hh"):
+                    init.ones_(weight[module.hidden_size : 2 * module.hidden_size])
         else:
             super()._init_weights(module)
 
@@ -220,12 +225,8 @@ class LSTMForCausalLM(PreTrainedModel, GenerationMixin):
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
         h_BTD = self.hidden_states(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
-        loss = None
-        if labels is not None:
-            targets = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-            loss = linear_cross_entropy(h_BTD, self.lm_head.weight, targets) / targets.ne(IGNORED).sum()
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(h_BTD[:, kept])
+        targets = None if labels is None else next_tokens(labels)
+        loss, logits = loss_and_logits(h_BTD, self.lm_head, targets, logits_to_keep)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
 
 

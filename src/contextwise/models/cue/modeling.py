@@ -21,12 +21,12 @@ from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import values_are_at_hand
+from contextwise.models.composition import check_labels
 from contextwise.models.cue.config import CueConfig
 from contextwise.models.cue.context_encoder import CueContextEncoder
 from contextwise.models.cue.decoder import CueDecoder
 from contextwise.models.cue.proxy import ProxyEncoder
-from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
+from contextwise.models.losses import final_hidden_states, loss_and_logits, next_tokens
 from contextwise.models.pretraining import Batch, Losses, losses_of_tokens
 
 PARTS = ("sentence_encoder", "context_encoder", "proxy", "decoder")
@@ -324,19 +324,12 @@ class CueForCausalLM(PreTrainedModel, GenerationMixin):
             contexts, context_mask, cue, proxy_targets, proxy_noise,
         )  # fmt: skip
         if labels is not None and shift_labels is None:
-            shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-        loss = None
+            shift_labels = next_tokens(labels)
         if shift_labels is not None:
-            if values_are_at_hand(shift_labels) and int(shift_labels.max()) >= self.config.vocab_size:
-                raise ConfigError(
-                    f"label {int(shift_labels.max())} is outside the vocabulary of {self.config.vocab_size} tokens"
-                )
-            total = linear_cross_entropy(h_BTD, self.decoder.lm_head.weight, shift_labels)
-            loss = total / shift_labels.ne(IGNORED).sum()
-        logits = None
-        if not (self.training and loss is not None):
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = self.decoder.lm_head(h_BTD[:, kept])
+            check_labels(shift_labels, self.config.vocab_size)
+        loss, logits = loss_and_logits(
+            h_BTD, self.decoder.lm_head, shift_labels, logits_to_keep, training=self.training
+        )
         return CausalLMOutput(loss=loss, logits=logits)
 
 

@@ -28,12 +28,12 @@ from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import ComposedForCausalLM
+from contextwise.models.composition import ComposedForCausalLM, check_labels
 from contextwise.models.context.families import family_of
 from contextwise.models.context.modeling import Decoded
 from contextwise.models.context.static import static_inputs
 from contextwise.models.loading import load_model
-from contextwise.models.losses import IGNORED
+from contextwise.models.losses import kept_positions, next_tokens
 from contextwise.models.multitoken.config import MultiTokenConfig, shorten
 from contextwise.models.multitoken.losses import FutureLoss, future_loss, future_targets
 from contextwise.models.multitoken.speculative import Acceptance, speculative_options
@@ -249,7 +249,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             position_ids: (B, T); a head is asked for no token behind the end of the document that it reads.
             inputs: further arguments of :meth:`future_states`.
         """
-        self._check_labels(targets)
+        check_labels(targets, self.config.vocab_size)
         states = self.future_states(input_ids, position_ids=position_ids, **inputs)
         return self._loss(states, targets, position_ids)
 
@@ -291,7 +291,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         for name in ("output_attentions", "output_hidden_states", "return_dict"):
             kwargs.pop(name, None)
         if labels is not None and shift_labels is None:
-            shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+            shift_labels = next_tokens(labels)
         if use_cache is None:
             use_cache = getattr(self.config, "use_cache", not self.training)
         use_cache = use_cache and not (self.training and shift_labels is not None)
@@ -308,12 +308,12 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         )
         out = MultiTokenOutput(past_key_values=past_key_values if use_cache else None)
         if shift_labels is not None:
-            self._check_labels(shift_labels)
+            check_labels(shift_labels, self.config.vocab_size)
             total, sums, counts = self._loss(states, shift_labels, position_ids)
             out.head_losses, out.head_targets = sums / counts.clamp(min=1), counts
             out.loss = total / (counts[0].clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
         if not (self.training and out.loss is not None):
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            kept = kept_positions(logits_to_keep)
             out.logits = self.vocabulary_head(1)(states[0][:, kept])
             if heads > 1:
                 more = [self.vocabulary_head(i)(states[i - 1][:, kept]) for i in range(2, heads + 1)]

@@ -18,7 +18,7 @@ from contextwise.models.cue import (
     UnigramAutoencoder,
     UnigramConfig,
 )
-from contextwise.models.loading import load_as, load_config, load_model
+from contextwise.models.loading import load_as, load_config, load_model, model_class
 from contextwise.training.cue.settings import TRAINED, CueSettings
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ def cue_config(recipe: "Recipe", text: TextFacts | None, configs: Configs = load
     if settings.stage == "swap":
         start = _start(settings.start or "", configs)
         assert start.context_encoder is not None  # said where the text encoder is chosen
+        assert recipe.data.contexts is not None
         _check_width(settings, start)
+        start.context_encoder.contexts = recipe.data.contexts.model_dump()  # the new decoder's
         return CueConfig(
             sentence_encoder=sentence,
             context_encoder=start.context_encoder,
@@ -170,6 +172,12 @@ def _sentence_config(source: str, context: int, configs: Configs) -> PreTrainedC
             f"model.cue.sentence_encoder is {source}, a whole CUE model; name its parts/sentence_encoder, or the run that "
             "trained that"
         )
+    try:
+        model_class(config)
+    except CheckpointError:
+        raise CheckpointError(
+            f"model.cue.sentence_encoder is {source}, a model of type {config.model_type!r}; name a causal language model"
+        ) from None
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and positions < context:
         raise ConfigError(
