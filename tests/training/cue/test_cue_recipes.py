@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cue_runs import CONTEXTS, recipe, save_text_encoder, write_articles
 
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
 from contextwise.data import prepare_corpus
@@ -13,6 +12,7 @@ from contextwise.models.cue import CueConfig
 from contextwise.training import load_recipe, train
 from contextwise.training.cue.parameters import modules_of
 from contextwise.training.task import Task
+from cue_runs import CONTEXTS, recipe, save_text_encoder, write_articles
 
 FOLDER = Path(__file__).parents[3] / "recipes" / "cue"
 STAGES = ["sentence-lm", "sentence-lstm", "joint", "adapt", "unigrams", "proxy", "adapt-proxy", "swap"]
