@@ -22,8 +22,8 @@ FIGURES = {
     ),
     "spectra": (
         "Spectra",
-        "Eigenvalues of the covariance of the features, each over the largest. Dotted lines: some thresholds θ of the intrinsic "
-        "dimension.",
+        "Eigenvalues of the covariance of the features, each over the largest. Dotted lines: some thresholds θ of the "
+        "intrinsic dimension.",
     ),
     "increments": (
         "How the spectrum changes with context",
