@@ -104,6 +104,8 @@ def test_cue_vectors_are_written(contextwise: Typed, workplace: Path) -> None:
         (["evaluate", "lm", "--sentences", *CORPUS, "--limit-documents", "0"], "--limit-documents is 0"),
         (["evaluate", "lm", "--sentences", *CORPUS, "--batch-tokens", "0"], "--batch-tokens is 0"),
         (["evaluate", "lm", "--sentences", *CORPUS, "--stride", "8"], "--stride is given together with --sentences"),
+        (["evaluate", "cue", *CORPUS, "--stride", "4"], "cue is a CUE model, which is scored sentence by sentence; leave --stride"),
+        (["evaluate", "cue", *CORPUS, "--causality"], "leave --causality out"),
         (["evaluate", "cue", *CORPUS, "--contexts", "titel"], "'titel', which is no context here; did you mean 'title'?"),
         (["evaluate", "cue", *CORPUS, "--contexts", "title,title"], "--contexts names 'title' twice"),
         (["evaluate", "cue", *CORPUS, "--contexts", "title,"], "give names of contexts with commas between"),

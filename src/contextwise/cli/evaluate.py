@@ -260,6 +260,11 @@ def evaluate(
     )
     if chosen == PLAIN and corpus is not None and _takes_contexts(model):
         chosen = "sentences"
+        alone = [name for name in ("stride", "context", "causality") if given[name] is not None]
+        if alone:
+            raise ConfigError(
+                f"{model} is a CUE model, which is scored sentence by sentence; leave --{alone[0]} out"
+            )
     _check_options(chosen, given)
     general: dict[str, Any] = {"batch_tokens": batch_tokens, "dtype": dtype, "device": device, "out": out}
     if chosen == "contextwise":

@@ -123,14 +123,21 @@ def evaluation_tables(runs: list[RunFolder]) -> list[Table]:
             tables.append(
                 {
                     "caption": f"{run.path.name} on {summary['label']}: {summary['documents']:,} documents, "
-                    f"{summary['tokens']:,} tokens, windows of {summary['context']:,}, "
-                    f"stride {summary['stride']:,}.",
+                    f"{summary['tokens']:,} tokens, {_scored(summary)}.",
                     "head": ["measure", "value", "95% interval"],
                     "rows": [{"series": None, "cells": cells} for cells in rows],
                     "best": None,
                 }
             )
     return tables
+
+
+def _scored(summary: dict[str, Any]) -> str:
+    """How an evaluation was made, in words."""
+    if not summary.get("by_sentence"):
+        return f"windows of {summary['context']:,}, stride {summary['stride']:,}"
+    condition = summary.get("condition")
+    return "each sentence on its own" + (f", with {condition}" if condition else "")
 
 
 def _ends(estimate: Estimate) -> str:
