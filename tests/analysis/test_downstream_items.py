@@ -21,6 +21,15 @@ def scales():
     return [(name, scale) for name in SHARED for scale in ITEMS[f"contextlm/{name}"].scales]
 
 
+@pytest.mark.parametrize(
+    "name", [name for name, item in ITEMS.items() if "times as many tokens" in str(item.scales)]
+)
+def test_how_many_more_tokens_the_paper_s_models_read(name):
+    item = ITEMS[name]
+    ours, theirs = (item.scales[scale].settings["recipe"]["training"]["tokens"] for scale in ("gpu", "paper"))
+    assert f"read {theirs / ours:,.0f} times as many tokens" in item.scales["gpu"].supports
+
+
 @pytest.mark.parametrize(("name", "scale"), scales())
 def test_every_item_is_planned_without_any_data(name, scale, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

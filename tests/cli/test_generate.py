@@ -22,6 +22,7 @@ from contextwise.evaluation.generation import (
     allowed_new_tokens,
     encode_prompt,
     measure_generation,
+    reads_sentences,
     sample_runs,
     sample_text,
     time_runs,
@@ -79,6 +80,16 @@ def test_greedy_text_is_the_likeliest_token_again_and_again(make: Callable[[], A
 
 def test_an_empty_prompt_is_the_end_of_a_document() -> None:
     assert encode_prompt(TOKENIZER, "").tolist() == [[END]]
+
+
+def test_a_sentence_model_starts_behind_the_end_of_text(tmp_path: Path) -> None:
+    assert encode_prompt(TOKENIZER, "ab", starts_sentence=True).tolist() == [[END, *b"ab"]]
+    assert encode_prompt(TOKENIZER, "", starts_sentence=True).tolist() == [[END]]
+    for objective, starts in (("sentence", True), ("causal", False)):
+        write_model(tmp_path / objective / "model", gpt2())
+        (tmp_path / objective / "recipe.yaml").write_text(f"objective: {{name: {objective}}}\n")
+        assert reads_sentences(tmp_path / objective) == starts
+    assert not reads_sentences(tmp_path / "sentence" / "model")  # no run: nothing says so
 
 
 def test_an_empty_prompt_without_such_a_token_is_refused() -> None:

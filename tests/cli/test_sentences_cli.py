@@ -6,7 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from contextwise.data import byte_tokenizer
+from contextwise.models.cue import CueForCausalLM
+from contextwise.models.cue.encoding import TextEncoder
 from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder
 
 Typed = Callable[..., tuple[int, str, str]]
@@ -17,7 +21,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus of articles, a sentence model, CUE models with contexts and without, candidates, and contexts."""
     folder = tmp_path_factory.mktemp("sentences")
     make_corpus(folder)
-    save(cue_model(write_text_encoder(folder / "bert")), folder / "cue")
+    model = cue_model(write_text_encoder(folder / "bert"))
+    save(model, folder / "cue")
+    for name in ("context_encoder", "decoder"):
+        model.parts[name].save_pretrained(folder / "cue" / "parts" / name)
     save(cue_model(None), folder / "plain-cue")
     save(sentence_model(), folder / "lm")
     rows = [
@@ -25,6 +32,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     (folder / "lists.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "contexts.jsonl").write_text('{"title": "Oil", "topics": ["oil", "trade"]}\n{}\n')
+    (folder / "known.json").write_text('{"title": "Oil"}')
     (folder / "wrong.jsonl").write_text('{"title": "Oil", "topcs": []}\n')
     return folder
 
@@ -74,14 +82,15 @@ def test_a_sentence_model_and_long_sentences(contextwise: Typed) -> None:
     assert "are longer than the model's 48 positions; they were scored in overlapping windows" in words
 
 
-@pytest.mark.parametrize("model", ["cue", "lm"])
+@pytest.mark.parametrize("model", ["cue", "plain-cue", "lm"])
 def test_lists_are_ranked(contextwise: Typed, workplace: Path, model: str) -> None:
     status, output, errors = contextwise("evaluate", model, "--rescore", "lists.jsonl")
     words = " ".join(output.split())
     assert status == 0 and max(map(len, output.splitlines())) <= 80
     assert f"{model}: 14 candidates in 7 lists" in words and "and 2 more lists" in words
     assert ("7 with contexts" in words) == (model == "cue")
-    assert ("the contexts of 7 of 7 lists are passed over" in errors) == (model == "lm")
+    assert ("the contexts of 7 of 7 lists are passed over" in errors) == (model != "cue")
+    assert errors.count("note: ") == (model != "cue")
     written = (workplace / "evaluation" / model / "rescored-lists.jsonl").read_text().splitlines()
     assert len(written) == 7 and f"written to evaluation/{model}/rescored-lists.jsonl" in words
     status, output, _ = contextwise("evaluate", model, "--rescore", "lists.jsonl", "--json")
@@ -95,6 +104,65 @@ def test_cue_vectors_are_written(contextwise: Typed, workplace: Path) -> None:
     assert vectors.shape == (2, 16) and not np.allclose(vectors[0], vectors[1])
 
 
+def test_a_context_encoder_by_itself_gives_the_same_vectors(contextwise: Typed, workplace: Path) -> None:
+    contextwise("embed", "cue", "--contexts", "contexts.jsonl", "--out", "whole.npy")
+    status, _, errors = contextwise(
+        "embed", "cue/parts/context_encoder", "--contexts", "contexts.jsonl", "--out", "part.npy"
+    )
+    assert status == 0 and "2 vectors of 16 numbers (e_cue of contexts) in part.npy" in errors
+    assert np.array_equal(np.load(workplace / "part.npy"), np.load(workplace / "whole.npy"))
+
+
+def test_one_text_that_was_cut_is_told_of_as_one(contextwise: Typed, workplace: Path) -> None:
+    (workplace / "long.jsonl").write_text(json.dumps({"title": "x" * 100}) + "\n")
+    _, _, errors = contextwise("embed", "cue", "--contexts", "long.jsonl", "--out", "long.npy")
+    assert "note: 1 context text was longer than 64 tokens, and cut there" in errors
+    assert "\n1 vector of 16 numbers" in errors
+    (workplace / "long.jsonl").write_text(json.dumps({"title": "x" * 100, "topics": ["y" * 100]}) + "\n")
+    _, _, errors = contextwise("embed", "cue", "--contexts", "long.jsonl", "--out", "long.npy")
+    assert "note: 2 context texts were longer than 64 tokens, and cut there" in errors
+
+
+@pytest.mark.parametrize("model", ["cue", "plain-cue", "lm"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("evaluate", "--contextwise", *CORPUS, "--context", "8", "--limit-documents", "2"),
+        ("entropy", *CORPUS, "--contexts", "4,8", "--samples", "60", "--density-samples", "10"),
+        ("generate", "--greedy", "--max-new-tokens", "3"),
+    ],
+)
+def test_it_is_said_that_a_cue_model_goes_without_contexts(
+    contextwise: Typed, model: str, command: tuple[str, ...]
+) -> None:
+    status, _, errors = contextwise(command[0], model, *command[1:])
+    verb = "continues" if command[0] == "generate" else "is measured"
+    note = f"note: {model} is a CUE model; it {verb} without contexts"
+    assert status == 0 and errors.count(note) == errors.count("CUE model") == (model != "lm")
+
+
+def test_a_sentence_is_written_with_its_contexts(contextwise: Typed, workplace: Path) -> None:
+    """Greedy, token by token, by the model's own forward pass, behind the end-of-text that begins each sentence."""
+    known = {"title": "Oil", "topics": ["oil", "trade"]}
+    (workplace / "one.json").write_text(json.dumps(known, indent=2))
+    model = CueForCausalLM.from_pretrained(workplace / "cue").eval()
+    encoder = TextEncoder.open(str(workplace / "bert"), "mean", device="cpu")
+    written = {}
+    for texts, option in ((["Oil", "oil, trade"], ("--contexts", "one.json")), ([], ())):
+        given = {"contexts": torch.from_numpy(encoder.encode(texts))[None]} if texts else {}
+        ids = [256, *b"Oil"]
+        for _ in range(12):
+            with torch.no_grad():
+                ids.append(int(model(torch.tensor([ids]), **given).logits[0, -1].argmax()))
+            if ids[-1] == 256:
+                break
+        expected = byte_tokenizer().tokenizer.decode(ids, skip_special_tokens=True)
+        _, output, errors = contextwise("generate", "cue", "Oil", "--greedy", "--max-new-tokens", 12, *option)
+        assert output.removesuffix("\n") == expected and ("without contexts" in errors) == (not texts)
+        written[bool(texts)] = output
+    assert written[True] != written[False]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -104,7 +172,7 @@ def test_cue_vectors_are_written(contextwise: Typed, workplace: Path) -> None:
         (["evaluate", "lm", "--sentences", *CORPUS, "--limit-documents", "0"], "--limit-documents is 0"),
         (["evaluate", "lm", "--sentences", *CORPUS, "--batch-tokens", "0"], "--batch-tokens is 0"),
         (["evaluate", "lm", "--sentences", *CORPUS, "--stride", "8"], "--stride is given together with --sentences"),
-        (["evaluate", "cue", *CORPUS, "--stride", "4"], "cue is a CUE model, which is scored sentence by sentence; leave --stride"),
+        (["evaluate", "cue", *CORPUS, "--stride", "4"], "is a CUE model, which is scored sentence by sentence; leave --stride"),
         (["evaluate", "cue", *CORPUS, "--causality"], "leave --causality out"),
         (["evaluate", "cue", *CORPUS, "--contexts", "titel"], "'titel', which is no context here; did you mean 'title'?"),
         (["evaluate", "cue", *CORPUS, "--contexts", "title,title"], "--contexts names 'title' twice"),
@@ -122,6 +190,13 @@ def test_cue_vectors_are_written(contextwise: Typed, workplace: Path) -> None:
         (["embed", "cue", "lists.jsonl", "--contexts", "contexts.jsonl", "--out", "x.npy"], "FILE is given together with"),
         (["embed", "cue", "--contexts", "contexts.jsonl", "--out", "x.npy", "--layer", "1"], "--layer is given together"),
         (["embed", "cue", "--out", "x.npy"], "there is nothing to embed"),
+        (["embed", "cue/parts/decoder", "--contexts", "contexts.jsonl", "--out", "x.npy"], "is no CUE model"),
+        (["generate", "lm", "--contexts", "known.json"], "--contexts is given, but lm takes no contexts; leave it out"),
+        (["generate", "plain-cue", "--contexts", "known.json"], "plain-cue takes no contexts"),
+        (["generate", "cue", "--contexts", "nowhere.json"], "there is no file nowhere.json"),
+        (["generate", "cue", "--contexts", "wrong.jsonl"], "wrong.jsonl: the context 'topcs' is none"),
+        (["generate", "cue", "--contexts", "lists.jsonl"], "give one object of contexts"),
+        (["generate", "cue", "--contexts", "known.json", "--prefix", "a"], "--contexts is given together with --prefix"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_sentence_and_status_2(

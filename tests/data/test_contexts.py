@@ -31,6 +31,10 @@ from contextwise.data.contexts import ContextSettings, as_english
         (np.int64(3), "3"),
         (3.0, "3"),
         (-0.25, "-0.25"),
+        (0.1 * 3, "0.3"),  # 0.30000000000000004
+        (np.float32(0.1), "0.1"),
+        (1234567.5, "1234568"),
+        (2.5e-7, "2.5e-07"),
         (True, "yes"),
         (False, "no"),
         (0, "0"),
@@ -84,6 +88,10 @@ def test_types_are_columns_then_the_previous_sentence():
         ({}, "there is no context; name columns, or set previous_sentence: true"),
         ({"columns": ["a", "b", "a"]}, "the context column 'a' is named twice"),
         ({"columns": ["previous_sentence"]}, "is no column here but the sentence before"),
+        (
+            {"columns": ["a", "document_hash"]},
+            "'document_hash' is made of a document's own text, .*; take it out",
+        ),
         ({"column": ["a"]}, "unknown key 'column'; did you mean 'columns'"),
         ({"columns": "title"}, "valid list"),
     ],

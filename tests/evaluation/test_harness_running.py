@@ -206,7 +206,7 @@ def test_an_average_without_some_sets_is_marked(model, sets, tmp_path):
 
 
 def test_nothing_but_missing_sets_is_no_result(model, sets, tmp_path):
-    with pytest.raises(DataError, match=r"lacks race_test.jsonl; add"):
+    with pytest.raises(DataError, match=r"lacks race_test.jsonl; add these files, or name"):
         evaluate(model, sets, tmp_path / "out", ("race",), skip_missing=True)
 
 
@@ -321,6 +321,7 @@ def test_the_hub_s_copy_gives_the_scores_of_the_same_lines(model, sets, tmp_path
     ("settings", "message"),
     [
         ({"tasks": ("",)}, "names no task"),
+        ({"tasks": ("arc_easy", "")}, "a comma too many"),
         ({"tasks": ("arc_easy",), "shots": (-1,)}, "--shots is -1"),
         ({"tasks": ("arc_easy",), "limit": 0}, "--limit-documents is 0"),
     ],

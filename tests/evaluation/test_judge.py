@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judge_server import BAD, CATEGORIES, GOOD, QUESTIONS, REFERENCES, JudgeServer, answers_of, compare, rate
+from rich.console import Console
 from transformers import GPT2Config
 
 from contextwise.base.errors import ConfigError, DataError
@@ -23,6 +24,7 @@ from contextwise.evaluation.judging.judge import Match, judge_answers
 from contextwise.evaluation.judging.planning import Cost, comparing_requests
 from contextwise.evaluation.judging.prompts import comparing_prompt, grading_prompt, read_rating, read_verdict
 from contextwise.evaluation.judging.results import comparisons, summarize
+from contextwise.evaluation.judging.tables import judging_tables
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 
 pytest.importorskip("openai", reason="the serve extra is not installed")
@@ -146,14 +148,18 @@ def test_intervals_are_over_questions():
 
 
 def test_nonsense_is_counted_kept_and_shown(tmp_path):
-    words = iter(["I like trains.", ""] * 4)
+    words = iter(["I like trains.\x1b[31m", ""] * 4)
     with JudgeServer(
         lambda messages: rate(messages) if "First of 0" in messages[1]["content"] else next(words)
     ) as server:
         match = Match(QUESTIONS, (GOOD,), None, REFERENCES)
         summary = judged(match, server, tmp_path / "out")
         assert (summary["judgments"], summary["without_verdict"], summary["missing"]) == (8, 6, 0)
-        assert summary["examples_without_verdict"][0] == "I like trains."
+        assert summary["examples_without_verdict"][0] == "I like trains.\x1b[31m"
+        printed = Console(width=80)
+        with printed.capture() as shown:
+            printed.print(judging_tables(summary))
+        assert r"  I like trains.\x1b[31m" in shown.get()  # not sent to the terminal, which would turn red
         assert (
             summary["models"]["good"]["all"]["value"] == 7.5
             and summary["models"]["good"]["all"]["questions"] == 1
@@ -192,7 +198,7 @@ def test_what_failed_is_asked_for_by_the_next_run(tmp_path):
         server.next.extend([None, 400, None])  # such as a text that is longer than the judge
         summary = judged(match, server, tmp_path / "out")
         assert summary["missing"] == 1 and summary["judgments"] == 7
-        assert "question '81', turn 2: status 400: fault 400" in summary["why_missing"]
+        assert summary["why_missing"] == "1 request failed, question 81, turn 2: status 400: fault 400"
         again = judged(match, server, tmp_path / "out")
     assert again["missing"] == 0 and len(server.requests) == 9
 
@@ -207,7 +213,15 @@ def test_failures_in_a_row_stop_the_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "body", [b"<html>hello</html>", b'{"choices": []}', b'{"choices": null}', b"[]", b'{"choices": [{}]}']
+    "body",
+    [
+        b"<html>hello</html>",
+        b'{"choices": []}',
+        b'{"choices": null}',
+        b"[]",
+        b'{"choices": [{}]}',
+        b'{"choices": [{"message": {"content": [{"type": "text", "text": "[[7]]"}]}}]}',
+    ],
 )
 def test_a_body_of_another_protocol(tmp_path, body):
     with JudgeServer(rate) as server:

@@ -55,12 +55,18 @@ def test_the_command_says_that_judgments_are_missing(tmp_path):
     with JudgeServer(rate) as server:
         server.next.append(400)
         done = CliRunner().invoke(app, [*command, "--endpoint", server.url])
-        assert "1 judgments are missing" in str(done.exception) and done.exception.exit_status == 1
+        assert "1 of 16 judgments are missing: 1 request failed" in str(done.exception)
+        assert done.exception.exit_status == 1
         done = CliRunner().invoke(app, [*command, "--endpoint", server.url, "--json"])
         assert done.exit_code == 0 and '"missing": 0' in done.output and len(server.requests) == 17
         done = CliRunner().invoke(app, [*command, "--endpoint", server.url])
     assert "all        7.50   7.50 to 7.50           4" in done.output
     assert "bad - good: -4.00 (95% interval -4.00 to -4.00, zero lies outside)" in done.output
+
+
+def test_the_help_says_what_is_sent_with_each_request():
+    told = CliRunner().invoke(app, ["judge", "--help"], env={"COLUMNS": "200"}).output
+    assert "temperature=0" in told and "max_tokens=2048" in told
 
 
 @pytest.mark.parametrize(

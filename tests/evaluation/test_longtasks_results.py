@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from contextwise.evaluation.longtasks.results import level_of, level_rows, mean_level
-from contextwise.evaluation.longtasks.tables import verdict
+from contextwise.evaluation.longtasks.tables import _heading, verdict
 from contextwise.evaluation.metrics import ratios
 
 
@@ -130,3 +130,22 @@ def test_tables_fit_80_columns():
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text
     for context in visible:
         assert f"{context:,}" in text
+
+
+@pytest.mark.parametrize(
+    ("questions", "documents", "words"),
+    [
+        (2, 1, "2 questions on 1 document."),
+        (1, 1, "1 question on 1 document."),
+        (9, 7, "9 questions on 7 documents."),
+    ],
+)
+def test_the_heading_counts_in_plain_english(questions, documents, words):
+    summary = {
+        "model": "m",
+        "chat": False,
+        "rope": None,
+        "keep": "ends",
+        "datasets": {"tpo": {"questions": questions, "documents": documents}},
+    }
+    assert _heading(summary).startswith(f"m: {words} Visible tokens")

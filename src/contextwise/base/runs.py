@@ -112,6 +112,24 @@ class RunFolder:
         Raises:
             ConfigError: it holds another run, or files that are no run.
         """
+        self.check_free(recipe, completed)
+        if not self.recipe_file.exists():
+            atomic_write(
+                self.recipe_file, yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), "the recipe"
+            )
+
+    def check_free(
+        self,
+        recipe: dict[str, Any],
+        completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda kept: kept,
+    ) -> None:
+        """See that :meth:`claim` would not refuse this folder; nothing is written. Arguments and errors are the same."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"{self.path} is a file; choose another folder for the run with --out")
+        # Listed before the recipe is looked for, which another process may be writing as the first file.
+        holds_files = self.path.exists() and any(
+            not file.name.startswith(".") for file in self.path.iterdir()
+        )
         if self.recipe_file.exists():
             different = differing_keys(completed(self.recipe()), recipe) - KEPT_OUT_OF_COMPARISON
             if different:
@@ -119,14 +137,8 @@ class RunFolder:
                     f"{self.path} holds another run (its recipe differs in {', '.join(sorted(different)[:5])}); "
                     "choose another folder with --out, or remove that one"
                 )
-            return
-        if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"{self.path} is a file; choose another folder for the run with --out")
-        if self.path.exists() and any(not file.name.startswith(".") for file in self.path.iterdir()):
+        elif holds_files:
             raise ConfigError(f"{self.path} is not empty and holds no run; choose another folder with --out")
-        atomic_write(
-            self.recipe_file, yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), "the recipe"
-        )
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

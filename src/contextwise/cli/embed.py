@@ -133,7 +133,7 @@ def _embed_contexts(model: str, file: Path, out: Path, given: dict[str, Any], **
     from contextwise.evaluation.cue.nbest import write_cue_vectors
 
     rows, width = write_cue_vectors(model, file, out, **options)
-    say(f"{rows:,} vectors of {width} numbers (e_cue of contexts) in {out}")
+    say(f"{_vectors(rows)} of {width} numbers (e_cue of contexts) in {out}")
 
 
 def _watched(embedder: "Embedder", texts: Iterable[str], count: int) -> Iterator["np.ndarray"]:
@@ -146,9 +146,14 @@ def _watched(embedder: "Embedder", texts: Iterable[str], count: int) -> Iterator
 
 def _tell(embedder: "Embedder", rows: int, width: int, out: Path) -> None:
     if embedder.cut:
+        were = "was" if embedder.cut == 1 else "were"
         say(
-            f"note: {embedder.cut:,} of {rows:,} texts were longer than {embedder.max_tokens} tokens, and cut there"
+            f"note: {embedder.cut:,} of {rows:,} texts {were} longer than {embedder.max_tokens} tokens, and cut there"
         )
     what = {"cls": "[CLS]", "mean": "mean", "last": "last token"}[embedder.pooling]
     layer = embedder.layer
-    say(f"{rows:,} vectors of {width} numbers ({what}, layer {layer.number} of {layer.last}) in {out}")
+    say(f"{_vectors(rows)} of {width} numbers ({what}, layer {layer.number} of {layer.last}) in {out}")
+
+
+def _vectors(count: int) -> str:
+    return "1 vector" if count == 1 else f"{count:,} vectors"

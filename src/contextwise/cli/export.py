@@ -23,9 +23,9 @@ def export(
     """Copy a model into a folder of its own, with a model card, ready to be shared."""
     from contextwise.base.runs import RunFolder
     from contextwise.models.standalone import export_model_folder
-    from contextwise.training.card import model_card
+    from contextwise.training.card import context_encoder_card, model_card
 
     run = RunFolder(model)
-    card = model_card(run, standalone) if run.finished else None
+    card = model_card(run, standalone) if run.finished else context_encoder_card(model)
     export_model_folder(model, out, standalone, card)
     say(f"{out}")

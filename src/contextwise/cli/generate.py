@@ -1,5 +1,6 @@
 """``contextwise generate``: text behind a prompt, or between a prefix and a suffix."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,9 @@ from contextwise.base.progress import console, say
 from contextwise.cli.options import Model
 
 if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
     from contextwise.evaluation.generation import Sampling
 
 BETWEEN = "-" * 8
@@ -52,6 +56,15 @@ def generate(
     spm: Annotated[
         bool, typer.Option("--spm", help="Ask a decoder in the order suffix, prefix, middle, not PSM.")
     ] = False,
+    contexts: Annotated[
+        Path | None,
+        typer.Option(
+            "--contexts",
+            metavar="FILE",
+            help="What a CUE model is to know of the sentence: a JSON file with one object from context to value.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Continue a prompt with a model, or fill in between --prefix and --suffix.
 
@@ -60,6 +73,8 @@ def generate(
     With --prefix, --suffix or both, fill the hole between them; the model
     must have been trained to: a decoder with the objective infilling, an
     encoder-decoder with spans or ul2.
+
+    A sentence model, a CUE model too, writes one sentence.
     """
     from contextwise.evaluation.generation import Sampling
 
@@ -69,8 +84,12 @@ def generate(
             raise ConfigError(
                 f"{'--whole' if whole else '--spm'} is of use with a hole to fill only; give --prefix and --suffix"
             )
-        _continue(model, prompt, max_new_tokens, sampling, num_samples)
+        _continue(model, prompt, max_new_tokens, sampling, num_samples, contexts)
         return
+    if contexts is not None:
+        raise ConfigError(
+            "--contexts is given together with --prefix or --suffix, but contexts are for a prompt; leave one of the two out"
+        )
     if prompt:
         raise ConfigError(
             "a prompt is given together with --prefix or --suffix; what stands before the hole is the prefix alone"
@@ -78,14 +97,28 @@ def generate(
     _fill(model, prefix or "", suffix or "", max_new_tokens, sampling, num_samples, whole, spm)
 
 
-def _continue(model: str, prompt: str, max_new_tokens: int, sampling: "Sampling", num_samples: int) -> None:
+def _continue(
+    model: str,
+    prompt: str,
+    max_new_tokens: int,
+    sampling: "Sampling",
+    num_samples: int,
+    contexts: Path | None,
+) -> None:
     from transformers import TextStreamer
 
-    from contextwise.evaluation.generation import allowed_new_tokens, encode_prompt, sample_text
+    from contextwise.evaluation.generation import (
+        allowed_new_tokens,
+        encode_prompt,
+        reads_sentences,
+        sample_text,
+    )
     from contextwise.models import load_model, load_tokenizer
 
+    starts_sentence = reads_sentences(model)
     tokenizer, language_model = load_tokenizer(model), load_model(model)
-    prompt_tokens = encode_prompt(tokenizer, prompt).shape[1]
+    given = _contexts(language_model, model, contexts)
+    prompt_tokens = encode_prompt(tokenizer, prompt, starts_sentence).shape[1]
     allowed = allowed_new_tokens(language_model, prompt_tokens, max_new_tokens)
     if allowed < max_new_tokens:
         console.print(
@@ -113,7 +146,21 @@ def _continue(model: str, prompt: str, max_new_tokens: int, sampling: "Sampling"
         sampling=sampling,
         samples=num_samples,
         streamer=Separated(tokenizer, skip_special_tokens=True),
+        starts_sentence=starts_sentence,
+        contexts=given,
     )
+
+
+def _contexts(model: "PreTrainedModel", source: str, file: Path | None) -> "dict[str, torch.Tensor]":
+    """What a CUE model is given beside the prompt; a note where it goes without."""
+    if file is None:
+        from contextwise.evaluation.evaluator import tell_of_contexts
+
+        tell_of_contexts(source, model, "continues")
+        return {}
+    from contextwise.evaluation.cue.nbest import contexts_for
+
+    return contexts_for(model, source, file)
 
 
 def _fill(

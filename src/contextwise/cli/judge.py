@@ -64,8 +64,8 @@ def judge(
         list[str] | None,
         typer.Option(
             "--set",
-            help="Of each request, such as max_tokens=500; NAME=null leaves one out. [default: "
-            "temperature=0, max_tokens=2048]",
+            help="Of each request, such as max_tokens=500; NAME=null leaves one out; not given: "
+            "temperature=0, max_tokens=2048.",
             show_default=False,
         ),
     ] = None,
@@ -116,8 +116,8 @@ def judge(
     say(f"written to {place}/")
     if summary["missing"]:
         raise Interrupted(
-            f"{summary['missing']:,} judgments are missing: {summary['why_missing']}; run the same command again to ask for "
-            "them"
+            f"{summary['missing']:,} of {summary['missing'] + summary['judgments']:,} judgments are missing: "
+            f"{summary['why_missing']}; run the same command again to ask for what is missing"
         )
 
 

@@ -16,9 +16,10 @@ def evaluate_rescore(
     """
     from rich.console import Console
 
-    from contextwise.evaluation.cue import is_cue
+    from contextwise.evaluation.cue.conditioning import trained_types
     from contextwise.evaluation.cue.nbest import rescore_file
     from contextwise.evaluation.cue.tables import ranking_sentence, ranking_table
+    from contextwise.models.loading import load_config
     from contextwise.training.signals import StopRequest
 
     with StopRequest().listening() as stop:
@@ -29,7 +30,8 @@ def evaluate_rescore(
         print(json.dumps(found.rows(), indent=2, ensure_ascii=False))
         return
     printed = Console(highlight=False)
-    printed.print(ranking_sentence(model, found.lists, found.with_contexts, is_cue(model)))
+    takes_contexts = bool(trained_types(load_config(model)))
+    printed.print(ranking_sentence(model, found.lists, found.with_contexts, takes_contexts))
     printed.print(ranking_table(found))
     if len(found.lists) > 5:
         printed.print(f"and {len(found.lists) - 5:,} more lists")

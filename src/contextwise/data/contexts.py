@@ -16,6 +16,8 @@ from contextwise.base.config import Settings
 from contextwise.base.errors import DataError
 
 PREVIOUS = "previous_sentence"
+DOCUMENT_HASH = "document_hash"
+"""A column of every corpus, and no context."""
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July"),
@@ -43,6 +45,10 @@ class ContextSettings(Settings):
             raise ValueError(
                 f"{PREVIOUS!r} is no column here but the sentence before; set {PREVIOUS}: true instead"
             )
+        if DOCUMENT_HASH in self.columns:
+            raise ValueError(
+                f"{DOCUMENT_HASH!r} is made of a document's own text, which a context must not know; take it out"
+            )
         if not self.types:
             raise ValueError(f"there is no context; name columns, or set {PREVIOUS}: true")
         return self
@@ -57,7 +63,8 @@ def as_english(value: Any) -> str | None:
     """A metadata value as English text on one line; None where it says nothing.
 
     Dates, and strings that are ISO dates, become "Wednesday 29 May 1985" (a time of day follows as 14:05), numbers and truth
-    values words as one writes them, lists their items with commas between. White space of any kind becomes single spaces.
+    values words as one writes them (fractions to six digits), lists their items with commas between. White space of any kind
+    becomes single spaces.
 
     Raises:
         DataError: the value is an object, or of another type that has no text.
@@ -75,7 +82,7 @@ def as_english(value: Any) -> str | None:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else str(value)
+        return _number(value)
     if isinstance(value, int):
         return str(value)
     if isinstance(value, date):  # a datetime is one, too
@@ -84,6 +91,13 @@ def as_english(value: Any) -> str | None:
         return _clock(value)
     what = "an object" if isinstance(value, dict) else f"of type {type(value).__name__}"
     raise DataError(f"a context value is {what}, which has no text of its own; name one of its fields")
+
+
+def _number(value: float) -> str:
+    if value.is_integer():
+        return str(int(value))
+    text = f"{value:.6g}"
+    return f"{value:.0f}" if "e+" in text else text  # 1234568, and not 1.23457e+06
 
 
 def _iso_date(text: str) -> str | None:

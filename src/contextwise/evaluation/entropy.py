@@ -30,7 +30,14 @@ from contextwise.evaluation.entropy_files import (
     write_measurement,
 )
 from contextwise.evaluation.entropy_state import ContextState, StateFolder
-from contextwise.evaluation.evaluator import chosen_device, chosen_dtype, default_destination, is_run, label
+from contextwise.evaluation.evaluator import (
+    chosen_device,
+    chosen_dtype,
+    default_destination,
+    is_run,
+    label,
+    tell_of_contexts,
+)
 from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, ratios
 from contextwise.evaluation.scoring import DEFAULT_BATCH_TOKENS, vocabulary_size
 from contextwise.evaluation.truncated import LAST, Features, Targets, choose_targets, truncated_passes
@@ -94,6 +101,7 @@ def measure_entropy(
     place = chosen_device(device)
     model = load_model(source, dtype=chosen_dtype(dtype, place), device=place)
     check_tokenizer(source, vocabulary_size(model), corpus)
+    tell_of_contexts(source, model)
     settings = {
         "corpus": corpus.fingerprint,
         "longest": contexts[-1],

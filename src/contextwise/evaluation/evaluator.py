@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError
 from contextwise.base.memory import keep_freed_memory
-from contextwise.base.progress import progress_bar
+from contextwise.base.progress import progress_bar, say
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, measures
@@ -164,6 +164,12 @@ def model_on_device(source: str, dtype: str, device: str) -> PreTrainedModel:
     if place.type == "cpu":
         keep_freed_memory()
     return load_model(source, dtype=chosen_dtype(dtype, place), device=place)
+
+
+def tell_of_contexts(source: str, model: PreTrainedModel, what: str = "is measured") -> None:
+    """Say of a CUE model that it goes without contexts, where it is used as any other model; ``what`` is done with it."""
+    if model.config.model_type == "cue":
+        say(f"note: {source} is a CUE model; it {what} without contexts")
 
 
 def subject(source: str, model: PreTrainedModel, corpus: Corpus) -> dict[str, Any]:

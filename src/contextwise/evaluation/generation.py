@@ -3,6 +3,7 @@
 import statistics
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.files import read_json, write_json
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.evaluator import positions
+from contextwise.evaluation.evaluator import is_run, positions
 from contextwise.models import load_model, load_tokenizer
+from contextwise.models.loading import load_config
 
 WARM_UP_TOKENS = 8
 
@@ -67,13 +69,32 @@ class Sampling:
         }
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> torch.Tensor:
+def reads_sentences(source: str | Path) -> bool:
+    """Whether a model was trained on sentences by themselves, each behind an end-of-text token: a CUE model, or a run of the
+    objective ``sentence``.
+
+    Raises:
+        CheckpointError: there is no such model.
+    """
+    if load_config(source).model_type == "cue":
+        return True
+    return is_run(str(source)) and RunFolder(source).recipe().get("objective", {}).get("name") == "sentence"
+
+
+def encode_prompt(
+    tokenizer: PreTrainedTokenizerBase, prompt: str, starts_sentence: bool = False
+) -> torch.Tensor:
     """Token ids (1, T) of a prompt; of an empty one the end-of-text token, behind which documents begin.
+
+    Args:
+        starts_sentence: that token stands before any prompt, as in the training of a sentence model.
 
     Raises:
         ConfigError: the prompt is empty and the tokenizer has no end-of-text token.
     """
-    ids = tokenizer(prompt).input_ids if prompt else []
+    ids = tokenizer(prompt, add_special_tokens=not starts_sentence).input_ids if prompt else []
+    if starts_sentence and tokenizer.eos_token_id is not None:
+        ids = [tokenizer.eos_token_id, *ids]
     if not ids:
         start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
         if start is None:
@@ -113,6 +134,8 @@ def sample_text(
     sampling: Sampling | None = None,
     samples: int = 1,
     streamer: BaseStreamer | None = None,
+    starts_sentence: bool = False,
+    contexts: dict[str, torch.Tensor] | None = None,
 ) -> list[str]:
     """Continue a prompt to the end-of-text token, to ``max_new_tokens``, or to the last position.
 
@@ -120,6 +143,8 @@ def sample_text(
         prompt: text; may be empty (see :func:`encode_prompt`).
         samples: how many texts; the first is the same whatever this is.
         streamer: gets the tokens of each text as they come, the prompt's first.
+        starts_sentence: as :func:`encode_prompt` takes it.
+        contexts: what a CUE model's ``generate()`` takes beside the tokens.
 
     Returns:
         The continuations, without the prompt and without special tokens.
@@ -128,7 +153,7 @@ def sample_text(
         ConfigError: a setting is out of range, or the prompt is too long.
     """
     sampling = sampling or Sampling()
-    ids = encode_prompt(tokenizer, prompt).to(model.device)
+    ids = encode_prompt(tokenizer, prompt, starts_sentence).to(model.device)
     count = allowed_new_tokens(model, ids.shape[1], max_new_tokens)
     torch.manual_seed(sampling.seed)
     texts = []
@@ -142,6 +167,7 @@ def sample_text(
             else tokenizer.eos_token_id,
             streamer=streamer,
             **sampling.arguments(),
+            **(contexts or {}),
         )
         texts.append(tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True))
     return texts
@@ -258,7 +284,14 @@ def sample_runs(runs: list[RunFolder], prompt: str, max_new_tokens: int, samplin
         if any(sample["prompt"] == prompt and sample["sampling"] == settings for sample in kept):
             continue
         model, tokenizer = load_model(run.path), load_tokenizer(run.path)
-        [text] = sample_text(model, tokenizer, prompt, max_new_tokens=max_new_tokens, sampling=sampling)
+        [text] = sample_text(
+            model,
+            tokenizer,
+            prompt,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            starts_sentence=reads_sentences(run.path),
+        )
         write_json(
             file, [*kept, {"prompt": prompt, "text": text, "sampling": settings}], "the generated texts"
         )

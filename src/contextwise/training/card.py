@@ -1,11 +1,19 @@
 """The model card of a finished run: what it is, how it was trained, how to open it."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 from huggingface_hub import ModelCardData
 
+from contextwise.base.files import read_json
 from contextwise.base.runs import RunFolder
+from contextwise.data.contexts import ContextSettings
+from contextwise.models.cue import CueContextConfig
 from contextwise.models.kinds import kind_of
 from contextwise.models.loading import TOKENIZER_FILES, load_config
 from contextwise.models.sizes import readable_count
+from contextwise.training.cue.settings import CueSettings
 from contextwise.training.parity import SHAPES
 from contextwise.training.settings import AUTOENCODER
 
@@ -32,6 +40,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     summary, recipe = run.summary(), run.recipe()
     model, training = recipe["model"], recipe["training"]
     predictor, heads, parity = model["context_predictor"], model.get("multi_token"), model["family"] in SHAPES
+    contexts = recipe["data"].get("contexts")
     cue, unigrams = model.get("cue"), model["family"] == AUTOENCODER
     composed = any(part is not None for part in (predictor, heads, cue))
     ours = composed or parity or model["family"] in ("lstm", AUTOENCODER)
@@ -49,14 +58,14 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     rows = [
         ("parameters", readable_count(summary["parameters"])),
         ("backbone", shape),
-        ("context predictor", "none" if predictor is None else _plain(predictor)),
-        *([] if heads is None else [("multi-token heads", _plain(heads))]),
-        *([] if cue is None else [("CUE", _plain({k: v for k, v in cue.items() if v is not None}))]),
         *(
             []
-            if recipe["data"].get("contexts") is None
-            else [("contexts", _plain(recipe["data"]["contexts"]))]
+            if cue is not None or unigrams or parity
+            else [("context predictor", "none" if predictor is None else _plain(predictor))]
         ),
+        *([] if heads is None else [("multi-token heads", _plain(heads))]),
+        *([] if cue is None else [("CUE", _plain(_chosen(cue)))]),
+        *([] if contexts is None else [("contexts", ", ".join(ContextSettings(**contexts).types))]),
         ("objective", summary.get("objective", "causal")),
         ("training data", f"{summary['corpus']['path']} ({summary['corpus']['fingerprint'][:12]})"),
         ("training tokens", readable_count(summary["tokens"])),
@@ -72,7 +81,6 @@ def model_card(run: RunFolder, standalone: bool) -> str:
                 f"{summary['validation_loss']:.4f} nats a {'sentence' if unigrams else 'token'}",
             )
         )
-    table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
     tokenizer = any((run.model / file).exists() for file in TOKENIZER_FILES)
     trust = ", trust_remote_code=True" if standalone else ""
     lines = [
@@ -81,8 +89,84 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         f'model = {loader}.from_pretrained("{recipe["name"]}"{trust})',
         *([f'tokenizer = AutoTokenizer.from_pretrained("{recipe["name"]}")'] if tokenizer else []),
     ]
+    if cue is not None:
+        config: Any = load_config(run.path)
+        if config.context_encoder is not None and config.context_encoder.contexts:
+            lines += ["", *_encoded(config.context_encoder), *SCORED]
+    return _card(data, recipe["name"], rows, lines)
+
+
+SCORED = (
+    'tokens = tokenizer(tokenizer.eos_token + " A sentence.", return_tensors="pt").input_ids',
+    "mask = torch.ones(contexts.shape[:2], dtype=torch.bool)  # False where one is missing",
+    "logits = model(tokens, contexts=contexts, context_mask=mask).logits",
+    "# or, for candidates of sentences: contextwise evaluate MODEL --rescore lists.jsonl",
+)
+
+
+def context_encoder_card(source: str | Path) -> str | None:
+    """Text of ``README.md`` for a context encoder by itself (``RUN/parts/context_encoder``); None for another model.
+
+    Raises:
+        CheckpointError: there is no such model.
+    """
+    file = Path(source) / "config.json"
+    if (
+        not file.is_file()
+        or read_json(file, "the model's configuration").get("model_type") != CueContextConfig.model_type
+    ):
+        return None
+    config: Any = load_config(source)
+    if not config.contexts:
+        return None
+    folder = Path(source).resolve()
+    run = RunFolder(folder.parent.parent)
+    name = f"{run.recipe()['name']}-{folder.name}" if run.recipe_file.exists() else folder.name
+    rows = [
+        ("e_cue", f"{config.width} channels"),
+        ("contexts", ", ".join(ContextSettings(**config.contexts).types)),
+        ("text encoder", ", ".join(f"{key} {config.text_encoder[key]}" for key in TEXT_FACTS)),
+    ]
+    lines = [
+        "from transformers import AutoModel",
+        "import contextwise  # registers the model",
+        f'model = AutoModel.from_pretrained("{name}")',
+        "",
+        *_encoded(config),
+        "e_cue = model(contexts)  # or: contextwise embed MODEL --contexts contexts.jsonl --out cue.npy",
+    ]
+    data = ModelCardData(library_name="transformers", tags=["contextwise", "cue"])
+    return _card(data, name, rows, lines)
+
+
+TEXT_FACTS = ("name", "pooling", "max_tokens")
+"""What a text encoder is opened with."""
+
+
+def _encoded(config: CueContextConfig) -> list[str]:
+    """Lines that make ``contexts`` (1, K, C) of the texts of one sentence's contexts."""
+    name, pooling, tokens = (config.text_encoder[key] for key in TEXT_FACTS)
+    types = ContextSettings(**config.contexts).types
+    return [
+        "import torch",
+        "from contextwise.models.cue.encoding import TextEncoder",
+        f"text_encoder = TextEncoder.open({json.dumps(name)}, {json.dumps(pooling)}, max_tokens={tokens})",
+        f"# the contexts of one sentence, in any order ({', '.join(types)}); dates as here",
+        'texts = ["A title", "Wednesday 29 May 1985"]',
+        "contexts = torch.from_numpy(text_encoder.encode(texts))[None]",
+    ]
+
+
+def _card(data: ModelCardData, name: str, rows: list[tuple[str, str]], lines: list[str]) -> str:
+    table = "\n".join(["| | |", "|---|---|", *(f"| {row} | {value} |" for row, value in rows)])
     usage = "\n".join(["```python", *lines, "```"])
-    return f"---\n{data.to_yaml()}\n---\n\n# {recipe['name']}\n\n{table}\n\n{usage}\n\nTrained with Contextwise.\n"
+    return f"---\n{data.to_yaml()}\n---\n\n# {name}\n\n{table}\n\n{usage}\n\nTrained with Contextwise.\n"
+
+
+def _chosen(cue: dict[str, Any]) -> dict[str, Any]:
+    """The settings that are not at their defaults."""
+    fields = CueSettings.model_fields
+    return {name: value for name, value in cue.items() if name not in fields or value != fields[name].default}
 
 
 def _plain(settings: dict[str, object]) -> str:

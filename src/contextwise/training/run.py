@@ -21,7 +21,7 @@ from contextwise.training.early import EarlyStopping
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.live import LiveProgress
 from contextwise.training.meter import Meter, StepCost, peak_flops
-from contextwise.training.recipe import Recipe
+from contextwise.training.recipe import Recipe, with_newer_settings
 from contextwise.training.signals import StopRequest
 from contextwise.training.start import starting_model, trained_parameters
 from contextwise.training.task import Task
@@ -31,7 +31,7 @@ from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 def train(recipe: Recipe) -> RunFolder:
     """Run a recipe to its end, or go on with it.
 
-    1. Open the corpus and check the recipe against it.
+    1. See that the run folder holds nothing else; open the corpus and check the recipe against it.
     2. Claim the run folder; find the newest sound checkpoint, if the run was begun before.
     3. Train; a signal to stop saves and ends the process.
     4. Export the model with its tokenizer, and write the summary.
@@ -45,6 +45,7 @@ def train(recipe: Recipe) -> RunFolder:
         Interrupted: a signal asked to stop; all is saved.
     """
     run = RunFolder(recipe.folder)
+    run.check_free(recipe.resolved(), with_newer_settings)
     task = Task.of(recipe)
     processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
     if processes.device.type == "cpu":

@@ -245,3 +245,14 @@ def test_the_inner_width_of_a_sentence_model(life):
     values = life.values("lm", {"family": "lstm", "layers": 1, "width": 16, "heads": 2, "feed_forward": 24})
     with pytest.raises(ConfigError, match="feed_forward is given, but lstm has no such layers"):
         recipe(values)
+
+
+def test_a_folder_with_another_run_is_refused_before_contexts_are_encoded(life, monkeypatch):
+    def too_late(*_arguments, **_options):
+        raise AssertionError("contexts were encoded first")
+
+    monkeypatch.setattr("contextwise.training.cue.task.EncodedContexts", too_late)
+    with pytest.raises(
+        ConfigError, match=r"joint holds another run \(its recipe differs in training.steps\)"
+    ):
+        train(recipe(life.stage("joint") | {"training": life.stage("joint")["training"] | {"steps": 5}}))

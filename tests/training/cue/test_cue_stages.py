@@ -10,9 +10,11 @@ from contextwise.models import load_model, parameter_count, token_losses
 from contextwise.models.cue import CueConfig, CueForCausalLM
 from contextwise.models.cue.encoding import TextEncoder
 from contextwise.models.loading import load_config
+from contextwise.models.standalone import export_model_folder
 from contextwise.objectives import Cut, Vocabulary, build_objective
 from contextwise.objectives.contexts import ContextTexts
 from contextwise.training import train
+from contextwise.training.card import context_encoder_card, model_card
 from contextwise.training.start import starting_model
 from contextwise.training.task import Task
 from cue_runs import CONTEXTS, part, recipe, same, weights
@@ -224,3 +226,39 @@ def test_a_unigram_autoencoders_loss_is_a_mean_over_sentences(life):
     assert run.summary()["target_tokens"] == 4 * 8  # sentences
     rows = run.metrics("train")
     assert 0.5 < rows[0]["loss"] / losses[0] < 2  # nats a sentence, not a token
+
+
+def shown(card):
+    """The Python of a card, run; gives its names."""
+    names: dict = {}
+    exec(card.partition("```python\n")[2].partition("```")[0], names)
+    return names
+
+
+def test_the_card_of_a_run_shows_how_contexts_are_given(life, tmp_path, monkeypatch):
+    card = model_card(RunFolder(life.folder / "joint"), standalone=False)
+    assert "| contexts | title, date, tags, previous_sentence |" in card
+    assert "context predictor" not in card and "fresh_context_encoder" not in card and "noise" not in card
+    assert (
+        f"stage joint, sentence_encoder {life.folder / 'lm'}, text_encoder {life.encoder}, pooling mean"
+        in card
+    )
+    export_model_folder(life.folder / "joint", tmp_path / "joint")
+    monkeypatch.chdir(tmp_path)
+    names = shown(card)
+    assert names["logits"].shape == (*names["tokens"].shape, names["model"].config.vocab_size)
+    bare = names["model"](names["tokens"]).logits
+    assert names["contexts"].shape == (1, 2, 16) and not torch.equal(names["logits"], bare)
+    assert "TextEncoder" not in model_card(RunFolder(life.folder / "proxy"), standalone=False)
+    assert "noise 0.5" in model_card(RunFolder(life.folder / "proxy"), standalone=False)
+
+
+def test_a_context_encoder_by_itself_has_a_card(life, tmp_path, monkeypatch):
+    source = life.folder / "adapt" / "parts" / "context_encoder"
+    card = context_encoder_card(source)
+    assert "# adapt-context_encoder" in card and "| contexts | tags, previous_sentence |" in card
+    export_model_folder(source, tmp_path / "adapt-context_encoder")
+    monkeypatch.chdir(tmp_path)
+    assert shown(card)["e_cue"].shape == (1, 16)
+    for name in ("decoder", "sentence_encoder", "nothing"):
+        assert context_encoder_card(source.parent / name) is None

@@ -27,6 +27,7 @@ from contextwise.evaluation.evaluator import (
     open_model,
     positions,
     subject,
+    tell_of_contexts,
 )
 from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES
 from contextwise.evaluation.results import check_destination, is_curve
@@ -104,6 +105,7 @@ def measure_contextwise(
     check_destination(out, corpus.fingerprint, None if in_run else source, is_curve, "a contextwise curve")
     corpus.verify()
     model = open_model(source, corpus, dtype, device)
+    tell_of_contexts(source, model)
     digest, about = model_digest(model), subject(source, model, corpus)
     trained = trained_context(source, model)
     context = longest_context(source, model, settings, trained)

@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.data.contexts import PREVIOUS, ContextSettings
 from contextwise.data.corpus import Corpus
+from contextwise.models.cue import CueContextConfig
 from contextwise.models.cue.encoding import TextEncoder, check_encoder
 from contextwise.models.loading import load_config
 from contextwise.models.losses import IGNORED
@@ -38,11 +39,15 @@ def is_cue(source: str | Path) -> bool:
 
 
 def trained_types(config: PreTrainedConfig) -> list[str]:
-    """Names of the contexts that a CUE model's context encoder was last trained with; none if it has no such encoder."""
-    encoder: Any = getattr(config, "context_encoder", None)
+    """Names of the contexts that a CUE model's context encoder, or one by itself, was last trained with; none without one."""
+    encoder = _context_config(config)
     if encoder is None or not encoder.contexts:
         return []
     return ContextSettings(**encoder.contexts).types
+
+
+def _context_config(config: Any) -> CueContextConfig | None:
+    return config if isinstance(config, CueContextConfig) else getattr(config, "context_encoder", None)
 
 
 def chosen_types(asked: Sequence[str] | None, config: PreTrainedConfig, corpus: Corpus) -> list[str]:
@@ -92,11 +97,14 @@ def settings_of(types: Sequence[str]) -> ContextSettings:
 def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
     """The frozen encoder whose vectors the model's context encoder was trained on, on the model's device.
 
+    Args:
+        model: a CUE model, or a context encoder.
+
     Raises:
         CheckpointError: the model has no context encoder, or under that name lies another text encoder by now.
         ConfigError: there is no such encoder here.
     """
-    config: Any = getattr(model.config, "context_encoder", None)
+    config = _context_config(model.config)
     if config is None:
         raise CheckpointError(f"{source} has no context encoder, so it takes no contexts")
     about = config.text_encoder

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_write
 from contextwise.base.progress import progress_bar, say
 from contextwise.base.vectors import write_vectors
-from contextwise.data.objects import read_objects
+from contextwise.data.objects import read_objects, read_value
 from contextwise.evaluation.cue.conditioning import (
     ContextSets,
     is_cue,
@@ -33,12 +34,20 @@ from contextwise.evaluation.cue.rescoring import (
     sets_of,
 )
 from contextwise.evaluation.cue.scoring import Further
-from contextwise.evaluation.evaluator import default_destination, model_on_device
+from contextwise.evaluation.evaluator import (
+    chosen_device,
+    chosen_dtype,
+    default_destination,
+    model_on_device,
+)
 from contextwise.models import load_tokenizer
+from contextwise.models.cue import CueConfig, CueContextConfig, CueContextEncoder
 from contextwise.models.cue.encoding import TextEncoder
+from contextwise.models.loading import load_as, load_config
 
 LISTS = "one list of candidates a line, as JSON objects"
 SETS = "one object of contexts a line"
+SET = 'one object of contexts, {"title": ...}'
 AT_ONCE = 1024
 """Sets of contexts that are encoded together."""
 
@@ -124,20 +133,20 @@ def _contexts(
 ) -> tuple[Further | None, TextEncoder | None]:
     """What gives the lists' contexts to the model, and the encoder of their texts; a model that takes none gets none."""
     given = sum(bool(one.contexts) for one in lists)
-    if given and not is_cue(source):
-        say(
-            f"note: {source} is no CUE model; the contexts of {given:,} of {len(lists):,} lists are passed over"
-        )
+    if not given:
         return None, None
-    encoder = open_text_encoder(model, source) if given and trained_types(model.config) else None
+    if not trained_types(model.config):
+        what = "was trained without contexts" if is_cue(source) else "is no CUE model"
+        say(f"note: {source} {what}; the contexts of {given:,} of {len(lists):,} lists are passed over")
+        return None, None
+    encoder = open_text_encoder(model, source)
     return sets_of(model, lists, encoder), encoder
 
 
 def _tell_of_cuts(encoder: TextEncoder | None) -> None:
     if encoder is not None and encoder.cut:
-        say(
-            f"note: {encoder.cut:,} context texts were longer than {encoder.max_tokens} tokens, and cut there"
-        )
+        texts = "context text was" if encoder.cut == 1 else "context texts were"
+        say(f"note: {encoder.cut:,} {texts} longer than {encoder.max_tokens} tokens, and cut there")
 
 
 def write_cue_vectors(
@@ -151,22 +160,16 @@ def write_cue_vectors(
     """Write e_cue of the contexts of each line of a file: a NumPy file, (lines, W) float32; returns its shape.
 
     Args:
-        source: a CUE model.
+        source: a CUE model, or the folder of its context encoder alone (``RUN/parts/context_encoder``).
         file: JSON Lines (``.gz`` too): objects from context types to values, or objects with such an object in ``contexts``.
 
     Raises:
-        ConfigError: the model is no CUE model, or has no context encoder.
+        ConfigError: the model is neither a CUE model nor a context encoder, or has none.
         DataError: the file is missing or damaged, a line has contexts that the model does not know, or the disk is full.
         CheckpointError: there is no such model, or its text encoder is another by now.
     """
-    if not is_cue(source):
-        raise ConfigError(f"--contexts asks for e_cue, but {source} is no CUE model; leave it out")
-    model = model_on_device(source, dtype, device)
+    model = _context_encoder(source, dtype, device)
     types = trained_types(model.config)
-    if not types:
-        raise ConfigError(
-            f"{source} was trained without contexts, so it has no e_cue; adapt it to contexts first"
-        )
     rows = [(where, _contexts_of(row, where)) for where, row in read_objects(file, SETS)]
     if not rows:
         raise DataError(f"{file} is empty; give {SETS}")
@@ -178,15 +181,51 @@ def write_cue_vectors(
     return shape
 
 
+def _context_encoder(source: str, dtype: str, device: str) -> CueContextEncoder:
+    config = load_config(source)
+    if not isinstance(config, CueConfig | CueContextConfig):
+        raise ConfigError(f"--contexts asks for e_cue, but {source} is no CUE model; leave it out")
+    if not trained_types(config):
+        raise ConfigError(
+            f"{source} was trained without contexts, so it has no e_cue; adapt it to contexts first"
+        )
+    if isinstance(config, CueConfig):
+        whole: Any = model_on_device(source, dtype, device)
+        return whole.context_encoder
+    place = chosen_device(device)
+    return load_as(CueContextEncoder, "context encoder", source, chosen_dtype(dtype, place), place)
+
+
+def contexts_for(model: PreTrainedModel, source: str, file: Path) -> dict[str, torch.Tensor]:
+    """What ``generate()`` of a CUE model takes of a file with one object of contexts: ``contexts`` and ``context_mask``.
+
+    Raises:
+        ConfigError: the model takes no contexts.
+        DataError: the file is missing or damaged, or has contexts that the model does not know.
+        CheckpointError: the text encoder is another by now.
+    """
+    types = trained_types(model.config)
+    if not types:
+        raise ConfigError(f"--contexts is given, but {source} takes no contexts; leave it out")
+    row = read_value(file, SET)
+    if not isinstance(row, dict):
+        raise DataError(f"{file} is not a JSON object; give {SET}")
+    texts = context_texts(_contexts_of(row, str(file)), types, str(file))
+    encoder = open_text_encoder(model, source)
+    sets = ContextSets([texts], lambda known: torch.from_numpy(encoder.encode(known)), model)
+    _tell_of_cuts(encoder)
+    return sets.batch(np.array([0]))
+
+
 @torch.inference_mode()
-def _vectors(model: Any, contexts: ContextSets, count: int) -> Iterator[np.ndarray]:
+def _vectors(model: CueContextEncoder, contexts: ContextSets, count: int) -> Iterator[np.ndarray]:
     with progress_bar("embed contexts", count, "sets") as advance:
         for start in range(0, count, AT_ONCE):
             batch = contexts.batch(np.arange(start, min(start + AT_ONCE, count)))
             if batch:
-                found = model.cue_vectors(batch["contexts"], batch["context_mask"])
+                found = model(batch["contexts"], batch["context_mask"])
             else:
-                found = model.context_encoder.empty.expand(min(AT_ONCE, count - start), -1)
+                found = model.empty.expand(min(AT_ONCE, count - start), -1)
             yield found.float().cpu().numpy()
             advance(len(found))
 

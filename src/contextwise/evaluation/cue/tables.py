@@ -52,7 +52,9 @@ def _given(summary: dict[str, Any]) -> str:
     if foreign:
         words += f" Not trained with: {', '.join(foreign)}."
     if contexts["truncated"]:
-        words += f" {contexts['truncated']:,} of {contexts['texts']:,} texts were longer than the text encoder takes, and cut."
+        were = "was" if contexts["truncated"] == 1 else "were"
+        words += f" {contexts['truncated']:,} of {contexts['texts']:,} texts {were} longer than the text encoder takes,"
+        words += " and cut."
     return words
 
 

@@ -73,7 +73,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.tasks or not all(self.tasks):
-            raise ConfigError("--tasks names no task; give some, such as arc_easy,lambada_openai")
+            raise ConfigError(
+                "--tasks names no task, or has a comma too many; give some, such as arc_easy,lambada_openai"
+            )
         if not self.shots or any(not 0 <= shots <= 100 for shots in self.shots):
             raise ConfigError(f"--shots is {', '.join(map(str, self.shots))}; give numbers from 0 to 100")
         if self.limit is not None and self.limit < 1:
@@ -188,10 +190,12 @@ def plan_tasks(settings: Settings) -> tuple[list[Planned], list[Missing]]:
     missing = [gap for plan in found if isinstance(plan, list) for gap in plan]
     if missing and not (settings.skip_missing and planned):
         named = dict.fromkeys(f"{each.file}{' (for examples)' if each.examples else ''}" for each in missing)
-        others = "" if settings.skip_missing else ", or leave these sets out with --skip-missing"
-        raise DataError(
-            f"{settings.task_data} lacks {', '.join(named)}; add these files, name others in a mapping file{others}"
+        others = (
+            " or name others in a mapping file"
+            if settings.skip_missing
+            else " name others in a mapping file, or leave these sets out with --skip-missing"
         )
+        raise DataError(f"{settings.task_data} lacks {', '.join(named)}; add these files,{others}")
     return planned, missing
 
 

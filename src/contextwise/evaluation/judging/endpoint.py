@@ -82,6 +82,8 @@ class Endpoint:
             )
             # A server may answer 200 with a body that is none of the protocol's; the client lets it through.
             choice, usage = answer.choices[0], answer.usage
+            if not isinstance(choice.message.content, str | None):
+                raise TypeError(f"its content is no text but {str(choice.message.content)[:60]}")
             return {
                 "text": choice.message.content or "",
                 "finish_reason": choice.finish_reason,

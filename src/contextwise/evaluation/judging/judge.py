@@ -282,7 +282,7 @@ class Judging:
 
     def _failed(self, request: Request, error: Exception) -> None:
         with self._counting:
-            self.failures.append(f"question {str(request.question.id)[:40]!r}, turn {request.turn}: {error}")
+            self.failures.append(f"question {_short(request.question.id)}, turn {request.turn}: {error}")
             self._in_a_row += 1
             if isinstance(error, EndpointDown):
                 self.stopped = f"nothing answers at {self.endpoint.url} ({error})"
@@ -295,4 +295,10 @@ class Judging:
         """Why judgments are missing."""
         if self.stopped is not None:
             return self.stopped
+        if len(self.failures) == 1:
+            return f"1 request failed, {self.failures[0]}"
         return f"{len(self.failures):,} requests failed, the first one so: {self.failures[0]}"
+
+
+def _short(question: int | str) -> str:
+    return repr(question[:40]) if isinstance(question, str) else str(question)

@@ -86,5 +86,10 @@ def _open_ends(summary: dict[str, Any]) -> list[RenderableType]:
             f"{summary['without_verdict']:,} of {summary['judgments']:,} answers of the judge have no verdict and are left "
             "out; such as:"
         )
-        lines += [f"  {text}" for text in summary["examples_without_verdict"]]
+        lines += [f"  {_visible(text)}" for text in summary["examples_without_verdict"]]
     return [Text(line) for line in lines]
+
+
+def _visible(text: str) -> str:
+    """What a judge wrote, with control characters, which could steer the terminal, as escapes."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

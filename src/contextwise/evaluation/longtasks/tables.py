@@ -70,7 +70,8 @@ def _heading(summary: dict[str, Any]) -> str:
         factor = "" if summary["rope_factor"] is None else f", factor {summary['rope_factor']:.3g}"
         rope = f" Trained with {summary['trained_context']:,} positions; --rope {summary['rope']}{factor}."
     return (
-        f"{summary['model']}{chat}: {texts:,} questions on {documents:,} documents. Visible tokens are those of the prompt: "
+        f"{summary['model']}{chat}: {texts:,} question{'s' * (texts != 1)} on {documents:,} document{'s' * (documents != 1)}. "
+        f"Visible tokens are those of the prompt: "
         f"{KEPT[summary['keep']]}.{rope}"
     )
 
