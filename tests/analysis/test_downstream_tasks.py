@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from contextwise.analysis.downstream.long_tasks import OVERALL, LongTaskScores, levels_of
+from contextwise.analysis.downstream.perplexities import TextPerplexity
 from contextwise.analysis.downstream.tasks import NORMAL, Average, TaskAccuracy, accuracy
 from contextwise.analysis.reproduction import Item, Scale
 from contextwise.base.config import validate
@@ -136,6 +137,34 @@ def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("contextwise.evaluation.harness.running.evaluate_on_tasks", None)
     again = measure.measure(item_of("task_accuracy"), tmp_path / "out")
     assert again.figures == outcome.figures
+
+
+def test_perplexities_of_texts_stand_beside_the_corpus(corpus, tmp_path, monkeypatch):
+    pytest.importorskip("lm_eval", reason="the eval extra is not installed")
+    monkeypatch.setattr("contextwise.evaluation.harness.tasks.harness_tasks", few_tasks)
+    monkeypatch.setattr("contextwise.evaluation.harness.running.harness_tasks", few_tasks)
+    monkeypatch.setattr(
+        "contextwise.analysis.downstream.perplexities.TEXTS", ("lambada_openai", "lambada_standard")
+    )
+    sets = tmp_path / "sets"
+    sets.mkdir()
+    write_lines(sets / "lambada_openai.jsonl", [{"text": f"the model reads {i} tokens"} for i in range(5)])
+    values = settings(corpus, task_data=str(sets))
+    del values["better"]
+    measure = validate(TextPerplexity, values, "the settings")
+    outcome = measure.measure(item_of("text_perplexity"), tmp_path / "out")
+    table = outcome.tables[-1]
+    # LAMBADA's standard form is not there: the average says that it is of two.
+    assert table.columns == ["model", "corpus", "lambada_openai", "average of 2"]
+    for name, values in outcome.figures["texts"].items():
+        group = next(g for g in outcome.figures["comparison"]["groups"] if g["name"] == name)
+        assert values["corpus"] == group["perplexity"]["value"] and values["lambada_openai"] > 1
+    # Without the files, the corpus alone.
+    measure = validate(
+        TextPerplexity, {k: v for k, v in settings(corpus).items() if k != "better"}, "the settings"
+    )
+    alone = measure.measure(item_of("text_perplexity"), tmp_path / "out")
+    assert len(alone.tables) == len(outcome.tables) - 1 and "texts" not in alone.figures
 
 
 def row_of(dataset, document, score):

@@ -16,7 +16,7 @@ from small import write_documents
 SHIPPED = {
     name: item
     for name, item in list_items(Path(__file__).parents[2] / "recipes").items()
-    if item.measure == "trained_models"
+    if item.measure in ("trained_models", "text_perplexity")
 }
 PREDICTOR = ["model.context_predictor.chunk_size=4", "model.context_predictor.predictor_layers=1"]
 

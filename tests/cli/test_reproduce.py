@@ -203,6 +203,16 @@ def test_a_wrong_item_gets_one_sentence(contextwise, workplace, change, words):
     assert words in " ".join(errors.split())
 
 
+def test_an_item_has_other_names_too(contextwise, workplace):
+    file = workplace / "recipes/paper/table.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"also": ["table9"]}))
+    status, _, errors = contextwise("reproduce", "paper/table9", "--recipes", "recipes")
+    assert status == 0, errors
+    assert outcome(workplace, "table")["title"] == "The table"
+    status, output, _ = contextwise("reproduce", "--list", "--recipes", "recipes")
+    assert "The table (also table9)" in output and "tiny: 1 hold" in output
+
+
 def test_no_folder_of_recipes(contextwise):
     status, _, errors = contextwise("reproduce", "--list", "--recipes", "nowhere")
     assert status == 2

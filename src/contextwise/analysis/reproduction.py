@@ -31,6 +31,7 @@ MEASURES = {
     "parity_optimum": "contextwise.analysis.parity_contexts:ParityOptimum",
     "corpus_optimum": "contextwise.analysis.corpus_optimum:CorpusOptimum",
     "trained_models": "contextwise.analysis.trained_models:TrainedModels",
+    "text_perplexity": "contextwise.analysis.downstream.perplexities:TextPerplexity",
     "savings": "contextwise.analysis.savings:Savings",
     "task_accuracy": "contextwise.analysis.downstream.tasks:TaskAccuracy",
     "long_task_scores": "contextwise.analysis.downstream.long_tasks:LongTaskScores",
@@ -74,6 +75,9 @@ class Item(Settings):
 
     title: str
     source: str = Field(description="document and place")
+    also: list[str] = Field(
+        default_factory=list, description="further names of the same item, such as table9"
+    )
     measure: str
     printed: dict[str, Any] = Field(description="the document's own figures")
     inferred: list[str] = Field(
@@ -204,8 +208,8 @@ def list_items(recipes: Path) -> dict[str, Item]:
     return found
 
 
-def find_item(name: str, recipes: Path) -> Item:
-    """An item by its name.
+def find_item(name: str, recipes: Path) -> tuple[str, Item]:
+    """An item by its name, or by another name of it; with the name of its file.
 
     Raises:
         ConfigError: there is none of that name, or its file is wrong.
@@ -214,10 +218,14 @@ def find_item(name: str, recipes: Path) -> Item:
     if name.count("/") == 1 and ".." not in name and path.is_file():
         values = read_yaml(path)
         if "scales" in values:
-            return validate(Item, values, f"the item {path}")
-    known = list(list_items(recipes))
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}"
+            return name, validate(Item, values, f"the item {path}")
+    items = list_items(recipes)
+    for known, item in items.items():
+        if name in {f"{known.split('/')[0]}/{other}" for other in item.also}:
+            return known, item
+    near = [known for known in items if name.lower() in known][:6]
+    near = near or difflib.get_close_matches(name, list(items), n=1, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(items) or 'none'}"
     raise ConfigError(f"there is nothing to reproduce at {name!r} in {recipes}; {hint}")
 
 

@@ -73,7 +73,7 @@ def reproduce(
         return
     if item is None:
         raise ConfigError("nothing is named to reproduce; give DOCUMENT/ITEM (--list says what there is)")
-    found = find_item(item, place)
+    item, found = find_item(item, place)
     measure = measure_at(found, scale, set_)
     folder = out or RUNS / item.split("/")[0] / scale
     if dry_run:
@@ -101,10 +101,10 @@ def _print_list(printed: "Console", place: Path, only: str | None) -> None:
 
     from contextwise.analysis.reproduction import find_item, last_run, list_items
 
-    items = list_items(place) if only is None else {only: find_item(only, place)}
+    items = list_items(place) if only is None else dict([find_item(only, place)])
     for name, item in items.items():
         printed.print(f"[bold]{name}[/bold]")
-        lines = [item.title]
+        lines = [item.title + (f" (also {', '.join(item.also)})" if item.also else "")]
         runs = [state for one in item.scales if (state := last_run(RUNS, name, one))]
         if only is None:
             scales = ", ".join(_scale_words(scale, one) for scale, one in item.scales.items())

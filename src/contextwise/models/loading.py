@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -15,6 +16,7 @@ from transformers import (
 )
 
 from contextwise.base.errors import CheckpointError
+from contextwise.data.hub import hub_problem
 from contextwise.models.kinds import kind_of
 
 TOKENIZER_FILES = (
@@ -61,12 +63,26 @@ def load_config(path_or_name: str | Path) -> PreTrainedConfig:
         CheckpointError: there is no such model, or its configuration cannot be read.
     """
     folder = model_folder(path_or_name)
+    check_reachable(folder)
     try:
         return AutoConfig.from_pretrained(folder)
     except Exception as error:
         raise CheckpointError(
             f"no configuration could be loaded from {path_or_name}: {failure_reason(folder, error)}"
         ) from error
+
+
+def check_reachable(folder: str) -> None:
+    """Refuse a name on the Hub that neither the local cache nor the Hub can provide, before its clients retry for a minute.
+
+    Raises:
+        CheckpointError: it is no folder, not in the cache, and the Hub cannot be reached.
+    """
+    if Path(folder).exists() or isinstance(try_to_load_from_cache(folder, "config.json"), str):
+        return
+    problem = hub_problem()
+    if problem:
+        raise CheckpointError(f"there is no run and no model at {folder}, and {problem}")
 
 
 def failure_reason(folder: str, error: Exception) -> str:
@@ -156,6 +172,7 @@ def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
         CheckpointError: there is none.
     """
     folder = model_folder(path_or_name)
+    check_reachable(folder)
     # transformers would make an empty tokenizer of the model's kind where there is none.
     if Path(folder).is_dir() and not any((Path(folder) / name).exists() for name in TOKENIZER_FILES):
         raise CheckpointError(

@@ -94,7 +94,7 @@ class TaskAccuracy(ComparedModels):
     )
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        asked, key = self._asked()
+        asked, key = self.asked()
         runs = self.train(folder)
         summaries = {name: [evaluated(run, asked, key) for run in members] for name, members in runs.items()}
         first = next(iter(summaries.values()))[0]
@@ -113,7 +113,7 @@ class TaskAccuracy(ComparedModels):
         }
         return Outcome(tables, claims, figures, [run.path for members in runs.values() for run in members])
 
-    def _asked(self) -> tuple["Asked", str]:
+    def asked(self) -> tuple["Asked", str]:
         """The harness's settings, and a key of all that the answers depend on but the model; checked before any training.
 
         Raises:
