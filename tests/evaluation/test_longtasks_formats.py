@@ -4,11 +4,11 @@ import gzip
 import json
 
 import pytest
-from longtasks_files import leval_line, longbench_line, write_lines
 
 from contextwise.base.errors import DataError
 from contextwise.evaluation.longtasks.datasets import LONGBENCH
 from contextwise.evaluation.longtasks.formats import read_items
+from longtasks_files import leval_line, longbench_line, write_lines
 
 
 def test_a_longbench_line_is_a_question(tmp_path):

@@ -5,7 +5,6 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from longtasks_files import BYTES, leval_line, longbench_line, write_lines
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import ConfigError, DataError
@@ -22,6 +21,7 @@ from contextwise.evaluation.longtasks.prompts import (
 from contextwise.evaluation.longtasks.results import shown_at
 from contextwise.evaluation.ruler.prompts import Encoder
 from contextwise.models.rope import extend_positions
+from longtasks_files import BYTES, leval_line, longbench_line, write_lines
 
 
 def item_of(tmp_path, **values):

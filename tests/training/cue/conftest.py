@@ -1,10 +1,10 @@
 """All stages of a CUE model's life, trained once, in a few steps each."""
 
 import pytest
-from cue_runs import STAGES, Runs, recipe, save_text_encoder, write_articles
 
 from contextwise.data import prepare_corpus
 from contextwise.training import train
+from cue_runs import STAGES, Runs, recipe, save_text_encoder, write_articles
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from cue_runs import part, recipe, same, weights
 
 from contextwise.base.runs import RunFolder
 from contextwise.data.windows import stack
@@ -18,6 +17,7 @@ from contextwise.training.batches import collate, targets_in, tokens_read
 from contextwise.training.cue.settings import TRAINED
 from contextwise.training.task import Task
 from contextwise.training.trainer import NOT_FOR_MODELS, PretrainingTrainer
+from cue_runs import part, recipe, same, weights
 from small import finish_training
 
 STEP = 8
