@@ -31,7 +31,7 @@ from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_write, read_json, replaced_directory, write_json
 from contextwise.data.hub import hub_problem
-from contextwise.evaluation.evaluator import default_destination, model_on_device, positions
+from contextwise.evaluation.evaluator import default_destination, model_on_device, positions, tell_of_contexts
 from contextwise.evaluation.harness.model import BoundedLM
 from contextwise.evaluation.harness.tables import table_rows
 from contextwise.evaluation.harness.tasks import (
@@ -135,6 +135,7 @@ def evaluate_on_tasks(
         planned, missing = plan_tasks(settings)
         out = destination(out, source, settings)
         model = model_on_device(source, dtype, device)
+        tell_of_contexts(source, model)
         lm = BoundedLM(
             model,
             load_tokenizer(source),

@@ -20,7 +20,7 @@ from contextwise.base.errors import ConfigError, Interrupted
 from contextwise.base.files import atomic_write, write_json
 from contextwise.base.progress import progress_bar
 from contextwise.data.instructions import CHAT_TEMPLATE
-from contextwise.evaluation.evaluator import default_destination, model_on_device
+from contextwise.evaluation.evaluator import default_destination, model_on_device, tell_of_contexts
 from contextwise.evaluation.generation import Sampling, allowed_new_tokens
 from contextwise.evaluation.journal import Journal, content_key
 from contextwise.evaluation.judging.files import Benchmark, Question, read_questions, read_rows
@@ -241,6 +241,7 @@ def answer_questions(
     out = out or default_destination(source, NAMES[benchmark])
     tokenizer = load_tokenizer(source)
     model = model_on_device(source, dtype, device)
+    tell_of_contexts(source, model)
     speaker = Speaker(model, tokenizer, settings.template)
     name = model_id or Path(source).resolve().name
     shared = {

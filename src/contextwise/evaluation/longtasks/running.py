@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.progress import progress_bar
 from contextwise.evaluation.contextwise.evaluator import trained_context
-from contextwise.evaluation.evaluator import default_destination, model_on_device, positions
+from contextwise.evaluation.evaluator import default_destination, model_on_device, positions, tell_of_contexts
 from contextwise.evaluation.longtasks.formats import Item, read_items
 from contextwise.evaluation.longtasks.metrics import check_installed
 from contextwise.evaluation.longtasks.planning import plan_answers
@@ -91,6 +91,7 @@ def evaluate_long_tasks(
     check_batch_tokens(batch_tokens)
     prompts, tokenizer, notes = _questions(source, settings, should_stop)
     model = model_on_device(source, dtype, device)
+    tell_of_contexts(source, model)
     asked = _prepared(source, model, prompts, settings, batch_tokens or DEFAULT_BATCH_TOKENS)
     out = out or default_destination(source, _label(settings))
     if (finished := finished_evaluation(out, asked, KIND, "LongBench")) is not None:

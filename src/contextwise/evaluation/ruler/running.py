@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, Interrupted
 from contextwise.base.progress import progress_bar
-from contextwise.evaluation.evaluator import default_destination, model_on_device, positions
+from contextwise.evaluation.evaluator import default_destination, model_on_device, positions, tell_of_contexts
 from contextwise.evaluation.ruler.answering import Key, ModelReader, plan_batches
 from contextwise.evaluation.ruler.documents import DocumentQA
 from contextwise.evaluation.ruler.measuring import (
@@ -75,6 +75,7 @@ def evaluate_ruler(
     encoder = Encoder(load_tokenizer(source), settings.chat, source)
     tasks, notes = make_tasks(settings, encoder)
     model = model_on_device(source, dtype, device)
+    tell_of_contexts(source, model)
     asked = {
         **asked_of(source, model, settings.to_dict()),
         "batch_tokens": batch_tokens or DEFAULT_BATCH_TOKENS,
