@@ -114,7 +114,7 @@ def test_long_texts_are_cut_counted_and_said(name, tmp_path, capsys):
     np.testing.assert_allclose(store.table[rows[1:3]], store.table[rows[[0, 0]]], atol=1e-6)
     assert store.truncated(rows) == encoder.cut == 2 and store.truncated(rows[[0, 3]]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "2 of 4 new context texts are longer than the 12 tokens" in said
+    assert "of 4 new context texts 2 are longer than the 12 tokens" in said
     again = EncodedTexts(encoder, tmp_path)
     assert again.truncated(again.rows(["0123456789abc", "short"])) == 1
 

@@ -254,8 +254,8 @@ class EncodedTexts:
                 advance(len(some))
         if cut:
             say(
-                f"{cut:,} of {len(texts):,} new context texts are longer than the {self.encoder.max_tokens:,} tokens that "
-                f"{self.encoder.name} takes; they are cut there"
+                f"of {len(texts):,} new context texts {cut:,} {'is' if cut == 1 else 'are'} longer than the "
+                f"{self.encoder.max_tokens:,} tokens that {self.encoder.name} takes, and cut there"
             )
 
     def _keep(self, keys: list[bytes], vectors: np.ndarray, too_long: np.ndarray) -> None:
