@@ -113,10 +113,10 @@ def losses_table(comparison: Comparison, reference: str, seeds: int) -> Table:
         f"{comparison.documents} held-out documents, {comparison.tokens:,} tokens; {many}; 95% intervals",
         [
             "model",
-            "parameters",
-            "trained tokens",
+            "size",
+            "tokens",
             "loss",
-            "perplexity",
+            "ppl",
             f"minus {reference}",
             "train tok/s",
             "ms/token",
