@@ -47,7 +47,7 @@ def test_a_cue_model_is_scored_by_sentence_without_a_flag(contextwise: Typed) ->
     assert "30 sentences of 12 documents, each on its own" in words
     assert "Contexts (of the sentences, so many have it): title (90%), date (100%)" in words
     assert "perplexity without ends" in words and "Its sentence encoder alone: perplexity" in words
-    assert "what the contexts gain" in words and "not in contexts" in words
+    assert "gain over the sentence encoder alone" in words and "not in contexts" in words
     assert "Tokens whose word stands in the context: " in words
     assert "written to evaluation/cue/corpus-train-sentences/" in words
     status, output, _ = contextwise("evaluate", "cue", *CORPUS, "--json")
@@ -58,7 +58,7 @@ def test_a_cue_model_is_scored_by_sentence_without_a_flag(contextwise: Typed) ->
 def test_contexts_are_withheld(contextwise: Typed) -> None:
     status, output, _ = contextwise("evaluate", "cue", *CORPUS, "--contexts", "none")
     words = " ".join(output.split())
-    assert status == 0 and "No contexts." in words and "what the contexts gain" not in words
+    assert status == 0 and "No contexts." in words and "gain over the sentence encoder alone" not in words
     assert "written to evaluation/cue/corpus-train-sentences-no-contexts/" in words
     status, output, _ = contextwise(
         "evaluate", "cue", *CORPUS, "--contexts", "title, date", "--drop-contexts", "0.5"

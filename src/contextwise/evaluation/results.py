@@ -17,6 +17,14 @@ CURVE = "curve.parquet"
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A finished measurement of another kind; ``summary`` is the content of ``summary.json`` in the folder ``path``."""
+
+    path: Path
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """A finished evaluation. ``summary`` is the content of ``summary.json``."""
 

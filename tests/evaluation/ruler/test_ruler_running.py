@@ -9,7 +9,8 @@ import pytest
 from ruler_reader import BYTES, WholeParagraphReader, write_squad
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-from contextwise.evaluation.ruler import RulerEvaluation, Settings, evaluate_ruler
+from contextwise.evaluation.results import Measured
+from contextwise.evaluation.ruler import Settings, evaluate_ruler
 from contextwise.evaluation.ruler.answering import AnswerLog, ModelReader, answer_all, plan_batches
 from contextwise.evaluation.ruler.prompts import Encoded, Encoder
 from contextwise.evaluation.ruler.results import answer_rows, task_summary
@@ -155,7 +156,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def measured(model: Path, squad: Path, out: Path, **options: Any) -> RulerEvaluation:
+def measured(model: Path, squad: Path, out: Path, **options: Any) -> Measured:
     settings = Settings(
         tasks=("qa_1", "vt"), length=600, qa=squad, samples=4, visible=(50, 600), gamma=1.0, example=False
     )

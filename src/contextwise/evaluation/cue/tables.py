@@ -78,7 +78,7 @@ def cache_table(summary: dict[str, Any]) -> Table | None:
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        title=" what the contexts gain, by the word that a token is part of",
+        title=" gain over the sentence encoder alone (contexts and decoder together), by word",
         title_justify="left",
     )
     table.add_column("", no_wrap=True)
@@ -155,6 +155,6 @@ def ranking_sentence(
     """How many candidates were ranked, and what the model changed."""
     candidates = sum(map(len, lists))
     moved = sum(ranked[0].index != 0 for ranked in lists)
-    words = f"{source}: {candidates:,} candidates in {len(lists):,} lists"
+    words = f"{source}: {candidates:,} candidates in {len(lists):,} list{'s' * (len(lists) != 1)}"
     words += f" ({with_contexts:,} with contexts)" if takes_contexts else ""
     return Text(f"{words}. In {moved:,} of them the best is not the one that stood first.")

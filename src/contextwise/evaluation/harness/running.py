@@ -42,6 +42,7 @@ from contextwise.evaluation.harness.tasks import (
     harness_tasks,
     plan_from_hub,
 )
+from contextwise.evaluation.results import Measured
 from contextwise.evaluation.scoring import DEFAULT_BATCH_TOKENS
 from contextwise.models import load_tokenizer
 
@@ -94,14 +95,6 @@ class Settings:
         }
 
 
-@dataclass(frozen=True)
-class TaskEvaluation:
-    """A finished evaluation; ``summary`` is the content of ``summary.json`` in the folder ``path``."""
-
-    path: Path
-    summary: dict[str, Any]
-
-
 def evaluate_on_tasks(
     source: str,
     settings: Settings,
@@ -112,7 +105,7 @@ def evaluate_on_tasks(
     device: str = "auto",
     out: Path | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> TaskEvaluation:
+) -> Measured:
     """Ask a model the harness's tasks; write the harness's results and our table beside the model's run.
 
     Args:
@@ -163,7 +156,7 @@ def evaluate_on_tasks(
         "environment": describe_environment(),
     }
     write_results(out, summary, results)
-    return TaskEvaluation(out, summary)
+    return Measured(out, summary)
 
 
 def plan_tasks(settings: Settings) -> tuple[list[Planned], list[Missing]]:

@@ -5,7 +5,7 @@ ContextLM, Section 4.1 ("Block Size") and Table 5: inputs beyond the trained con
 
 from contextwise.evaluation.longtasks.formats import Item, read_items
 from contextwise.evaluation.longtasks.metrics import score
-from contextwise.evaluation.longtasks.running import LongEvaluation, evaluate_long_tasks
+from contextwise.evaluation.longtasks.running import evaluate_long_tasks
 from contextwise.evaluation.longtasks.settings import Settings
 
-__all__ = ["Item", "LongEvaluation", "Settings", "evaluate_long_tasks", "read_items", "score"]
+__all__ = ["Item", "Settings", "evaluate_long_tasks", "read_items", "score"]

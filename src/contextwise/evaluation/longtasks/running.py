@@ -10,7 +10,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from contextwise.evaluation.longtasks.prompts import (
 )
 from contextwise.evaluation.longtasks.results import answer_rows, scores_of, summarise
 from contextwise.evaluation.longtasks.settings import Settings
+from contextwise.evaluation.results import Measured
 from contextwise.evaluation.ruler.answering import Key, ModelReader
 from contextwise.evaluation.ruler.measuring import (
     Results,
@@ -50,14 +51,6 @@ LONGEST_DEFAULT = 4096
 PARTS = (8, 4, 2, 1)
 
 
-@dataclass(frozen=True)
-class LongEvaluation:
-    """A finished measurement; ``summary`` is the content of ``summary.json`` in the folder ``path``."""
-
-    path: Path
-    summary: dict[str, Any]
-
-
 def evaluate_long_tasks(
     source: str,
     settings: Settings,
@@ -67,7 +60,7 @@ def evaluate_long_tasks(
     device: str = "auto",
     out: Path | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> LongEvaluation:
+) -> Measured:
     """Ask a model all the questions at every visible context; write the answers and scores beside the model's run.
 
     An interrupted measurement leaves its answers in ``OUT.unfinished``, and the same call goes on from there; a finished one is
@@ -95,9 +88,9 @@ def evaluate_long_tasks(
     asked = _prepared(source, model, prompts, settings, batch_tokens or DEFAULT_BATCH_TOKENS)
     out = out or default_destination(source, _label(settings))
     if (finished := finished_evaluation(out, asked, KIND, "LongBench")) is not None:
-        return LongEvaluation(finished.path, finished.summary)
+        return finished
     batches = plan_answers(prompts, asked["visible"], asked["batch_tokens"], model)
-    written = answer_and_write(
+    return answer_and_write(
         KIND,
         out,
         asked,
@@ -109,7 +102,6 @@ def evaluate_long_tasks(
         started=started,
         should_stop=should_stop,
     )
-    return LongEvaluation(written.path, written.summary)
 
 
 def _questions(

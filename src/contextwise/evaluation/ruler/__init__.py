@@ -6,14 +6,12 @@ part of the text only, and the accuracy against that part's size may have an opt
 
 from contextwise.evaluation.ruler.placement import place_probabilities
 from contextwise.evaluation.ruler.questions import Question, Size
-from contextwise.evaluation.ruler.results import RulerEvaluation
 from contextwise.evaluation.ruler.running import evaluate_ruler
 from contextwise.evaluation.ruler.settings import TASKS, Settings
 
 __all__ = [
     "TASKS",
     "Question",
-    "RulerEvaluation",
     "Settings",
     "Size",
     "evaluate_ruler",

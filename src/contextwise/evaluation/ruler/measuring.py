@@ -13,8 +13,9 @@ from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import progress_bar
 from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES
+from contextwise.evaluation.results import Measured
 from contextwise.evaluation.ruler.answering import AnswerLog, Batch, Key, ModelReader, Prompted, answer_all
-from contextwise.evaluation.ruler.results import RulerEvaluation, write_evaluation
+from contextwise.evaluation.ruler.results import write_evaluation
 
 Results = tuple[dict[str, Any], list[dict[str, Any]]]
 """What goes into ``summary.json``, and the lines of ``answers.jsonl``."""
@@ -62,7 +63,7 @@ def answer_and_write(
     notes: list[str],
     started: float,
     should_stop: Callable[[], bool] | None = None,
-) -> RulerEvaluation:
+) -> Measured:
     """Answer all questions, from the log what is there already, and write what that comes to.
 
     Args:

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_directory, atomic_write, read_json, write_json
+from contextwise.evaluation.results import Measured
 from contextwise.evaluation.ruler.answering import Key
 from contextwise.evaluation.ruler.prompts import Encoded
 from contextwise.evaluation.ruler.questions import Task
@@ -18,14 +18,6 @@ from contextwise.evaluation.ruler.scoring import accuracy, best_shares, string_m
 
 KIND = "ruler"
 SUMMARY, ANSWERS = "summary.json", "answers.jsonl"
-
-
-@dataclass(frozen=True)
-class RulerEvaluation:
-    """A finished measurement; ``summary`` is the content of ``summary.json`` in the folder ``path``."""
-
-    path: Path
-    summary: dict[str, Any]
 
 
 def task_summary(
@@ -100,7 +92,7 @@ def answer_rows(
 
 def finished_evaluation(
     out: Path, asked: dict[str, Any], kind: str = KIND, what: str = "RULER"
-) -> RulerEvaluation | None:
+) -> Measured | None:
     """The measurement that is already at ``out``, if it is this one.
 
     Args:
@@ -126,10 +118,10 @@ def finished_evaluation(
             f"{out} holds a {what} measurement with other settings ({', '.join(different[:5])} differ); "
             "give another place with --out, or remove that folder"
         )
-    return RulerEvaluation(out, there)
+    return Measured(out, there)
 
 
-def write_evaluation(out: Path, summary: dict[str, Any], rows: list[dict[str, Any]]) -> RulerEvaluation:
+def write_evaluation(out: Path, summary: dict[str, Any], rows: list[dict[str, Any]]) -> Measured:
     """Write a measurement, complete or not at all.
 
     Raises:
@@ -141,4 +133,4 @@ def write_evaluation(out: Path, summary: dict[str, Any], rows: list[dict[str, An
         write_json(folder / SUMMARY, summary, "the answers")
         if out.is_dir():
             out.rmdir()  # empty: anything else was refused before
-    return RulerEvaluation(out, summary)
+    return Measured(out, summary)

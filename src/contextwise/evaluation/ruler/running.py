@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from contextwise.base.errors import ConfigError, Interrupted
 from contextwise.base.progress import progress_bar
 from contextwise.evaluation.evaluator import default_destination, model_on_device, positions, tell_of_contexts
+from contextwise.evaluation.results import Measured
 from contextwise.evaluation.ruler.answering import Key, ModelReader, plan_batches
 from contextwise.evaluation.ruler.documents import DocumentQA
 from contextwise.evaluation.ruler.measuring import (
@@ -27,7 +28,6 @@ from contextwise.evaluation.ruler.prompts import Encoded, Encoder, check_vocabul
 from contextwise.evaluation.ruler.questions import Size, Task
 from contextwise.evaluation.ruler.results import (
     KIND,
-    RulerEvaluation,
     answer_rows,
     finished_evaluation,
     task_summary,
@@ -49,7 +49,7 @@ def evaluate_ruler(
     device: str = "auto",
     out: Path | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> RulerEvaluation:
+) -> Measured:
     """Ask a model all the questions at every visible context; write the answers and accuracies beside the model's run.
 
     An interrupted measurement leaves its answers in ``OUT.unfinished``, and the same call goes on from there; a finished one is
