@@ -4,36 +4,47 @@ VENV := .venv
 # Processes that run the tests.
 WORKERS ?= 2
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+INSTALLED := $(VENV)/.installed
+TEST_INSTALLED := $(VENV)/.installed-for-tests
 # pip only: constraints.txt pins torch to a CPU build, which spares gigabytes of CUDA packages.
+PIP_INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all check bench install clean
+.PHONY: install demo test test-all check bench clean
 
-install: $(STAMP)
+# What users need.
+install: $(INSTALLED)
 
-$(STAMP): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $(STAMP)
+	$(PIP_INSTALL) torch
+	$(PIP_INSTALL) --editable .
+	touch $@
 
-demo: $(STAMP)
+# What tests, checks and benchmarks need beyond that: all extras that tests use, linters, a browser's driver.
+$(TEST_INSTALLED): $(INSTALLED)
+	$(PIP_INSTALL) --editable '.[dev]'
+	touch $@
+
+demo: $(INSTALLED)
 	$(BIN)/contextwise demo
 
-test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not slow' --numprocesses $(WORKERS) --dist loadfile
+test: $(TEST_INSTALLED)
+	$(BIN)/python -m pytest -m 'not slow' --hypothesis-profile=ci --numprocesses $(WORKERS) --dist loadfile
 
-test-all: $(STAMP)
-	$(BIN)/python -m pytest
+# The slow tests as well; property tests try new examples. `make test-all SEED=5` repeats the examples of seed 5.
+test-all: $(TEST_INSTALLED)
+	@seed=$${SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
+	echo "property tests use seed $$seed; repeat them with: make test-all SEED=$$seed"; \
+	$(BIN)/python -m pytest --hypothesis-profile=explore --hypothesis-seed=$$seed
 
-check: $(STAMP)
+check: $(TEST_INSTALLED)
 	$(BIN)/ruff check --no-cache .  # its cache does not know that a module of ours is new
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_imports.py
 
-bench: $(STAMP)
+bench: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks
 
 clean:

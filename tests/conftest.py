@@ -5,12 +5,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from small import write_documents
 
 # One thread: the models of the tests are tiny, and waiting threads cost more than they give on a shared machine.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Property tests: the same examples on every run (`make test`, plain pytest), or new ones (`make test-all`). A busy machine is
+# no failure, and a test that shares a fixture's folder among its examples means to.
+_SHARED = {
+    "deadline": None,
+    "database": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+}
+settings.register_profile("ci", derandomize=True, max_examples=50, **_SHARED)
+settings.register_profile("explore", derandomize=False, max_examples=200, print_blob=True, **_SHARED)
+settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from contextwise.analysis.fits import correlation_interval, correlations, fit_li
 from contextwise.base.errors import ConfigError
 
 CONTEXTS = [16, 32, 64, 128, 256, 512, 1024]
-QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+QUICK = settings(max_examples=40)
 
 
 def power(floor, scale, exponent, contexts=CONTEXTS):

@@ -9,7 +9,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError, DataError
@@ -31,7 +31,7 @@ def files_of(folder: Path) -> dict[str, str]:
     }
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(st.lists(st.text(min_size=1, max_size=60), min_size=1, max_size=12))
 @pytest.mark.parametrize("tokenizer", ["bytes", "train:300"])
 def test_any_documents_come_back(

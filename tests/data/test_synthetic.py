@@ -75,7 +75,7 @@ small_tasks = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(small_tasks, st.data())
 def test_the_minimum_is_the_bayes_risk_over_all_strings_of_bits(task, data):
     parity = Parity(task)

@@ -50,7 +50,7 @@ def test_worked_example():
     assert tails(short).tolist() == [19, 20, 39, 40]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(0, 400), min_size=1, max_size=6),
     longest=st.integers(1, 120),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError, DataError
@@ -48,7 +48,6 @@ def test_windows_inside_one_document():
     assert windows[4]["labels"].tolist() == [7, 8]
 
 
-@settings(deadline=None)
 @given(documents=DOCUMENTS, context=st.integers(1, 9))
 def test_every_token_is_a_target_exactly_once(documents, context):
     stream = [99]
@@ -66,7 +65,6 @@ def test_every_token_is_a_target_exactly_once(documents, context):
     assert batch["labels"].flatten().tolist() == stream[1 : whole * context + 1]
 
 
-@settings(deadline=None)
 @given(documents=DOCUMENTS, context=st.integers(1, 9))
 def test_positions_begin_anew_with_each_document(documents, context):
     if sum(len(d) + 1 for d in documents) < context:

@@ -160,7 +160,7 @@ def test_later_tokens_change_nothing_that_earlier_queries_gave():
     assert last == pytest.approx(weights[:, -1, -1].detach().numpy())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(length=st.integers(1, 40), size=st.integers(1, 45), seed=st.integers(0, 99))
 def test_a_chunk_receives_what_its_tokens_receive(length, size, seed):
     values = np.random.default_rng(seed).random((2, length))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from contextwise.evaluation import covariance
 from contextwise.evaluation.covariance import RunningCovariance
 
-QUICK = settings(max_examples=30, deadline=None, derandomize=True)
+QUICK = settings(max_examples=30)
 
 
 @pytest.fixture(autouse=True)

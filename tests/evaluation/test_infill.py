@@ -38,7 +38,8 @@ from filling import (
     write_run,
 )
 
-TEXTS = st.text(st.characters(codec="utf-8"), max_size=9)
+NEW, SPECIAL, LONGEST = 8, 3, 4  # tokens to write, special tokens of a prompt, bytes of the longest character
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=(POSITIONS - NEW - SPECIAL) // (2 * LONGEST))
 PLAIN = Infilling()
 EMPTY = np.empty(0, dtype=np.int64)
 
@@ -56,7 +57,7 @@ def test_a_model_that_learned_a_pattern_fills_it_everywhere(kind: str, spm: bool
             assert filled == middle(before, behind)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(prefix=TEXTS, suffix=TEXTS, spm=st.booleans(), marked=st.booleans(), end=st.booleans())
 def test_a_prompt_is_the_objectives_own_arrangement_up_to_the_middle(
     prefix: str, suffix: str, spm: bool, marked: bool, end: bool
@@ -64,7 +65,7 @@ def test_a_prompt_is_the_objectives_own_arrangement_up_to_the_middle(
     objective = Infilling(spm="marked" if marked else "published", end_token="<|fim_end|>" if end else None)
     tokenizer = tokenizer_of(objective)
     model = gpt2(objective)
-    made = Infiller(model, tokenizer, spm=spm, objective=objective, max_new_tokens=8).prompt(prefix, suffix)
+    made = Infiller(model, tokenizer, spm=spm, objective=objective, max_new_tokens=NEW).prompt(prefix, suffix)
     before, inner, behind = (ids.astype(np.int64) for ids in BYTES.encode([prefix, "the middle", suffix]))
     assert made.dropped == (0, 0)
     written = objective.arrangement(Vocabulary(tokenizer, END)).write(before, inner, behind, spm)
@@ -74,7 +75,7 @@ def test_a_prompt_is_the_objectives_own_arrangement_up_to_the_middle(
     assert written[len(made.ids) :].tolist()[: len(inner)] == inner.tolist()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(prefix=TEXTS, suffix=TEXTS)
 def test_an_encoder_decoder_reads_what_span_corruption_makes_of_one_span(prefix: str, suffix: str) -> None:
     tokenizer = tokenizer_of(SPANS)
@@ -178,7 +179,7 @@ def test_names_of_other_families_are_known() -> None:
         assert form.stops == (END,) and form.name == "PSM"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     prefix=st.integers(0, 90),
     suffix=st.integers(0, 90),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
@@ -11,12 +11,7 @@ from contextwise.evaluation.scoring import batches, plan_windows, score_document
 
 CONTEXT = 12
 KINDS = ["gpt2", "gpt_neox", "contextlm"]
-QUICK = settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
-)
+QUICK = settings(max_examples=40)
 
 
 def one_by_one(model, corpus, context, stride):

@@ -119,7 +119,7 @@ def test_bidirectional_attention():
     assert found["future tokens"].changed > found["future tokens"].affected
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_a_leak_is_traced_to_its_two_positions(data):
     at = data.draw(st.integers(0, 12), "at")

@@ -113,7 +113,7 @@ def test_worked_example_of_the_index_convention(family):
 
 
 @FAMILIES
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_the_past_never_sees_the_future(family, data):
     w = data.draw(st.integers(1, 8))

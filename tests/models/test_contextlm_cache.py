@@ -15,7 +15,7 @@ from contextwise.models.context.cache import context_state
 
 @FAMILIES
 @FORMS
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_every_cached_step_equals_the_full_pass(family, options, data):
     w = data.draw(st.sampled_from([1, 2, 3, 4, 7, 16]))
@@ -37,7 +37,7 @@ def test_every_cached_step_equals_the_full_pass(family, options, data):
 
 @FAMILIES
 @FORMS
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_padded_rows_equal_each_row_alone(family, options, data):
     w = data.draw(st.integers(1, 6))
@@ -94,7 +94,7 @@ def test_generation_with_cache_equals_without(family, beams):
 
 
 @FAMILIES
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_a_cropped_cache_goes_on_as_if_the_tokens_had_never_been(family, data):
     w = data.draw(st.sampled_from([1, 2, 3, 4, 7]))

@@ -97,7 +97,7 @@ def test_rows_lead_to_the_vectors_and_stay(encoder, tmp_path):
             store.table[np.array(rows)]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), max_size=5))
 def test_any_order_of_calls_gives_each_text_its_vector(encoder, tmp_path_factory, calls):
     texts = [f"text {i}" for i in range(10)]

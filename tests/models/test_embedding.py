@@ -160,7 +160,7 @@ def test_a_gated_context_lm_has_the_layers_of_its_backbone():
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     lengths=st.lists(st.integers(1, POSITIONS - 2), min_size=1, max_size=9),
     batch_size=st.integers(1, 5),

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GPT2LMH
 from contextwise.models import causal_loss, linear_cross_entropy, losses, token_losses
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_value_and_gradients_are_those_of_torch(data):
     n, d, v = (data.draw(st.integers(1, most)) for most in (40, 9, 30))

@@ -50,7 +50,7 @@ def test_a_backbone_stays_what_it_was(family, head, n):
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama"])
 @HEADS
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_the_past_never_sees_the_future(family, head, data):
     length = data.draw(st.integers(2, 16))
@@ -66,7 +66,7 @@ def test_the_past_never_sees_the_future(family, head, data):
 
 @FAMILIES
 @HEADS
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_every_cached_step_equals_the_full_pass(family, head, data):
     length = data.draw(st.integers(2, 20))

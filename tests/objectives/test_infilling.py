@@ -40,7 +40,6 @@ def test_worked_example():
 PIECE = st.lists(st.integers(10, 20), max_size=6).map(lambda ids: np.array(ids, dtype=np.int64))
 
 
-@settings(deadline=None)
 @given(pieces=st.tuples(PIECE, PIECE, PIECE), spm=st.booleans(), marked=st.booleans(), end=st.booleans())
 def test_every_arrangement_comes_back(pieces, spm, marked, end):
     arrangement = Arrangement([P, S, M] + [E] * end, marked)
@@ -56,7 +55,7 @@ def test_broken_documents_do_not_come_back():
             arrangement.restore(np.array(ids))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     texts=st.lists(st.text(max_size=40), min_size=1, max_size=5),
     seed=st.integers(0, 1000),

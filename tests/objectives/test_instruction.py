@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -128,7 +128,7 @@ def test_a_token_of_prompt_and_response_belongs_to_the_prompt(tmp_path):
     assert known.decode(labels[labels != -100][:-1]) == '0 quoted"'
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(
     output=st.text(st.characters(codec="utf-8"), min_size=1, max_size=40).filter(str.strip),
     instruction=st.text(st.characters(codec="utf-8"), min_size=1, max_size=20),

@@ -4,7 +4,7 @@ from math import comb
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from objective_corpora import CHANCE, Memory, vocabulary
 from scipy.stats import chisquare
@@ -25,7 +25,6 @@ def test_worked_example():
     assert Corruption(SENTINELS).restore(inputs, targets).tolist() == tokens.tolist()
 
 
-@settings(deadline=None)
 @given(noise=st.lists(st.booleans(), min_size=1, max_size=60))
 def test_any_spans_are_put_back(noise):
     tokens = np.arange(len(noise))
@@ -68,7 +67,6 @@ def test_every_way_of_cutting_is_as_likely():
     assert chisquare(counts).pvalue > CHANCE
 
 
-@settings(deadline=None)
 @given(
     length=st.integers(2, 300), rate=st.floats(0.01, 0.99), mean=st.floats(1, 40), seed=st.integers(0, 100)
 )

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -12,7 +12,6 @@ from contextwise.objectives import SpecialToken, Vocabulary, build_objective
 from contextwise.objectives.text import TokenText
 
 
-@settings(deadline=None)
 @example(text="\x7f\x80\u07ff\u0800\uffff\U00010000", kind="letters")
 @given(text=st.text(max_size=60), kind=st.sampled_from(["bpe", "letters"]))
 def test_the_text_is_the_text_and_tokens_stand_where_they_stand(bpe, letters, text, kind):

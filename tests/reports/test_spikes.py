@@ -1,7 +1,7 @@
 """Spikes of a training loss: found where they are, and nowhere else."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from contextwise.reports.spikes import spikes
@@ -21,13 +21,11 @@ def test_by_hand():
     assert spikes(np.array([1.0, 9.0])).tolist() == []
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 200), rows=st.integers(60, 400), noise=st.sampled_from([0.0, 0.02, 0.1]))
 def test_a_falling_noisy_loss_has_none(seed, rows, noise):
     assert len(spikes(falling(rows, noise, seed))) == 0
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 200), place=st.integers(180, 298))
 def test_a_jump_is_found_wherever_it_is(seed, place):
     """Behind the steep start, whose fall counts as deviation."""

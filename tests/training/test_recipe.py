@@ -133,7 +133,7 @@ SCALARS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_mutated_recipes_never_end_in_a_traceback(data, tmp_path_factory):
     """Whatever stands in a recipe, it is either valid or refused with a ConfigError."""

@@ -95,7 +95,7 @@ def test_the_printed_figures_are_gains_in_likelihood() -> None:
     assert 0.3 * math.log(1.74) + 0.7 * math.log(1.26) == pytest.approx(saved, abs=0.04)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.text("ab ,.", min_size=1, max_size=20),
     st.lists(st.none() | st.text("ab ,", max_size=8), min_size=1, max_size=3),

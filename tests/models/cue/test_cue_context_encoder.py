@@ -23,7 +23,7 @@ def sets(size, rows=1, seed=0):
 
 
 @layers
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data(), size=st.integers(1, 9))
 def test_the_order_of_a_set_does_not_matter(layers, data, size):
     order = data.draw(st.permutations(range(size)))
@@ -33,7 +33,7 @@ def test_the_order_of_a_set_does_not_matter(layers, data, size):
 
 
 @layers
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     size=st.integers(0, 5), padding=st.integers(1, 4), junk=st.sampled_from([0.0, 1e6, torch.nan, torch.inf])
 )

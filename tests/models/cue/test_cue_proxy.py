@@ -32,7 +32,7 @@ def test_without_an_end_of_text_every_label_counts():
     assert bags[0, [3, END]].tolist() == [0.5, 0.5]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=12), st.integers(0, 4), st.randoms())
 def test_a_bag_is_a_distribution_that_knows_no_order_and_no_padding(words, padding, random):
     shuffled = random.sample(words, len(words))
