@@ -13,8 +13,11 @@ ORDER = [
     "models",
     "training",
     "evaluation",
+    "comparison",
     "sweeps",
+    "experiments",
     "analysis",
+    "reproductions",
     "reports",
     "cli",
 ]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contextwise.analysis.reproduction import list_items, measure_at, recipes_folder
-from contextwise.analysis.reproduction_plan import plan
 from contextwise.data.synthetic import ParityData
+from contextwise.reproductions.cost import plan
+from contextwise.reproductions.item import list_items, measure_at, recipes_folder
 
 SHIPPED = list_items(Path(__file__).parents[2] / "recipes")
 

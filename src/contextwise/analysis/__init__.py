@@ -1,1 +1,1 @@
-"""From run folders to tables and fits. Reads files only: nothing here needs a model or a GPU."""
+"""Pure functions from tables to tables: scaling laws, fits, spectra, dimension, the best context. Opens no model, trains nothing."""

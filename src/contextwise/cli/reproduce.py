@@ -12,7 +12,7 @@ from contextwise.base.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from contextwise.analysis.reproduction import Item, Measure, Outcome, Scale
+    from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Scale
 
 RUNS = Path("runs/reproduce")
 ASSUMED_FLOPS = 989e12 * 0.3
@@ -62,9 +62,9 @@ def reproduce(
     """
     from rich.console import Console
 
-    from contextwise.analysis.reproduction import find_item, measure_at, recipes_folder
     from contextwise.base.files import read_json
     from contextwise.reports.reproduction_page import write_reproduction_page
+    from contextwise.reproductions.item import find_item, measure_at, recipes_folder
 
     printed = Console(highlight=False)
     place = recipes_folder(recipes)
@@ -99,7 +99,7 @@ def _print_list(printed: "Console", place: Path, only: str | None) -> None:
     """All items, a line or two each; or one with its recipe, and what each scale can support."""
     from rich.padding import Padding
 
-    from contextwise.analysis.reproduction import find_item, last_run, list_items
+    from contextwise.reproductions.item import find_item, last_run, list_items
 
     items = list_items(place) if only is None else dict([find_item(only, place)])
     for name, item in items.items():
@@ -123,12 +123,12 @@ def _scale_words(name: str, scale: "Scale") -> str:
     return name + (f" ({scale.minutes:g} min)" if scale.minutes else "")
 
 
-def _print_plan(printed: "Console", item: "Item", scale: str, measure: "Measure", folder: Path) -> None:
+def _print_plan(printed: "Console", item: "Item", scale: str, measure: "ItemMeasure", folder: Path) -> None:
     from rich.table import Table
 
-    from contextwise.analysis.reproduction_plan import plan_all
     from contextwise.evaluation.tables import duration
     from contextwise.models.sizes import readable_count
+    from contextwise.reproductions.cost import plan_all
 
     plans = plan_all(measure.recipes(folder), measure.vocab_size) + measure.passes(folder)
     if not plans:

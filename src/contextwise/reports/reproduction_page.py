@@ -19,7 +19,7 @@ def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -
     """Write the page of an outcome.
 
     Args:
-        outcome: what :meth:`contextwise.analysis.reproduction.Outcome.write` wrote.
+        outcome: what :meth:`contextwise.reproductions.item.Outcome.write` wrote.
         command: what made it, to be shown.
 
     Raises:

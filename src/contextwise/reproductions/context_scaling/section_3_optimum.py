@@ -1,0 +1,230 @@
+"""The training context that is best at each budget, for each model size and over all: context scaling, Section 3."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from contextwise.analysis.optimum import Landscape, landscape
+from contextwise.analysis.points import Point, sweep_points
+from contextwise.base.config import validate
+from contextwise.models.sizes import readable_count
+from contextwise.reproductions.claims import all_hold
+from contextwise.reproductions.corpora import CorpusSource
+from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.sweeps.grid import LearningRateRule, SweepRecipe, size_name
+from contextwise.sweeps.run import run_sweep
+from contextwise.training.recipe import Recipe
+
+SHOWN = 6
+"""Budgets of the tables."""
+
+
+@registered("optimal_context")
+class OptimalContext(CorpusSource, ItemMeasure):
+    """A sweep of model sizes and training contexts, and where the best-context loss is lowest at each budget."""
+
+    name: str = "optimal-context"
+    base: dict[str, Any] = Field(description="the runs' recipe; the corpus is the item's")
+    grid: dict[str, list[Any]]
+    learning_rate: LearningRateRule = "size"
+    measurements: int = Field(8, ge=2)
+    jobs: int = Field(1, ge=1, description="runs at a time")
+    budget: str = Field(
+        "flops", pattern="^(flops|tokens|seconds)$", description="what the budget is counted in"
+    )
+
+    def sweep(self, folder: Path) -> SweepRecipe:
+        """The sweep's settings."""
+        data = {**self.base.get("data", {}), "corpus": str(self.corpus_folder(folder))}
+        values = {
+            "name": self.name,
+            "base": {**self.base, "data": data},
+            "grid": self.grid,
+            "learning_rate": self.learning_rate,
+            "measurements": self.measurements,
+            "executor": {"jobs": self.jobs},
+            "output": str(folder / "sweeps" / self.name),
+        }
+        return validate(SweepRecipe, values, "the sweep")
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        return list(self.sweep(folder).recipes().values())
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        self.prepared(folder)
+        settings = self.sweep(folder)
+        swept = run_sweep(settings)
+        points = sweep_points(swept.path)
+        recipes = settings.recipes().values()
+        by_size: dict[str, list[int]] = {}
+        for recipe in recipes:
+            by_size.setdefault(size_name(recipe.model.model_dump()), []).append(recipe.data.context)
+        parameters = {point.size: point.parameters for point in points}
+        planned = {s: sorted(set(by_size[s])) for s in sorted(by_size, key=lambda s: parameters.get(s, 0))}
+        found = landscape(points, self.budget, planned)
+        runs = [swept.run_folder(run.id).path for run in swept.plan]
+        if found is None:
+            return Outcome(
+                [], [Claim("an optimal context was measured", None, "nothing was measured")], {}, runs
+            )
+        tables = [losses_table(found, planned, self.budget), optima_table(found, planned, self.budget)]
+        claims = context_claims(found, planned)
+        figures = {
+            "budgets": found.budgets.tolist(),
+            "contexts": found.contexts,
+            "pairs": [None if pair is None else list(pair) for pair in found.pairs],
+        }
+        return Outcome(tables, claims, figures, runs, optimum_plots(found, planned, points, self.budget))
+
+
+def _steps(found: Landscape) -> list[int]:
+    """Steps of the tables: evenly over those at which some optimum is told, else over all."""
+    told = [i for i, optima in enumerate(found.optima) if any(one.told for one in optima.values())]
+    every = told or list(range(len(found.budgets)))
+    return [every[i] for i in np.unique(np.linspace(0, len(every) - 1, SHOWN).round().astype(int))]
+
+
+def losses_table(found: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
+    """Best-context loss of each size and context at the largest budget whose optimum is told."""
+    step = found.last_told
+    cells = {(cell.size, cell.context): cell for cell in found.cells[step]}
+    best = {size: optimum.cell.context for size, optimum in found.optima[step].items()}
+    contexts = sorted({context for own in planned.values() for context in own})
+    rows = []
+    for context in contexts:
+        row = [f"{context:,}"]
+        for size in planned:
+            cell = cells.get((size, context))
+            mark = "*" if best.get(size) == context else ""
+            error = (
+                "" if cell is None or cell.standard_error is None else f" ± {1.96 * cell.standard_error:.3f}"
+            )
+            row.append("" if cell is None else f"{cell.loss:.3f}{error}{mark}")
+        rows.append(row)
+    title = (
+        f"Best-context loss at {_budget(found.budgets[step], unit)}, nats per token (* the lowest of a size)"
+    )
+    return Table(title, ["training context", *planned], rows)
+
+
+def optima_table(found: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
+    """The best context of each size, and the best pair of all, over the budget; smoothed as in footnote 5."""
+    rows = []
+    for step in _steps(found):
+        pair = found.pairs[step]
+        contexts = [found.contexts[size][step] for size in planned]
+        overall = "not told" if pair is None else f"{pair[0]}, {pair[1]:,}"
+        rows.append([
+            _budget(found.budgets[step], unit), *("not told" if c is None else f"{c:,}" for c in contexts), overall
+        ])  # fmt: skip
+    title = "Best training context by budget: the most common one in a window; told where its neighbours were measured"
+    return Table(title, ["budget", *planned, "of all"], rows)
+
+
+def _budget(value: float, unit: str) -> str:
+    return f"{value:.2e} FLOPs" if unit == "flops" else f"{readable_count(round(value))} {unit}"
+
+
+def context_claims(found: Landscape, planned: dict[str, list[int]]) -> list[Claim]:
+    """What Section 3 says: U-shaped curves, and an optimum that grows with the budget, more slowly for larger models."""
+    step = found.last_told
+    shapes: dict[str, bool | None] = {}
+    for size, optimum in found.optima[step].items():
+        # At an edge of the grid: what lies beyond it was not tried.
+        shapes[size] = True if optimum.told and not optimum.edge else None
+    grown = {size: _growth(found.contexts[size], planned[size]) for size in planned}
+    listed = "; ".join(f"{size}: {_listed(found.contexts[size])}" for size in planned)
+    pairs = [pair for pair in found.pairs if pair is not None]
+    overall = [context for _, context in pairs]
+    return [
+        Claim(
+            "too short and too long a training context are both worse than one between them",
+            all_hold(shapes.values()),
+            "; ".join(f"{s}: best at {found.optima[step][s].cell.context:,}" for s in shapes)
+            or "nothing is told",
+        ),
+        Claim(
+            "the best training context grows with the budget, at every model size",
+            all_hold(None if one is None else one > 0 for one in grown.values()),
+            listed,
+        ),
+        Claim(
+            "more slowly for larger models",
+            _slower(grown, planned),
+            "; ".join(
+                f"{size}: {'open' if one is None else f'{one:+.1f} doublings'}" for size, one in grown.items()
+            ),
+        ),
+        Claim(
+            "over all sizes, both the model and its context grow with the budget",
+            _both_grow(pairs, list(planned)),
+            "nothing is told"
+            if not pairs
+            else f"from {pairs[0][0]}, {overall[0]:,} to {pairs[-1][0]}, {overall[-1]:,}",
+        ),
+    ]
+
+
+def _growth(contexts: list[int | None], tried: list[int]) -> float | None:
+    """Doublings from the first to the last budget at which the best context is told.
+
+    None if it is told at one budget or none, or always the shortest or the longest that was tried: it may move beyond.
+    """
+    told = [context for context in contexts if context is not None]
+    if len(told) < 2 or set(told) in ({min(tried)}, {max(tried)}):
+        return None
+    return float(np.log2(told[-1] / told[0]))
+
+
+def _listed(contexts: list[int | None]) -> str:
+    told = [context for context in contexts if context is not None]
+    turns = [c for i, c in enumerate(told) if i == 0 or c != told[i - 1]]
+    return ", ".join(f"{c:,}" for c in turns) or "not told"
+
+
+def _slower(grown: dict[str, float | None], planned: dict[str, list[int]]) -> bool | None:
+    """Of sizes in their order; not told where an optimum is, or where a size cannot be told from the next."""
+    values = [grown[size] for size in planned]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values) or len(known) < 2:
+        return None
+    steps = np.diff(known)
+    if (steps > 0).any():
+        return False
+    return True if (steps < 0).all() else None
+
+
+def _both_grow(pairs: list[tuple[str, int]], sizes: list[str]) -> bool | None:
+    if len(Counter(pairs)) < 2:
+        return None
+    (first, short), (last, long) = pairs[0], pairs[-1]
+    return sizes.index(last) > sizes.index(first) and long > short
+
+
+def optimum_plots(
+    found: Landscape, planned: dict[str, list[int]], points: list[Point], unit: str
+) -> list[Plot]:
+    """Best-context loss over training context at the last told budget, and the best context over the budget."""
+    step = found.last_told
+    curves: dict[str, list[dict[str, Any]]] = {}
+    for cell in found.cells[step]:
+        half = 1.96 * (cell.standard_error or 0)
+        one = {"x": cell.context, "y": cell.loss, "low": cell.loss - half, "high": cell.loss + half}
+        curves.setdefault(cell.size, []).append(one)
+    optima = {
+        size: [
+            {"x": float(found.budgets[i]), "y": context}
+            for i, context in enumerate(found.contexts[size])
+            if context is not None
+        ]
+        for size in planned
+    }
+    label = {"flops": "training FLOPs", "tokens": "training tokens", "seconds": "seconds of training"}[unit]
+    return [
+        Plot(f"At {_budget(found.budgets[step], unit)}", "training context", "best-context loss, nats per token", curves,
+             logarithmic="x"),
+        Plot("Best training context by budget", label, "tokens", {s: p for s, p in optima.items() if p}, logarithmic="xy"),
+    ]  # fmt: skip

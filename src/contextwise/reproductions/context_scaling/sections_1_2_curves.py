@@ -1,0 +1,265 @@
+"""Contextwise loss curves of trained or given models, and the lengths of documents: context scaling, Sections 1 and 2."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from contextwise.base.config import validate
+from contextwise.data import Corpus
+from contextwise.evaluation.contextwise import ContextwiseCurve, CurveSettings, measure_contextwise
+from contextwise.evaluation.contextwise.comparing import compare_curves
+from contextwise.evaluation.contextwise.measures import estimate, resampled
+from contextwise.evaluation.metrics import Estimate
+from contextwise.reproductions.claims import above, point, share_of, shown
+from contextwise.reproductions.corpora import CorpusSource
+from contextwise.reproductions.given_model import GivenModel, slug
+from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.reproductions.trained_models import below_zero
+from contextwise.training.recipe import Recipe
+from contextwise.training.run import train
+
+LOSS = "loss, nats per token"
+
+
+@registered("contextwise_loss")
+class ContextwiseLoss(GivenModel):
+    """The loss of one model at each number of visible tokens, up to its training context or beyond it."""
+
+    context: int = Field(ge=8, description="the longest context that is measured")
+    trained_context: int | None = Field(
+        None, ge=4, description="of a given model, where it is shorter than `context`"
+    )
+    limit_documents: int | None = Field(None, ge=1, description="measure only the first so many documents")
+
+    @property
+    def trained(self) -> int:
+        """Tokens that the model was trained with."""
+        own = (self.recipe or {}).get("data", {}).get("context") if not self.model else self.trained_context
+        return min(own or self.context, self.context)
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        subject = self.subject(folder)
+        settings = CurveSettings(context=self.context, limit_documents=self.limit_documents)
+        curve = measure_contextwise(
+            subject,
+            self.held_out(folder),
+            settings,
+            out=self.measured_folder(folder, f"curve-{self.context}"),
+        )
+        claims = [_improves(curve, self.trained)]
+        if self.trained < self.context:
+            claims.append(_deteriorates(curve, self.trained))
+        series = {Path(subject).name: curve_points(curve)}
+        plot = Plot("Contextwise loss", "visible tokens", LOSS, series, logarithmic="x")
+        figures = {"bins": curve.bins, "measures": curve.measures}
+        return Outcome([bins_table([curve]), _read_off(curve)], claims, figures, self.runs(folder), [plot])
+
+
+def bins_table(curves: list[ContextwiseCurve]) -> Table:
+    """Losses of the bins of some curves."""
+    columns = [{(b["visible_from"], b["visible_to"]): b for b in curve.bins} for curve in curves]
+    rows = []
+    for ends in sorted(set().union(*columns)):
+        found = [column.get(ends) for column in columns]
+        cells = ["" if b is None else shown(_bin_loss(b)) for b in found]
+        rows.append([" to ".join(f"{end:,}" for end in sorted(set(ends))), *cells])
+    names = [Path(curve.summary["model"]).name for curve in curves]
+    title = (
+        "Contextwise loss, nats per token, over the held-out documents that are long enough; 95% intervals"
+    )
+    return Table(title, ["visible tokens", *names], rows)
+
+
+def _read_off(curve: ContextwiseCurve) -> Table:
+    measures = curve.measures
+    best = measures["best_context_loss"]
+    effective = measures["effective_context"]
+    rows = [
+        [
+            "best-context loss",
+            f"{shown(_estimate(best))} at {best['visible_from']:,} to {best['visible_to']:,} tokens",
+        ],
+        ["average loss", shown(_estimate(measures["average_loss"]))],
+        [
+            f"context from which a doubling brings less than {effective['worth']:g} nats",
+            "none measured" if effective["value"] is None else f"{effective['value']:,.0f}",
+        ],
+    ]
+    return Table("Read off the curve", ["", ""], rows)
+
+
+def _estimate(found: dict[str, Any]) -> Estimate:
+    return Estimate(found["value"], found["low"], found["high"])
+
+
+def _bin_loss(found: dict[str, Any]) -> Estimate:
+    return Estimate(found["loss"], found["low"], found["high"])
+
+
+def curve_points(curve: ContextwiseCurve) -> list[dict[str, Any]]:
+    """The bins of a curve, for a plot."""
+    return [point(float(np.sqrt(b["visible_from"] * b["visible_to"])), _bin_loss(b)) for b in curve.bins]
+
+
+def bins_difference(curve: ContextwiseCurve, one: int, other: int) -> Estimate:
+    """Loss of one bin minus that of another, with its interval over documents."""
+    table, count = curve.documents, len(curve.bins)
+    nats, targets = (table[name].to_numpy().reshape(-1, count) for name in ("nats", "targets"))
+    sizes = targets.astype(float)
+    losses = nats.sum(0) / sizes.sum(0)
+    drawn = resampled(nats, sizes) if len(nats) > 1 else None
+    pairs = None if drawn is None else drawn[:, one] - drawn[:, other]
+    return estimate(float(losses[one] - losses[other]), pairs)
+
+
+def _improves(curve: ContextwiseCurve, trained: int) -> Claim:
+    """Section 1: the loss improves throughout the training context, here in its last doubling."""
+    inside = [i for i, b in enumerate(curve.bins) if b["visible_to"] <= trained]
+    last = inside[-1]
+    half = max(
+        (i for i in inside if curve.bins[i]["visible_to"] <= curve.bins[last]["visible_to"] / 2), default=0
+    )
+    found = bins_difference(curve, half, last)
+    ends = f"{curve.bins[half]['visible_to']:,} to {curve.bins[last]['visible_to']:,} tokens"
+    return Claim(
+        "the loss improves throughout the training context",
+        above(found),
+        f"from {ends} it falls by {shown(found)} nats",
+    )
+
+
+def _deteriorates(curve: ContextwiseCurve, trained: int) -> Claim:
+    """Section 2: beyond the training context the predictions deteriorate."""
+    inside = max(i for i, b in enumerate(curve.bins) if b["visible_to"] <= trained)
+    found = bins_difference(curve, len(curve.bins) - 1, inside)
+    ends = f"{curve.bins[inside]['visible_to']:,} to {curve.bins[-1]['visible_to']:,} tokens"
+    return Claim(
+        "beyond the training context the loss deteriorates",
+        above(found),
+        f"from {ends} it changes by {shown(found, 3, '+')}",
+    )
+
+
+@registered("training_loss_misleads")
+class TrainingLossMisleads(CorpusSource, ItemMeasure):
+    """One model trained with a short and with a long context on as many tokens: average loss against best-context loss."""
+
+    recipe: dict[str, Any]
+    contexts: list[int] = Field(min_length=2, max_length=2, description="the short one and the long one")
+    seeds: list[int] = Field([0], min_length=1)
+    limit_documents: int | None = Field(None, ge=2)
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        return [self.one(folder, context, seed) for seed in self.seeds for context in sorted(self.contexts)]
+
+    def one(self, folder: Path, context: int, seed: int) -> Recipe:
+        """The run of one context and seed."""
+        tag = slug(str(self.recipe.get("name", "misleads")))
+        name = f"{tag}-c{context}"
+        data = {**self.recipe.get("data", {}), "corpus": str(self.corpus_folder(folder)), "context": context}
+        output = str(folder / "runs" / f"{name}-seed{seed}")
+        values = {**self.recipe, "name": name, "seed": seed, "data": data, "output": output}
+        return validate(Recipe, values, f"the run {name}")
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        held_out = Corpus.open(self.prepared(folder), split="validation")
+        settings = CurveSettings(limit_documents=self.limit_documents)
+        runs, curves = [], []
+        for recipe in self.recipes(folder):
+            run = train(recipe)
+            runs.append(run.path)
+            curves.append(measure_contextwise(run.path, held_out, settings))
+        tables, claims, figures = [], [], {}
+        series = {path.name: curve_points(curve) for path, curve in zip(runs, curves, strict=True)}
+        for place, seed in enumerate(self.seeds):
+            pair = curves[2 * place : 2 * place + 2]
+            tables += [bins_table(pair), compared_table(pair)]
+            claims += misleading_claims(pair, "" if len(self.seeds) == 1 else f"seed {seed}: ")
+            figures[str(seed)] = [curve.measures for curve in pair]
+        plot = Plot("Contextwise loss", "visible tokens", LOSS, series, logarithmic="x")
+        return Outcome(tables, claims, figures, runs, [plot])
+
+
+def compared_table(pair: list[ContextwiseCurve]) -> Table:
+    """Average and best-context loss of two models, and the long one's minus the short one's."""
+    short, long = compare_curves(pair)
+    rows = [
+        [
+            "average over all positions (the training loss)",
+            *_cells(short.average, long.average, long.average_difference),
+        ],
+        ["best-context loss", *_cells(short.best, long.best, long.best_difference)],
+    ]
+    columns = ["", f"context {short.context:,}", f"context {long.context:,}", "long minus short"]
+    return Table("By average, and by best context", columns, rows)
+
+
+def _cells(short: Estimate, long: Estimate, difference: Estimate | None) -> list[str]:
+    return [shown(short), shown(long), "" if difference is None else shown(difference, 3, "+")]
+
+
+def misleading_claims(pair: list[ContextwiseCurve], prefix: str = "") -> list[Claim]:
+    """What Section 2 says of its Models A (short) and B (long)."""
+    _, long = compare_curves(pair)
+    assert long.average_difference is not None and long.best_difference is not None and long.below is not None
+    below, shared = long.below
+    return [
+        Claim(
+            f"{prefix}the model of the longer context has the lower average loss",
+            below_zero(long.average_difference),
+            f"long minus short {shown(long.average_difference, 3, '+')}",
+        ),
+        Claim(
+            f"{prefix}yet the model of the shorter context is better at every context that both have",
+            below == 0,
+            f"the longer one's is lower in {below} of {shared} bins",
+        ),
+        Claim(
+            f"{prefix}and has the lower best-context loss",
+            above(long.best_difference),
+            f"long minus short {shown(long.best_difference, 3, '+')}",
+        ),
+    ]
+
+
+@registered("document_lengths")
+class DocumentLengths(CorpusSource, ItemMeasure):
+    """How many documents, and how much of the text, is of which length (context scaling, Section 1)."""
+
+    lengths: list[int] = Field([256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536], min_length=1)
+    claimed: int | None = Field(
+        None,
+        ge=1,
+        description="tokens that most documents fall short of, where the document says so of this corpus",
+    )
+    share: float = Field(0.9, gt=0, lt=1)
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        return []
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        path = self.prepared(folder)
+        splits = Corpus.open(path).splits
+        lengths = np.concatenate([np.asarray(Corpus.open(path, split=split).lengths) for split in splits])
+        rows = []
+        for limit in sorted(self.lengths):
+            shorter = lengths < limit
+            inside = np.minimum(lengths, limit).sum() / lengths.sum()
+            rows.append([f"{limit:,}", f"{shorter.mean():.1%}", f"{lengths[~shorter].sum() / lengths.sum():.1%}",
+                         f"{inside:.1%}"])  # fmt: skip
+        table = Table(
+            f"{len(lengths):,} documents, {lengths.sum():,} tokens",
+            ["tokens", "shorter documents", "text in longer ones", "text with less before it"],
+            rows,
+        )
+        claims = []
+        if self.claimed is not None:
+            found = share_of(int((lengths < self.claimed).sum()), len(lengths))
+            text = f"over {self.share:.0%} of the documents are shorter than {self.claimed:,} tokens"
+            claims = [Claim(text, above(found, self.share), shown(found))]
+        series = {"documents": [{"x": n, "y": float((lengths < n).mean())} for n in sorted(self.lengths)]}
+        plot = Plot("Share of documents that are shorter", "tokens", "share", series, logarithmic="x")
+        figures = {"documents": len(lengths), "tokens": int(lengths.sum())}
+        return Outcome([table], claims, figures, plots=[plot])

@@ -1,0 +1,371 @@
+"""Trained models tuned on instructions, their answers, and what a judge says of them (ContextLM, Section 3.4).
+
+1. Every model is pretrained, and tuned with the same recipe: the same batches in the same order, the same steps.
+2. Each answers the questions of MT-Bench or AlpacaEval.
+3. A judge behind an OpenAI-compatible endpoint rates the answers (Figure 3), or compares those of two models in both orders
+   (Table 4). Without an endpoint the answers are written, and the claims stay open.
+"""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from contextwise.base.config import validate, with_overrides
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import sha256_file
+from contextwise.base.progress import say
+from contextwise.base.runs import RunFolder
+from contextwise.data import prepare_corpus
+from contextwise.data.documents import BadRecord
+from contextwise.data.manifest import FILE
+from contextwise.data.sources import open_source
+from contextwise.evaluation import Estimate
+from contextwise.evaluation.journal import content_key
+from contextwise.evaluation.judging.answers import Answering, answer_questions
+from contextwise.evaluation.judging.endpoint import Endpoint, read_key
+from contextwise.evaluation.judging.files import Benchmark, read_questions, read_references
+from contextwise.evaluation.judging.judge import Match, judge_answers
+from contextwise.evaluation.ruler.scoring import accuracy
+from contextwise.reproductions.contextlm.compared_models import Better, ComparedModels, above
+from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
+from contextwise.training.recipe import Recipe
+from contextwise.training.run import train
+
+NO_JUDGE = (
+    "no judge was named; give one with --set endpoint=URL --set judge_model=NAME, and the answers are judged"
+)
+
+
+@registered("instruction_answers")
+class InstructionAnswers(ComparedModels):
+    """Models tuned on instructions, and their answers judged.
+
+    Attributes:
+        tuning: a recipe but for its corpus and model, the same for all models.
+        pairwise: compare the answers of each pair in ``better``, instead of rating them.
+    """
+
+    tuning: dict[str, Any]
+    instructions: Path | None = Field(None, description="of Alpaca's form: instruction, input, output")
+    instructions_validation: float = Field(0.05, gt=0, lt=1, description="share held out of the instructions")
+    questions: Path | None = Field(None, description="MT-Bench's, or AlpacaEval's")
+    references: Path | None = Field(None, description="MT-Bench's reference answers")
+    pairwise: bool = False
+    length_controlled: bool = Field(
+        False, description="with pairwise: AlpacaEval's win rate at equal lengths too"
+    )
+    limit: int | None = Field(None, ge=1, description="the first so many questions only")
+    max_new_tokens: int = Field(1024, ge=1)
+    temperature: float | Literal["published"] = 0.0
+    endpoint: str | None = Field(None, description="the judge's base URL, such as http://localhost:8000/v1")
+    judge_model: str | None = Field(None, description="the judge's name there")
+    key_file: Path | None = Field(None, description="with the endpoint's key; not given: OPENAI_API_KEY")
+    concurrency: int = Field(4, ge=1, description="requests to the judge at once")
+
+    @model_validator(mode="after")
+    def _judgeable(self) -> "InstructionAnswers":
+        if len(self.seeds) != 1:
+            raise ConfigError("answers are judged for one seed; give one with --set seeds=[0]")
+        if (self.endpoint is None) != (self.judge_model is None):
+            given, lacking = ("endpoint", "judge_model") if self.endpoint else ("judge_model", "endpoint")
+            raise ConfigError(f"{given} is given without {lacking}; give both, or neither")
+        if self.length_controlled and not self.pairwise:
+            raise ConfigError("length_controlled is for answers that are compared; give pairwise: true too")
+        if not self.better:
+            raise ConfigError("better names no pair of models whose answers are to be compared")
+        return self
+
+    @property
+    def seed(self) -> int:
+        return self.seeds[0]
+
+    def tuned(self, folder: Path, name: str) -> Recipe:
+        """The tuning of one model; of its form alone where that has not been trained yet."""
+        base = self.one(folder, name, self.seed)
+        start = {"pretrained": str(base.folder.resolve())}
+        if not RunFolder(base.folder).finished:
+            start = with_overrides(self.recipe, self.models[name]).get("model", {})
+        values = with_overrides({"objective": "instruction", "data": {}, **self.tuning}, [])
+        values["data"]["corpus"] = str(self.instruction_corpus(folder))
+        values |= {"model": start, "name": f"{name}-SFT", "seed": self.seed}
+        values |= {"output": f"{base.folder}-tuned-{self._tuning_key()}"}
+        return validate(Recipe, values, f"the tuning of {name}")
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        return [*super().recipes(folder), *(self.tuned(folder, name) for name in self.models)]
+
+    def _tuning_key(self) -> str:
+        return content_key(tuning=self.tuning, instructions=self._instructions_key())[:8]
+
+    def _instructions_key(self) -> str:
+        given = self.instructions
+        return sha256_file(given)[:8] if given is not None and given.is_file() else "not-given"
+
+    def instruction_corpus(self, folder: Path) -> Path:
+        """Where the instructions' corpus is, or will be."""
+        return (
+            folder / "corpora" / f"instructions-{self._instructions_key()}-{self.corpus_folder(folder).name}"
+        )
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        questions = self._checked()
+        tuned = self._trained(folder)
+        found = {name: self._answered(run, name, questions) for name, run in tuned.items()}
+        answers = {name: path for name, (path, _) in found.items()}
+        runs = [recipe.folder for recipe in self.recipes(folder)]
+        table = answers_table(tuned, {name: rows for name, (_, rows) in found.items()})
+        files = {name: str(path.relative_to(folder)) for name, path in answers.items()}
+        outcome = Outcome([table], [], {"answers": files}, runs)
+        if self.endpoint is None:
+            say(f"note: {NO_JUDGE}")
+            outcome.claims = [Claim(one.text, None, NO_JUDGE) for one in self.better]
+            return outcome
+        for one in self.better:
+            summary = self._judged(one, answers, questions, folder)
+            _add(outcome, one, summary)
+        return outcome
+
+    def _checked(self) -> Path:
+        """The questions' file; everything that is given is looked at before any training.
+
+        Raises:
+            ConfigError: settings do not go together, or the endpoint is no URL.
+            DataError: a file is not given, or cannot be read.
+        """
+        if self.instructions is None or not self.instructions.is_file():
+            what = (
+                "no instructions are given"
+                if self.instructions is None
+                else f"there is no file {self.instructions}"
+            )
+            raise DataError(
+                f"{what}; give a file of Alpaca's form (instruction, input, output) with --set instructions=FILE"
+            )
+        check_instructions(self.instructions)
+        if self.questions is None:
+            raise DataError(
+                "no questions are given; give MT-Bench's question.jsonl or AlpacaEval's alpaca_eval.json with "
+                "--set questions=FILE"
+            )
+        self._answering()
+        self._check_judging(read_questions(self.questions)[0])
+        return self.questions
+
+    def _check_judging(self, benchmark: Benchmark) -> None:
+        """
+        Raises:
+            ConfigError: what a judge is to do does not go with the questions, or cannot be done here.
+            DataError: the references cannot be read.
+        """
+        if benchmark == "alpaca-eval" and not self.pairwise:
+            raise ConfigError(
+                f"{self.questions} holds AlpacaEval's instructions, whose answers are compared and not rated; give MT-Bench's "
+                "questions, or --set pairwise=true"
+            )
+        if self.references is not None:
+            read_references(self.references)
+        if self.endpoint is None:
+            return
+        self._endpoint()
+        if not self.length_controlled:
+            return
+        leave = "leave it out with --set length_controlled=false"
+        if benchmark == "mt-bench":
+            raise ConfigError(
+                f"length_controlled is for AlpacaEval's instructions, not for MT-Bench; {leave}"
+            )
+        if importlib.util.find_spec("alpaca_eval") is None:
+            raise ConfigError(
+                f"length_controlled needs the alpaca_eval package, which is not installed; pip install alpaca_eval, or {leave}"
+            )
+
+    def _answering(self) -> Answering:
+        return Answering(self.max_new_tokens, self.temperature)
+
+    def _endpoint(self) -> Endpoint:
+        return Endpoint(self.endpoint or "", self.judge_model or "", read_key(self.key_file))
+
+    def _trained(self, folder: Path) -> dict[str, RunFolder]:
+        """The tuned models; pretrained and tuned where that has not been done."""
+        self.prepared(folder)
+        bases = {name: train(self.one(folder, name, self.seed)) for name in self.models}
+        corpus = self.instruction_corpus(folder)
+        if not (corpus / FILE).exists():
+            tokenizer = next(iter(bases.values())).path
+            prepare_corpus(
+                f"alpaca:{self.instructions}", tokenizer, corpus, validation=self.instructions_validation
+            )
+        return {name: train(self.tuned(folder, name)) for name in self.models}
+
+    def _answered(self, run: RunFolder, name: str, questions: Path) -> tuple[Path, list[dict[str, Any]]]:
+        key = content_key(
+            questions=sha256_file(questions),
+            limit=self.limit,
+            tokens=self.max_new_tokens,
+            temperature=self.temperature,
+        )
+        out = run.path / "evaluation" / f"answers-{key[:8]}.jsonl"
+        settings = self._answering()
+        return answer_questions(str(run.path), questions, settings, out=out, model_id=name, limit=self.limit)
+
+    def _judged(self, one: Better, answers: dict[str, Path], questions: Path, folder: Path) -> dict[str, Any]:
+        """The summary of a judge's verdicts on one pair."""
+        better, than = answers[one.better], answers[one.than]
+        given = [better] if self.pairwise else [than, better]
+        match = Match.read(given, than if self.pairwise else None, questions, self.references, self.limit)
+        kind = "compared" if self.pairwise else "rated"
+        label = re.sub(
+            r"[^\w.-]+", "-", f"{kind}-{one.better}-{one.than}-by-{Path(self.judge_model or '').name}"
+        )
+        summary = judge_answers(
+            match,
+            self._endpoint(),
+            folder / "judged" / label,
+            concurrency=self.concurrency,
+            length_control=self.length_controlled,
+        )
+        assert summary is not None  # only a dry run has none
+        return summary
+
+
+def check_instructions(path: Path) -> None:
+    """Look at the first record.
+
+    Raises:
+        DataError: it is no instruction, or there is none.
+    """
+    first = next(iter(open_source(f"alpaca:{path}").records("output")), None)
+    if first is None:
+        raise DataError(f"{path} holds no instructions; give a file of Alpaca's form")
+    if isinstance(first, BadRecord):
+        raise DataError(
+            f"{first.where}: {first.why}; give a file of Alpaca's form (instruction, input, output)"
+        )
+
+
+def answers_table(tuned: dict[str, RunFolder], answers: dict[str, list[dict[str, Any]]]) -> Table:
+    """Each model's loss on held-out instructions, and how long its answers are."""
+    rows = []
+    for name, found in answers.items():
+        texts = [text for row in found for text in texts_of(row)]
+        too_long = sum(problem is not None for row in found for problem in row.get("errors", []))
+        losses = tuned[name].metrics("validation")
+        rows.append(
+            [
+                name,
+                f"{losses[-1]['loss']:.4f}" if losses else "",
+                f"{len(texts):,}",
+                f"{np.mean([len(text.split()) for text in texts]):.1f}",
+                f"{sum(not text.strip() for text in texts):,}",
+                f"{too_long:,}",
+            ]
+        )
+    return Table(
+        "Tuned models: loss on held-out responses, nats per token, and their answers; too long: for the model's positions",
+        ["model", "loss", "answers", "words each", "empty", "too long"],
+        rows,
+    )
+
+
+def texts_of(row: dict[str, Any]) -> list[str]:
+    """The answers in a row of MT-Bench's or AlpacaEval's form."""
+    return row["choices"][0]["turns"] if "choices" in row else [row["output"]]
+
+
+def _add(outcome: Outcome, one: Better, summary: dict[str, Any]) -> None:
+    """Add what a judge says of a pair to an outcome."""
+    outcome.figures.setdefault("judged", {})[f"{one.better} against {one.than}"] = summary
+    table, claim = _compared(one, summary) if "against" in summary else _rated(one, summary)
+    outcome.tables.append(table)
+    outcome.claims.append(claim)
+    if "models" in summary:
+        outcome.plots.append(_figure(one, summary))
+
+
+def _rated(one: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
+    parts = {name: {**rated["categories"], "all": rated["all"]} for name, rated in summary["models"].items()}
+    rows = [
+        [category, *(rating(parts[name].get(category)) for name in (one.than, one.better))]
+        for category in dict.fromkeys(part for found in parts.values() for part in found)
+    ]
+    title = f"Ratings by {summary['judge']}, from 1 to 10, {_asked(summary)}"
+    found = estimate_of(summary["differences"][f"{one.better} - {one.than}"])
+    if found is None:
+        return Table(title, ["category", one.than, one.better], rows), Claim(
+            one.text, None, f"no answer of both was rated; {_asked(summary)}"
+        )
+    # What all questions agree on has no spread to take an interval from.
+    holds = None if found.low == found.high else above(found)
+    evidence = f"{one.better} minus {one.than}: {_signed(found)}; {_asked(summary)}"
+    return Table(title, ["category", one.than, one.better], rows), Claim(one.text, holds, evidence)
+
+
+def _compared(one: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
+    title = f"Against {one.than}, both orders, judged by {summary['judge']}; {_asked(summary)}"
+    columns = ["model", "win rate %", "wins", "ties", "losses", "follow the order"]
+    counts = [f"{summary[name]:,}" for name in ("wins", "ties", "losses", "verdicts_that_follow_the_order")]
+    found = win_rate(summary["all"])
+    shown = "" if found is None else rating(found.to_dict(), 100)
+    row = [one.better, shown, *counts]
+    if summary["length_controlled"] is not None:
+        columns, row = [*columns, "LC win rate %"], [*row, f"{100 * summary['length_controlled']:.2f}"]
+    evidence = "no comparison has a verdict in both orders" if found is None else f"win rate {shown}%"
+    return (
+        Table(title, columns, [row]),
+        Claim(one.text, None if found is None else above(found, 0.5), f"{evidence}; {_asked(summary)}"),
+    )
+
+
+def win_rate(found: dict[str, Any] | None) -> Estimate | None:
+    """A summary's win rate; with Wilson's interval where the questions agree, which the bootstrap takes for certain."""
+    if found is not None and found["low"] == found["high"]:
+        return accuracy(np.full(found["questions"], found["value"]))
+    return estimate_of(found)
+
+
+def _asked(summary: dict[str, Any]) -> str:
+    """How much was judged, and whether anything is missing."""
+    words = f"{summary['questions']:,} questions, 95% intervals over them, one seed"
+    if summary["without_verdict"]:
+        words += f"; {summary['without_verdict']:,} of {summary['judgments']:,} judgments without a verdict"
+    if summary["missing"]:
+        words += f"; {summary['missing']:,} judgments are missing ({summary['why_missing']}), the same command asks for them"
+    return words
+
+
+def estimate_of(found: dict[str, Any] | None) -> Estimate | None:
+    """The estimate that a summary holds."""
+    return None if found is None else Estimate(found["value"], found["low"], found["high"])
+
+
+def rating(found: dict[str, Any] | None, scale: float = 1.0) -> str:
+    """``5.50 [4.25, 6.75]``; nothing where there is none."""
+    if found is None:
+        return ""
+    ends = "" if found["low"] is None else f" [{scale * found['low']:.2f}, {scale * found['high']:.2f}]"
+    return f"{scale * found['value']:.2f}{ends}"
+
+
+def _signed(found: Estimate) -> str:
+    ends = "" if found.low is None else f" [{found.low:+.2f}, {found.high:+.2f}]"
+    return f"{found.value:+.2f}{ends}"
+
+
+def _figure(one: Better, summary: dict[str, Any]) -> Plot:
+    """Ratings by category, beside each other."""
+    series = {}
+    for name in (one.than, one.better):
+        categories = summary["models"][name]["categories"]
+        series[name] = [
+            {"x": category, "y": found["value"]}
+            | ({} if found["low"] is None else {"low": found["low"], "high": found["high"]})
+            for category, found in categories.items()
+            if found is not None
+        ]
+    return Plot(
+        f"MT-Bench by category: {one.better} and {one.than}", "category", "rating", series, kind="bars"
+    )

@@ -1,0 +1,181 @@
+"""Trained models on long tasks, read beyond their trained context with dynamic NTK (ContextLM, Section 4.1, Table 5).
+
+Every model answers the same questions. Scores are averaged over seeds at each question, over the questions of a data set, over
+the data sets of a group and over the groups, as LongBench does. Intervals are over documents, and paired: the scores of all
+models for a document stay together (:mod:`contextwise.evaluation.longtasks.results`).
+
+Legend of shapes: Q questions, M models.
+"""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.runs import RunFolder
+from contextwise.evaluation import Estimate
+from contextwise.evaluation.journal import content_key
+from contextwise.evaluation.longtasks.results import Level, level_of, mean_level
+from contextwise.evaluation.longtasks.running import chosen_items, evaluate_long_tasks
+from contextwise.evaluation.longtasks.settings import Settings as Asked
+from contextwise.evaluation.longtasks.settings import read_range
+from contextwise.models.rope import Rope
+from contextwise.reproductions.contextlm.compared_models import ComparedModels, difference_claim, points
+from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered
+
+OVERALL = "all groups"
+
+
+@registered("long_task_scores")
+class LongTaskScores(ComparedModels):
+    """Scores of each model by group of tasks, at one visible context or several."""
+
+    files: list[Path] = Field(default_factory=list, description="of LongBench's or L-Eval's form")
+    visible: list[int] = Field(default_factory=list, description="tokens of a prompt that are seen")
+    whole: bool = Field(False, description="besides, every prompt whole")
+    lengths: str | None = Field("0-4000", description="words of a text, from-below; null: any")
+    limit: int | None = Field(None, ge=1, description="questions of each data set, the first ones")
+    new_tokens: int | None = Field(None, ge=1, description="of an answer at most")
+    templates: Path | None = Field(None, description="a JSON file of data set -> template")
+    rope: Rope | None = Field("dynamic", description=f"{', '.join(get_args(Rope))}; null: none")
+
+    @field_validator("lengths")
+    @classmethod
+    def _range(cls, value: str | None) -> str | None:
+        if value is not None:
+            read_range(value)
+        return value
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        asked = self._asked()
+        key = content_key(**asked.to_dict())[:8]
+        runs = self.train(folder)
+        found = {name: [_answered(run, asked, key) for run in members] for name, members in runs.items()}
+        summary = next(iter(found.values()))[0][0]
+        rows = {name: [one for _, one in members] for name, members in found.items()}
+        groups = {name: about["group"] for name, about in summary["datasets"].items()}
+        by_visible = {
+            visible: levels_of(rows, groups, place) for place, visible in enumerate(summary["visible"])
+        }
+        tables = [self._table(visible, levels, summary) for visible, levels in by_visible.items()]
+        largest = max(by_visible)
+        figures = {
+            "scores": {str(visible): self._figures(levels) for visible, levels in by_visible.items()},
+            "groups": groups,
+            "notes": summary["notes"],
+            "rope_factor": summary["rope_factor"],
+            "trained_context": summary["trained_context"],
+        }
+        claims = self._claims(by_visible[largest][OVERALL], largest)
+        return Outcome(tables, claims, figures, [run.path for members in runs.values() for run in members])
+
+    def _asked(self) -> Asked:
+        """What is asked, checked before any training.
+
+        Raises:
+            ConfigError: settings do not go together.
+            DataError: a file is not given, or not there, or wrong, or has no text of such a length.
+        """
+        if not self.files:
+            raise DataError(
+                "no questions on long texts are given; give files of LongBench's or L-Eval's form with "
+                "--set files=[FILE,FILE]"
+            )
+        if not self.visible and not self.whole:
+            raise ConfigError(
+                "nothing says how much of a prompt is seen; give visible contexts with --set visible=[512,1024], or "
+                "--set whole=true"
+            )
+        asked = Asked(
+            files=tuple(self.files),
+            visible=tuple(self.visible),
+            whole=self.whole,
+            lengths=None if self.lengths is None else read_range(self.lengths),
+            limit=self.limit,
+            templates=self.templates,
+            new_tokens=self.new_tokens,
+            rope=self.rope,
+        )
+        chosen_items(asked)
+        return asked
+
+    def _table(self, visible: int, levels: dict[str, Level], summary: dict[str, Any]) -> Table:
+        others = [name for name in self.models if name != self.reference]
+        place = list(self.models).index
+        rows = []
+        for group, level in levels.items():
+            scores = [_scored(level.estimate(i)) for i in range(len(self.models))]
+            gains = [
+                points(level.gain(place(self.reference), place(name))).removesuffix(" points")
+                for name in others
+            ]
+            rows.append([group, *scores, *gains])
+        questions = sum(about["questions"] for about in summary["datasets"].values())
+        return Table(
+            f"Scores, %, with {visible:,} tokens of a prompt visible; {questions:,} questions of "
+            f"{len(summary['datasets'])} data sets; {self.with_seeds}; differences with 95% intervals over documents",
+            ["group", *self.models, *(f"{name} minus {self.reference}" for name in others)],
+            rows,
+        )
+
+    def _claims(self, level: Level, visible: int) -> list[Claim]:
+        place = list(self.models).index
+        what = f"mean score over groups with {visible:,} tokens visible"
+        remark = f"over documents, paired; {self.with_seeds}, other seeds are not in the interval"
+        if level.draws_RV is None:
+            remark = "no interval, since a data set has one document only; give more with limit"
+        return [
+            difference_claim(one, level.gain(place(one.than), place(one.better)), what, remark)
+            for one in self.better
+        ]
+
+    def _figures(self, levels: dict[str, Level]) -> dict[str, Any]:
+        return {
+            group: {name: level.estimate(i).to_dict() for i, name in enumerate(self.models)}
+            for group, level in levels.items()
+        }
+
+
+def _answered(run: RunFolder, asked: Asked, key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A run's summary and its rows, a row a question; a finished measurement is not made again."""
+    out = run.path / "evaluation" / f"longbench-{key}"
+    found = evaluate_long_tasks(str(run.path), asked, out=out)
+    with (found.path / "answers.jsonl").open(encoding="utf-8") as file:
+        return found.summary, [json.loads(line) for line in file]
+
+
+def levels_of(
+    rows: dict[str, list[list[dict[str, Any]]]], groups: dict[str, str], place: int
+) -> dict[str, Level]:
+    """Group -> the level of all models side by side, and that of all groups.
+
+    Args:
+        rows: model -> seed -> the rows of ``answers.jsonl``.
+        groups: data set -> its group.
+        place: of the visible context in each row.
+    """
+    members: dict[str, list[Level]] = defaultdict(list)
+    for stream, (dataset, group) in enumerate(groups.items()):
+        of_set = {
+            name: [[row for row in seed if row["dataset"] == dataset] for seed in seeds]
+            for name, seeds in rows.items()
+        }
+        scores_QM = np.stack(
+            [
+                np.mean([[row["answered"][place]["score"] for row in seed] for seed in seeds], axis=0)
+                for seeds in of_set.values()
+            ],
+            axis=1,
+        )
+        documents = [row["document"] for row in next(iter(of_set.values()))[0]]
+        members[group].append(level_of(scores_QM, documents, stream))
+    found = {group: mean_level(levels) for group, levels in members.items()}
+    return {**found, OVERALL: mean_level(list(found.values()))}
+
+
+def _scored(found: Estimate) -> str:
+    return f"{100 * found.value:.2f}"

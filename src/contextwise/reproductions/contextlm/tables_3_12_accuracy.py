@@ -1,0 +1,258 @@
+"""Trained models on the tasks of lm-evaluation-harness (ContextLM, Section 3.3, Tables 3 and 12).
+
+The average is the plain mean of the tasks' accuracies, and its standard error over questions comes from theirs. That of a
+difference is reckoned as if the two models' errors were independent. They answer the same questions, so it is too large
+rather than too small. With several seeds the t-interval over seeds is added in quadrature.
+
+A claim cannot be told where neither model's average is surely above chance: their difference then is one of guesses.
+"""
+
+import importlib.util
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field
+from scipy import stats
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import read_json
+from contextwise.base.progress import say
+from contextwise.base.runs import RunFolder
+from contextwise.data.hub import hub_problem
+from contextwise.evaluation import Estimate
+from contextwise.evaluation.harness.tables import ACCURACY_TASKS
+from contextwise.evaluation.journal import content_key
+from contextwise.evaluation.metrics import CONFIDENCE
+from contextwise.evaluation.paired import estimate_over_seeds
+from contextwise.reproductions.contextlm.compared_models import (
+    Better,
+    ComparedModels,
+    difference_claim,
+    points,
+)
+from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered
+
+if TYPE_CHECKING:
+    from contextwise.evaluation.harness.running import Settings as Asked
+
+CHANCE = {
+    "lambada_openai": 0.0,
+    "lambada_standard": 0.0,
+    "arc_easy": 0.25,
+    "arc_challenge": 0.25,
+    "winogrande": 0.5,
+    "piqa": 0.5,
+    "hellaswag": 0.25,
+    "sciq": 0.25,
+    "race": 0.25,
+}
+"""What guessing gets: one over the number of choices (ARC has a few questions with three or five)."""
+NORMAL = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+
+
+@dataclass(frozen=True)
+class Average:
+    """A model's mean accuracy over tasks.
+
+    Attributes:
+        per_seed: (S,).
+        error: standard error over questions; None where the harness gives none.
+    """
+
+    per_seed: np.ndarray
+    error: float | None
+
+    @property
+    def value(self) -> float:
+        return float(self.per_seed.mean())
+
+    def minus(self, other: "Average") -> Estimate:
+        """The difference, paired by seed, with its interval."""
+        over_seeds = estimate_over_seeds(self.per_seed, other.per_seed, paired=True)
+        if self.error is None or other.error is None:
+            return Estimate(over_seeds.value)
+        half = NORMAL * math.hypot(self.error, other.error)
+        if over_seeds.high is not None:
+            half = math.hypot(half, over_seeds.high - over_seeds.value)
+        return Estimate(over_seeds.value, over_seeds.value - half, over_seeds.value + half)
+
+    def surely_above(self, level: float) -> bool:
+        """Whether the mean lies above a level by more than the half-width of its interval over questions."""
+        return self.error is not None and self.value - NORMAL * self.error > level
+
+
+@registered("task_accuracy")
+class TaskAccuracy(ComparedModels):
+    """Accuracy of each model on each task, with each number of examples before the question."""
+
+    tasks: list[str] = Field(list(ACCURACY_TASKS), min_length=1)
+    shots: list[int] = Field([0, 5], min_length=1)
+    task_data: Path | None = Field(
+        None, description="a folder of local files, or a mapping file; not given: the Hub"
+    )
+    skip_missing: bool = Field(True, description="go on without the sets that the local files lack")
+    limit: int | None = Field(
+        None, ge=1, description="ask only the first so many questions of each task, all if not given"
+    )
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        asked, key = self.asked()
+        runs = self.train(folder)
+        summaries = {name: [evaluated(run, asked, key) for run in members] for name, members in runs.items()}
+        first = next(iter(summaries.values()))[0]
+        shots = [average["shots"] for average in first["averages"]]
+        tables = [self._table(count, summaries) for count in shots]
+        claims = [self._claim(one, count, summaries) for count in shots for one in self.better]
+        notes = [*first["notes"], *_gaps(first)]
+        for note in notes:
+            say(f"note: {note}")
+        figures = {
+            "tasks": {
+                name: [{part: s[part] for part in ("rows", "averages")} for s in found]
+                for name, found in summaries.items()
+            },
+            "notes": notes,
+        }
+        return Outcome(tables, claims, figures, [run.path for members in runs.values() for run in members])
+
+    def asked(self) -> tuple["Asked", str]:
+        """The harness's settings, and a key of all that the answers depend on but the model; checked before any training.
+
+        Raises:
+            ConfigError: the harness is not installed, or there is no such task.
+            DataError: the tasks' data are not there.
+        """
+        if importlib.util.find_spec("lm_eval") is None:
+            raise ConfigError(
+                "these tasks need lm-evaluation-harness, which is not installed; install it with: "
+                "pip install 'contextwise[eval]'"
+            )
+        from contextwise.evaluation.harness.running import Settings, plan_tasks, quiet
+
+        problem = hub_problem() if self.task_data is None else None
+        if problem:
+            raise DataError(
+                f"no local files of the tasks are given, and {problem}; give a folder of them with --set task_data=FOLDER"
+            )
+        if self.task_data is not None and not self.task_data.exists():
+            raise DataError(
+                f"task_data is {self.task_data}, which does not exist; give a folder of the tasks' files with "
+                "--set task_data=FOLDER"
+            )
+        settings = Settings(
+            tuple(self.tasks), tuple(self.shots), self.task_data, self.skip_missing, self.limit
+        )
+        with quiet():
+            planned, _ = plan_tasks(settings)
+        return settings, content_key(
+            limit=self.limit, asked=[(one.name, one.shots, one.source) for one in planned]
+        )
+
+    def _table(self, shots: int, summaries: dict[str, list[dict[str, Any]]]) -> Table:
+        others = [name for name in self.models if name != self.reference]
+        lone = others[0] if len(others) == 1 else None
+        first = next(iter(summaries.values()))[0]
+        rows = []
+        for task in tasks_of(first, shots):
+            found = {name: accuracy(members, shots, [task]) for name, members in summaries.items()}
+            rows.append([task, _questions(row_of(first, shots, task)), *self._cells(found, lone)])
+        averages = {name: average_of(members, shots) for name, members in summaries.items()}
+        average = [f"Avg of {len(rows)}", "", *self._cells(averages, lone)]
+        lost = dict.fromkeys(gap["task"] for gap in first["missing"] if gap["shots"] == shots)
+        missing = [[task, "missing", *[""] * (len(average) - 2)] for task in lost]
+        change = [] if lone is None else [f"{lone} minus {self.reference}"]
+        cut = any(" cut" in row[1] for row in rows)
+        return Table(
+            f"Accuracy, %, {shots} shots, ± one standard error over questions; {self.with_seeds}"
+            + ("; cut: the beginning did not fit into the model's positions" if cut else ""),
+            ["task", "questions", *summaries, *change],
+            [*rows, *missing, average],
+        )
+
+    def _cells(self, found: dict[str, Average], lone: str | None) -> list[str]:
+        cells = [_percent(one) for one in found.values()]
+        if lone is not None:
+            cells.append(points(found[lone].minus(found[self.reference])).removesuffix(" points"))
+        return cells
+
+    def _claim(self, one: Better, shots: int, summaries: dict[str, list[dict[str, Any]]]) -> Claim:
+        better, than = (average_of(summaries[name], shots) for name in (one.better, one.than))
+        tasks = tasks_of(summaries[one.better][0], shots)
+        remark = "the interval is from the tasks' standard errors, not paired by question"
+        if len(self.seeds) == 1:
+            remark += ", and says nothing of other seeds"
+        named = Better(text=f"{one.text}, {shots} shots", better=one.better, than=one.than)
+        found = better.minus(than)
+        claim = difference_claim(named, found, f"mean accuracy over {len(tasks)} tasks", remark)
+        chance = chance_of(tasks)
+        if chance is None or better.surely_above(chance) or than.surely_above(chance):
+            return claim
+        return Claim(
+            claim.text, None, f"{claim.evidence}; neither model is surely above chance, {chance:.1%}"
+        )
+
+
+def evaluated(run: RunFolder, asked: "Asked", key: str) -> dict[str, Any]:
+    """The summary of a run's answers, made once for the same questions."""
+    from contextwise.evaluation.harness.running import SUMMARY, evaluate_on_tasks
+
+    out = run.path / "evaluation" / f"tasks-{key[:8]}"
+    if (out / SUMMARY).exists():
+        return read_json(out / SUMMARY, "the results of tasks")
+    say(f"tasks: {run.path.name}")
+    return evaluate_on_tasks(str(run.path), asked, out=out).summary
+
+
+def tasks_of(summary: dict[str, Any], shots: int) -> list[str]:
+    """The tasks that have an accuracy with so many shots."""
+    return next(average["tasks"] for average in summary["averages"] if average["shots"] == shots)
+
+
+def row_of(summary: dict[str, Any], shots: int, task: str) -> dict[str, Any]:
+    """What the summary says of one task with so many shots."""
+    return next(row for row in summary["rows"] if row["shots"] == shots and row["task"] == task)
+
+
+def accuracy(members: Sequence[dict[str, Any]], shots: int, tasks: Sequence[str]) -> Average:
+    """The mean accuracy over tasks: of each seed, and its standard error over questions, which all seeds share."""
+    measures = [[row_of(one, shots, task)["measures"]["acc"] for task in tasks] for one in members]
+    values_ST = np.array([[measure["value"] for measure in seed] for seed in measures])
+    errors = [[measure["stderr"] for measure in seed] for seed in measures]
+    if any(error is None for seed in errors for error in seed):
+        return Average(values_ST.mean(axis=1), None)
+    per_seed = np.sqrt(np.square(np.array(errors)).sum(axis=1)) / len(tasks)
+    return Average(values_ST.mean(axis=1), float(per_seed.mean()))
+
+
+def average_of(members: Sequence[dict[str, Any]], shots: int) -> Average:
+    """The mean accuracy over all tasks with so many shots."""
+    return accuracy(members, shots, tasks_of(members[0], shots))
+
+
+def chance_of(tasks: Sequence[str]) -> float | None:
+    """What guessing gets on average; None where that of a task is not known."""
+    return float(np.mean([CHANCE[task] for task in tasks])) if set(tasks) <= set(CHANCE) else None
+
+
+def _questions(row: dict[str, Any]) -> str:
+    """How many were asked, and of how many the beginning was left out."""
+    return f"{row['documents']:,}" + (f", {row['cut']:,} cut" if row["cut"] else "")
+
+
+def _gaps(summary: dict[str, Any]) -> list[str]:
+    """What was left out since a file was not there, in words."""
+    by_shots: dict[int, list[str]] = {}
+    for gap in summary["missing"]:
+        by_shots.setdefault(gap["shots"], []).append(gap["file"])
+    return [
+        f"with {shots} shots these sets are not there and were left out: {', '.join(dict.fromkeys(files))}"
+        for shots, files in by_shots.items()
+    ]
+
+
+def _percent(one: Average) -> str:
+    return f"{100 * one.value:.1f}" + ("" if one.error is None else f" ± {100 * one.error:.1f}")

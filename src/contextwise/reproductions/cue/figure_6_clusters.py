@@ -1,0 +1,261 @@
+"""Are context embeddings of articles with like texts near each other? (CUE, Section 7, Figure 6)
+
+1. e_cue of each held-out article's first sentence, which has no previous sentence: only metadata go into it.
+2. k-means over these vectors, and t-SNE to draw them in the plane.
+3. The most salient words of each cluster by TF-IDF, each cluster a document: of its contexts, and of its articles' texts, which
+   the clusters were made without.
+4. Beyond the figure, a number: the mean cosine of the TF-IDF vectors of articles' texts within clusters and between them, and a
+   permutation test, in which the articles change their clusters at random. The same for clusters of the mean of the frozen text
+   encoder's vectors, which shows what comes from there and not from the training.
+
+Legend of shapes: A articles, W channels of e_cue, C of the frozen text encoder, F words.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from scipy import sparse
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data import Corpus
+from contextwise.evaluation.evaluator import open_model
+from contextwise.reproductions.cue.one_run import HeldOut, OneRun, given_contexts, sentences_of, some
+from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
+
+_WORD = r"(?u)\b[^\W\d_]{2,}\b"
+_AT_ONCE = 1024
+LEVEL = 0.05
+FREQUENT = 0.5
+"""A word of more than this share of the clusters tells none of them from the others."""
+
+
+@registered("context_clusters")
+class ContextClusters(OneRun):
+    """Clusters of context embeddings, and whether the articles in them have like texts."""
+
+    articles: int = Field(5000, ge=4, description="held-out articles, drawn at random where there are more")
+    clusters: int = Field(20, ge=2)
+    words: int = Field(5, ge=1, description="salient words of each cluster")
+    permutations: int = Field(999, ge=99)
+    title: str = Field("title", description="the column that names an article in the figure")
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        if importlib.util.find_spec("sklearn") is None:
+            raise ConfigError(
+                "clusters need scikit-learn, which is not installed; install it with `pip install contextwise[cue]`"
+            )
+        runs = self.train(folder)
+        run = self.tree(folder).path(self.run)
+        corpus = self.held_out()
+        vectors_AW, plain_AC, held_out, left_out = self._embedded(corpus, run)
+        if len(vectors_AW) <= self.clusters:
+            raise DataError(
+                f"{len(vectors_AW):,} articles of the split {self.split!r} have contexts, too few for {self.clusters} "
+                "clusters; set a lower number of clusters"
+            )
+        labels = clustered(vectors_AW, self.clusters)
+        texts = texts_of(corpus, held_out.articles)
+        words_AF = word_vectors(texts)
+        alike = likeness(words_AF, labels, self.permutations)
+        untrained = likeness(words_AF, clustered(plain_AC, self.clusters), self.permutations)
+        written = [" ".join(text for text in one if text is not None) for one in held_out.texts]
+        salient = [salient_words(part, labels, self.words) for part in (written, texts)]
+        sizes = np.bincount(labels)
+        rows = [
+            [str(c + 1), str(sizes[c]), *(", ".join(words[c]) or "-" for words in salient)]
+            for c in range(len(sizes))
+        ]
+        without = f"; {left_out:,} more have no context and are left out" if left_out else ""
+        title = f"Clusters of {len(labels):,} articles of the split {self.split} by their contexts{without}"
+        plot = drawn(in_plane(vectors_AW), labels, salient[0], self._titles(corpus, held_out.articles))
+        figures = {
+            "articles": len(labels),
+            "left_out": left_out,
+            "clusters": [
+                {"articles": int(sizes[c]), "context_words": salient[0][c], "text_words": salient[1][c]}
+                for c in range(len(sizes))
+            ],
+            "likeness": vars(alike),
+            "likeness_without_training": vars(untrained),
+        }
+        table = Table(title, ["cluster", "articles", "words of its contexts", "words of its texts"], rows)
+        tables = [table, likeness_table(alike, untrained)]
+        return Outcome(tables, [likeness_claim(alike)], figures, runs, [plot])
+
+    def _embedded(self, corpus: Corpus, run: Path) -> tuple[np.ndarray, np.ndarray, HeldOut, int]:
+        """Of articles' first sentences: e_cue, (A, W); the mean of the text encoder's vectors, (A, C); what they were made of;
+        and how many articles have no context.
+        """
+        model: Any = open_model(str(run), corpus, "float32", "auto")
+        sentences = sentences_of(corpus, run)
+        first = some(sentences.starts[:-1][np.diff(sentences.starts) > 0], self.articles)
+        found = given_contexts(model, run, sentences, first)
+        known = np.array([any(text is not None for text in texts) for texts in found.texts])
+        if not known.any():
+            raise DataError(
+                f"no article of the split {self.split!r} has any of the contexts {', '.join(found.types)} at its first "
+                "sentence; train the run on metadata columns"
+            )
+        places = np.flatnonzero(known)
+        vectors, means = [], []
+        for start in range(0, len(places), _AT_ONCE):
+            batch = found.vectors.batch(places[start : start + _AT_ONCE])
+            with torch.inference_mode():
+                vectors.append(model.cue_vectors(**batch).cpu().numpy())
+            total_BC = batch["contexts"].sum(1)  # of missing contexts zero
+            means.append((total_BC / batch["context_mask"].sum(1, keepdim=True)).cpu().numpy())
+        kept = HeldOut(found.types, found.articles[known], [found.texts[i] for i in places], found.vectors)
+        return np.concatenate(vectors), np.concatenate(means), kept, int((~known).sum())
+
+    def _titles(self, corpus: Corpus, articles: np.ndarray) -> list[str]:
+        if self.title not in corpus.columns:
+            return [f"article {i}" for i in articles]
+        titles = corpus.column(self.title)
+        return [str(titles[i] or f"article {i}") for i in articles]
+
+
+def texts_of(corpus: Corpus, articles: np.ndarray) -> list[str]:
+    tokenizer = corpus.tokenizer()
+    assert tokenizer is not None  # the sentences needed it
+    return [tokenizer.decode(corpus.document(i), skip_special_tokens=True) for i in articles]
+
+
+def clustered(vectors_AW: np.ndarray, clusters: int) -> np.ndarray:
+    """(A,): the cluster of each vector, the largest is 0; by k-means, the best of ten starts."""
+    from sklearn.cluster import KMeans
+
+    labels = KMeans(clusters, n_init=10, random_state=0).fit_predict(vectors_AW)
+    by_size = np.argsort(-np.bincount(labels), kind="stable")
+    return np.argsort(by_size)[labels]
+
+
+def in_plane(vectors_AW: np.ndarray) -> np.ndarray:
+    """(A, 2): the vectors in the plane, by t-SNE."""
+    from sklearn.manifold import TSNE
+
+    neighbours = min(30.0, (len(vectors_AW) - 1) / 3)
+    return TSNE(2, perplexity=neighbours, init="pca", random_state=0).fit_transform(vectors_AW)
+
+
+def drawn(points_A2: np.ndarray, labels: np.ndarray, words: list[list[str]], titles: Sequence[str]) -> Plot:
+    """One series a cluster, named by its words."""
+    series = {}
+    for c in range(len(words)):
+        own = np.flatnonzero(labels == c).tolist()
+        series[f"{c + 1}: {', '.join(words[c][:3])}"] = [
+            {"x": round(float(points_A2[i, 0]), 2), "y": round(float(points_A2[i, 1]), 2), "text": titles[i]}
+            for i in own
+        ]
+    return Plot("Context embeddings in the plane", "t-SNE 1", "t-SNE 2", series, "points")
+
+
+def salient_words(texts: Sequence[str], labels: np.ndarray, count: int) -> list[list[str]]:
+    """The words with the highest TF-IDF of each cluster; the texts of a cluster are one document.
+
+    Left out are English stop words, and words of more than half of the clusters. Nothing is left for a cluster without others.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    documents = [
+        " \n ".join(texts[i] for i in np.flatnonzero(labels == c).tolist())
+        for c in range(int(labels.max()) + 1)
+    ]
+    weigher = TfidfVectorizer(stop_words="english", token_pattern=_WORD, max_df=FREQUENT)
+    try:
+        weights = weigher.fit_transform(documents).toarray()
+    except ValueError:  # every word is a stop word, or stands in too many clusters
+        return [[] for _ in documents]
+    names = weigher.get_feature_names_out()
+    found = []
+    for row in weights:
+        best = np.argsort(-row, kind="stable")[:count]
+        found.append([str(names[i]) for i in best if row[i] > 0])
+    return found
+
+
+def word_vectors(texts: Sequence[str]) -> sparse.csr_matrix:
+    """(A, F): the TF-IDF vector of each text, of length 1; of a text without words, zeros.
+
+    Raises:
+        DataError: no text has a word that is no stop word.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    try:
+        return TfidfVectorizer(stop_words="english", token_pattern=_WORD, sublinear_tf=True).fit_transform(
+            texts
+        )
+    except ValueError:
+        raise DataError(
+            "the articles' texts have no words to compare: none but English stop words, digits and signs"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Mean cosine of pairs of texts within clusters and between them; ``p``: how often chance gives as large a difference."""
+
+    within: float
+    between: float
+    p: float
+    permutations: int
+
+
+def likeness(vectors_AF: sparse.csr_matrix, labels: np.ndarray, permutations: int) -> Likeness:
+    """Whether vectors are more alike within clusters than between, by a permutation test over the labels.
+
+    With S_c the sum of a cluster's vectors, the cosines of its pairs add up to ``|S_c|² - sum |x|²``, so no matrix of pairs is
+    needed. The sizes of the clusters, and so the numbers of pairs, stay what they are under permutation.
+
+    Raises:
+        DataError: all are in one cluster, or no cluster has two.
+    """
+    sizes = np.bincount(labels)
+    pairs = int((sizes * (sizes - 1)).sum())
+    others = len(labels) * (len(labels) - 1) - pairs
+    if not pairs or not others:
+        what = "no cluster has two articles" if not pairs else "all articles are in one cluster"
+        raise DataError(f"texts within clusters and between them cannot be compared: {what}")
+    squares = float(vectors_AF.multiply(vectors_AF).sum())
+    total = float(np.square(vectors_AF.sum(axis=0)).sum()) - squares
+    ones = np.ones(len(labels))
+
+    def within(drawn: np.ndarray) -> float:
+        members = sparse.csr_matrix((ones, (drawn, np.arange(len(drawn)))), shape=(len(sizes), len(drawn)))
+        sums_CF = members @ vectors_AF
+        return (float(sums_CF.multiply(sums_CF).sum()) - squares) / pairs
+
+    own = within(labels)
+    draw = np.random.default_rng(0)
+    chance = np.array([within(draw.permutation(labels)) for _ in range(permutations)])
+    p = (1 + int((chance >= own - 1e-12).sum())) / (1 + permutations)
+    return Likeness(own, (total - own * pairs) / others, p, permutations)
+
+
+def likeness_table(alike: Likeness, untrained: Likeness) -> Table:
+    """Beside the clusters of e_cue those for which nothing was trained."""
+    of = {"e_cue": alike, "mean of the text encoder's vectors": untrained}
+    rows = [
+        [name, f"{one.within:.4f}", f"{one.between:.4f}", f"{one.within - one.between:+.4f}", f"{one.p:.3f}"]
+        for name, one in of.items()
+    ]
+    return Table(
+        "Mean cosine of the articles' texts", ["clusters of", "within", "between", "difference", "p"], rows
+    )
+
+
+def likeness_claim(found: Likeness) -> Claim:
+    """True where chance gives such a difference in fewer than 5% of permutations, False where there is none."""
+    more = found.within > found.between
+    return Claim(
+        "texts of articles are more alike within clusters of their contexts than between them",
+        (True if found.p < LEVEL else None) if more else False,
+        f"mean cosine {found.within:.3f} within and {found.between:.3f} between; p {found.p:.3f} of {found.permutations:,} "
+        "permutations",
+    )

@@ -1,0 +1,91 @@
+"""One run of a tree, looked at from another side than its perplexity: CUE's Figures 3 and 6, and Section 7.
+
+Legend of shapes: N sentences, K contexts of a set.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from contextwise.base.errors import ConfigError
+from contextwise.data import Corpus
+from contextwise.evaluation.cue.conditioning import ContextSets, open_text_encoder, settings_of, trained_types
+from contextwise.evaluation.cue.evaluator import language_of
+from contextwise.models.cue.encoding import EncodedTexts
+from contextwise.objectives.contexts import ContextTexts
+from contextwise.objectives.splitting import SentenceIndex
+from contextwise.objectives.vocabulary import Vocabulary
+from contextwise.reproductions.cue.runs import StagedRuns, Tree
+
+
+class OneRun(StagedRuns):
+    """A run with contexts, and what it is made from."""
+
+    run: str = Field(description="the run that is looked at")
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _known(self) -> "OneRun":
+        for run in self.wanted:
+            if run not in self.runs:
+                raise ConfigError(f"the run {run!r} is none of {', '.join(self.runs)}")
+        return self
+
+    @property
+    def wanted(self) -> list[str]:
+        return [self.run]
+
+    @property
+    def every_seed(self) -> list[int]:
+        return [self.seed]
+
+    def tree(self, folder: Path) -> Tree:
+        (tree,) = self.trees(folder)
+        return tree
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Sentences with the contexts that a CUE model was trained with.
+
+    Attributes:
+        types: names of the contexts.
+        articles: (N,) document of each sentence.
+        texts: for each sentence the texts of its K contexts; None for one that is missing.
+        vectors: the same as tensors, a batch at a time.
+    """
+
+    types: list[str]
+    articles: np.ndarray
+    texts: list[list[str | None]]
+    vectors: ContextSets
+
+
+def sentences_of(corpus: Corpus, run: Path) -> SentenceIndex:
+    """The sentences of a split, cut as for a run's training."""
+    return SentenceIndex(corpus, Vocabulary(corpus.tokenizer(), corpus.end_of_text), language_of(str(run)))
+
+
+def given_contexts(model: Any, run: Path, sentences: SentenceIndex, numbers: np.ndarray) -> HeldOut:
+    """The contexts of some sentences, by number.
+
+    Raises:
+        CheckpointError: the model takes no contexts.
+    """
+    encoder = open_text_encoder(model, str(run))
+    types = trained_types(model.config)
+    known = ContextTexts(sentences, settings_of(types))
+    texts = [known.of(number) for number in numbers.tolist()]
+    encoded = EncodedTexts(encoder, Path(sentences.corpus.path) / "encoded")
+    articles = np.searchsorted(sentences.starts, numbers, side="right") - 1
+    return HeldOut(known.types, articles, texts, ContextSets(texts, encoded.vectors, model))
+
+
+def some(numbers: np.ndarray, count: int) -> np.ndarray:
+    """At most so many of the numbers, drawn without replacement and with a fixed seed, in order."""
+    if len(numbers) <= count:
+        return numbers
+    return np.sort(np.random.default_rng(0).choice(numbers, count, replace=False))

@@ -1,0 +1,128 @@
+"""Is a sentence's context more than a cache of its words? (CUE, Section 7)
+
+The bins and gains are those of :mod:`contextwise.evaluation.cue.cache_effect`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from contextwise.base.errors import ConfigError
+from contextwise.evaluation import Estimate, Evaluation
+from contextwise.evaluation.cue.cache_effect import ALL, BINS, effect_between
+from contextwise.reproductions.cue.one_run import OneRun
+from contextwise.reproductions.cue.tables_3_4_6_perplexity import Row, evaluated
+from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered
+
+_IN, _NOT_IN = BINS[:2]
+
+
+@registered("cache_of_words")
+class CacheOfWords(OneRun):
+    """What contexts gain for tokens of words that stand in them, and for others."""
+
+    control: str | None = Field(
+        None,
+        description="a run that never saw a context, to compare to beside the run's own sentence encoder",
+    )
+    limit_documents: int | None = Field(None, ge=2)
+
+    @property
+    def wanted(self) -> list[str]:
+        return [self.run] if self.control is None else [self.run, self.control]
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        runs = self.train(folder)
+        found = self._evaluated(folder, self.run)
+        if "cache_effect" not in found.summary:
+            raise ConfigError(f"the run {self.run!r} has no contexts; name one that was trained with some")
+        effect = found.summary["cache_effect"]
+        bins = {"its sentence encoder alone": effect["bins"]}
+        if self.control is not None:
+            bins[self.control] = effect_between(found, self._evaluated(folder, self.control))
+        about = (
+            f"{found.summary['documents']:,} articles of the split {self.split}; 95% intervals over articles"
+        )
+        tables = [
+            bins_table(f"{self.run} against {name}: {about}", one, item.printed) for name, one in bins.items()
+        ]
+        tables.append(types_table(effect["types"], item.printed.get("types", {})))
+        claims = [claim for name, one in bins.items() for claim in cache_claims(one, name)]
+        return Outcome(tables, claims, {"bins": bins, "types": effect["types"]}, runs)
+
+    def _evaluated(self, folder: Path, run: str) -> Evaluation:
+        return evaluated(self.tree(folder).path(run), self.held_out(), Row(run=run), self.limit_documents)
+
+
+def bins_table(title: str, bins: Mapping[str, Any], printed: Mapping[str, Any]) -> Table:
+    """Share of each bin and what it gains, in nats, in likelihood and in log-likelihood, beside the printed figures.
+
+    Args:
+        printed: ``shares`` and ``gains``, each by name of the bin.
+    """
+    columns = ["tokens", "share", "printed", "nats saved", "likelihood", "log-lik.", "printed"]
+    rows = []
+    for name in (*BINS, ALL):
+        if name in bins:
+            one = bins[name]
+            rows.append(
+                [
+                    name,
+                    "" if one["share"] is None else f"{one['share']['value']:.1%}",
+                    _printed(printed, "shares", name),
+                    _estimate(one["gain"], "{:+.3f}"),
+                    _estimate(one["likelihood_gain"], "{:+.1%}"),
+                    f"{one['log_likelihood_gain']['value']:+.1%}",
+                    _printed(printed, "gains", name),
+                ]
+            )
+    return Table(title, columns, rows)
+
+
+def types_table(types: Mapping[str, Any], printed: Mapping[str, float]) -> Table:
+    """In which contexts the words stand, the most frequent first."""
+    rows = [
+        [name, _estimate(share, "{:.1%}"), f"{printed[name]:.0%}" if name in printed else ""]
+        for name, share in sorted(types.items(), key=lambda pair: -pair[1]["value"])
+    ]
+    return Table("Tokens whose word stands in the context", ["context", "share", "printed"], rows)
+
+
+def _printed(printed: Mapping[str, Any], part: str, name: str) -> str:
+    value = printed.get(part, {}).get(name)
+    return "" if value is None else f"{value:.0%}"
+
+
+def _estimate(found: Mapping[str, float | None], form: str) -> str:
+    value, low, high = (found[name] for name in ("value", "low", "high"))
+    ends = "" if low is None or high is None else f" [{form.format(low)}, {form.format(high)}]"
+    return ("?" if value is None else form.format(value)) + ends
+
+
+def cache_claims(bins: Mapping[str, Any], against: str) -> list[Claim]:
+    """What the document says of the two bins, told by the intervals of the nats that a token saves.
+
+    The first is told where the two intervals do not overlap, the second where its interval excludes zero.
+    """
+    recurring = f"against {against}, tokens of words that stand in the contexts gain more than others"
+    others = f"against {against}, tokens of words that do not stand there gain too"
+    if _IN not in bins or _NOT_IN not in bins:
+        missing = _IN if _IN not in bins else _NOT_IN
+        return [Claim(text, None, f"no token is {missing}") for text in (recurring, others)]
+    inside, outside = (Estimate(**bins[name]["gain"]) for name in (_IN, _NOT_IN))
+    words = [_estimate(one.to_dict(), "{:+.3f}") for one in (inside, outside)]
+    more = gain = None
+    if (
+        inside.low is not None
+        and inside.high is not None
+        and outside.low is not None
+        and outside.high is not None
+    ):
+        more = True if inside.low > outside.high else False if inside.high < outside.low else None
+        gain = True if outside.low > 0 else False if outside.high < 0 else None
+    return [
+        Claim(recurring, more, f"nats saved a token: {words[0]} against {words[1]}"),
+        Claim(others, gain, f"nats saved a token: {words[1]}"),
+    ]

@@ -1,0 +1,244 @@
+"""What is counted before anything is trained: parameters by module (CUE, Table 1) and sentences by split (CUE, Table 2)."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, zip_longest
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field
+
+from contextwise.base.config import Settings, read_yaml
+from contextwise.base.errors import ConfigError
+from contextwise.data import Corpus
+from contextwise.models.sizes import readable_count
+from contextwise.objectives.splitting import SentenceIndex
+from contextwise.objectives.vocabulary import Vocabulary
+from contextwise.reproductions.item import (
+    Claim,
+    Item,
+    ItemMeasure,
+    Outcome,
+    Table,
+    recipes_folder,
+    registered,
+)
+from contextwise.training.cue.parameters import Module, modules_of
+from contextwise.training.recipe import Recipe
+
+TOTAL = "total"
+_ADAPTED = "context encoder"
+
+
+class CountsOnly(ItemMeasure):
+    """A measure that trains nothing."""
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        return []
+
+
+@registered("module_counts")
+class ModuleCounts(CountsOnly):
+    """The modules of the model that two recipes describe: of joint training, and of adaptation."""
+
+    joint: str = Field("cue/joint-paper.yaml", description="relative to the folder of recipes")
+    adapt: str = "cue/adapt-paper.yaml"
+    corpus: str | None = Field(None, description="in place of the recipes' own, for its vocabulary")
+    tolerance: float | None = Field(
+        None,
+        gt=0,
+        description="how near the printed counts ours must be, relatively; not given: no such claim",
+    )
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        trained, adapted = (self._modules(name) for name in (self.joint, self.adapt))
+        printed = item.printed.get("rows", {})
+        claims = module_claims(trained, adapted, printed, self.tolerance)
+        counts = [{module.name: module.trained for module in stage} for stage in (trained, adapted)]
+        total = sum(module.parameters for module in trained)
+        rows = [
+            [
+                module.name,
+                f"{module.parameters:,}",
+                f"{module.parameters / total:.1%}",
+                *("Y" if count.get(module.name) else "N" for count in counts),
+                *map(str, printed.get(module.name, [""])[:1]),
+            ]
+            for module in trained
+        ]
+        rows.append([TOTAL, f"{total:,}", "100%", "-", "-", *map(str, printed.get(TOTAL, [""])[:1])])
+        columns = ["module", "parameters", "share", "trained", "adapted", "printed (M)"]
+        figures = {
+            "modules": {module.name: module.parameters for module in trained},
+            "total": total,
+            "trained": counts[0],
+            "adapted": counts[1],
+        }
+        return Outcome([Table(f"{self.joint} and {self.adapt}", columns, rows)], claims, figures)
+
+    def _modules(self, name: str) -> list[Module]:
+        """A recipe's modules; of recipes of runs that are still to come, by those beside it.
+
+        Raises:
+            ConfigError: there is no such recipe.
+        """
+        path = recipes_folder() / name
+        if not path.is_file():
+            raise ConfigError(f"there is no recipe {path}; name one relative to the folder of recipes")
+        if self.corpus is None:
+            return modules_of(str(path))[1]
+        with tempfile.TemporaryDirectory() as folder:  # the same recipes on the given corpus
+            for file in path.parent.glob("*.yaml"):
+                values = read_yaml(file)
+                if "scales" in values:  # an item like this one
+                    continue
+                values["data"]["corpus"] = str(Path(self.corpus).absolute())
+                (Path(folder) / file.name).write_text(yaml.safe_dump(values, sort_keys=False))
+            return modules_of(str(Path(folder) / path.name))[1]
+
+
+def module_claims(
+    trained: list[Module], adapted: list[Module], printed: Mapping[str, list[Any]], tolerance: float | None
+) -> list[Claim]:
+    """What Table 1 says: the counts, what is trained when, and that the adapted part is about 5% of all.
+
+    Args:
+        printed: module -> millions of parameters, and Y or N for trained and for adapted.
+        tolerance: relative; None makes no claim of the counts.
+    """
+    counts = {module.name: module.parameters for module in trained}
+    total = sum(counts.values())
+    claims = []
+    if tolerance is not None and printed:
+        off = {
+            name: (counts | {TOTAL: total}).get(name, 0) / (millions[0] * 1e6) - 1
+            for name, millions in printed.items()
+        }
+        worst = max(off, key=lambda name: abs(off[name]))
+        claims.append(
+            Claim(
+                f"each module has the printed number of parameters, within {tolerance:.0%}",
+                abs(off[worst]) <= tolerance,
+                f"the farthest is {worst}, {off[worst]:+.1%}",
+            )
+        )
+        share = counts.get(_ADAPTED, 0) / total
+        claims.append(
+            Claim(
+                "the context encoder has roughly 5% of the parameters", 0.045 <= share < 0.055, f"{share:.2%}"
+            )
+        )
+    stages = [{module.name: module.trained > 0 for module in stage} for stage in (trained, adapted)]
+    differing = [
+        f"{name} {when}"
+        for when, stage, place in zip(("in training", "in adaptation"), stages, (1, 2), strict=True)
+        for name, values in printed.items()
+        if name != TOTAL and stage.get(name, False) != (values[place] == "Y")
+    ]
+    evidence = "differs: " + ", ".join(differing) if differing else "each module in both stages"
+    return [*claims, Claim("trained and frozen as printed", not differing, evidence)]
+
+
+class Part(Settings):
+    """A part of a corpus that something is trained or tested on."""
+
+    split: str
+    tokens: int | None = Field(
+        None, gt=0, description="only so many of its first tokens, as data.tokens says"
+    )
+
+
+@registered("corpus_counts")
+class CorpusCounts(CountsOnly):
+    """Articles, sentences and words of what each stage reads."""
+
+    corpus: str = Field("corpora/news", description="a prepared corpus")
+    parts: dict[str, Part] = Field(min_length=1, description="by purpose")
+    language: str = Field("en", description="whose rules cut the text into sentences, as an ISO 639 code")
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        found: dict[tuple[str, int | None], Counts] = {}
+        for part in self.parts.values():
+            key = (part.split, part.tokens)
+            if key not in found:
+                found[key] = count(Corpus.open(self.corpus, part.split), part.tokens, self.language)
+        counts = {name: found[part.split, part.tokens] for name, part in self.parts.items()}
+        splits = list(dict.fromkeys(part.split for part in self.parts.values()))
+        tables = [amounts(counts, item.printed.get("rows", {})), self._lengths(counts, item.printed)]
+        hashes = {split: Corpus.open(self.corpus, split).column("document_hash") for split in splits}
+        figures = {"counts": {name: vars(one) for name, one in counts.items()}}
+        return Outcome(tables, [no_article_twice(hashes)], figures)
+
+    def _lengths(self, counts: Mapping[str, "Counts"], printed: Mapping[str, Any]) -> Table:
+        rows = []
+        for name, one in counts.items():
+            part = self.parts[name]
+            split = (
+                part.split if part.tokens is None else f"{part.split}, {readable_count(part.tokens)} tokens"
+            )
+            rows.append(
+                [
+                    name,
+                    split,
+                    f"{one.sentences / max(1, one.articles):.1f}",
+                    f"{one.tokens / max(1, one.sentences):.1f}",
+                ]
+            )
+        means = ["sentences an article", "tokens a sentence"]
+        rows.append(["the document", "", *(str(printed.get(mean, "")) for mean in means)])
+        return Table("How long they are", ["purpose", "split", *means], rows)
+
+
+def amounts(counts: Mapping[str, "Counts"], printed: Mapping[str, Sequence[Any]]) -> Table:
+    """Ours, and the printed ones in brackets."""
+    rows = []
+    for name, one in counts.items():
+        ours = [f"{number:,}" for number in (one.articles, one.sentences, one.words)]
+        theirs = [f" ({value})" for value in printed.get(name, [])]
+        rows.append([name, *(a + b for a, b in zip_longest(ours, theirs[: len(ours)], fillvalue=""))])
+    return Table(
+        "The corpus, and the document's in brackets", ["purpose", "articles", "sentences", "words"], rows
+    )
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of a part of a corpus; words are separated by white space."""
+
+    articles: int
+    sentences: int
+    words: int
+    tokens: int
+
+
+def count(corpus: Corpus, tokens: int | None, language: str) -> Counts:
+    """Articles, sentences, words and tokens of a split, or of its first tokens.
+
+    Raises:
+        DataError: the corpus has fewer tokens.
+        ConfigError: it comes without a tokenizer.
+    """
+    part = corpus if tokens is None else corpus.first(tokens)
+    sentences = SentenceIndex(part, Vocabulary(corpus.tokenizer(), corpus.end_of_text), language)
+    words = corpus.words
+    if tokens is None and words is not None:
+        number = int(words.sum())
+    else:  # the last article may be cut, so that its words are not known
+        text = sentences.vocabulary.tokenizer
+        assert text is not None  # the index needed it
+        number = sum(len(text.decode(part.document(i)).split()) for i in range(len(part)))
+    return Counts(len(part), len(sentences), number, part.tokens)
+
+
+def no_article_twice(hashes: Mapping[str, Sequence[str]]) -> Claim:
+    """Whether the splits share no article (their texts' hashes)."""
+    shared = {
+        f"{one} and {other}": len(set(hashes[one]) & set(hashes[other]))
+        for one, other in combinations(hashes, 2)
+    }
+    twice = {pair: number for pair, number in shared.items() if number}
+    evidence = ", ".join(f"{number:,} in {pair}" for pair, number in twice.items())
+    counted = ", ".join(f"{len(values):,} of {name}" for name, values in hashes.items())
+    return Claim("no article is in two splits", not twice, evidence or f"all texts differ: {counted}")

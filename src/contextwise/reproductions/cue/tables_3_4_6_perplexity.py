@@ -1,0 +1,185 @@
+"""Rows of a table, each a trained model scored with some contexts: CUE's Tables 3, 4, 6 and Figures 4 and 5."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import ConfigError
+from contextwise.data import Corpus
+from contextwise.evaluation import Estimate, Evaluation
+from contextwise.evaluation.cue import evaluate_sentences
+from contextwise.evaluation.cue.evaluator import Conditions, sentence_label
+from contextwise.evaluation.evaluator import default_destination
+from contextwise.evaluation.results import is_evaluation
+from contextwise.reproductions.cue.runs import StagedRuns
+from contextwise.reproductions.cue.scores import Scored, kept_gain
+from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.trained_models import Lower, below_zero, interval
+
+
+class Row(Settings):
+    """What stands in a row: a run, and the contexts that it is given; those of its training if not said."""
+
+    run: str
+    contexts: list[str] | None = None
+    drop: float = Field(0.0, ge=0, le=1, description="share of the contexts that is withheld at random")
+
+
+class Kept(Settings):
+    """How much of a gain a row keeps, beside the document's own figure."""
+
+    text: str
+    part: str
+    base: str
+    best: str
+    printed: float | None = None
+
+
+class Drawn(Settings):
+    """A figure of rows: perplexity over numbers or names."""
+
+    title: str
+    x: str
+    series: dict[str, dict[str, float | str]] = Field(description="row -> its place, by name of the series")
+    levels: dict[str, str] = Field(default_factory=dict, description="name of a line -> row")
+    kind: str = "lines"
+
+
+@registered("staged_models")
+class StagedModels(StagedRuns):
+    """Runs that are made from each other, scored on one split."""
+
+    rows: dict[str, Row] = Field(min_length=1)
+    reference: str = Field(description="the row that the others are compared to")
+    seeds: list[int] = Field(default=[0], min_length=1)
+    claims: list[Lower] = Field(default_factory=list)
+    kept: list[Kept] = Field(default_factory=list)
+    figure: Drawn | None = None
+    limit_documents: int | None = Field(None, ge=2)
+
+    @model_validator(mode="after")
+    def _known(self) -> "StagedModels":
+        named = {
+            "reference": [self.reference],
+            "claims": [name for claim in self.claims for name in (claim.lower, claim.than)],
+            "kept": [name for one in self.kept for name in (one.part, one.base, one.best)],
+        }
+        if self.figure is not None:
+            named["figure"] = [row for places in self.figure.series.values() for row in places]
+            named["figure"] += list(self.figure.levels.values())
+        for where, names in named.items():
+            for name in names:
+                if name not in self.rows:
+                    raise ConfigError(
+                        f"{where} names the row {name!r}, which is none of {', '.join(self.rows)}"
+                    )
+        for name, row in self.rows.items():
+            if row.run not in self.runs:
+                raise ConfigError(
+                    f"the row {name!r} is of the run {row.run!r}, which is none of {', '.join(self.runs)}"
+                )
+        return self
+
+    @property
+    def wanted(self) -> list[str]:
+        return [row.run for row in self.rows.values()]
+
+    @property
+    def every_seed(self) -> list[int]:
+        return self.seeds
+
+    def evaluations(self, folder: Path, row: Row) -> list[Evaluation]:
+        """A row's evaluation for each seed; what has been evaluated is used again."""
+        held_out = self.held_out()
+        return [
+            evaluated(tree.path(row.run), held_out, row, self.limit_documents) for tree in self.trees(folder)
+        ]
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        runs = self.train(folder)
+        scores = {name: Scored.of(self.evaluations(folder, row)) for name, row in self.rows.items()}
+        reference = scores[self.reference]
+        articles, targets = len(reference.targets), int(reference.targets.sum())
+        many = f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
+        title = f"{articles} articles of the split {self.split}, {targets:,} targets; {many}; 95% intervals"
+        rows = [row_of(name, found, reference, name == self.reference) for name, found in scores.items()]
+        tables = [Table(title, ["", "perplexity", f"to {self.reference}", "nats to it"], rows)]
+        claims = [_lower(claim, scores) for claim in self.claims]
+        kept = {
+            one.text: kept_gain(*(scores[name] for name in (one.part, one.base, one.best)))
+            for one in self.kept
+        }
+        claims += [_kept(one, kept[one.text]) for one in self.kept]
+        plots = [] if self.figure is None else [drawn(self.figure, scores)]
+        figures = {
+            "losses": {name: found.loss.to_dict() for name, found in scores.items()},
+            "perplexities": {name: found.perplexity.to_dict() for name, found in scores.items()},
+            "relative": {name: found.relative(reference).to_dict() for name, found in scores.items()},
+            "kept": {text: found.to_dict() for text, found in kept.items()},
+        }
+        return Outcome(tables, claims, figures, runs, plots)
+
+
+def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluation:
+    """The evaluation of a run with a row's contexts: the one that is there, or a new one."""
+    conditions = Conditions.of(str(run), corpus, row.contexts, row.drop)
+    place = default_destination(str(run), sentence_label(corpus, conditions))
+    if is_evaluation(place):
+        found = Evaluation.open(place)
+        documents = len(corpus) if limit is None else min(limit, len(corpus))
+        if (found.summary["corpus"]["fingerprint"], found.summary["documents"]) == (
+            corpus.fingerprint,
+            documents,
+        ):
+            return found
+    return evaluate_sentences(
+        run, corpus, contexts=row.contexts, drop_contexts=row.drop, limit_documents=limit
+    )
+
+
+def row_of(name: str, found: Scored, reference: Scored, is_reference: bool) -> list[str]:
+    perplexity = found.perplexity
+    ends = "" if perplexity.low is None else f" [{perplexity.low:.2f}, {perplexity.high:.2f}]"
+    if is_reference:
+        return [name, f"{perplexity.value:.2f}{ends}", "", ""]
+    return [
+        name,
+        f"{perplexity.value:.2f}{ends}",
+        f"{found.relative(reference).value:+.1%}",
+        interval(found.minus(reference)),
+    ]
+
+
+def _lower(claim: Lower, scores: dict[str, Scored]) -> Claim:
+    found = scores[claim.lower].minus(scores[claim.than])
+    return Claim(
+        claim.text, below_zero(found), f"{claim.lower} minus {claim.than}: {interval(found)} nats per target"
+    )
+
+
+def _kept(claim: Kept, found: Estimate) -> Claim:
+    """More than half of a gain is most of it."""
+    ends = "" if found.low is None else f" [{found.low:.0%}, {found.high:.0%}]"
+    theirs = "" if claim.printed is None else f"; the document has {claim.printed:.0%}"
+    holds = None
+    if found.low is not None and found.high is not None:
+        holds = True if found.low > 0.5 else False if found.high < 0.5 else None
+    return Claim(claim.text, holds, f"{found.value:.0%}{ends}{theirs}")
+
+
+def drawn(figure: Drawn, scores: dict[str, Scored]) -> Plot:
+    """The figure's numbers: perplexities with their intervals."""
+    series = {}
+    for name, places in figure.series.items():
+        points = []
+        for row, x in places.items():
+            found = scores[row].perplexity
+            point: dict[str, Any] = {"x": x, "y": found.value}
+            if found.low is not None:
+                point |= {"low": found.low, "high": found.high}
+            points.append(point)
+        series[name] = points
+    levels = {name: scores[row].perplexity.value for name, row in figure.levels.items()}
+    return Plot(figure.title, figure.x, "perplexity", series, figure.kind, levels)

@@ -1,0 +1,181 @@
+"""The training context that is best for so many tokens of text: intrinsic entropy, Section 3, Figures 4 and 14.
+
+For each size of the training set and each context a model is trained, with as many tokens in a step for all, until the loss on
+held-out documents rises. What is compared is the lowest best-context loss along each run: the mean over the last tenth of the
+training context, on the same held-out tokens for every context. The source compares the mean over all positions, which asks
+models of longer contexts easier questions (context scaling, Section 2); that mean stands beside it.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from contextwise.analysis.points import Point, run_points
+from contextwise.analysis.scaling.fitting import Data, search
+from contextwise.analysis.scaling.forms import ONE_SIZE, Law, features_of
+from contextwise.base.config import validate
+from contextwise.base.runs import RunFolder
+from contextwise.reproductions.corpora import CorpusSource
+from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.training.recipe import Recipe
+from contextwise.training.run import train
+
+LAW = next(form for form in ONE_SIZE if form.name == "harder")
+"""Eq. 5 with A(l) = A·l^b and a constant α: six numbers, which some dozen runs can carry."""
+
+
+@registered("corpus_optimum")
+class CorpusOptimum(CorpusSource, ItemMeasure):
+    """Models trained on the first tokens of a corpus until they overfit, at several contexts."""
+
+    name: str
+    recipe: dict[str, Any]
+    sizes: list[int] = Field(min_length=2, description="training tokens, the smallest set first")
+    contexts: list[int] = Field(min_length=3, description="the shortest first")
+    seeds: list[int] = Field(min_length=1)
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        return [
+            self.one(folder, size, context, seed)
+            for size in self.sizes
+            for context in self.contexts
+            for seed in self.seeds
+        ]
+
+    def one(self, folder: Path, size: int, context: int, seed: int) -> Recipe:
+        """The run of one training set, context and seed."""
+        name = f"{self.name}-d{size}-c{context}"
+        every = self.recipe["training"]["evaluate_every"]
+        values = {
+            **self.recipe,
+            "name": name,
+            "seed": seed,
+            "data": {"corpus": str(self.corpus_folder(folder)), "tokens": size, "context": context},
+            "training": {
+                **self.recipe["training"],
+                "contextwise_every": every,
+                "contextwise_longest": max(self.contexts),
+            },
+            "output": str(folder / "runs" / f"{name}-seed{seed}"),
+        }
+        return validate(Recipe, values, f"the run {name}")
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        self.prepared(folder)
+        keys = [(size, context) for size in self.sizes for context in self.contexts]
+        points: dict[tuple[int, int], list[Point]] = {}
+        means: dict[tuple[int, int], float] = {}
+        for size, context in keys:
+            runs = [train(self.one(folder, size, context, seed)) for seed in self.seeds]
+            points[size, context] = [lowest(run) for run in runs]
+            means[size, context] = float(np.mean([_lowest_mean(run) for run in runs]))
+        best = {key: float(np.mean([point.loss for point in found])) for key, found in points.items()}
+        optima, mean_optima = (
+            {n: min((losses[n, c], c) for c in self.contexts)[1] for n in self.sizes}
+            for losses in (best, means)
+        )
+        law = fit_law(best)
+        predicted = {n: best_context_of(law, n, (self.contexts[0], self.contexts[-1])) for n in self.sizes}
+        tables = [
+            self._losses("Lowest best-context loss, nats", best, optima),
+            self._losses(
+                "Lowest mean over all positions, nats: what the source compares", means, mean_optima
+            ),
+            Table(
+                "Tokens read before the loss rose",
+                ["context", *(f"{n:,} tokens" for n in self.sizes)],
+                [
+                    [str(c), *(f"{np.mean([p.tokens for p in points[n, c]]):,.0f}" for n in self.sizes)]
+                    for c in self.contexts
+                ],
+            ),
+            Table(
+                f"Eq. 5, {LAW.formula}, and where Eq. 6 has its optimum",
+                ["training tokens", "measured", "by the law"],
+                [[f"{n:,}", str(optima[n]), f"{predicted[n]:.0f}"] for n in self.sizes],
+            ),
+        ]
+        figures = {
+            "best_context_loss": _nested(best),
+            "mean_loss": _nested(means),
+            "optima": optima,
+            "optima_of_the_mean": mean_optima,
+            "optima_by_law": predicted,
+            "law": {name: float(value) for name, value in law.printed().items()},
+        }
+        plots = [self._plot(best, False), self._plot(best, True), self._plot(means, False)]
+        plots[2] = replace(plots[2], title="The same by the mean over all positions, as the source has it")
+        return Outcome(tables, self._claims(optima, mean_optima), figures, plots=plots)
+
+    def _plot(self, losses: dict[tuple[int, int], float], gap: bool) -> Plot:
+        """Figure 14; with ``gap`` Figure 4, each training set's lowest loss subtracted."""
+        series = {}
+        for n in self.sizes:
+            least = min(losses[n, c] for c in self.contexts) if gap else 0.0
+            series[f"{n:,} tokens"] = [{"x": c, "y": losses[n, c] - least} for c in self.contexts]
+        title = "Loss minus the lowest of its training set (Figure 4)" if gap else "Lowest loss (Figure 14)"
+        return Plot(title, "training context", "nats per token", series, logarithmic="x")
+
+    def _losses(self, title: str, losses: dict[tuple[int, int], float], optima: dict[int, int]) -> Table:
+        seeds = f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
+        rows = [
+            [str(c), *(f"{losses[n, c]:.4f}{'*' if optima[n] == c else ''}" for n in self.sizes)]
+            for c in self.contexts
+        ]
+        return Table(
+            f"{title} ({seeds}; * the lowest of a column)",
+            ["context", *(f"{n:,} tokens" for n in self.sizes)],
+            rows,
+        )
+
+    def _claims(self, optima: dict[int, int], mean_optima: dict[int, int]) -> list[Claim]:
+        inner = [n for n in self.sizes if self.contexts[0] < optima[n] < self.contexts[-1]]
+        shape = Claim(
+            "for every size of the training set a context between the shortest and the longest is best",
+            len(inner) == len(self.sizes),
+            f"for {len(inner)} of {len(self.sizes)}",
+        )
+        return [
+            shape,
+            self._grows("the best context grows with the training set", optima),
+            self._grows("so does the context of the lowest mean over all positions", mean_optima),
+        ]
+
+    def _grows(self, text: str, optima: dict[int, int]) -> Claim:
+        moving = [optima[n] for n in self.sizes]
+        holds = moving == sorted(moving) and moving[-1] > moving[0]
+        return Claim(text, holds, ", ".join(f"{n:,}: {optima[n]}" for n in self.sizes))
+
+
+def lowest(run: RunFolder) -> Point:
+    """The point of a run at which its best-context loss was lowest."""
+    return min(run_points(run.path), key=lambda point: point.loss)
+
+
+def _lowest_mean(run: RunFolder) -> float:
+    return min(row["loss"] for row in run.metrics("validation"))
+
+
+def fit_law(losses: dict[tuple[int, int], float]) -> Law:
+    """Eq. 5 fitted to losses by (training tokens, context)."""
+    tokens, contexts = (np.array(column, dtype=np.float64) for column in zip(*losses, strict=True))
+    centre = np.array([np.log(contexts).mean(), 0.0, np.log(tokens).mean()])
+    features = features_of(centre, contexts, np.ones_like(contexts), tokens)
+    theta = search(LAW, Data(features, np.log(np.array(list(losses.values())))))
+    return Law(LAW, theta[0], centre)
+
+
+def best_context_of(law: Law, tokens: float, contexts: tuple[float, float]) -> float:
+    """Where the law is lowest for a training set, between two contexts (Eq. 6)."""
+    grid = np.geomspace(*contexts, 2001)
+    return float(grid[np.argmin(law.loss(grid, 1.0, tokens))])
+
+
+def _nested(values: dict[tuple[int, int], float]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for (size, context), value in values.items():
+        found.setdefault(str(size), {})[str(context)] = value
+    return found

@@ -1,0 +1,111 @@
+"""How well an answer that depends on two needles is predicted as more of the text is cut off: intrinsic entropy, Figure 5."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from contextwise.evaluation.metrics import Estimate
+from contextwise.evaluation.needles import STEPS, measure_needles
+from contextwise.reproductions.claims import above, mean_of, point, shown
+from contextwise.reproductions.given_model import GivenModel
+from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
+
+ANSWERS = 7
+"""A needle's number is 1 to 4, and so is what the other one adds: 2 to 8."""
+
+
+@registered("needle_curves")
+class NeedleCurves(GivenModel):
+    """Perplexity of the answer against masked tokens, and what it costs to lose the first needle and then the second."""
+
+    length: int = Field(1024, ge=64, description="tokens of a text")
+    samples: int = Field(50, ge=2, description="texts")
+    seed: int = Field(0, ge=0)
+
+    def tokens_read(self) -> int:
+        # From nothing masked to all of it, in even steps.
+        return self.samples * self.length * (STEPS + 1) // 2
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        out = self.measured_folder(folder, f"needles-{self.length}-{self.samples}-{self.seed}").with_suffix(
+            ".json"
+        )
+        out.parent.mkdir(parents=True, exist_ok=True)
+        found = measure_needles(
+            self.subject(folder), length=self.length, samples=self.samples, seed=self.seed, out=out
+        ).summary
+        rows = [
+            [f"{row['masked']:,}", f"{row['perplexity']['value']:,.2f}", shown(Estimate(**row["nats"])),
+             f"{row['far_in_view']:.0%}", f"{row['near_in_view']:.0%}"]
+            for row in found["rows"]
+        ]  # fmt: skip
+        table = Table(
+            f"{found['samples']} texts of up to {found['length']:,} tokens, the answer's perplexity; 95% intervals over texts",
+            ["masked", "perplexity", "nats per token", "first needle seen", "second"],
+            rows,
+        )
+        claims = needle_claims(found)
+        series = {
+            "perplexity": [point(row["masked"], Estimate(**row["perplexity"])) for row in found["rows"]]
+        }
+        plot = Plot("Perplexity of the answer", "masked left tokens", "perplexity", series, logarithmic="y")
+        return Outcome([table], claims, {"rows": found["rows"]}, self.runs(folder), [plot])
+
+
+def needle_claims(found: dict[str, Any]) -> list[Claim]:
+    """What the figure shows; told only of a model that answers better than a guess at the answers when it sees both needles."""
+    first, second = needle_costs(found)
+    difference = _difference(first, second, found)
+    losses = needle_losses(found)
+    seen = float(losses[:, 0].mean()) if len(losses) else float("inf")
+    answers = seen < np.log(ANSWERS)
+    aside = (
+        "" if answers else f"; but it does not answer: a perplexity of {np.exp(seen):,.0f} with both in view"
+    )
+    return [
+        Claim(
+            "the answer's perplexity rises when the first needle is masked",
+            above(first) if answers else None,
+            f"{shown(first, 3, '+')} nats per answer token{aside}",
+        ),
+        Claim(
+            "and far less when the second one is masked as well",
+            above(difference) if answers else None,
+            f"then {shown(second, 3, '+')}; first minus second {shown(difference, 3, '+')}{aside}",
+        ),
+    ]
+
+
+def needle_losses(found: dict[str, Any]) -> np.ndarray:
+    """(texts, 3) mean nats per answer token with both needles whole in view, with the second alone, and with none.
+
+    Texts that lack one of the three are left out.
+    """
+    masked = [row["masked"] for row in found["rows"]]
+    losses = []
+    for example in found["examples"]:
+        nats = np.array(example["nats"]) / example["answer_tokens"]
+        left = example["text_tokens"] - np.array(masked)
+        far, near = (np.array(needle[1]) <= left for needle in example["needles"])
+        states = [far & near, near & ~far, ~near]
+        if all(state.any() for state in states):
+            losses.append([nats[state].mean() for state in states])
+    return np.array(losses).reshape(-1, 3)
+
+
+def needle_costs(found: dict[str, Any]) -> tuple[Estimate, Estimate]:
+    """What losing the first needle costs, and losing the second as well; nats per answer token, intervals over texts."""
+    losses = needle_losses(found)
+    if not len(losses):
+        return Estimate(float("nan")), Estimate(float("nan"))
+    return mean_of(losses[:, 1] - losses[:, 0]), mean_of(losses[:, 2] - losses[:, 1])
+
+
+def _difference(first: Estimate, second: Estimate, found: dict[str, Any]) -> Estimate:
+    """The first cost minus the second, paired by text."""
+    losses = needle_losses(found)
+    if not len(losses):
+        return Estimate(first.value - second.value)
+    return mean_of(2 * losses[:, 1] - losses[:, 0] - losses[:, 2])

@@ -1,0 +1,147 @@
+"""Accuracy of a model on long texts against how much of the text it sees: intrinsic entropy, Figures 9, A.3-1 and A.3-2."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from contextwise.base.errors import ConfigError
+from contextwise.evaluation.metrics import Estimate
+from contextwise.evaluation.ruler.running import evaluate_ruler
+from contextwise.evaluation.ruler.settings import FRACTIONS, TASKS, Settings
+from contextwise.reproductions.claims import all_hold, point, shown
+from contextwise.reproductions.given_model import GivenModel
+from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
+
+SURE = 0.95
+"""Share of the resamples in which a visible context has to be the best to count as the optimum."""
+
+
+@registered("ruler_curves")
+class RulerCurves(GivenModel):
+    """Questions at every visible context, for each γ of the law of places and each length of the texts."""
+
+    tasks: list[str] = Field(min_length=1, description="of qa_1, fwe, cwe, vt; qa_1 needs `qa`")
+    at_longest: list[str] = Field(
+        default_factory=list,
+        description="tasks of which the document says that the longest visible context is best",
+    )
+    gammas: list[float] = Field([0.0], min_length=1, description="γ of P(x) ~ (1 - x/L)^γ")
+    lengths: list[int] = Field(min_length=1, description="tokens of a text, at most")
+    samples: int = Field(100, ge=2, description="questions of each task")
+    qa: Path | None = Field(None, description="questions in SQuAD's form")
+    chat: bool = Field(False, description="ask through the model's chat template")
+    example: bool = Field(True, description="a worked example before questions of vt and cwe")
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _questions(self) -> "RulerCurves":
+        wrong = [task for task in [*self.tasks, *self.at_longest] if task not in TASKS]
+        if wrong:
+            raise ConfigError(f"tasks has {wrong[0]!r}, but must be of {', '.join(TASKS)}")
+        if "qa_1" in self.tasks and self.qa is None:
+            raise ConfigError("the task qa_1 needs questions; give a file in SQuAD's form with --set qa=FILE")
+        return self
+
+    def tokens_read(self) -> int:
+        visible = sum(int(length * part) for length in self.lengths for part in FRACTIONS)
+        return len(self.tasks) * len(self.gammas) * self.samples * visible
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        subject = self.subject(folder)
+        results = {
+            (length, gamma): self._answers(subject, folder, length, gamma)
+            for length, gamma in itertools.product(self.lengths, self.gammas)
+        }
+        tables, plots = [], []
+        for task in self.tasks:
+            rows, series = [], {}
+            for (length, gamma), found in results.items():
+                name = f"{length:,} tokens, γ = {gamma:g}"
+                accuracies = found[task]["accuracies"]
+                series[name] = [point(one["visible"], Estimate(**one["accuracy"])) for one in accuracies]
+                rows += [_row(name, one) for one in accuracies]
+            columns = ["texts", "visible", "accuracy", "in view", "best in"]
+            title = next(iter(results.values()))[task]["title"]
+            tables.append(Table(f"{task}, {title}: {self.samples} questions", columns, rows))
+            plots.append(Plot(task, "visible tokens", "accuracy", series, logarithmic="x"))
+        claims = [
+            claim for task in self.tasks for claim in optimum_claims(task, results, task in self.at_longest)
+        ]
+        figures = {f"{length}-{gamma:g}": found for (length, gamma), found in results.items()}
+        return Outcome(tables, claims, figures, self.runs(folder), plots)
+
+    def _answers(self, subject: str, folder: Path, length: int, gamma: float) -> dict[str, Any]:
+        settings = Settings(
+            tasks=tuple(self.tasks),
+            length=length,
+            gamma=gamma,
+            samples=self.samples,
+            seed=self.seed,
+            chat=self.chat,
+            example=self.example,
+            qa=self.qa,
+        )
+        kind = f"ruler-{'-'.join(self.tasks)}-{length}-gamma-{gamma:g}-{self.samples}-{self.seed}{'-chat' * self.chat}"
+        out = self.measured_folder(folder, kind)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return dict(evaluate_ruler(subject, settings, out=out).summary["results"])
+
+
+def _row(name: str, one: dict[str, Any]) -> list[str]:
+    accuracy = shown(Estimate(**one["accuracy"]))
+    return [name, f"{one['visible']:,}", accuracy, f"{one['in_view']:.0%}", f"{one['best_share']:.0%}"]
+
+
+def optimum_claims(
+    task: str, results: dict[tuple[int, float], dict[str, Any]], at_longest: bool = False
+) -> list[Claim]:
+    """Whether some visible context below the whole is best, in the longest texts, and whether it moves with γ.
+
+    Args:
+        results: (length, γ) -> task -> its entry of a RULER summary.
+        at_longest: of this task the document says that the whole is best.
+    """
+    found = {key: one[task] for key, one in results.items()}
+    inner = {key: inner_optimum(one) for key, one in found.items()}
+    longest = [value for (length, _), value in inner.items() if length == max(n for n, _ in inner)]
+    words = {True: "below", False: "at the longest", None: "open"}
+    listed = "; ".join(
+        f"{length:,} tokens, γ = {gamma:g}: {words[one]}" for (length, gamma), one in inner.items()
+    )
+    where = "at" if at_longest else "at one below"
+    verdicts = [None if one is None else one is not at_longest for one in longest]
+    claims = [
+        Claim(f"{task}: accuracy is best {where} the longest visible context", all_hold(verdicts), listed)
+    ]
+    for length in dict.fromkeys(length for length, _ in found):
+        by_gamma = {gamma: one["optimum"] for (n, gamma), one in sorted(found.items()) if n == length}
+        if len(by_gamma) > 1:
+            claims.append(_moves(task, length, by_gamma))
+    return claims
+
+
+def inner_optimum(result: dict[str, Any]) -> bool | None:
+    """Whether the best visible context lies below the longest one, in nearly all resamples of the questions."""
+    if result["optimum"] is None or len(result["accuracies"]) < 2:
+        return None
+    longest = result["accuracies"][-1]["best_share"]
+    if longest <= 1 - SURE:
+        return True
+    return False if longest >= SURE else None
+
+
+def _moves(task: str, length: int, optima: dict[float, dict[str, Any] | None]) -> Claim:
+    """Whether a larger γ has a shorter best context; told where each optimum is sure."""
+    text = f"{task}, {length:,} tokens: the best visible context shrinks as γ grows"
+    told = {gamma: best for gamma, best in optima.items() if best is not None}
+    evidence = "; ".join(
+        f"γ = {gamma:g}: {best['visible']:,} ({best['share']:.0%} of resamples)"
+        for gamma, best in told.items()
+    )
+    if len(told) < len(optima) or min(best["share"] for best in told.values()) < SURE:
+        return Claim(text, None, evidence or "all accuracies are equal")
+    moving = np.array([best["visible"] for best in told.values()])
+    return Claim(text, bool((np.diff(moving) <= 0).all() and moving[-1] < moving[0]), evidence)

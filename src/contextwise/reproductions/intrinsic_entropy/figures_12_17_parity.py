@@ -1,0 +1,205 @@
+"""MLPs trained at several contexts of the parity task: intrinsic dimension, and the context that is best for so many samples.
+
+Sources: intrinsic entropy, Appendix J.3 (Figure 17) and Appendix F (Figure 12).
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from contextwise.analysis.fits import LineFit, fit_line, fit_power
+from contextwise.analysis.spectra import relative_eigenvalues
+from contextwise.base.errors import ConfigError
+from contextwise.evaluation.metrics import Estimate
+from contextwise.reproductions.intrinsic_entropy.table_1_figure_7_parity import (
+    feature_eigenvalues,
+    held_out,
+    measure_contexts,
+    open_parity_model,
+    parity_recipe,
+    spectra_plot,
+)
+from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.training.recipe import Recipe
+from contextwise.training.run import train
+
+
+@registered("parity_dimension")
+class ParityDimension(ItemMeasure):
+    """An MLP for each context; the spectrum of its context feature beside the number of visible tasks (Appendix J.3)."""
+
+    name: str
+    recipe: dict[str, Any]
+    contexts: list[int] = Field(min_length=4)
+    samples: int = Field(20_000, ge=1000, description="held-out samples that are measured")
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        return [
+            parity_recipe(self.recipe, folder, f"{self.name}-context{context}", context=context)
+            for context in self.contexts
+        ]
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        losses, dimensions, spectra, lowest = {}, {}, {}, {}
+        for context, recipe in zip(self.contexts, self.recipes(folder), strict=True):
+            assert recipe.data.synthetic is not None
+            model, samples = open_parity_model(train(recipe)), held_out(recipe.data.synthetic)
+            found = measure_contexts(model, samples, [context], self.samples)[context]
+            eigenvalues = feature_eigenvalues(model, samples, context, self.samples)
+            spectra[context] = relative_eigenvalues(eigenvalues)
+            losses[context], lowest[context] = found.loss, found.minimum
+            dimensions[context] = samples.parity.visible_tasks(context)
+        bounds = {c: thresholds(spectra[c], dimensions[c]) for c in self.contexts}
+        rows = [
+            [
+                str(c),
+                str(dimensions[c]),
+                f"{lowest[c]:.4f}",
+                f"{losses[c]:.4f}",
+                "{:.4f} to {:.4f}".format(*bounds[c]),
+            ]
+            for c in self.contexts
+        ]
+        head = ["context", "ID", "lowest", "model", "θ that counts ID"]
+        measured = Table("Dimension (visible tasks) and cross entropy, nats", head, rows)
+        line = fit_line({c: float(d) for c, d in dimensions.items()}, losses)
+        slope = -math.log(2) / samples.parity.tasks
+        claims = [_linear(line, slope), _one_threshold(bounds)]
+        figures = {
+            "losses": losses,
+            "dimensions": dimensions,
+            "spectra": {c: s.tolist() for c, s in spectra.items()},
+        }
+        tables = [measured, _fits(line, slope, losses, dimensions)]
+        return Outcome(tables, claims, figures, plots=[spectra_plot(spectra)])
+
+
+def _fits(line: LineFit, slope: float, losses: dict[int, float], dimensions: dict[int, int]) -> Table:
+    rows = [
+        ["CE = k ID + b: k", _pm(line.slope, 5), f"{slope:.5f}"],
+        ["b", _pm(line.intercept, 4), f"{math.log(2):.4f}"],
+        ["R²", f"{line.r_squared:.6f}", "1"],
+    ]
+    powers: list[tuple[str, dict[int, float]]] = [
+        ("CE = C0 + C / l^γ", losses),
+        ("ID = C0 + C / l^γ", {c: float(d) for c, d in dimensions.items()}),
+    ]
+    for name, values in powers:
+        try:
+            fit = fit_power(values)
+        except ConfigError:
+            rows.append([name, "no power law fits", ""])
+            continue
+        rows += [
+            [f"{name}: C0", _pm(fit.floor, 3), ""],
+            ["C", _pm(fit.scale, 1), ""],
+            ["γ", _pm(fit.exponent, 2), ""],
+        ]
+    return Table("Fits, with 95% intervals", ["fit", "ours", "exact"], rows)
+
+
+def _linear(line: LineFit, slope: float) -> Claim:
+    return Claim(
+        "cross entropy is linear in the dimension, with a slope of -log 2 / tasks",
+        line.r_squared > 0.99 and abs(line.slope.value / slope - 1) < 0.1,
+        f"slope {line.slope.value:.5f}, exact {slope:.5f}, R² {line.r_squared:.5f}",
+    )
+
+
+def _one_threshold(bounds: dict[int, tuple[float, float]]) -> Claim:
+    low, high = max(low for low, _ in bounds.values()), min(high for _, high in bounds.values())
+    return Claim(
+        "one threshold on relative eigenvalues gives the dimension at every context",
+        low < high,
+        f"any above {low:.4f}, up to {high:.4f}"
+        if low < high
+        else f"one context needs more than {low:.4f}, another at most {high:.4f}",
+    )
+
+
+def thresholds(relative: np.ndarray, dimension: int) -> tuple[float, float]:
+    """Thresholds θ at which exactly ``dimension`` relative eigenvalues are ≥ θ: above the first, up to the second."""
+    low = float(relative[dimension]) if dimension < len(relative) else 0.0
+    return low, float(relative[dimension - 1]) if 0 < dimension <= len(relative) else math.inf
+
+
+def _pm(estimate: Estimate, digits: int) -> str:
+    half = "" if estimate.high is None else f" ± {estimate.high - estimate.value:.{digits}f}"
+    return f"{estimate.value:.{digits}f}{half}"
+
+
+@registered("parity_optimum")
+class ParityOptimum(ItemMeasure):
+    """MLPs trained to overfitting on sets of several sizes, at several contexts; each one's best validation (Figure 12)."""
+
+    name: str
+    recipe: dict[str, Any]
+    sizes: list[int] = Field(min_length=2, description="training samples, the smallest set first")
+    contexts: list[int] = Field(min_length=3, description="bits, the shortest context first")
+    seeds: list[int] = Field(min_length=1, description="each draws its own training sets and weights")
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        return [
+            self.one(folder, size, context, seed)
+            for size in self.sizes
+            for context in self.contexts
+            for seed in self.seeds
+        ]
+
+    def one(self, folder: Path, size: int, context: int, seed: int) -> Recipe:
+        """The run of one size, context and seed."""
+        name = f"{self.name}-n{size}-context{context}-seed{seed}"
+        values = self.recipe | {"seed": seed}
+        return parity_recipe(values, folder, name, samples=size, context=context, masked=0.0)
+
+    def _lowest(self, losses: dict[tuple[int, int], float], size: int) -> int:
+        return min(self.contexts, key=lambda context: losses[size, context])
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        best = {
+            (size, context): [
+                min(row["loss"] for row in train(self.one(folder, size, context, s)).metrics("validation"))
+                for s in self.seeds
+            ]
+            for size in self.sizes
+            for context in self.contexts
+        }
+        mean = {key: float(np.mean(values)) for key, values in best.items()}
+        data = self.recipes(folder)[0].data.synthetic
+        assert data is not None
+        optima = {size: self._lowest(mean, size) for size in self.sizes}
+        rows = [
+            [
+                str(c),
+                f"{data.parity().minimum_cross_entropy(c):.4f}",
+                *(f"{mean[n, c]:.4f}{'*' if optima[n] == c else ''}" for n in self.sizes),
+            ]
+            for c in self.contexts
+        ]
+        seeds = f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
+        table = Table(
+            f"Best validation cross entropy, nats ({seeds}; * the lowest of a column)",
+            ["context", "lowest", *(f"{n:,} samples" for n in self.sizes)],
+            rows,
+        )
+        moving = [optima[size] for size in self.sizes]
+        inner = [n for n in self.sizes if self.contexts[0] < optima[n] < self.contexts[-1]]
+        claims = [
+            Claim(
+                "for most sizes of the training set the best context lies between the shortest and the longest",
+                len(inner) > len(self.sizes) / 2,
+                f"for {len(inner)} of {len(self.sizes)}",
+            ),
+            Claim(
+                "the best context grows with the training set",
+                moving == sorted(moving) and moving[-1] > moving[0],
+                ", ".join(f"{size:,}: {optima[size]}" for size in self.sizes),
+            ),
+        ]
+        losses = {str(n): {str(c): best[n, c] for c in self.contexts} for n in self.sizes}
+        series = {f"{n:,} samples": [{"x": c, "y": mean[n, c]} for c in self.contexts] for n in self.sizes}
+        plot = Plot("Best validation cross entropy", "context, bits", "nats", series, logarithmic="x")
+        return Outcome([table], claims, {"losses": losses, "optima": optima}, plots=[plot])

@@ -1,0 +1,86 @@
+"""Losses and spectra of a real model at several visible contexts: intrinsic entropy, Figures 1, 2, 3, 10, 11, 13 and 15.
+
+One measurement (:mod:`contextwise.evaluation.entropy`) is behind all of them; it lies in the folder of the reproduction, and
+each item takes from it what its figure shows.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from contextwise.analysis.intrinsic import IntrinsicEntropy, analyse
+from contextwise.evaluation.entropy import checked_contexts, measure_entropy
+from contextwise.reproductions.given_model import GivenModel
+from contextwise.reproductions.intrinsic_entropy.views import VIEWS, Limits
+from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered
+
+
+@registered("real_entropy")
+class RealEntropy(GivenModel):
+    """The same held-out tokens predicted from the nearest l tokens, for each context l."""
+
+    show: Literal["entropy", "context", "spectra", "density", "dimension"] = Field(
+        description="the figure: loss against S_N, loss against context, eigenvalues, kernel density, loss against dimension"
+    )
+    contexts: list[int] = Field(min_length=4, description="visible tokens")
+    samples: int = Field(ge=50, description="tokens to predict, the same at each context")
+    kept: int = Field(2000, ge=2, description="features that the kernel density is of")
+    well_trained: bool = Field(
+        True,
+        description="whether the law is of models like the one that is trained; if not, its failure says nothing",
+    )
+    limits: Limits = Limits()
+
+    @field_validator("contexts")
+    @classmethod
+    def _contexts(cls, contexts: list[int]) -> list[int]:
+        return checked_contexts(contexts)
+
+    def tokens_read(self) -> int:
+        return self.samples * sum(self.contexts)
+
+    def measured(self, folder: Path) -> IntrinsicEntropy:
+        """The measurement: made, or the one that is there."""
+        subject = self.subject(folder)
+        out = self.measured_folder(folder, "entropy")
+        held_out = self.held_out(folder)
+        return analyse(
+            measure_entropy(subject, held_out, self.contexts, samples=self.samples, kept=self.kept, out=out)
+        )
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        found = self.measured(folder)
+        summary = found.measurement.summary
+        tables, claims, plots = VIEWS[self.show](found, self.limits)
+        claims = (
+            claims if self.well_trained or self.model else [without_refutation(claim) for claim in claims]
+        )
+        about = [
+            ["model", Path(summary["model"]).name],
+            ["parameters", f"{summary['parameters']:,}"],
+            ["targets, documents", f"{summary['samples']:,}, {summary['documents']:,}"],
+            ["channels", f"{summary['width']:,}"],
+            *(["note", note] for note in found.notes),
+        ]
+        figures = {
+            "contexts": found.contexts,
+            "losses": {str(c): loss.to_dict() for c, loss in found.losses.items()},
+            "entropies": {str(n): {str(c): s for c, s in found.entropies[n].items()} for n in found.sizes},
+            "measurement": found.measurement.path.name,
+        }
+        return Outcome(
+            [*tables, Table("What was measured", ["", ""], about)], claims, figures, self.runs(folder), plots
+        )
+
+
+def without_refutation(claim: Claim) -> Claim:
+    """A claim on models near the Bayes model, of a model that is not: where it fails, that tells nothing.
+
+    Source: intrinsic entropy, Appendix G.
+    """
+    if claim.holds is not False:
+        return claim
+    evidence = f"not so for this small model, of which the document does not speak: {claim.evidence}"
+    return replace(claim, holds=None, evidence=evidence)

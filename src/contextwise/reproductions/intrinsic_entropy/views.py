@@ -1,0 +1,292 @@
+"""What each figure of intrinsic entropy shows of one measurement: tables, plots, and verdicts on what the document says of it.
+
+A line is told by the 95% interval of its correlation over contexts (Fisher's transformation); over few contexts that interval
+is wide, and the verdict open.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from contextwise.analysis.fits import LineFit, correlation_interval
+from contextwise.analysis.intrinsic import SHARE_OF_SUBSPACES, IntrinsicEntropy
+from contextwise.analysis.spectra import increments, relative_eigenvalues
+from contextwise.base.config import Settings
+from contextwise.evaluation.metrics import Estimate
+from contextwise.reproductions.claims import above, all_hold, point, shown
+from contextwise.reproductions.item import Claim, Plot, Table
+
+View = tuple[list[Table], list[Claim], list[Plot]]
+LOSS = "cross entropy, nats per token"
+MOST_POINTS = 120
+"""Of a spectrum in a plot, evenly spaced in the logarithm of the index."""
+
+
+class Limits(Settings):
+    """From where on something counts as what the document says, of which it mostly gives no number."""
+
+    correlation: float = Field(0.97, gt=0, lt=1, description="of a line; the document's Figure 1 says > 0.97")
+    fit: float = Field(0.99, gt=0, lt=1, description="R² of the power law")
+    spread: float = Field(
+        0.5,
+        gt=0,
+        description="of even increments: half of the directions lie within so much of the median, relatively",
+    )
+
+
+def entropy_view(found: IntrinsicEntropy, limits: Limits) -> View:
+    """Figures 1 and 13: the loss against S_N for several N, and how S_N of several subspaces and the loss correlate."""
+    points = len(found.contexts)
+    lines = {n: found.by_entropy[n] for n in found.sizes if n in found.by_entropy}
+    table = Table(
+        "CE = k S_N + b over contexts, with 95% intervals",
+        ["N", "k", "R²", "−correlation"],
+        [[str(n), *_line_cells(line, 4, points)] for n, line in lines.items()],
+    )
+    matrix = Table(
+        "Correlations over contexts",
+        ["", *found.names],
+        [
+            [name, *(f"{value:.3f}" for value in row)]
+            for name, row in zip(found.names, found.correlation, strict=True)
+        ],
+    )
+    least = SHARE_OF_SUBSPACES * found.measurement.summary["width"]
+    wide = {n: -line.correlation for n, line in found.by_entropy.items() if n >= least}
+    between = found.least_subspace_correlation()
+    claims = [
+        _all_linear(
+            f"the loss is linear in S_N, falling, with a correlation above {limits.correlation:g}, for every subspace of a "
+            "tenth of the channels or more",
+            wide, points, limits.correlation, "N",
+        ),
+        _correlated(f"entropies of different subspaces correlate by more than {limits.correlation:g}", between, points,
+                    limits.correlation),
+    ]  # fmt: skip
+    # S_N means something up to a constant; without it the lines of all N are seen side by side.
+    first = found.contexts[0]
+    series = {
+        f"N = {n}": _against(
+            {c: s - found.entropies[n][first] for c, s in found.entropies[n].items()}, found.losses
+        )
+        for n in found.sizes
+    }
+    label = f"S_N minus S_N at {first:,} tokens, nats"
+    return [table, matrix], claims, [Plot("Loss against intrinsic entropy", label, LOSS, series)]
+
+
+def context_view(found: IntrinsicEntropy, limits: Limits) -> View:
+    """Figures 2 and 11: the loss against the context, and the power law through it (Eq. 3)."""
+    fit = found.power
+    rows = []
+    for context in found.contexts:
+        fitted = "" if fit is None else f"{float(fit.at(np.array([context]))[0]):.4f}"
+        more = found.differences.get(context)
+        rows.append([
+            f"{context:,}", shown(found.losses[context], 4), fitted, "" if more is None else shown(more, 4, "+")
+        ])  # fmt: skip
+    tables = [Table(f"{LOSS}, with 95% intervals over documents",
+                    ["context", "loss", "C0 + C/l^γ", f"minus that at {found.contexts[-1]:,}"], rows)]  # fmt: skip
+    series = {"measured": [point(c, found.losses[c]) for c in found.contexts]}
+    holds, evidence = None, "no power law has its optimum here: the losses do not level off"
+    if fit is not None:
+        pairs = {"C0": fit.floor, "C": fit.scale, "γ": fit.exponent}
+        rows = [[name, shown(value)] for name, value in pairs.items()]
+        tables.append(
+            Table(
+                "CE = C0 + C / l^γ, with 95% intervals", ["", "ours"], [*rows, ["R²", f"{fit.r_squared:.5f}"]]
+            )
+        )
+        x = np.geomspace(found.contexts[0], found.contexts[-1], 40)
+        series["C0 + C/l^γ"] = [{"x": float(a), "y": float(b)} for a, b in zip(x, fit.at(x), strict=True)]
+        holds = _fits(fit.r_squared, fit.exponent, limits.fit)
+        evidence = f"R² {fit.r_squared:.5f}, γ {shown(fit.exponent)}"
+    falls = all_hold(above(more) for more in found.differences.values())
+    least = min(found.differences.items(), key=lambda pair: pair[1].value, default=None)
+    claims = [
+        Claim("the loss falls as the context grows, as C0 + C/l^γ", holds, evidence),
+        Claim(
+            f"at every shorter context the loss is above that at {found.contexts[-1]:,} tokens",
+            falls,
+            "one context" if least is None else f"least at {least[0]:,}: {shown(least[1], 4, '+')} nats",
+        ),
+    ]
+    return tables, claims, [Plot("Loss against context", "visible tokens", LOSS, series, logarithmic="x")]
+
+
+def spectra_view(found: IntrinsicEntropy, limits: Limits) -> View:
+    """Figure 3: relative eigenvalues at each context, and by how much they grow with it."""
+    logarithms = {context: np.log1p(values) for context, values in increments(found.spectra).items()}
+    noise = 2 / np.sqrt(found.measurement.summary["samples"])
+    # Relative to the largest eigenvalue, whose own chance is that of all of them.
+    quartiles = {c: np.quantile(values[1:], [0.25, 0.5, 0.75]) for c, values in logarithms.items()}
+    table = Table(
+        f"ln of the growth of relative eigenvalues since a context of {found.contexts[0]:,}, over directions",
+        ["context", "directions", "lower quartile", "median", "upper quartile"],
+        [[f"{c:,}", str(len(logarithms[c]) - 1), *(f"{v:+.4f}" for v in q)] for c, q in quartiles.items()],
+    )
+    medians = [0.0, *(float(q[1]) for q in quartiles.values())]
+    listed = ", ".join(f"{c:,}: {q[1]:+.3f}" for c, q in quartiles.items())
+    last = found.contexts[-1]
+    low, middle, high = (float(value) for value in quartiles[last])
+    claims = [
+        Claim(
+            "the longer the context, the larger the relative eigenvalues",
+            _grows(medians, noise),
+            f"median of ln growth: {listed}; an eigenvalue's own chance is about {noise:.3f}",
+        ),
+        Claim(
+            "relative eigenvalues grow by about the same factor in all directions",
+            None if abs(middle) < 2 * noise else middle > 0 and (high - low) / 2 <= limits.spread * middle,
+            f"at {last:,} tokens half of the directions lie between {low:+.3f} and {high:+.3f}, the median is {middle:+.3f}",
+        ),
+    ]
+    spectra = {f"{c:,} tokens": _curve(relative_eigenvalues(values)) for c, values in found.spectra.items()}
+    grown = {f"{c:,} tokens": _curve(values) for c, values in logarithms.items()}
+    plots = [
+        Plot("Relative eigenvalues", "index i", "λ_i / λ_1", spectra, logarithmic="xy"),
+        Plot(
+            "Their growth", "index i", f"ln growth since {found.contexts[0]:,} tokens", grown, logarithmic="x"
+        ),
+    ]
+    return [table], claims, plots
+
+
+def density_view(found: IntrinsicEntropy, limits: Limits) -> View:
+    """Figure 10: entropy by a Gaussian kernel density against S_N, the dimension and the loss."""
+    points = len(found.contexts)
+    kde = {c: found.kde[c] for c in found.contexts if c in found.kde}
+    rows = [
+        [f"{c:,}", f"{kde[c]:.3f}" if c in kde else "none", f"{found.kde_with_own.get(c, float('nan')):.3f}",
+         f"{found.losses[c].value:.4f}"]
+        for c in found.contexts
+    ]  # fmt: skip
+    table = Table(
+        f"Kernel density over {found.directions} leading directions, nats",
+        ["context", "entropy", "with its own point", "loss"],
+        rows,
+    )
+    with_entropy = {n: _correlation(kde, values) for n, values in found.entropies.items() if n in found.sizes}
+    with_dimension = {t: _correlation(kde, values) for t, values in found.dimensions.items()}
+    by_loss = None if found.by_kde is None else -found.by_kde.correlation
+    bound = limits.correlation
+    claims = [
+        _all_linear("entropy by kernel density is linear in S_N", _known(with_entropy), points, bound, "N"),
+        _all_linear("and in the intrinsic dimension", _known(with_dimension), points, bound, "θ"),
+        _correlated("and the loss falls linearly with it", by_loss, points, bound),
+    ]
+    plots = [
+        Plot("Loss against entropy by kernel density", "entropy, nats", LOSS, {"": _against(kde, found.losses)}),
+        Plot("Kernel density against S_N", "S_N, nats", "entropy, nats", {
+            f"N = {n}": _pairs(found.entropies[n], kde) for n in found.sizes
+        }),
+    ]  # fmt: skip
+    return [table], claims, plots
+
+
+def dimension_view(found: IntrinsicEntropy, limits: Limits) -> View:
+    """Figure 15: the loss against the number of relative eigenvalues above a threshold, for 20 thresholds."""
+    points = len(found.contexts)
+    rows = []
+    for threshold, dimensions in found.dimensions.items():
+        line = found.by_dimension.get(threshold)
+        counts = [f"{dimensions[found.contexts[place]]:.0f}" for place in (0, -1)]
+        cells = ["the same at all", "", ""] if line is None else _line_cells(line, 5, points)
+        rows.append([f"{threshold:.4f}", *counts, *cells])
+    ends = [f"ID at {found.contexts[place]:,}" for place in (0, -1)]
+    table = Table(
+        f"Intrinsic dimension, and CE = k ID + b over {points} contexts, with 95% intervals",
+        ["threshold", *ends, "k", "R²", "−correlation"],
+        rows,
+    )
+    lines = {threshold: -line.correlation for threshold, line in found.by_dimension.items()}
+    left = len(found.dimensions) - len(lines)
+    claim = _all_linear(
+        "whatever the threshold, the loss is linear in the intrinsic dimension, falling"
+        + (f" ({left} thresholds count the same at every context)" if left else ""),
+        lines, points, limits.correlation, "θ",
+    )  # fmt: skip
+    spectra = {f"{c:,} tokens": _curve(relative_eigenvalues(values)) for c, values in found.spectra.items()}
+    series = {f"{t:.3f}": _against(found.dimensions[t], found.losses) for t in list(lines)[::4]}
+    plots = [
+        Plot("Relative eigenvalues", "index i", "λ_i / λ_1", spectra, logarithmic="xy"),
+        Plot("Loss against dimension, by threshold", "intrinsic dimension", LOSS, series),
+    ]
+    return [table], [claim], plots
+
+
+VIEWS: dict[str, Callable[[IntrinsicEntropy, Limits], View]] = {
+    "entropy": entropy_view,
+    "context": context_view,
+    "spectra": spectra_view,
+    "density": density_view,
+    "dimension": dimension_view,
+}
+
+
+def _line_cells(line: LineFit, digits: int, points: int) -> list[str]:
+    correlated = shown(correlation_interval(-line.correlation, points))
+    return [shown(line.slope, digits), f"{line.r_squared:.4f}", correlated]
+
+
+def _all_linear(text: str, found: Mapping[Any, float], points: int, bound: float, what: str) -> Claim:
+    """Whether all of some correlations are above the bound."""
+    if not found:
+        return Claim(text, None, "there is no line to tell it by")
+    verdicts = [above(correlation_interval(value, points), bound) for value in found.values()]
+    name, least = min(found.items(), key=lambda pair: pair[1])
+    name = f"{name:.4g}" if isinstance(name, float) else name
+    lowest = shown(correlation_interval(least, points))
+    evidence = f"least correlation {lowest}, at {what} = {name}; {len(found)} lines, {points} contexts"
+    return Claim(text, all_hold(verdicts), evidence)
+
+
+def _correlated(text: str, value: float | None, points: int, bound: float) -> Claim:
+    if value is None:
+        return Claim(text, None, "there is no correlation to tell it by")
+    found = correlation_interval(value, points)
+    return Claim(text, above(found, bound), f"{shown(found)}; {points} contexts")
+
+
+def _fits(r_squared: float, exponent: Estimate, least: float) -> bool | None:
+    if r_squared < least:
+        return False
+    return True if above(exponent) else None
+
+
+def _grows(medians: list[float], noise: float) -> bool | None:
+    steps = np.diff(medians)
+    if (steps < -noise).any():
+        return False
+    return True if medians[-1] - medians[0] > noise else None
+
+
+def _correlation(one: Mapping[int, float], other: Mapping[int, float]) -> float | None:
+    contexts = sorted(one.keys() & other.keys())
+    rows = np.array([[values[c] for c in contexts] for values in (one, other)])
+    if len(contexts) < 3 or (np.ptp(rows, axis=1) == 0).any():
+        return None
+    return float(np.corrcoef(rows)[0, 1])
+
+
+def _known(values: Mapping[Any, float | None]) -> dict[Any, float]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _against(x: Mapping[int, float], losses: Mapping[int, Estimate]) -> list[dict[str, Any]]:
+    """Losses against something that each context has, from left to right; their intervals share what documents differ in."""
+    found = [{"x": x[c], "y": losses[c].value, "text": f"{c:,} tokens"} for c in losses if c in x]
+    return sorted(found, key=lambda one: one["x"])
+
+
+def _pairs(x: Mapping[int, float], y: Mapping[int, float]) -> list[dict[str, Any]]:
+    found = [{"x": x[c], "y": y[c], "text": f"{c:,} tokens"} for c in x if c in y]
+    return sorted(found, key=lambda one: float(one["x"]))
+
+
+def _curve(values: Iterable[float]) -> list[dict[str, Any]]:
+    kept = np.asarray(list(values), dtype=float)
+    index = np.unique(np.geomspace(1, len(kept), MOST_POINTS).round().astype(int))
+    return [{"x": int(i), "y": float(kept[i - 1])} for i in index if np.isfinite(kept[i - 1])]

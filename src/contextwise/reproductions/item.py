@@ -1,0 +1,264 @@
+"""Items: tables and figures of the source documents, what they print, and how to reproduce them at several scales.
+
+1. An item is a file ``recipes/<document>/<item>.yaml`` with the key ``scales``: the printed figures, the name of the measure
+   that reproduces them, and that measure's settings at each scale. A file without that key is a recipe for training.
+2. A measure is settings (so that a misspelt key is refused) with two methods: ``recipes(folder)``, the training runs that it
+   needs, and ``measure(item, folder)``, which trains them and returns an :class:`Outcome`. It registers its name with
+   :func:`registered`; a new one is a file in this package.
+3. Runs lie in the folder of document and scale. Finished runs are used again, by other items too; interrupted ones are resumed.
+"""
+
+import difflib
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field
+
+from contextwise.base.config import Settings, read_yaml, validate, with_overrides
+from contextwise.base.environment import describe_environment
+from contextwise.base.errors import ConfigError
+from contextwise.base.files import read_json, write_json
+from contextwise.base.runs import RunFolder
+from contextwise.training.recipe import Recipe
+
+
+class Scale(Settings):
+    """How large the reproduction is, and on what."""
+
+    machine: str = Field(description="what it is meant for")
+    minutes: float | None = Field(
+        None, gt=0, description="about how long it takes there, where it has been run"
+    )
+    supports: str = Field("", description="which of the document's claims a run of this size can support")
+    settings: dict[str, Any] = Field(description="of the item's measure")
+
+
+class Item(Settings):
+    """A table or figure of a source document."""
+
+    title: str
+    source: str = Field(description="document and place")
+    also: list[str] = Field(
+        default_factory=list, description="further names of the same item, such as table9"
+    )
+    measure: str
+    printed: dict[str, Any] = Field(description="the document's own figures")
+    inferred: list[str] = Field(
+        default_factory=list, description="what the document does not say, and was chosen here"
+    )
+    gpu_hours: dict[str, float] = Field(
+        default_factory=dict, description="A100 hours that the document spent, by run"
+    )
+    scales: dict[str, Scale]
+
+
+class ItemMeasure(Settings, ABC):
+    """Settings of an item's measure at one scale; subclasses give the training runs it needs and the tables made from them."""
+
+    @abstractmethod
+    def recipes(self, folder: Path) -> list[Recipe]:
+        """The training runs."""
+
+    def passes(self, folder: Path) -> list[Any]:
+        """What measuring itself takes, as :class:`~contextwise.reproductions.cost.Planned`, where that is much."""
+        return []
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Of the models, where it is known before there is a corpus."""
+        return None
+
+    @abstractmethod
+    def measure(self, item: Item, folder: Path) -> "Outcome":
+        """Train them, or use those that have finished, and measure."""
+
+
+_MEASURES: dict[str, type[ItemMeasure]] = {}
+_Registered = TypeVar("_Registered", bound=type[ItemMeasure])
+
+
+def registered(name: str) -> Callable[[_Registered], _Registered]:
+    """Register the class as the measure that items call ``name``."""
+
+    def register(measure: _Registered) -> _Registered:
+        _MEASURES[name] = measure
+        return measure
+
+    return register
+
+
+def all_measures() -> dict[str, type[ItemMeasure]]:
+    """All registered measures by name; every file of this package is imported to find them."""
+    import contextwise.reproductions as package
+
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+    return dict(sorted(_MEASURES.items()))
+
+
+@dataclass(frozen=True)
+class Table:
+    """``rows`` of text, one cell a column."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that the document says, and whether it held here; None: this scale cannot tell."""
+
+    text: str
+    holds: bool | None
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure as numbers.
+
+    Attributes:
+        kind: ``lines``, ``bars`` or ``points``.
+        series: by name, points ``{"x": …, "y": …}``, with ``low`` and ``high`` where there is an interval, and ``text`` where a
+            point has a name.
+        levels: horizontal lines by name.
+        logarithmic: the axes that are, ``""``, ``"x"``, ``"y"`` or ``"xy"``.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: dict[str, list[dict[str, Any]]]
+    kind: str = "lines"
+    levels: dict[str, float] = field(default_factory=dict)
+    logarithmic: str = ""
+
+
+@dataclass
+class Outcome:
+    """What a reproduction found.
+
+    Attributes:
+        figures: the numbers of the tables, and whatever else a reader may want to compute with.
+        runs: folders of the training runs behind them.
+    """
+
+    tables: list[Table]
+    claims: list[Claim]
+    figures: dict[str, Any] = field(default_factory=dict)
+    runs: list[Path] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
+
+    def write(self, path: Path, item: Item, scale: str) -> None:
+        """Write everything to a JSON file, with what the document prints."""
+        about = {"title": item.title, "source": item.source, "scale": scale, "printed": item.printed}
+        about |= {"supports": item.scales[scale].supports, "inferred": item.inferred}
+        made = {"date": datetime.now(UTC).date().isoformat(), "environment": describe_environment()}
+        found: dict[str, list[Any]] = {"tables": self.tables, "claims": self.claims, "plots": self.plots}
+        shown = {name: [asdict(one) for one in parts] for name, parts in found.items()}
+        runs = [_run_facts(RunFolder(run)) for run in self.runs]
+        write_json(path, {**about, **made, **shown, "runs": runs, "figures": self.figures}, "the outcome")
+
+
+def _run_facts(run: RunFolder) -> dict[str, Any]:
+    """What a reader has to know of a run: its seed, what it read and what it cost."""
+    summary = run.summary()
+    return {
+        name: summary[name] for name in ("name", "seed", "parameters", "tokens", "flops", "seconds", "corpus")
+    }
+
+
+def recipes_folder(given: Path | None = None) -> Path:
+    """Where the items are: the folder given, that of the checkout which the package lies in, or ``recipes`` here.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    beside = Path(__file__).parents[3] / "recipes"
+    found = given or (beside if beside.is_dir() else Path("recipes"))
+    if not found.is_dir():
+        raise ConfigError(
+            f"there is no folder of recipes at {found}; name one with --recipes, or run in a checkout"
+        )
+    return found
+
+
+def list_items(recipes: Path) -> dict[str, Item]:
+    """All items by name, ``document/item``."""
+    found = {}
+    for path in sorted(recipes.glob("*/*.yaml")):
+        values = read_yaml(path)
+        if "scales" in values:
+            found[f"{path.parent.name}/{path.stem}"] = validate(Item, values, f"the item {path}")
+    return found
+
+
+def find_item(name: str, recipes: Path) -> tuple[str, Item]:
+    """An item by its name, or by another name of it; with the name of its file.
+
+    Raises:
+        ConfigError: there is none of that name, or its file is wrong.
+    """
+    path = recipes / f"{name}.yaml"
+    if name.count("/") == 1 and ".." not in name and path.is_file():
+        values = read_yaml(path)
+        if "scales" in values:
+            return name, validate(Item, values, f"the item {path}")
+    items = list_items(recipes)
+    for known, item in items.items():
+        if name in {f"{known.split('/')[0]}/{other}" for other in item.also}:
+            return known, item
+    near = [known for known in items if name.lower() in known][:6]
+    near = near or difflib.get_close_matches(name, list(items), n=1, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(items) or 'none'}"
+    raise ConfigError(f"there is nothing to reproduce at {name!r} in {recipes}; {hint}")
+
+
+def last_run(runs: Path, name: str, scale: str) -> str | None:
+    """What the last run of an item found: scale, verdicts and date; None where it has not been run.
+
+    Args:
+        runs: folder of all reproductions.
+        name: ``document/item``.
+    """
+    document, _, item = name.partition("/")
+    file = runs / document / scale / f"{item}.json"
+    if not file.exists():
+        return None
+    outcome = read_json(file, "the outcome")
+    verdicts = [claim["holds"] for claim in outcome["claims"]]
+    words = {True: "hold", False: "do not", None: "open"}
+    counts = ", ".join(f"{verdicts.count(one)} {word}" for one, word in words.items() if one in verdicts)
+    return f"{scale}: {counts or 'no claims'} ({outcome.get('date', 'no date')})"
+
+
+def measure_at(item: Item, scale: str, overrides: list[str] | None = None) -> ItemMeasure:
+    """The item's measure, with its settings at a scale.
+
+    Args:
+        overrides: ``key=value`` settings that go before the item's.
+
+    Raises:
+        ConfigError: there is no such scale or measure, or a setting is wrong.
+    """
+    if scale not in item.scales:
+        near = difflib.get_close_matches(scale, list(item.scales), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(item.scales)}"
+        raise ConfigError(f"{item.title!r} has no scale {scale!r}; {hint}")
+    measures = all_measures()
+    if item.measure not in measures:
+        near = difflib.get_close_matches(item.measure, list(measures), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(measures)}"
+        raise ConfigError(f"{item.title!r} names the measure {item.measure!r}, which does not exist; {hint}")
+    return validate(
+        measures[item.measure],
+        with_overrides(item.scales[scale].settings, overrides or []),
+        f"scale {scale!r} of {item.title!r}",
+    )

@@ -1,0 +1,1 @@
+"""Exercises and tables of the objectives document."""

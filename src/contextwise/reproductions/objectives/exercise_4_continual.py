@@ -1,0 +1,222 @@
+"""What a model forgets of its old corpus while it goes on with a new one, and what holds it: objectives, Exercise 6.2.4."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from contextwise.base.config import validate, with_overrides
+from contextwise.base.errors import ConfigError
+from contextwise.base.files import atomic_write
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.data.manifest import FILE
+from contextwise.data.stdlib import iter_stdlib_documents
+from contextwise.evaluation.forgetting import Forgetting, measure_forgetting
+from contextwise.reproductions.claims import above, shown
+from contextwise.reproductions.corpora import CorpusSource
+from contextwise.reproductions.given_model import slug
+from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.reproductions.trained_models import below_zero, find, interval
+from contextwise.training.recipe import Recipe
+from contextwise.training.run import train
+
+PARTS = ("docstrings", "code")
+"""Two corpora on every machine: the English of the standard library's docstrings, and its code without them."""
+
+
+@registered("continual_pretraining")
+class ContinualPretraining(CorpusSource, ItemMeasure):
+    """A model trained on ``corpus`` goes on with ``new``, in several ways that differ in some settings."""
+
+    corpus: str = Field("docstrings", description="the old one: a corpus, a source, or docstrings")
+    new: str = Field("code", description="the new one; it is prepared with the old one's tokenizer")
+    name: str = "continual"
+    base: dict[str, Any] = Field(description="recipe of the model before")
+    model: str = Field("", description="the model before, where it is given: `base` is not trained then")
+    recipe: dict[str, Any] = Field(description="of going on; the model is the one before")
+    ways: dict[str, list[str]] = Field(
+        min_length=1, description="name -> settings; the first is the one without a remedy"
+    )
+    seeds: list[int] = Field([0], min_length=1, description="of going on")
+
+    @model_validator(mode="after")
+    def _plain_first(self) -> "ContinualPretraining":
+        first = next(iter(self.ways))
+        if self.ways[first]:
+            raise ConfigError(
+                f"the first of ways, {first!r}, has settings; it is the one that the others are compared to"
+            )
+        return self
+
+    def new_folder(self, folder: Path) -> Path:
+        """Where the new corpus is, or will be."""
+        given = Path(self.new)
+        if (given / FILE).exists():
+            return given
+        return folder / "corpora" / slug(f"{given.name}-with-{self.corpus_folder(folder).name}")
+
+    def prepared(self, folder: Path) -> Path:
+        """Both corpora; returns the old one's folder."""
+        old, new = self.corpus_folder(folder), self.new_folder(folder)
+        if not (old / FILE).exists():
+            prepare_corpus(_source(self.corpus, folder), self.tokenizer, old, validation=self.validation)
+        if not (new / FILE).exists():
+            prepare_corpus(_source(self.new, folder), old / "tokenizer", new, validation=self.validation)
+        return old
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        before = [] if self.model else [self.before(folder)]
+        return before + [self.one(folder, way, seed) for seed in self.seeds for way in self.ways]
+
+    def before(self, folder: Path) -> Recipe:
+        """The run of the model before."""
+        name = f"{self.name}-before"
+        data = {**self.base.get("data", {}), "corpus": str(self.corpus_folder(folder))}
+        values = {**self.base, "name": name, "data": data, "output": str(folder / "runs" / name)}
+        return validate(Recipe, values, "the recipe of the model before")
+
+    def one(self, folder: Path, way: str, seed: int, start: str = "") -> Recipe:
+        """A run that goes on.
+
+        Args:
+            start: the model before; where it is not there yet, as in a plan, a new one of the same size stands for it.
+        """
+        values = with_overrides({"data": {}, **self.recipe}, self.ways[way])
+        old = str(self.corpus_folder(folder))
+        data = {**self.base.get("data", {}), **values["data"], "corpus": str(self.new_folder(folder))}
+        if "replay" in data:
+            data["replay"] = {"corpus": old, **data["replay"]}
+        elif start:
+            data["watch"] = old
+        name = f"{self.name}-{slug(way)}"
+        values |= {
+            "name": way,
+            "seed": seed,
+            "data": data,
+            "output": str(folder / "runs" / f"{name}-seed{seed}"),
+        }
+        values["model"] = {"pretrained": start} if start else self.base.get("model", {})
+        return validate(Recipe, values, f"the run {way}")
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        old = self.prepared(folder)
+        start = self.model or str(train(self.before(folder)).path)
+        runs: dict[str, list[Path]] = {way: [] for way in self.ways}
+        for seed in self.seeds:
+            for way in self.ways:
+                runs[way].append(train(self.one(folder, way, seed, start)).path)
+        after = [path for paths in runs.values() for path in paths]
+        sources = [start, *map(str, after)]
+        held_out = (Corpus.open(path, split="validation") for path in (old, self.new_folder(folder)))
+        found = measure_forgetting(sources, *held_out)
+        first, *others = self.ways
+        claims = forgetting_claims(found, first, others)
+        figures = {
+            change.group: {"forgetting": change.forgetting.to_dict(), "learning": change.learning.to_dict()}
+            for change in found.changes
+        }
+        trained = [] if self.model else [Path(start)]
+        return Outcome(
+            [changes_table(found, first)], claims, figures, [*trained, *after], during_plots(found)
+        )
+
+
+def _source(name: str, folder: Path) -> str:
+    """The source of a corpus; a part of the standard library is written out first."""
+    if name not in PARTS:
+        return name
+    path = folder / "sources" / f"{name}.jsonl"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = (json.dumps({"text": text, "module": module}) for module, text in stdlib_part(name))
+        atomic_write(path, "\n".join(lines) + "\n", "the text")
+    return str(path)
+
+
+def stdlib_part(part: str) -> Iterator[tuple[str, str]]:
+    """(module, text) of each module of the standard library: its ``docstrings``, or its ``code`` without them."""
+    for document in iter_stdlib_documents():
+        docstrings, code = without_docstrings(document.text)
+        text = docstrings if part == "docstrings" else code
+        if text.strip():
+            yield str(document.metadata["module"]), text
+
+
+def without_docstrings(source: str) -> tuple[str, str]:
+    """A module's docstrings one behind the other, and its source without them; no docstrings if it cannot be parsed."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return "", source
+    lines = source.splitlines()
+    texts, gone = [], np.zeros(len(lines) + 1, dtype=bool)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        text = ast.get_docstring(node)
+        if text is not None:
+            texts.append((node.body[0].lineno, text))
+            gone[node.body[0].lineno : (node.body[0].end_lineno or 0) + 1] = True
+    code = "\n".join(line for number, line in enumerate(lines, 1) if not gone[number])
+    return "\n\n".join(text for _, text in sorted(texts)), re.sub(r"\n{3,}", "\n\n", code)
+
+
+def changes_table(found: Forgetting, first: str) -> Table:
+    """What each way forgets and learns, and the differences to the first."""
+    rows = []
+    for change in found.changes:
+        own = change.group != first
+        rows.append([
+            change.group, shown(change.forgetting, 3, "+"), shown(change.learning, 3, "+"),
+            interval(find(found.old, change.group, first)) if own else "",
+            interval(find(found.new, change.group, first)) if own else "",
+        ])  # fmt: skip
+    title = (
+        f"Loss after minus before on held-out documents, nats per token, 95% intervals; {found.old.documents} old and "
+        f"{found.new.documents} new documents"
+    )
+    columns = ["way", "forgotten", "learned", f"forgotten minus {first}", f"learned minus {first}"]
+    return Table(title, columns, rows)
+
+
+def forgetting_claims(found: Forgetting, first: str, others: list[str]) -> list[Claim]:
+    """That going on forgets, that every remedy forgets less, and that what is new is learned all the same."""
+    changes = {change.group: change for change in found.changes}
+    plain = changes[first]
+    claims = [
+        Claim(
+            f"{first}: the model forgets its old documents while it learns the new ones",
+            None if above(plain.forgetting) is None or below_zero(plain.learning) is None
+            else bool(above(plain.forgetting) and below_zero(plain.learning)),
+            f"forgotten {shown(plain.forgetting, 3, '+')}, learned {shown(plain.learning, 3, '+')} nats per token",
+        )
+    ]  # fmt: skip
+    for way in others:
+        difference = find(found.old, way, first)
+        evidence = f"{way} minus {first} on the old documents: {interval(difference)}"
+        if plain.forgetting.value > 0:
+            evidence += f"; {-difference.value / plain.forgetting.value:.0%} of what was forgotten"
+        claims.append(Claim(f"{way}: less is forgotten", below_zero(difference), evidence))
+    return claims
+
+
+def during_plots(found: Forgetting) -> list[Plot]:
+    """Losses on the old and on the new documents while the models went on."""
+    plots = []
+    for title, name in (("Old documents while going on", "old"), ("New documents", "new")):
+        series = {
+            change.group: [
+                {"x": one.tokens, "y": value}
+                for one in change.during
+                if (value := getattr(one, name)) is not None
+            ]
+            for change in found.changes
+        }
+        if any(series.values()):
+            plots.append(Plot(title, "tokens of going on", "validation loss, nats", series))
+    return plots

@@ -1,0 +1,337 @@
+"""What pretraining objectives ask of the same text, counted from our own examples.
+
+Objectives, Exercises 6.2.1 to 6.2.3 and Table 6.2.1b.
+
+Nothing is trained. A nat per target of one objective is none of another, so counts are all that the objectives can be put side
+by side with.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import ConfigError
+from contextwise.data import Corpus
+from contextwise.evaluation.metrics import Estimate
+from contextwise.models.multitoken.losses import future_targets
+from contextwise.objectives import (
+    NO_LOSS,
+    AnyObjective,
+    Cut,
+    Examples,
+    Infilling,
+    Mixture,
+    SpanCorruption,
+    Vocabulary,
+    add_special_tokens,
+)
+from contextwise.objectives.infilling import Arrangement, Characters, InfilledDocuments
+from contextwise.objectives.objective import Kind
+from contextwise.objectives.spans import SpanExamples, kept_and_sentinels
+from contextwise.objectives.text import TokenText
+from contextwise.reproductions.claims import mean_of, share_of, shown
+from contextwise.reproductions.corpora import CorpusSource
+from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Table, registered
+from contextwise.training.recipe import Recipe
+
+
+class TextOnly(CorpusSource, ItemMeasure):
+    """A measure of the examples that are made of a corpus; it trains nothing."""
+
+    seed: int = Field(0, ge=0)
+    split: str = "train"
+
+    def recipes(self, folder: Path) -> list[Recipe]:
+        return []
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        return self.counted(item, Corpus.open(self.prepared(folder), split=self.split))
+
+    @abstractmethod
+    def counted(self, item: Item, corpus: Corpus) -> Outcome:
+        """What is found in a corpus."""
+
+
+def vocabulary_of(objective: Any, corpus: Corpus) -> Vocabulary:
+    """The corpus's tokenizer with what the objective needs."""
+    tokenizer = corpus.tokenizer()
+    add_special_tokens(tokenizer, objective.special_tokens)
+    return Vocabulary(tokenizer, corpus.end_of_text)
+
+
+class Counted(Settings):
+    """An objective whose examples are counted.
+
+    Attributes:
+        context: of its examples, before the item's; the encoder's input of an encoder-decoder.
+        heads: tokens that are predicted at each position.
+        share: what the document says is trained on, of the tokens of the text.
+        says: the document's own words for it.
+    """
+
+    objective: AnyObjective
+    context: int | None = Field(None, ge=4)
+    heads: int = Field(1, ge=1)
+    share: float | None = Field(None, gt=0)
+    says: str = ""
+
+
+@registered("objective_counts")
+class ObjectiveCounts(TextOnly):
+    """Targets of each objective per token of text (Exercise 6.2.1, Table 6.2.1b)."""
+
+    context: int = Field(512, ge=16)
+    examples: int = Field(500, ge=2, description="of each objective")
+    objectives: dict[str, Counted] = Field(min_length=1)
+    tolerance: float = Field(0.02, gt=0, description="relative, for the document's shares")
+    ratio: tuple[str, str] | None = Field(
+        None, description="two objectives whose targets per token are compared"
+    )
+
+    def counted(self, item: Item, corpus: Corpus) -> Outcome:
+        found = {name: self._count(name, one, corpus) for name, one in self.objectives.items()}
+        columns = ["positions", "text", "targets", "learned"]
+        rows = [
+            [name, *(f"{counts[key].mean():,.1f}" for key in columns), shown(_share(counts))]
+            for name, counts in found.items()
+        ]
+        table = Table(
+            f"Tokens, means over {self.examples:,} examples of each objective; the last column with 95% intervals",
+            ["objective", "read", "of text", "targets", "text targets", "for each token of text"],
+            rows,
+        )
+        claims = [
+            self._claim(name, one, _share(found[name]).value)
+            for name, one in self.objectives.items()
+            if one.share is not None
+        ]
+        figures = {name: {key: float(c[key].mean()) for key in c} for name, c in found.items()}
+        if self.ratio is not None:
+            claims.append(self._ratio(item, found))
+        return Outcome([table], claims, figures)
+
+    def _count(self, name: str, counted: Counted, corpus: Corpus) -> dict[str, np.ndarray]:
+        if isinstance(counted.objective, Mixture):
+            raise ConfigError(f"{name} is a mixture of objectives; count them one by one")
+        vocabulary = vocabulary_of(counted.objective, corpus)
+        cut = Cut(counted.context or self.context)
+        made = counted.objective.examples(corpus, cut, self.seed, vocabulary)
+        kind = counted.objective.kind
+        rows = [
+            count_example(one, vocabulary, kind, counted.heads)
+            for one in some(made, self.examples, self.seed)
+        ]
+        return {key: np.array([row[key] for row in rows], dtype=float) for key in rows[0]}
+
+    def _claim(self, name: str, counted: Counted, share: float) -> Claim:
+        assert counted.share is not None
+        off = share / counted.share - 1
+        says = f" ({counted.says})" if counted.says else ""
+        return Claim(
+            f"{name}: {counted.share:.3g} text targets for each token of text{says}",
+            abs(off) <= self.tolerance,
+            f"{share:.4f}, {off:+.1%}",
+        )
+
+    def _ratio(self, item: Item, found: dict[str, dict[str, np.ndarray]]) -> Claim:
+        assert self.ratio is not None
+        one, other = self.ratio
+        value = _share(found[one]).value / _share(found[other]).value
+        printed = item.printed.get("ratio")
+        text = f"{one} has about {printed} times as many targets per token as {other}"
+        holds = None if printed is None else abs(value / printed - 1) <= self.tolerance
+        return Claim(text, holds, f"{value:.2f} times")
+
+
+def some(examples: Examples, count: int, seed: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Some examples of the first epoch, none twice."""
+    total = examples.count(0)
+    for index in np.random.default_rng(seed).permutation(total)[:count].tolist():
+        yield examples.example(0, index)
+
+
+def count_example(
+    example: dict[str, torch.Tensor], vocabulary: Vocabulary, kind: Kind, heads: int = 1
+) -> dict[str, int]:
+    """What an example reads and asks.
+
+    Args:
+        kind: of the model that it is for.
+        heads: tokens that are predicted at each position.
+
+    Returns:
+        ``positions`` that a model reads, tokens of the ``text`` of the example, ``targets``, and those of them that
+        are text (``learned``): no sentinel, no end.
+    """
+    inputs, labels = example["input_ids"], example["labels"]
+    special = torch.from_numpy(vocabulary.special)
+    targets = [labels] if heads == 1 else [row[0] for row in future_targets(labels[None], heads, None)]
+    asked = [row[row != NO_LOSS] for row in targets]
+    learned = sum(int((~torch.isin(row, special)).sum()) for row in asked)
+    plain = ~torch.isin(inputs, special)
+    if kind == "encoder":  # whatever hides a token that is asked for, it is text
+        plain |= labels != NO_LOSS
+    decoder_reads = kind == "encoder-decoder"
+    return {
+        "positions": len(inputs) + (len(labels) if decoder_reads else 0),
+        "text": int(plain.sum()) + (learned if decoder_reads else 0),
+        "targets": sum(len(row) for row in asked),
+        "learned": learned,
+    }
+
+
+def _share(counts: dict[str, np.ndarray]) -> Estimate:
+    """Text targets per token of text, with the interval over examples."""
+    return mean_of(counts["learned"] / counts["text"])
+
+
+@registered("span_budget")
+class SpanBudget(TextOnly):
+    """Noise, spans and lengths of span corruption (Exercise 6.2.2)."""
+
+    window: int = Field(512, ge=8, description="tokens of text in an example")
+    examples: int = Field(500, ge=2)
+    objective: SpanCorruption = SpanCorruption()
+
+    def counted(self, item: Item, corpus: Corpus) -> Outcome:
+        vocabulary = vocabulary_of(self.objective, corpus)
+        sentinels = np.array(vocabulary.ids(self.objective.special_tokens, "spans"))
+        context = kept_and_sentinels(self.window, self.objective.rate, self.objective.mean_span) + 1
+        made = self.objective.examples(corpus, Cut(context), self.seed, vocabulary)
+        assert isinstance(made, SpanExamples)
+        rows: dict[str, list[int]] = {"window": [], "noise": [], "spans": [], "encoder": [], "decoder": []}
+        whole = 0
+        for example in some(made, self.examples, self.seed):
+            inputs, labels = example["input_ids"].numpy(), example["labels"].numpy()
+            spans = int(np.isin(labels, sentinels).sum())
+            restored = made.restore(example)
+            whole += bool(np.array_equal(restored, made.windows[int(example["window"])]["input_ids"].numpy()))
+            # The exercise counts no end of the input, and one behind the target.
+            counts = (len(restored), len(labels) - spans - 1, spans, len(inputs) - 1, len(labels))
+            for key, value in zip(rows, counts, strict=True):
+                rows[key].append(value)
+        printed = {"window": self.window, **item.printed.get("counts", {})}
+        table = Table(
+            f"{len(rows['window']):,} examples of {corpus.path.name}",
+            ["", "least", "mean", "most", "document"],
+            [
+                [key, str(min(v)), f"{np.mean(v):.1f}", str(max(v)), str(printed.get(key, ""))]
+                for key, v in rows.items()
+            ],
+        )
+        claims = [
+            Claim(f"{key}: about {printed[key]}", abs(float(np.mean(rows[key])) - printed[key]) <= 1,
+                  f"{np.mean(rows[key]):.1f} in every example" if min(rows[key]) == max(rows[key])
+                  else f"{min(rows[key])} to {max(rows[key])}")
+            for key in ("noise", "spans", "encoder", "decoder") if key in printed
+        ]  # fmt: skip
+        claims.append(
+            Claim(
+                "input and target together give the text back",
+                whole == len(rows["window"]),
+                f"{whole} of {len(rows['window'])}",
+            )
+        )
+        claims.append(
+            Claim("the encoder's input is shorter than the text", max(rows["encoder"]) < min(rows["window"]),
+                  f"{max(rows['encoder'])} of {min(rows['window'])} tokens")
+        )  # fmt: skip
+        return Outcome([table], claims, {key: float(np.mean(v)) for key, v in rows.items()})
+
+
+@registered("fim_formats")
+class FimFormats(TextOnly):
+    """The formats of fill-in-the-middle, checked on every document of a corpus (Exercise 6.2.3)."""
+
+    objective: Infilling = Infilling()
+    prefix_len: int = Field(4, ge=0, description="least tokens of a prefix in the exercise's own function")
+    suffix_len: int = Field(4, ge=0)
+    limit_documents: int | None = Field(None, ge=2, description="only the first so many")
+
+    def counted(self, item: Item, corpus: Corpus) -> Outcome:
+        vocabulary = vocabulary_of(self.objective, corpus)
+        tokenizer = vocabulary.tokenizer
+        assert tokenizer is not None
+        arrangement, text = self.objective.arrangement(vocabulary), TokenText(tokenizer)
+        characters = Characters(vocabulary, corpus) if self.objective.split == "character" else None
+        epoch = InfilledDocuments(self.objective, corpus, self.seed, 0, arrangement, characters)
+        numbers = np.flatnonzero(corpus.lengths)[: self.limit_documents].tolist()
+        forms: dict[str, list[bool]] = {"PSM": [], "SPM": [], "as it was": []}
+        for i in numbers:
+            own, written = corpus.document(i), epoch.document(i)
+            back = arrangement.restore(written)
+            form = _form(written, arrangement)
+            forms[form].append(text.read(back)[0] == text.read(own)[0])
+        rewritten = len(forms["PSM"]) + len(forms["SPM"])
+        share, psm = share_of(rewritten, len(numbers)), share_of(len(forms["PSM"]), max(1, rewritten))
+        shaped, fitting = self._exercise(corpus, numbers, arrangement, tokenizer)
+        rows = [[form, str(len(found)), f"{sum(found)}"] for form, found in forms.items()]
+        rows.append(
+            [
+                f"the exercise's function, {self.prefix_len} and {self.suffix_len} tokens kept",
+                str(fitting),
+                str(shaped),
+            ]
+        )
+        table = Table(
+            f"{len(numbers):,} documents of {corpus.path.name}",
+            ["form", "documents", "the text came back"],
+            rows,
+        )
+        claims = [
+            Claim("every document, rewritten, holds its own text", all(all(f) for f in forms.values()),
+                  f"{sum(map(sum, forms.values()))} of {len(numbers)}"),
+            _near("half of the documents are rewritten", share, self.objective.rate),
+            _near("half of those begin with the prefix, half with the suffix", psm, 1 - self.objective.spm_share),
+            Claim(
+                "<|fim_prefix|>PREFIX<|fim_suffix|>SUFFIX<|fim_middle|>MIDDLE, with the least prefix and suffix, of every "
+                "document that is long enough", shaped == fitting if fitting else None, f"{shaped} of {fitting}"),
+        ]  # fmt: skip
+        return Outcome([table], claims, {"forms": {form: len(found) for form, found in forms.items()}})
+
+    def _exercise(
+        self, corpus: Corpus, numbers: list[int], arrangement: Arrangement, tokenizer: Any
+    ) -> tuple[int, int]:
+        """How many documents come out of the exercise's function as it says, of those that are long enough."""
+        draw, good, fitting = np.random.default_rng(self.seed), 0, 0
+        names = [self.objective.prefix_token, self.objective.suffix_token, self.objective.middle_token]
+        for i in numbers:
+            ids = corpus.document(i)
+            if len(ids) < self.prefix_len + self.suffix_len + 1:
+                continue
+            fitting += 1
+            # Python's randint includes its upper end.
+            start = int(draw.integers(self.prefix_len, len(ids) - self.suffix_len))
+            end = int(draw.integers(start + 1, len(ids) - self.suffix_len + 1))
+            prefix, middle, suffix = ids[:start], ids[start:end], ids[end:]
+            written = arrangement.write(prefix, middle, suffix, False)[: -len(arrangement.end) or None]
+            texts = [
+                tokenizer.decode(part, clean_up_tokenization_spaces=False)
+                for part in (prefix, suffix, middle)
+            ]
+            wanted = "".join(name + part for name, part in zip(names, texts, strict=True))
+            kept = len(prefix) >= self.prefix_len and len(suffix) >= self.suffix_len and len(middle) >= 1
+            good += kept and tokenizer.decode(written, clean_up_tokenization_spaces=False) == wanted
+        return good, fitting
+
+
+def _form(ids: np.ndarray, arrangement: Arrangement) -> str:
+    """How a document is written: the middle's token stands behind the prefix's and the suffix's in both forms."""
+    if not np.isin(ids, [arrangement.prefix, arrangement.suffix]).any():
+        return "as it was"
+    if arrangement.marked:
+        return "SPM" if ids[0] == arrangement.suffix else "PSM"
+    # Published SPM has nothing between the two; a PSM document whose prefix is empty is the same sequence.
+    return "SPM" if ids[1] == arrangement.suffix else "PSM"
+
+
+def _near(text: str, found: Estimate, expected: float) -> Claim:
+    """Whether the interval of a share holds what is expected."""
+    inside = None if found.low is None or found.high is None else found.low <= expected <= found.high
+    return Claim(text, inside, f"{shown(found)}; {expected:g} is asked for")

@@ -1,0 +1,123 @@
+"""Contextwise curves, document lengths and a small sweep: verdicts on worked cases, and each measure in miniature."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from contextwise.analysis.optimum import Cell, Landscape, Optimum
+from contextwise.base.config import validate
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.reproductions.context_scaling.section_3_optimum import OptimalContext, context_claims
+from contextwise.reproductions.context_scaling.sections_1_2_curves import (
+    ContextwiseLoss,
+    DocumentLengths,
+    TrainingLossMisleads,
+    bins_difference,
+)
+from contextwise.reproductions.item import Item, Scale
+from small import write_documents
+
+ITEM = Item(
+    title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})}
+)
+TRAINING = {"steps": 4, "tokens_per_step": 128, "learning_rate": 1e-2, "evaluation_tokens": 256}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("contexts")
+    return prepare_corpus(
+        write_documents(folder / "text.jsonl", 80), "bytes", folder / "corpus", validation=0.3
+    ).path
+
+
+def recipe(**changes):
+    model = {"family": "llama", "layers": 1, "width": 16, "heads": 2}
+    return {"data": {"context": 32}, "model": model, "training": TRAINING} | changes
+
+
+def test_a_difference_of_bins_is_paired_by_document():
+    # Each document's second bin is one nat below its first, whatever its own level is.
+    nats = np.array([[2.0, 1.0], [7.0, 6.0], [4.0, 3.0]])
+    documents = pa.table({"nats": nats.ravel(), "targets": np.ones(6, int)})
+    found = bins_difference(SimpleNamespace(documents=documents, bins=[{}, {}]), 0, 1)
+    assert [found.value, found.low, found.high] == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_a_curve_within_and_beyond_the_training_context(corpus, tmp_path):
+    values = {"corpus": str(corpus), "recipe": recipe(), "context": 32}
+    within = validate(ContextwiseLoss, values, "the settings").measure(ITEM, tmp_path / "out")
+    assert [claim.text for claim in within.claims] == ["the loss improves throughout the training context"]
+    beyond = validate(ContextwiseLoss, values | {"context": 128}, "the settings").measure(
+        ITEM, tmp_path / "out"
+    )
+    assert len(beyond.claims) == 2 and "from 31 to 128 tokens" in beyond.claims[1].evidence
+    assert beyond.figures["bins"][-1]["visible_to"] == 128
+    assert len(list((tmp_path / "out/runs").iterdir())) == 1
+
+
+def test_two_contexts_are_ranked_by_average_and_by_best_context(corpus, tmp_path):
+    values = {"corpus": str(corpus), "recipe": recipe(name="two"), "contexts": [64, 16], "seeds": [0, 1]}
+    outcome = validate(TrainingLossMisleads, values, "the settings").measure(ITEM, tmp_path / "out")
+    assert [run.name for run in outcome.runs] == [f"two-c{c}-seed{s}" for s in (0, 1) for c in (16, 64)]
+    assert len(outcome.tables) == 4 and len(outcome.claims) == 6
+    ends = [row[0] for row in outcome.tables[0].rows]
+    assert ends[0] == "1" and ends[-1].endswith("64")
+    assert outcome.tables[1].columns == ["", "context 16", "context 64", "long minus short"]
+
+
+def test_lengths_are_counted_over_all_splits(corpus, tmp_path):
+    settings = {"corpus": str(corpus), "lengths": [100, 400], "claimed": 400}
+    outcome = validate(DocumentLengths, settings, "the settings").measure(ITEM, tmp_path / "out")
+    lengths = np.concatenate([Corpus.open(corpus, split=one).lengths for one in ("train", "validation")])
+    assert outcome.figures == {"documents": 80, "tokens": lengths.sum()}
+    assert outcome.tables[0].rows[1][:2] == ["400", f"{(lengths < 400).mean():.1%}"]
+    assert f"{(lengths < 400).mean():.3f}" in outcome.claims[0].evidence
+    silent = validate(DocumentLengths, {"corpus": str(corpus)}, "the settings").measure(
+        ITEM, tmp_path / "out"
+    )
+    assert silent.claims == []
+
+
+def scene(contexts, edge="", told=True):
+    """A sweep of two sizes with these smoothed optima by budget."""
+    sizes = list(contexts)
+    cells = [Cell(size, i + 1, 64, 4.0 - i, 0.01, 1) for i, size in enumerate(sizes)]
+    optima = {cell.size: Optimum(cell, told, (), edge) for cell in cells}
+    steps = len(next(iter(contexts.values())))
+    pairs = [None if one is None else (sizes[min(i, 1)], one) for i, one in enumerate(contexts[sizes[0]])]
+    budgets = np.geomspace(1e9, 1e12, steps)
+    return Landscape("flops", budgets, [cells] * steps, [optima] * steps, [None] * steps, contexts, pairs, 1)
+
+
+def test_growth_is_read_off_the_told_optima():
+    planned = {"pico": [16, 64, 256], "nano": [16, 64, 256]}
+    found = context_claims(scene({"pico": [16, 64, 256], "nano": [None, 16, 64]}), planned)
+    assert [claim.holds for claim in found] == [True, True, True, True]
+    found = context_claims(scene({"pico": [64, 64, 64], "nano": [16, 64, 256]}, edge="longest"), planned)
+    assert [claim.holds for claim in found] == [None, False, False, False]
+    found = context_claims(scene({"pico": [16, 16, 16], "nano": [16, 64, 256]}), planned)
+    assert [claim.holds for claim in found] == [True, None, None, False]
+    found = context_claims(scene({"pico": [None, None, 64], "nano": [None] * 3}, told=False), planned)
+    assert [claim.holds for claim in found] == [None, None, None, None]
+
+
+@pytest.mark.slow
+def test_a_sweep_in_miniature(corpus, tmp_path):
+    values = {
+        "corpus": str(corpus),
+        "base": {
+            "model": {"family": "llama"},
+            "training": {"tokens_per_step": 128, "contextwise_tokens": 512},
+        },
+        "grid": {"model.layers": [1], "data.context": [16, 32], "training.tokens": [512]},
+        "measurements": 2,
+    }
+    measure = validate(OptimalContext, values, "the settings")
+    assert len(measure.recipes(tmp_path / "out")) == 2
+    outcome = measure.measure(ITEM, tmp_path / "out")
+    assert len(outcome.runs) == 2 and all((run / "metrics.jsonl").is_file() for run in outcome.runs)
+    assert [row[0] for row in outcome.tables[0].rows] == ["16", "32"]
+    assert len(outcome.claims) == 4

@@ -1,0 +1,155 @@
+"""Items on tasks, long tasks, instructions and attention: their runs are shared, planned without data; bad settings."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.evaluation import Estimate
+from contextwise.reproductions.contextlm.compared_models import above
+from contextwise.reproductions.cost import plan
+from contextwise.reproductions.item import list_items, measure_at
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+SHARED = {"table3": "table2", "table5": "table2", "figure3": "table2", "table4": "table2"}
+SHARED |= {"table12": "table1", "figure5": "table1"}
+ITEMS = {name: item for name, item in list_items(RECIPES).items() if name.startswith("contextlm/")}
+
+
+def scales():
+    return [(name, scale) for name in SHARED for scale in ITEMS[f"contextlm/{name}"].scales]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, item in ITEMS.items() if "times as many tokens" in str(item.scales)]
+)
+def test_how_many_more_tokens_the_paper_s_models_read(name):
+    item = ITEMS[name]
+    ours, theirs = (item.scales[scale].settings["recipe"]["training"]["tokens"] for scale in ("gpu", "paper"))
+    assert f"read {theirs / ours:,.0f} times as many tokens" in item.scales["gpu"].supports
+
+
+@pytest.mark.parametrize(("name", "scale"), scales())
+def test_every_item_is_planned_without_any_data(name, scale, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    measure = measure_at(ITEMS[f"contextlm/{name}"], scale)
+    recipes = measure.recipes(tmp_path / "out")
+    assert len(recipes) == len(measure.models) * len(measure.seeds) * (1 + hasattr(measure, "tuning"))
+    for one in recipes:
+        assert plan(one, measure.vocab_size).flops > 0
+    assert not list(tmp_path.iterdir())
+    assert ITEMS[f"contextlm/{name}"].scales[scale].supports
+
+
+@pytest.mark.parametrize(("name", "scale"), scales())
+def test_runs_are_those_of_the_tables_of_perplexity(name, scale, tmp_path):
+    measure = measure_at(ITEMS[f"contextlm/{name}"], scale)
+    table = measure_at(ITEMS[f"contextlm/{SHARED[name]}"], scale)
+    theirs = {recipe.folder: recipe.resolved() for recipe in table.recipes(tmp_path)}
+    ours = [measure.one(tmp_path, model, seed) for seed in measure.seeds for model in measure.models]
+    assert all(theirs[recipe.folder] == recipe.resolved() for recipe in ours)
+
+
+def test_the_papers_tuning_is_the_recipe_for_instructions(tmp_path):
+    kept = yaml.safe_load((RECIPES / "instruct" / "alpaca.yaml").read_text())
+    for name in ("figure3", "table4"):
+        tuning = measure_at(ITEMS[f"contextlm/{name}"], "paper").tuning
+        training = {key: value for key, value in tuning["training"].items() if key != "micro_batch_tokens"}
+        assert training == kept["training"]
+        assert tuning["data"]["context"] == kept["data"]["context"]
+        measure = measure_at(ITEMS[f"contextlm/{name}"], "tiny")
+        tuned = [measure.tuned(tmp_path, model) for model in measure.models]
+        assert len({(one.seed, one.data.corpus, str(one.training)) for one in tuned}) == 1
+        assert {one.objective.name for one in tuned} == {"instruction"}
+
+
+@pytest.mark.parametrize("name", ["table3", "table12"])
+def test_printed_averages_are_those_of_the_printed_accuracies(name):
+    rows = ITEMS[f"contextlm/{name}"].printed["rows"]
+    for row in rows.values():
+        assert len(row) == 10
+        # The document rounds; ContextLM-1.4B with five shots is the furthest off.
+        assert row[-1] == pytest.approx(sum(row[:-1]) / 9, abs=0.16)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("table3", ["task_data=nowhere"], "task_data is nowhere, which does not exist"),
+        ("table3", ["tasks=[]"], "tasks"),
+        ("table3", ["limit=0"], "limit"),
+        ("table3", ["better=[{text: x, better: ContextLM, than: Pythai}]"], "better names 'Pythai'"),
+        ("table5", [], "--set files=[FILE,FILE]"),
+        ("table5", ["files=[nowhere.jsonl]"], "there is no file nowhere.jsonl"),
+        ("table5", ["files=[x.jsonl]", "visible=[]"], "--set visible=[512,1024]"),
+        ("table5", ["lengths=many"], "such as 0-4000"),
+        ("table5", ["rope=ntk"], "rope"),
+        ("figure3", [], "--set instructions=FILE"),
+        ("figure3", ["instructions=nowhere.json"], "there is no file nowhere.json"),
+        ("figure3", ["instructions=other.json"], "other.json item 1"),
+        ("table5", ["files=[other.json]"], "'context' is missing"),
+        ("figure3", ["instructions=here.json"], "--set questions=FILE"),
+        ("figure3", ["instructions=here.json", "questions=no.json"], "there is no file no.json"),
+        ("figure3", ["instructions=here.json", "questions=here.json"], "compared and not rated"),
+        ("table4", ["instructions=here.json", "questions=here.json", "temperature=-1"], "temperature"),
+        (
+            "table4",
+            ["instructions=here.json", "questions=here.json", "references=no.json"],
+            "no file no.json",
+        ),
+        (
+            "table4",
+            ["instructions=here.json", "questions=here.json", "endpoint=nowhere", "judge_model=x"],
+            "give a URL such as",
+        ),
+        ("figure3", ["endpoint=http://localhost:1/v1"], "endpoint is given without judge_model"),
+        ("figure3", ["seeds=[0,1]"], "one seed"),
+        ("table4", ["tunning.training.steps=3"], "did you mean 'tuning'"),
+        ("figure3", ["length_controlled=true"], "give pairwise: true too"),
+        ("figure5", ["phrases=[nothing]"], "the phrase 'nothing' stands 0 times"),
+        ("figure5", ["phrases=[battery]"], "the phrase 'battery' stands 2 times"),
+    ],
+)
+def test_bad_settings_get_one_sentence_before_any_training(name, settings, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("other.json").write_text('[{"goal": "a"}]')
+    Path("here.json").write_text('[{"instruction": "a", "output": "b"}]')
+    if name == "table3" and "task_data" in settings[0]:
+        pytest.importorskip("lm_eval", reason="the eval extra is not installed")
+    item = ITEMS[f"contextlm/{name}"]
+    with pytest.raises(ContextwiseError) as caught:
+        measure_at(item, "tiny", settings).measure(item, tmp_path / "out")
+    assert words in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_task_data_and_no_hub_says_how_to_give_it(tmp_path, monkeypatch):
+    pytest.importorskip("lm_eval", reason="the eval extra is not installed")
+    monkeypatch.setattr(
+        "contextwise.reproductions.contextlm.tables_3_12_accuracy.hub_problem", lambda: "there is no hub"
+    )
+    item = ITEMS["contextlm/table3"]
+    with pytest.raises(ContextwiseError, match="--set task_data=FOLDER"):
+        measure_at(item, "tiny").measure(item, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_harness_it_is_said_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    item = ITEMS["contextlm/table3"]
+    with pytest.raises(ConfigError, match=r"contextwise\[eval\]"):
+        measure_at(item, "tiny").measure(item, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("found", "holds"),
+    [
+        (Estimate(0.6, 0.55, 0.7), True),
+        (Estimate(0.4, 0.3, 0.45), False),
+        (Estimate(0.6, 0.45, 0.7), None),
+        (Estimate(0.9), None),
+    ],
+)
+def test_a_claim_holds_where_the_interval_lies_above_the_level(found, holds):
+    assert above(found, 0.5) is holds

@@ -1,0 +1,206 @@
+"""Averages of tasks and their intervals, by hand; tasks and long tasks in miniature."""
+
+import functools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contextwise.base.config import validate
+from contextwise.data import prepare_corpus
+from contextwise.reproductions.contextlm.table_5_long_tasks import OVERALL, LongTaskScores, levels_of
+from contextwise.reproductions.contextlm.tables_1_2_perplexity import TextPerplexity
+from contextwise.reproductions.contextlm.tables_3_12_accuracy import NORMAL, Average, TaskAccuracy, accuracy
+from contextwise.reproductions.item import Item, Scale
+from longtasks_files import longbench_line, write_lines
+from small import write_documents
+
+BETTER = [{"text": "b is above a", "better": "b", "than": "a"}]
+
+
+def item_of(measure):
+    scales = {"tiny": Scale(machine="any", settings={})}
+    return Item(title="t", source="s", measure=measure, printed={}, scales=scales)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    return prepare_corpus(
+        write_documents(folder / "text.jsonl", 60), "bytes", folder / "made", validation=0.3
+    ).path
+
+
+def settings(corpus, **values):
+    training = {"steps": 3, "tokens_per_step": 128, "learning_rate": 1e-2, "evaluation_tokens": 128}
+    model = {"family": "gpt_neox", "layers": 1, "width": 32, "heads": 2}
+    recipe = {"name": "small", "data": {"context": 64}, "model": model, "training": training}
+    predictor = ["model.context_predictor.chunk_size=4", "model.context_predictor.predictor_layers=1"]
+    shared = {"corpus": str(corpus), "recipe": recipe, "models": {"a": [], "b": predictor}, "reference": "a"}
+    return shared | {"better": BETTER} | values
+
+
+@functools.cache
+def few_tasks():
+    """The harness's index with these tests' tasks alone: reading all of it takes seconds."""
+    from lm_eval import tasks
+
+    home = Path(tasks.__file__).parent
+    places = [home / name for name in ("arc", "lambada", "sciq")]
+    return tasks.TaskManager(include_defaults=False, include_path=places)
+
+
+def arc_line(number):
+    choices = {"text": ["red", "blue", "green", "grey"], "label": list("ABCD")}
+    return {
+        "id": str(number),
+        "question": f"Which is {number}{' or not' * 9 * (number == 2)}?",
+        "choices": choices,
+        "answerKey": "ABCD"[number % 4],
+    }
+
+
+def summary(*rows):
+    found = [
+        {
+            "task": task,
+            "shots": 0,
+            "documents": 4,
+            "cut": 0,
+            "measures": {"acc": {"value": value, "stderr": error}},
+        }
+        for task, value, error in rows
+    ]
+    return {"rows": found, "averages": [{"shots": 0, "tasks": [row[0] for row in rows]}]}
+
+
+def test_the_error_of_an_average_adds_up_those_of_its_tasks():
+    one = accuracy([summary(("arc_easy", 0.5, 0.03), ("sciq", 0.7, 0.04))], 0, ["arc_easy", "sciq"])
+    assert one.value == pytest.approx(0.6)
+    assert one.error == pytest.approx(0.05 / 2)
+    other = Average(np.array([0.5]), 0.0)
+    difference = one.minus(other)
+    assert difference.value == pytest.approx(0.1)
+    assert difference.low == pytest.approx(0.1 - NORMAL * 0.025)
+
+
+def test_seeds_widen_an_interval():
+    same, apart = (Average(np.array(values), 0.02) for values in ([0.5, 0.5], [0.4, 0.6]))
+    base = Average(np.array([0.3, 0.3]), 0.02)
+    narrow, wide = same.minus(base), apart.minus(base)
+    assert narrow.high - narrow.value == pytest.approx(NORMAL * 0.02 * math.sqrt(2))
+    # t(0.975, 1) times the standard error of a mean of two, 0.1.
+    assert wide.high - wide.value == pytest.approx(
+        math.hypot(NORMAL * 0.02 * math.sqrt(2), 12.706 * 0.1), rel=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("better", "than", "holds"),
+    [((0.28, 0.02), (0.1, 0.02), None), ((0.6, 0.02), (0.3, 0.02), True), ((0.3, 0.02), (0.6, 0.02), False)],
+)
+def test_a_claim_is_open_where_both_models_guess(corpus, better, than, holds):
+    # Chance is a quarter: 0.28 ± 0.04 may be a guess, and the difference is told only where one model is above it.
+    measure = validate(TaskAccuracy, settings(corpus), "the settings")
+    found = {name: [summary(("arc_easy", *row))] for name, row in (("a", than), ("b", better))}
+    claim = measure._claim(measure.better[0], 0, found)
+    assert claim.holds is holds
+    assert ("neither model is surely above chance, 25.0%" in claim.evidence) == (holds is None)
+
+
+def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
+    pytest.importorskip("lm_eval", reason="the eval extra is not installed")
+    monkeypatch.setattr("contextwise.evaluation.harness.tasks.harness_tasks", few_tasks)
+    monkeypatch.setattr("contextwise.evaluation.harness.running.harness_tasks", few_tasks)
+    sets = tmp_path / "sets"
+    sets.mkdir()
+    write_lines(sets / "arc_easy_test.jsonl", [arc_line(i) for i in range(6)])
+    write_lines(sets / "lambada_openai.jsonl", [{"text": f"the model reads {i} tokens"} for i in range(5)])
+    values = settings(corpus, task_data=str(sets), tasks=["arc_easy", "lambada_openai", "sciq"], shots=[0])
+    measure = validate(TaskAccuracy, values, "the settings")
+    outcome = measure.measure(item_of("task_accuracy"), tmp_path / "out")
+    (table,) = outcome.tables
+    assert [row[:2] for row in table.rows] == [
+        ["arc_easy", "6, 1 cut"],
+        ["lambada_openai", "5"],
+        ["sciq", "missing"],
+        ["Avg of 2", ""],
+    ]
+    assert table.columns[2:] == ["a", "b", "b minus a"]
+    found = outcome.figures["tasks"]["a"][0]
+    values = [row["measures"]["acc"]["value"] for row in found["rows"]]
+    assert table.rows[-1][2].startswith(f"{100 * sum(values) / 2:.1f} ± ")
+    assert any("sciq" in note for note in outcome.figures["notes"])
+    assert [claim.holds for claim in outcome.claims] == [None]
+    # Asked again, nothing is answered again.
+    monkeypatch.setattr("contextwise.evaluation.harness.running.evaluate_on_tasks", None)
+    again = measure.measure(item_of("task_accuracy"), tmp_path / "out")
+    assert again.figures == outcome.figures
+
+
+def test_perplexities_of_texts_stand_beside_the_corpus(corpus, tmp_path, monkeypatch):
+    pytest.importorskip("lm_eval", reason="the eval extra is not installed")
+    monkeypatch.setattr("contextwise.evaluation.harness.tasks.harness_tasks", few_tasks)
+    monkeypatch.setattr("contextwise.evaluation.harness.running.harness_tasks", few_tasks)
+    monkeypatch.setattr(
+        "contextwise.reproductions.contextlm.tables_1_2_perplexity.TEXTS",
+        ("lambada_openai", "lambada_standard"),
+    )
+    sets = tmp_path / "sets"
+    sets.mkdir()
+    write_lines(sets / "lambada_openai.jsonl", [{"text": f"the model reads {i} tokens"} for i in range(5)])
+    values = settings(corpus, task_data=str(sets))
+    del values["better"]
+    measure = validate(TextPerplexity, values, "the settings")
+    outcome = measure.measure(item_of("text_perplexity"), tmp_path / "out")
+    table = outcome.tables[-1]
+    # LAMBADA's standard form is not there: the average says that it is of two.
+    assert table.columns == ["model", "corpus", "lambada_openai", "average of 2"]
+    for name, values in outcome.figures["texts"].items():
+        group = next(g for g in outcome.figures["comparison"]["groups"] if g["name"] == name)
+        assert values["corpus"] == group["perplexity"]["value"] and values["lambada_openai"] > 1
+    # Without the files, the corpus alone.
+    measure = validate(
+        TextPerplexity, {k: v for k, v in settings(corpus).items() if k != "better"}, "the settings"
+    )
+    alone = measure.measure(item_of("text_perplexity"), tmp_path / "out")
+    assert len(alone.tables) == len(outcome.tables) - 1 and "texts" not in alone.figures
+
+
+def row_of(dataset, document, score):
+    return {"dataset": dataset, "document": document, "answered": [{"score": score}]}
+
+
+def test_models_stand_side_by_side_and_are_paired_by_document():
+    documents = range(8)
+    low = [row_of("one", f"d{i}", i / 8) for i in documents] + [
+        row_of("two", f"d{i}", 0.0) for i in documents
+    ]
+    high = [row_of("one", f"d{i}", i / 8 + 0.05) for i in documents] + [
+        row_of("two", f"d{i}", 0.5) for i in documents
+    ]
+    rows = {"a": [low], "b": [high, high]}
+    levels = levels_of(rows, {"one": "QA", "two": "Summaries"}, 0)
+    assert list(levels) == ["QA", "Summaries", OVERALL]
+    gain = levels["QA"].gain(0, 1)
+    assert gain.value == pytest.approx(0.05)
+    # The scores differ by 0.05 at every document, however far apart the documents are.
+    own = levels["QA"].estimate(0)
+    assert own.high - own.low > 0.3
+    assert levels[OVERALL].gain(0, 1).value == pytest.approx((0.05 + 0.5) / 2)
+
+
+def test_long_tasks_in_miniature(corpus, tmp_path):
+    files = write_lines(
+        tmp_path / "long.jsonl", [longbench_line(i, length=100, max_new_tokens=8) for i in range(3)]
+    )
+    values = settings(corpus, files=[str(files)], visible=[48, 200], new_tokens=4)
+    measure = validate(LongTaskScores, values, "the settings")
+    outcome = measure.measure(item_of("long_task_scores"), tmp_path / "out")
+    assert [table.rows[-1][0] for table in outcome.tables] == [OVERALL, OVERALL]
+    assert outcome.figures["rope_factor"] > 1 and outcome.figures["trained_context"] == 64
+    assert [claim.text for claim in outcome.claims] == ["b is above a"]
+    assert "200 tokens visible" in outcome.claims[0].evidence
+    for scores in outcome.figures["scores"].values():
+        assert all(0 <= one["value"] <= 1 for level in scores.values() for one in level.values())

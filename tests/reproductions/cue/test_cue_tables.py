@@ -1,0 +1,231 @@
+"""Runs that are made from each other: their order and folders, shares of a gain, partitions, and a table in miniature."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contextwise.base.config import validate
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.data import prepare_corpus
+from contextwise.reproductions.cost import plan_all
+from contextwise.reproductions.cue.runs import Tree
+from contextwise.reproductions.cue.scores import Scored, kept_gain
+from contextwise.reproductions.cue.table_5_partitions import PartitionedModels
+from contextwise.reproductions.cue.tables_3_4_6_perplexity import StagedModels
+from contextwise.reproductions.item import Item, Scale, list_items, measure_at
+from cue_runs import save_text_encoder, write_articles
+
+SHIPPED = {
+    name: item
+    for name, item in list_items(Path(__file__).parents[3] / "recipes").items()
+    if item.measure in ("staged_models", "partitioned_models")
+}
+TEMPLATES = {
+    "a": {"model": {"size": "pico"}, "training": {"steps": 1}},
+    "b": {"training": {"steps": 1, "learning_rate": 0.1}},
+}
+
+
+def tree(runs, folder=Path("folder")):
+    return Tree(TEMPLATES, runs, Path("corpus"), folder, "tag", 3)
+
+
+def test_a_run_comes_behind_those_that_it_is_made_from():
+    runs = {"c": ["a", "x=@b", "y=@a run"], "b": ["a", "x=@a run"], "a run": ["a"], "other": ["a"]}
+    assert tree(runs).order(["c"]) == ["a run", "b", "c"]
+    assert tree(runs).order(["other", "c", "b"]) == ["other", "a run", "b", "c"]
+    assert tree(runs).path("a run") == Path("folder/runs/tag-a-run-seed3")
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        ({"b": ["a", "x=@b"]}, "the run 'b' is made from itself: b <- b"),
+        ({"b": ["a", "x=@c"], "c": ["a", "x=@b"]}, "the run 'b' is made from itself: b <- c <- b"),
+        ({"b": ["a", "x=@lost"]}, "the run 'b' names 'lost', which is none of b"),
+        ({"b": ["z"]}, "the run 'b' is of the template 'z', which is none of a, b"),
+    ],
+)
+def test_what_cannot_be_trained_is_said(runs, message):
+    with pytest.raises(ConfigError, match=message):
+        tree(runs)
+
+
+def test_a_reference_becomes_the_folder_of_its_run():
+    runs = {"first": ["a"], "second": ["b", "model.pretrained=@first"]}
+    with pytest.raises(CheckpointError, match="folder/runs/tag-first-seed3"):  # there is no such run yet
+        tree(runs).recipe("second")
+    recipe = tree(runs).recipe("first")
+    assert (recipe.name, recipe.seed, recipe.data.corpus) == ("first", 3, "corpus")
+    assert recipe.folder == Path("folder/runs/tag-first-seed3")
+
+
+def scored(*nats, targets=(10.0, 10.0, 20.0)):
+    return Scored(np.array([nats]), np.array(targets))
+
+
+def test_how_much_of_a_gain_is_kept():
+    base, best = scored(20.0, 20.0, 40.0), scored(10.0, 10.0, 20.0)  # 2 and 1 nats a target
+    assert kept_gain(base, base, best).value == pytest.approx(0)
+    assert kept_gain(best, base, best).value == pytest.approx(1)
+    part = scored(15.0, 15.0, 30.0)
+    found = kept_gain(part, base, best)
+    exact = (np.exp(2) - np.exp(1.5)) / (np.exp(2) - np.exp(1))
+    assert found.value == pytest.approx(exact)
+    # All articles are alike, so there is nothing uncertain.
+    assert (found.low, found.high) == pytest.approx((exact, exact))
+
+
+def test_relative_perplexity_is_that_of_the_mean_loss():
+    one, other = scored(5.0, 15.0, 20.0), scored(10.0, 20.0, 30.0)
+    assert one.perplexity.value == pytest.approx(np.exp(1.0))
+    assert one.relative(other).value == pytest.approx(np.exp(1.0 - 1.5) - 1)
+
+
+def test_partitions_are_halves_of_the_types_and_fill_the_runs_that_name_them():
+    types = ["title", "date", "tags", "previous_sentence", "author"]
+    values = {
+        "name": "tag",
+        "templates": TEMPLATES,
+        "runs": {
+            "base": ["a"],
+            "A": ["a", "x=@base", "columns=$A", "previous=$hasA"],
+            "then B": ["a", "start=@A", "columns=$B", "previous=$hasB"],
+        },
+        "rows": {"base": {"run": "base"}, "A on B": {"run": "A", "contexts": ["$B"]}, "B": {"run": "then B"}},
+        "reference": "base",
+        "types": types,
+        "partitions": 4,
+    }
+    measure = validate(PartitionedModels, values, "the settings")
+    assert len({tuple(measure.partition(i)["A"]) for i in range(4)}) > 1
+    for number in range(4):
+        sets, one = measure.partition(number), measure.of_partition(number)
+        assert sorted(sets["A"] + sets["B"]) == sorted(types) and len(sets["A"]) == 3
+        assert one.runs["base"] == ["a"], "what names no set is shared by all partitions"
+        template, base, columns, previous = one.runs[f"A {number + 1}"]
+        assert (template, base) == ("a", "x=@base")
+        assert columns == f"columns=[{', '.join(n for n in sets['A'] if n != 'previous_sentence')}]"
+        assert previous == f"previous={str('previous_sentence' in sets['A']).lower()}"
+        assert one.runs[f"then B {number + 1}"][1] == f"start=@A {number + 1}"
+        assert one.rows["A on B"].contexts == sets["B"]
+
+
+@pytest.fixture(scope="module")
+def news(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("staged")
+    sources = [f"{name}={write_articles(folder / f'{name}.jsonl', count, i)}" for i, (name, count) in enumerate(
+        {"train": 40, "adapt": 20, "validation": 10, "test": 12}.items()
+    )]  # fmt: skip
+    prepare_corpus(sources, "train:300", folder / "corpus")
+    return folder / "corpus", save_text_encoder(folder / "bert")
+
+
+def settings(corpus, encoder):
+    training = {
+        "steps": 3,
+        "sentences_per_step": 8,
+        "learning_rate": 1e-2,
+        "evaluation_tokens": 320,
+        "save_every": 3,
+    }
+    shared = {"objective": "sentence", "training": training}
+    contexts = {"columns": ["title", "tags"], "previous_sentence": True}
+    cue = {
+        "stage": "joint",
+        "text_encoder": encoder,
+        "pooling": "mean",
+        "decoder_layers": 1,
+        "decoder_heads": 2,
+    }
+    cue |= {"context_layers": 1, "context_heads": 2}
+    return {
+        "name": "small",
+        "corpus": str(corpus),
+        "templates": {
+            "sentences": {**shared, "data": {"context": 32}, "model": {"layers": 1, "width": 16, "heads": 2}},
+            "joint": {**shared, "data": {"context": 32, "contexts": contexts}, "model": {"cue": cue}},
+            "adapt": {
+                **shared,
+                "data": {"context": 32, "split": "adapt", "contexts": contexts},
+                "model": {"cue": {"stage": "adapt"}},
+            },
+        },
+        "runs": {
+            "LM": ["sentences"],
+            "both": ["joint", "model.cue.sentence_encoder=@LM"],
+            "adapted": ["adapt", "model.cue.start=@both", "data.contexts.columns=[date]"],
+        },
+        "rows": {
+            "alone": {"run": "LM"},
+            "both": {"run": "both"},
+            "withheld": {"run": "both", "contexts": []},
+            "adapted": {"run": "adapted"},
+        },
+        "reference": "alone",
+        "claims": [{"text": "contexts help", "lower": "both", "than": "alone"}],
+        "kept": [
+            {
+                "text": "adaptation keeps it",
+                "part": "adapted",
+                "base": "alone",
+                "best": "both",
+                "printed": 0.85,
+            }
+        ],
+        "figure": {
+            "title": "f",
+            "x": "x",
+            "series": {"s": {"both": 1.0, "adapted": 2.0}},
+            "levels": {"LM": "alone"},
+        },
+    }
+
+
+def item():
+    return Item(
+        title="t",
+        source="s",
+        measure="staged_models",
+        printed={},
+        scales={"tiny": Scale(machine="any", settings={})},
+    )
+
+
+def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path):
+    measure = validate(StagedModels, settings(*news), "the settings")
+    outcome = measure.measure(item(), tmp_path)
+    assert [path.name for path in outcome.runs] == [
+        f"small-{name}-seed0" for name in ("lm", "both", "adapted")
+    ]
+    evaluation = tmp_path / "runs/small-both-seed0/evaluation/corpus-test-sentences"
+    assert evaluation.is_dir()
+    (table,) = outcome.tables
+    assert [row[0] for row in table.rows] == ["alone", "both", "withheld", "adapted"]
+    figures = outcome.figures
+    assert figures["losses"]["both"]["value"] != figures["losses"]["withheld"]["value"]
+    assert outcome.plots[0].levels["LM"] == pytest.approx(np.exp(figures["losses"]["alone"]["value"]))
+    assert "the document has 85%" in outcome.claims[1].evidence
+    # Again: nothing is trained or scored anew, and the numbers are the same.
+    before = {path: path.stat().st_mtime_ns for path in evaluation.iterdir()}
+    assert measure.measure(item(), tmp_path).figures == figures
+    assert before == {path: path.stat().st_mtime_ns for path in evaluation.iterdir()}
+
+
+def test_rows_that_are_not_there_are_named(news):
+    values = settings(*news)
+    values["reference"] = "nobody"
+    with pytest.raises(ConfigError, match="reference names the row 'nobody', which is none of alone, both"):
+        validate(StagedModels, values, "the settings")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_what_ships_can_be_planned_before_anything_is_there(name, tmp_path):
+    for scale in SHIPPED[name].scales:
+        measure = measure_at(SHIPPED[name], scale)
+        recipes = measure.recipes(tmp_path)
+        planned = plan_all(recipes, measure.vocab_size)
+        assert len(planned) == len(recipes) > 3
+        assert all(one.flops > 0 and one.parameters > 0 for one in planned)
+    assert not list(tmp_path.iterdir())

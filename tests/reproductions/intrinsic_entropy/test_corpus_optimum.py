@@ -1,0 +1,95 @@
+"""The context that is best for so much text: the law against its closed form, and a whole measurement in miniature."""
+
+import json
+
+import numpy as np
+import pytest
+
+from contextwise.base.config import validate
+from contextwise.data import prepare_corpus
+from contextwise.reproductions.intrinsic_entropy.figure_4_optimum import (
+    LAW,
+    CorpusOptimum,
+    best_context_of,
+    fit_law,
+)
+from contextwise.reproductions.item import Item, Scale
+
+KNOWN = {"E": 1.5, "C": 4.0, "gamma": 0.5, "A": 60.0, "alpha": 0.4, "b": 0.25}
+
+
+def known_loss(tokens, context):
+    k = KNOWN
+    return k["E"] + k["C"] / context ** k["gamma"] + k["A"] * context ** k["b"] / tokens ** k["alpha"]
+
+
+def test_the_law_is_found_again_and_its_optimum_is_that_of_eq_6():
+    contexts, sizes = [16, 32, 64, 128, 256, 512, 1024], [1e5, 4e5, 1.6e6, 6.4e6]
+    law = fit_law({(n, c): known_loss(n, c) for n in sizes for c in contexts})
+    assert law.form is LAW
+    for name, value in law.printed().items():
+        assert float(value) == pytest.approx(KNOWN[name], rel=0.02), name
+    k = KNOWN
+    for n in sizes:
+        # Eq. 6 with a constant α: A·b·l^(b-1) = γ·C·D^α / l^(γ+1).
+        exact = (k["gamma"] * k["C"] * n ** k["alpha"] / (k["A"] * k["b"])) ** (1 / (k["b"] + k["gamma"]))
+        assert best_context_of(law, n, (1, 1e5)) == pytest.approx(exact, rel=0.02)
+    found = [best_context_of(law, n, (1, 1e5)) for n in sizes]
+    assert found == sorted(found) and found[0] < found[-1]
+
+
+@pytest.fixture
+def measure(tmp_path):
+    lines = [
+        json.dumps({"text": " ".join(f"chapter {i} line {j * i % 17};" for j in range(10 + i))})
+        for i in range(60)
+    ]
+    (tmp_path / "text.jsonl").write_text("\n".join(lines))
+    training = {
+        "tokens_per_step": 256, "steps": 12, "evaluate_every": 3, "evaluation_tokens": 512, "patience": 2,
+        "contextwise_tokens": 1000, "schedule": "constant", "learning_rate": 1e-2, "save_every": 100,
+    }  # fmt: skip
+    values = {
+        "name": "small",
+        "corpus": str(
+            prepare_corpus(tmp_path / "text.jsonl", "bytes", tmp_path / "corpus", validation=0.2).path
+        ),
+        "recipe": {"model": {"family": "llama", "layers": 1, "width": 16, "heads": 2}, "training": training},
+        "sizes": [1000, 4000],
+        "contexts": [8, 32, 128],
+        "seeds": [0, 1],
+    }
+    return validate(CorpusOptimum, values, "the settings")
+
+
+def test_a_measurement_in_miniature(measure, tmp_path):
+    folder = tmp_path / "runs"
+    scale = Scale(machine="any", settings={})
+    item = Item(title="t", source="s", measure="corpus_optimum", printed={}, scales={"tiny": scale})
+    outcome = measure.measure(item, folder)
+    runs = sorted((folder / "runs").iterdir())
+    assert len(runs) == 2 * 3 * 2
+    # The table has the lowest best-context loss along each run, averaged over its seeds.
+    for n in measure.sizes:
+        for c in measure.contexts:
+            lowest = []
+            for seed in measure.seeds:
+                rows = (
+                    (folder / "runs" / f"small-d{n}-c{c}-seed{seed}" / "metrics.jsonl")
+                    .read_text()
+                    .splitlines()
+                )
+                curves = [row for row in map(json.loads, rows) if row["kind"] == "contextwise"]
+                assert {row["targets"] for row in curves} and curves[0]["context"] == c
+                lowest.append(min(row["best_context_loss"] for row in curves))
+            assert outcome.figures["best_context_loss"][str(n)][str(c)] == pytest.approx(np.mean(lowest))
+        losses = outcome.figures["best_context_loss"][str(n)]
+        assert losses[str(outcome.figures["optima"][n])] == min(losses.values())
+    assert [len(table.rows) for table in outcome.tables] == [3, 3, 3, 2]
+    # More text is better, whatever the context.
+    for c in ("8", "32", "128"):
+        table = outcome.figures["best_context_loss"]
+        assert table["4000"][c] < table["1000"][c] + 0.05
+    before = {run: (run / "summary.json").stat().st_mtime_ns for run in runs}
+    measure.measure(item, folder)  # nothing is trained again
+    assert before == {run: (run / "summary.json").stat().st_mtime_ns for run in runs}

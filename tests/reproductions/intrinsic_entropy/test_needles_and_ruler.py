@@ -1,0 +1,136 @@
+"""Two needles and RULER curves: costs and optima worked by hand, and both measures in miniature."""
+
+import pytest
+
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError
+from contextwise.data import prepare_corpus
+from contextwise.reproductions.intrinsic_entropy.figure_5_needles import (
+    NeedleCurves,
+    needle_claims,
+    needle_costs,
+    needle_losses,
+)
+from contextwise.reproductions.intrinsic_entropy.figure_9_ruler import (
+    RulerCurves,
+    inner_optimum,
+    optimum_claims,
+)
+from contextwise.reproductions.item import Item, Scale
+from small import write_documents
+
+ITEM = Item(
+    title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})}
+)
+RECIPE = {
+    "data": {"context": 1024},
+    "model": {"family": "llama", "layers": 1, "width": 16, "heads": 2},
+    "training": {"steps": 2, "tokens_per_step": 1024, "learning_rate": 1e-3, "evaluation_tokens": 1024},
+}
+
+
+def needles(*nats):
+    """Texts of 100 tokens with needles that reach 80 and 30 tokens back; nats with 0, 10, 50 and 90 tokens masked."""
+    examples = [
+        {"text_tokens": 100, "needles": [[75, 80], [25, 30]], "answer_tokens": 2, "nats": list(one)}
+        for one in nats
+    ]
+    return {"rows": [{"masked": n} for n in (0, 10, 50, 90)], "examples": examples}
+
+
+def test_the_cost_of_each_needle_is_per_token_and_over_the_steps_between():
+    found = needles((2.0, 4.0, 9.0, 10.0))
+    assert needle_losses(found).tolist() == [[1.5, 4.5, 5.0]]
+    first, second = needle_costs(found)
+    assert (first.value, second.value) == (3.0, 0.5)
+    assert first.low is None
+    first, second = needle_costs(needles((2.0, 4.0, 9.0, 10.0), (2.0, 4.0, 11.0, 10.0)))
+    assert (first.low, first.high) == (3.0, 4.0)
+    assert second.value == pytest.approx(0.0)
+
+
+def test_a_text_that_lacks_a_state_is_left_out():
+    found = needles((2.0, 4.0, 9.0, 10.0))
+    found["rows"] = found["rows"][:3]
+    found["examples"][0]["nats"] = [2.0, 4.0, 9.0]
+    assert needle_losses(found).shape == (0, 3)
+
+
+def test_a_model_that_does_not_answer_tells_nothing_of_needles():
+    dull = needles((20.0, 20.0, 24.0, 26.0), (20.0, 20.0, 25.0, 26.0))
+    assert [claim.holds for claim in needle_claims(dull)] == [None, None]
+    assert "a perplexity of 22,026 with both in view" in needle_claims(dull)[0].evidence
+    bright = needles((1.0, 1.0, 6.0, 6.5), (1.2, 1.0, 6.0, 6.8))
+    assert [claim.holds for claim in needle_claims(bright)] == [True, True]
+
+
+def curve(*shares):
+    best = max(range(len(shares)), key=lambda i: shares[i])
+    rows = [{"visible": 2**i, "best_share": share, "accuracy": {}} for i, share in enumerate(shares)]
+    return {"accuracies": rows, "optimum": {"visible": 2**best, "share": shares[best]}}
+
+
+def test_an_optimum_inside_is_told_by_the_resamples():
+    assert inner_optimum(curve(0.0, 0.98, 0.02)) is True
+    assert inner_optimum(curve(0.0, 0.02, 0.98)) is False
+    assert inner_optimum(curve(0.0, 0.5, 0.5)) is None
+    assert inner_optimum({"accuracies": [{}, {}], "optimum": None}) is None
+
+
+def test_the_best_context_shrinks_as_gamma_grows_where_it_is_sure():
+    def claims(*curves):
+        return optimum_claims("vt", {(64, float(g)): {"vt": one} for g, one in enumerate(curves)})
+
+    near, far, unsure = curve(0.99, 0.01, 0.0), curve(0.0, 0.99, 0.01), curve(0.5, 0.5, 0.0)
+    assert [one.holds for one in claims(far, near)] == [True, True]
+    assert [one.holds for one in claims(near, far)] == [True, False]
+    assert [one.holds for one in claims(far, unsure)] == [True, None]
+
+
+def test_what_the_document_says_of_the_longest_context_decides():
+    results = {(64, 0.0): {"vt": curve(0.99, 0.01, 0.0)}, (128, 0.0): {"vt": curve(0.0, 0.0, 1.0)}}
+    assert optimum_claims("vt", results)[0].holds is False
+    assert optimum_claims("vt", results, at_longest=True)[0].holds is True
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("needles")
+    return prepare_corpus(
+        write_documents(folder / "text.jsonl", 60), "bytes", folder / "corpus", validation=0.3
+    ).path
+
+
+def test_needles_in_miniature(corpus, tmp_path):
+    values = {"corpus": str(corpus), "recipe": RECIPE, "length": 320, "samples": 2}
+    measure = validate(NeedleCurves, values, "the settings")
+    outcome = measure.measure(ITEM, tmp_path / "out")
+    assert len(outcome.tables[0].rows) == 17
+    assert outcome.tables[0].rows[0][3] == "100%" and outcome.tables[0].rows[-1][3] == "0%"
+    assert len(outcome.claims) == 2
+    assert measure.tokens_read() == 2 * 320 * 17 // 2
+    again = measure.measure(ITEM, tmp_path / "out")
+    assert again.figures == outcome.figures
+
+
+def test_ruler_in_miniature(corpus, tmp_path):
+    values = {"corpus": str(corpus), "recipe": RECIPE, "tasks": ["vt"], "gammas": [0, 2], "lengths": [560],
+              "samples": 2, "example": False}  # fmt: skip
+    measure = validate(RulerCurves, values, "the settings")
+    outcome = measure.measure(ITEM, tmp_path / "out")
+    (table,) = outcome.tables
+    assert len(table.rows) == 2 * 6
+    assert [claim.holds for claim in outcome.claims] == [None, None]
+    assert len(list((tmp_path / "out/measured").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tasks": ["qa_2"]}, "tasks has 'qa_2'"),
+        ({"tasks": ["qa_1"]}, "needs questions; give a file in SQuAD's form"),
+    ],
+)
+def test_a_wrong_task_gets_one_sentence(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        validate(RulerCurves, {"recipe": RECIPE, "lengths": [64], **changes}, "the settings")

@@ -1,0 +1,172 @@
+"""The figures of intrinsic entropy from one measurement: verdicts on made-up laws, and a whole measurement in miniature."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from contextwise.analysis.fits import correlations, fit_line, fit_power
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError
+from contextwise.data import prepare_corpus
+from contextwise.evaluation.metrics import Estimate
+from contextwise.reproductions.intrinsic_entropy.figures_1_to_15_real_models import (
+    RealEntropy,
+    without_refutation,
+)
+from contextwise.reproductions.intrinsic_entropy.views import (
+    Limits,
+    context_view,
+    dimension_view,
+    entropy_view,
+    spectra_view,
+)
+from contextwise.reproductions.item import Claim, Item, Scale
+from small import write_documents
+
+CONTEXTS = [8, 16, 32, 64, 128, 256]
+ITEM = Item(
+    title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})}
+)
+
+
+def law(noise=0.0):
+    """A measurement of a model that follows the document: CE = 3 + 8/l^0.8, linear in S_N and in the dimension."""
+    draw = np.random.default_rng(0)
+    means = {c: 3 + 8 / c**0.8 + noise * draw.normal() for c in CONTEXTS}
+    entropies = {n: {c: -n * (3 + 8 / c**0.8) for c in CONTEXTS} for n in (2, 10, 40)}
+    dimensions = {
+        0.01: {c: round(1000 - 100 * (3 + 8 / c**0.8)) for c in CONTEXTS},
+        0.2: dict.fromkeys(CONTEXTS, 1.0),
+    }
+    names, matrix = correlations(
+        {"−CE": {c: -v for c, v in means.items()}, **{f"S_{n}": s for n, s in entropies.items()}}
+    )
+    # All directions but the first grow with context by one factor.
+    growth = {c: 8 - 8 / c**0.8 for c in CONTEXTS}
+    spectra = {c: np.array([1e4, *(np.geomspace(10, 1, 39) * growth[c])]) for c in CONTEXTS}
+    return SimpleNamespace(
+        contexts=CONTEXTS,
+        sizes=[2, 10, 40],
+        losses={c: Estimate(v, v - 0.01, v + 0.01) for c, v in means.items()},
+        differences={c: Estimate(means[c] - means[256], means[c] - means[256] - 0.001, means[c] - means[256] + 0.001)
+                     for c in CONTEXTS[:-1]},
+        entropies=entropies,
+        dimensions=dimensions,
+        spectra=spectra,
+        power=fit_power(means),
+        by_entropy={n: fit_line(s, means) for n, s in entropies.items()},
+        by_dimension={0.01: fit_line(dimensions[0.01], means)},
+        names=names,
+        correlation=matrix,
+        measurement=SimpleNamespace(summary={"width": 40, "samples": 10_000}),
+        least_subspace_correlation=lambda: float(matrix[1:, 1:].min()),
+    )  # fmt: skip
+
+
+def test_a_model_that_follows_the_document_is_told_so():
+    found = law()
+    for view in (entropy_view, context_view, spectra_view, dimension_view):
+        _, claims, plots = view(found, Limits())
+        assert [claim.holds for claim in claims] == [True] * len(claims), claims
+        assert plots
+    assert "γ 0.800" in context_view(found, Limits())[1][0].evidence
+
+
+def test_a_loss_that_scatters_about_the_line_leaves_it_open_or_denies_it():
+    _, claims, _ = entropy_view(law(noise=0.3), Limits())
+    assert claims[0].holds is not True
+    found = law()
+    found.by_entropy = {
+        n: fit_line(s, {c: -v.value for c, v in found.losses.items()}) for n, s in found.entropies.items()
+    }
+    _, claims, _ = entropy_view(found, Limits())
+    assert claims[0].holds is False
+
+
+def test_growth_that_differs_between_directions_is_not_even():
+    found = law()
+    found.spectra[256][1:20] *= 8
+    _, (grows, even), _ = spectra_view(found, Limits())
+    assert grows.holds and even.holds is False
+
+
+def test_directions_that_shrink_do_not_grow_evenly():
+    found = law()
+    found.spectra = dict(zip(CONTEXTS, reversed(found.spectra.values()), strict=True))
+    assert [claim.holds for claim in spectra_view(found, Limits())[1]] == [False, False]
+
+
+def test_a_small_model_refutes_nothing():
+    claims = [Claim("the law", holds, "R² 0.5") for holds in (True, False, None)]
+    kept = [without_refutation(claim) for claim in claims]
+    assert [claim.holds for claim in kept] == [True, None, None]
+    assert kept[1].evidence.endswith("does not speak: R² 0.5")
+
+
+def test_no_power_law_leaves_it_open():
+    found = law()
+    found.power = None
+    assert context_view(found, Limits())[1][0].holds is None
+
+
+def settings(**changes):
+    values = {
+        "show": "entropy",
+        "contexts": [2, 4, 8, 16],
+        "samples": 60,
+        "kept": 50,
+        "recipe": {
+            "data": {"context": 16},
+            "model": {"family": "llama", "layers": 1, "width": 16, "heads": 2},
+            "training": {"steps": 4, "tokens_per_step": 64, "learning_rate": 1e-2, "evaluation_tokens": 128},
+        },
+    }
+    return values | changes
+
+
+def test_all_figures_are_of_one_measurement_in_miniature(tmp_path):
+    corpus = prepare_corpus(
+        write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3
+    ).path
+    made = set()
+    for show in ("entropy", "context", "spectra", "density", "dimension"):
+        measure = validate(RealEntropy, settings(show=show, corpus=str(corpus)), "the settings")
+        outcome = measure.measure(ITEM, tmp_path / "out")
+        assert outcome.tables and outcome.claims and outcome.plots
+        assert outcome.runs == [tmp_path / "out/runs/model"]
+        # Written once: the later figures read it.
+        made.add(
+            (tmp_path / "out/measured" / outcome.figures["measurement"] / "summary.json").stat().st_mtime_ns
+        )
+    assert len(made) == 1
+    assert measure.tokens_read() == 60 * 30
+    (planned,) = measure.passes(tmp_path / "out")
+    assert planned.flops == 2 * planned.parameters * 60 * 30
+
+
+def test_a_model_that_is_given_needs_no_training(tmp_path):
+    corpus = prepare_corpus(
+        write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3
+    ).path
+    first = validate(RealEntropy, settings(corpus=str(corpus)), "the settings")
+    run = first.subject(tmp_path / "one")
+    given = validate(RealEntropy, settings(corpus=str(corpus), model=run, parameters=10), "the settings")
+    assert given.recipes(tmp_path / "two") == []
+    outcome = given.measure(ITEM, tmp_path / "two")
+    assert outcome.runs == [] and not (tmp_path / "two/runs").exists()
+    assert given.passes(tmp_path / "two")[0].flops == 2 * 10 * 60 * 30
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"recipe": None}, "neither model nor recipe is given"),
+        ({"contexts": [4, 4, 8, 16]}, "give different lengths"),
+        ({"show": "figure1"}, "show is 'figure1'"),
+        ({"limits": {"corelation": 0.9}}, "did you mean"),
+    ],
+)
+def test_a_wrong_setting_gets_one_sentence(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        validate(RealEntropy, settings(**changes), "the settings")

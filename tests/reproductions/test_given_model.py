@@ -1,0 +1,66 @@
+"""The items that ship of intrinsic entropy, context scaling and objectives: each parses and can be planned without a corpus."""
+
+from pathlib import Path
+
+import pytest
+
+from contextwise.reproductions.cost import plan
+from contextwise.reproductions.given_model import GivenModel
+from contextwise.reproductions.item import list_items, measure_at
+
+DOCUMENTS = ("intrinsic_entropy", "context_scaling", "objectives")
+SHIPPED = {
+    name: item
+    for name, item in list_items(Path(__file__).parents[2] / "recipes").items()
+    if name.startswith(DOCUMENTS)
+}
+FIGURES = [1, 2, 3, 4, 5, 7, 9, 10, 12, 13, 15]
+OF_ONE_MODEL = [f"intrinsic_entropy/figure{n}" for n in (1, 2, 3, 10, 15)]
+
+
+def test_every_figure_with_numbers_has_an_item():
+    of_entropy = {f"intrinsic_entropy/figure{n}" for n in FIGURES}
+    assert of_entropy | {"intrinsic_entropy/table1", "intrinsic_entropy/dimension"} <= set(SHIPPED)
+    assert {f"objectives/exercise-6.2.{n}" for n in (1, 2, 3, 4)} <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_item_can_be_planned_at_every_scale_without_a_corpus(name, tmp_path):
+    item = SHIPPED[name]
+    assert "tiny" in item.scales
+    for scale, one in item.scales.items():
+        assert one.supports, f"{scale} does not say what it supports"
+        measure = measure_at(item, scale)
+        plans = [plan(recipe, measure.vocab_size) for recipe in measure.recipes(tmp_path)]
+        plans += measure.passes(tmp_path) if isinstance(measure, GivenModel) else []
+        assert all(planned.flops > 0 and planned.parameters > 0 for planned in plans)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_tiny_run_takes_minutes(name, tmp_path):
+    scale = SHIPPED[name].scales["tiny"]
+    assert scale.minutes is not None and scale.minutes <= 10
+    measure = measure_at(SHIPPED[name], "tiny")
+    assert sum(plan(one, measure.vocab_size).flops for one in measure.recipes(tmp_path)) < 2e14
+
+
+@pytest.mark.parametrize("scale", ["tiny", "gpu", "paper"])
+def test_figures_of_one_measurement_have_the_same_settings(scale):
+    first, *others = (measure_at(SHIPPED[name], scale).model_dump(exclude={"show"}) for name in OF_ONE_MODEL)
+    assert all(other == first for other in others)
+
+
+def test_the_papers_sweep_is_the_published_grid(tmp_path):
+    measure = measure_at(SHIPPED["context_scaling/optimal-context"], "paper")
+    recipes = measure.recipes(tmp_path)
+    contexts = sorted({recipe.data.context for recipe in recipes})
+    assert contexts == [2**n for n in range(7, 17)] and len(recipes) == 40
+    millions = sorted({round(plan(recipe).parameters / 1e6) for recipe in recipes})
+    printed = [124, 354, 772, 1600]
+    assert all(abs(ours / theirs - 1) < 0.04 for ours, theirs in zip(millions, printed, strict=True))
+    assert len({recipe.training.tokens_per_step for recipe in recipes}) == 1
+    # 160 GPU hours of an H100 at 30% of its peak, attention left out.
+    for recipe in recipes:
+        planned = plan(recipe)
+        assert 6 * planned.parameters * planned.tokens / (989e12 * 0.3 * 3600) == pytest.approx(160, rel=0.1)

@@ -1,0 +1,109 @@
+"""Models trained on the same batches: what they differ in, and when a claim holds; a whole measurement in miniature."""
+
+from pathlib import Path
+
+import pytest
+
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError
+from contextwise.data import prepare_corpus
+from contextwise.evaluation import Estimate
+from contextwise.reproductions.cost import plan
+from contextwise.reproductions.item import Item, Scale, list_items, measure_at
+from contextwise.reproductions.trained_models import TrainedModels, below_zero
+from small import write_documents
+
+SHIPPED = {
+    name: item
+    for name, item in list_items(Path(__file__).parents[2] / "recipes").items()
+    if item.measure in ("trained_models", "text_perplexity")
+}
+PREDICTOR = ["model.context_predictor.chunk_size=4", "model.context_predictor.predictor_layers=1"]
+
+
+def settings(**changes):
+    training = {
+        "steps": 8, "tokens_per_step": 64, "learning_rate": 1e-2, "evaluate_every": 4, "evaluation_tokens": 128,
+    }  # fmt: skip
+    values = {
+        "recipe": {
+            "name": "small",
+            "data": {"context": 16},
+            "model": {"layers": 1, "width": 16, "heads": 2},
+            "training": training,
+        },
+        "models": {
+            "plain": [],
+            "deeper": ["model.extra_layers=1"],
+            "slow": ["training.learning_rate=1.0e-7"],
+        },
+        "reference": "plain",
+        "seeds": [0, 1],
+        "claims": [
+            {"text": "learning helps", "lower": "plain", "than": "slow"},
+            {"text": "learning harms", "lower": "slow", "than": "plain"},
+        ],
+        "curves": True,
+    }
+    return values | changes
+
+
+@pytest.mark.parametrize(
+    ("found", "holds"),
+    [
+        (Estimate(-1.0, -2.0, -0.1), True),
+        (Estimate(1.0, 0.1, 2.0), False),
+        (Estimate(-1.0, -2.0, 0.1), None),
+        (Estimate(-1.0), None),
+    ],
+)
+def test_a_claim_holds_where_the_interval_lies_below_zero(found, holds):
+    assert below_zero(found) is holds
+
+
+def test_models_that_are_not_there_are_named():
+    with pytest.raises(ConfigError, match="reference names 'other', which is none of plain, deeper, slow"):
+        validate(TrainedModels, settings(reference="other"), "the settings")
+
+
+def test_a_measurement_in_miniature(tmp_path):
+    source = write_documents(tmp_path / "text.jsonl", 60)
+    corpus = prepare_corpus(source, "bytes", tmp_path / "corpus", validation=0.3).path
+    measure = validate(TrainedModels, settings(corpus=str(corpus)), "the settings")
+    item = Item(
+        title="t",
+        source="s",
+        measure="trained_models",
+        printed={},
+        scales={"tiny": Scale(machine="any", settings={})},
+    )
+    outcome = measure.measure(item, tmp_path / "out")
+    losses, curves = outcome.tables
+    assert [row[0] for row in losses.rows] == ["plain", "deeper", "slow"]
+    assert [claim.holds for claim in outcome.claims] == [True, False]
+    # 4 and 8 steps of 64 tokens.
+    assert [row[0] for row in curves.rows] == ["256", "512"]
+    assert len(outcome.runs) == 6 and all(run.is_dir() for run in outcome.runs)
+    by_name = {group["name"]: group for group in outcome.figures["comparison"]["groups"]}
+    assert by_name["plain"]["seeds"] == [0, 1]
+    assert by_name["plain"]["loss"]["value"] < by_name["slow"]["loss"]["value"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_item_that_ships_can_be_planned_without_a_corpus(name, tmp_path):
+    for scale in SHIPPED[name].scales:
+        measure = measure_at(SHIPPED[name], scale)
+        for one in measure.recipes(tmp_path):
+            planned = plan(one, measure.vocab_size)
+            assert planned.flops > 3 * planned.parameters * planned.tokens
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_documents_hours_imply_a_credible_use_of_its_gpus(tmp_path):
+    item = SHIPPED["contextlm/table2"]
+    measure = measure_at(item, "paper")
+    planned = {one.name: plan(one, None) for one in measure.recipes(tmp_path) if one.name in item.gpu_hours}
+    assert set(planned) == {"ContextLM-1B", "ContextLM-1.4B"}
+    for name, one in planned.items():
+        assert one.tokens == pytest.approx(300e9, rel=1e-3)
+        assert 0.3 < one.flops / (item.gpu_hours[name] * 3600 * 312e12) < 0.6
