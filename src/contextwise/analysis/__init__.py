@@ -1,1 +1,1 @@
-"""Pure functions from tables to tables: scaling laws, fits, spectra, dimension, the best context. Opens no model, trains nothing."""
+"""Pure functions from tables to tables: scaling laws, fits, spectra, dimension, the best context.."""
