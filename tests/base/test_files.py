@@ -7,12 +7,13 @@ import sys
 
 import pytest
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import (
     atomic_directory,
     atomic_write,
+    exclusive,
+    is_held,
     read_json,
-    replaced_directory,
     sha256_file,
     write_json,
 )
@@ -36,10 +37,10 @@ def test_a_folder_that_fails_leaves_nothing(tmp_path):
 
 def test_a_folder_is_replaced_whole_or_stays(tmp_path):
     for text in ("one", "two"):
-        with replaced_directory(tmp_path / "folder") as partial:
+        with atomic_directory(tmp_path / "folder", replace=True) as partial:
             (partial / text).write_text(text)
         assert [path.name for path in (tmp_path / "folder").iterdir()] == [text]
-    with pytest.raises(RuntimeError), replaced_directory(tmp_path / "folder") as partial:
+    with pytest.raises(RuntimeError), atomic_directory(tmp_path / "folder", replace=True) as partial:
         (partial / "three").write_text("three")
         raise RuntimeError
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/two"]
@@ -55,29 +56,73 @@ def test_a_folder_comes_back_where_its_successor_cannot_be_synced(tmp_path, monk
     monkeypatch.setattr("contextwise.base.files.sync_tree", full)
     with (
         pytest.raises(DataError, match="no space left while writing the thing"),
-        replaced_directory(tmp_path / "folder", "the thing") as partial,
+        atomic_directory(tmp_path / "folder", "the thing", replace=True) as partial,
     ):
         (partial / "new").write_text("new")
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/old"]
 
 
+WRITER = """
+import sys; from pathlib import Path; from contextwise.base.files import atomic_directory
+with atomic_directory(Path(sys.argv[1]), "the thing") as folder:
+    (folder / 'a').write_text(sys.argv[2]); print('ready', flush=True); sys.stdin.read()
+"""
+
+
+def start_writer(path, text):
+    """A process that has begun to write the folder ``path`` and ends when its standard input is closed."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", WRITER, str(path), text], **pipes)
+
+
 def test_a_killed_process_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
-    program = (
-        "import sys, time; from pathlib import Path; from contextwise.base.files import atomic_directory\n"
-        "with atomic_directory(Path(sys.argv[1])) as p:\n"
-        "    (p / 'a').write_text('half'); print('ready', flush=True); time.sleep(60)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "folder")], stdout=subprocess.PIPE
-    )
-    assert process.stdout.readline() == b"ready\n"
+    process = start_writer(tmp_path / "folder", "half")
+    assert process.stdout.readline() == "ready\n"
     process.kill()
-    process.wait()
+    process.communicate()
     assert not (tmp_path / "folder").exists()
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.glob("folder.partial-*"))) == 1
     with atomic_directory(tmp_path / "folder") as partial:
         (partial / "a").write_text("whole")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_second_process_waits_says_so_and_replaces_nothing(tmp_path):
+    first = start_writer(tmp_path / "folder", "first")
+    assert first.stdout.readline() == "ready\n"
+    (kept,) = tmp_path.glob("folder.partial-*")
+    second = start_writer(tmp_path / "folder", "second")
+    said = second.stderr.readline()
+    assert said == f"another process is writing the thing {tmp_path / 'folder'}; waiting for it to end\n"
+    assert kept.exists() and is_held(tmp_path / "folder")
+    assert first.communicate()[1] == "" and first.returncode == 0
+    assert "folder was made by another process while the thing was written" in second.communicate()[1]
+    assert (tmp_path / "folder" / "a").read_text() == "first" and not is_held(tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_path_that_is_held_is_refused(tmp_path, inside):
+    with exclusive(tmp_path / "run", "the run", inside=inside):
+        assert is_held(tmp_path / "run", inside=inside)
+        with (
+            pytest.raises(ConfigError, match=r"another process is using the run .*run; wait for it to end"),
+            exclusive(tmp_path / "run", "the run", inside=inside),
+        ):
+            pass
+        assert is_held(tmp_path / "run", inside=inside)
+    assert not is_held(tmp_path / "run", inside=inside)
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_a_partial_folder_that_vanished_is_not_made_again(tmp_path):
+    with (
+        pytest.raises(DataError, match="cannot be written to .*No such file"),
+        atomic_directory(tmp_path / "folder") as partial,
+    ):
+        partial.rmdir()
+        write_json(partial / "inner" / "a.json", {})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("write", [atomic_write, lambda path, text, what: write_json(path, text, what)])

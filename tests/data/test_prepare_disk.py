@@ -11,24 +11,22 @@ from pathlib import Path
 
 import pytest
 
+from contextwise.base import files
 from contextwise.base.errors import DataError
 from contextwise.base.files import PARTIAL
-from contextwise.data import Corpus, output, prepare_corpus
+from contextwise.data import Corpus, prepare_corpus
 
 PREPARE = """
 import sys
 from contextwise.data import prepare_corpus
-prepare_corpus(sys.argv[1], "bytes", sys.argv[2], overwrite=True)
+prepare_corpus(sys.argv[1], "bytes", sys.argv[2], **{name: True for name in sys.argv[3:]})
 """
 
 
-def prepare_in_process(source: Path, out: Path) -> subprocess.Popen[bytes]:
+def prepare_in_process(source: Path, out: Path, *flags: str) -> subprocess.Popen[str]:
     """A process of its own that prepares ``source``."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PREPARE, str(source), str(out)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    command = [sys.executable, "-c", PREPARE, str(source), str(out), *flags]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 @contextlib.contextmanager
@@ -114,7 +112,7 @@ def test_killed_at_any_instant_the_old_corpus_stays_or_the_new_one_is_there(
     whole.add(prepare_corpus(big, "bytes", tmp_path / "reference").fingerprint)
     seen = set()
     for attempt in range(12):
-        process = prepare_in_process(big, out)
+        process = prepare_in_process(big, out, "overwrite")
         while not list(tmp_path.glob(f"out{PARTIAL}*")) and process.poll() is None:
             time.sleep(0.002)
         time.sleep(0.25 * attempt)
@@ -146,9 +144,9 @@ def test_a_folder_that_exists(stories: Path, tmp_path: Path) -> None:
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "thesis.txt").write_text("years of work")
     (tmp_path / "papers" / "manifest.json").write_text("{}")
-    with pytest.raises(DataError, match=r"papers is no prepared corpus, so --overwrite leaves it alone"):
+    with pytest.raises(DataError, match=r"papers is not a prepared corpus, so it is not overwritten"):
         prepare_corpus(stories, "bytes", tmp_path / "papers", overwrite=True)
-    with pytest.raises(DataError, match=r"texts\.jsonl is no prepared corpus"):
+    with pytest.raises(DataError, match=r"texts\.jsonl is not a prepared corpus"):
         prepare_corpus(stories, "bytes", stories, overwrite=True)
     assert (tmp_path / "papers" / "thesis.txt").read_text() == "years of work"
 
@@ -158,7 +156,7 @@ def test_overwriting(
     corpus: Corpus, stories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: bool
 ) -> None:
     if not swap:
-        monkeypatch.setattr(output.ctypes, "CDLL", lambda *args, **kwargs: object())
+        monkeypatch.setattr(files.ctypes, "CDLL", lambda *args, **kwargs: object())
     before = corpus.document(3).tolist()
     with pytest.raises(DataError, match="there is no file"):
         prepare_corpus(tmp_path / "missing.jsonl", "bytes", corpus.path, overwrite=True)
@@ -190,7 +188,7 @@ def test_output_and_source_in_one_another(tmp_path: Path, corpus: Corpus) -> Non
         with pytest.raises(DataError, match=r"lie one in the other|already exists"):
             prepare_corpus(texts, "bytes", out)
     (corpus.path / "raw.txt").write_text("text")
-    with pytest.raises(DataError, match="which --overwrite would remove"):
+    with pytest.raises(DataError, match="which overwriting would remove"):
         prepare_corpus(corpus.path / "raw.txt", "bytes", corpus.path, overwrite=True)
     assert [path.name for path in texts.iterdir()] == ["a.txt"]
 
@@ -215,6 +213,20 @@ def test_a_folder_that_appears_meanwhile(
         (tmp_path / "out" / "theirs").touch()
 
     monkeypatch.setattr(module, "write_manifest", and_another_run_finishes)
-    with pytest.raises(DataError, match="was made by another process meanwhile"):
+    with pytest.raises(DataError, match="was made by another process while the corpus was written"):
         prepare_corpus(stories, "bytes", tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["theirs"]
+
+
+def test_two_processes_prepare_one_folder(big: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with files.exclusive(out, "the corpus"):
+        first = prepare_in_process(big, out, "reuse")
+        assert "another process is writing the corpus" in str(first.stderr and first.stderr.readline())
+        second = prepare_in_process(big, out)
+        assert "another process is writing the corpus" in str(second.stderr and second.stderr.readline())
+    texts = [process.communicate()[1] for process in (first, second)]
+    Corpus.open(out).verify()
+    assert first.returncode == 0, texts[0]  # it was first, or opens what the other has written
+    assert second.returncode == 0 or "out already exists; choose another folder" in texts[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["big.jsonl", "out"]

@@ -13,11 +13,11 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from contextwise.base.files import is_held
 from contextwise.base.runs import RunFolder
 from contextwise.sweeps import drive, local, process
 from contextwise.sweeps.live import LiveTable
 from contextwise.sweeps.local import LocalExecutor, visible_gpus
-from contextwise.sweeps.process import is_held
 from contextwise.training import load_recipe, train
 from contextwise.training.checkpoints import list_checkpoints
 from contextwise.training.signals import StopRequest
@@ -156,9 +156,9 @@ def test_a_stopped_sweep_saves_its_runs_and_goes_on(settings, tmp_path, how):
         assert begun.returncode == -9
         deadline = time.monotonic() + 30
         runs = [wanted.folder / "runs" / name for name in wanted.recipes()]
-        while any(map(is_held, runs)) and time.monotonic() < deadline:
+        while any(is_held(run, inside=True) for run in runs) and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert not any(map(is_held, runs))  # nobody goes on alone
+        assert not any(is_held(run, inside=True) for run in runs)  # nobody goes on alone
     else:
         assert begun.returncode == 1
         assert f"error: stopped by {how.name}: 0 of 2 runs are finished" in output

@@ -280,7 +280,7 @@ def test_two_processes_cannot_train_one_run(corpus_folder, tmp_path):
     values = recipe_values(corpus_folder, tmp_path / "run")
     with (
         RunFolder(tmp_path / "run").locked(),
-        pytest.raises(ConfigError, match="another process is training"),
+        pytest.raises(ConfigError, match="another process is using the run folder"),
     ):
         train(Recipe.model_validate(values))
 

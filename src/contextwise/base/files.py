@@ -5,7 +5,9 @@ after a power cut, sees the old content or the new, never a mixture.
 """
 
 import contextlib
+import ctypes
 import errno
+import fcntl
 import glob
 import hashlib
 import json
@@ -16,10 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.progress import say
 
 PARTIAL = ".partial-"
 _REFUSED = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -63,18 +67,91 @@ def disk_errors(what: str, where: Path) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def atomic_directory(path: Path, what: str = "the output") -> Iterator[Path]:
-    """Yield an empty folder beside ``path``; on success sync it and rename it to ``path``, on failure remove it.
+def _lock_file(path: Path, inside: bool) -> Path:
+    return path / ".lock" if inside else path.with_name(f".{path.name}.lock")
 
-    ``path`` itself must not exist when the block ends. Leftovers of an earlier, killed attempt at the same ``path`` are
-    removed first.
+
+@contextlib.contextmanager
+def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False) -> Iterator[None]:
+    """Keep other processes that ask for the same ``path`` out while the block runs.
+
+    The lock is an advisory one (``flock``) on ``.NAME.lock`` beside ``path``, which need not exist. The system releases it when
+    the process ends, however it ends. Asking twice in one process waits or is refused as well.
+
+    Args:
+        what: what the path is, in messages ("the corpus").
+        wait: wait for the other process, and say so on standard error, instead of refusing.
+        inside: put the lock file into the folder ``path``, as ``.lock``; the folder is made if it does not exist.
 
     Raises:
-        DataError: the disk is full, or the place cannot be written to.
+        ConfigError: another process holds it, and ``wait`` is false.
+        DataError: the lock file cannot be written.
     """
-    with disk_errors(what, path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    lock = _lock_file(path, inside)
+    while True:
+        with disk_errors(what, path):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            file = lock.open("a")
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not wait:
+                    raise ConfigError(
+                        f"another process is using {what} {path}; wait for it to end, or choose another folder"
+                    ) from None
+                say(f"another process is writing {what} {path}; waiting for it to end")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            # Whoever held the lock before removed its file: a lock on a removed file keeps nobody out.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                    break
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+    with file:
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+            fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may still have the file open
+
+
+def is_held(path: Path, *, inside: bool = False) -> bool:
+    """Whether some process holds ``path`` with :func:`exclusive`. The check takes the lock for a moment."""
+    try:
+        file = _lock_file(path, inside).open("rb")
+    except OSError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def atomic_directory(
+    path: Path, what: str = "the output", *, replace: bool = False, held: bool = False
+) -> Iterator[Path]:
+    """Yield an empty folder beside ``path``; on success sync it and rename it to ``path``, on failure remove it.
+
+    One process at a time writes ``path``: a second one waits. Leftovers of killed attempts at the same ``path`` are removed.
+
+    Args:
+        replace: exchange a folder that is already at ``path`` for the new one; without it, ``path`` must not exist when the
+            block ends, or be an empty folder.
+        held: this process holds ``path`` with :func:`exclusive` already.
+
+    Raises:
+        DataError: the disk is full, ``path`` cannot be written, or exists and is not to be replaced.
+    """
+    with (
+        disk_errors(what, path),
+        contextlib.nullcontext() if held else exclusive(path, what, wait=True),
+    ):
         for leftover in path.parent.glob(f"{glob.escape(path.name)}{PARTIAL}*"):
             shutil.rmtree(leftover, ignore_errors=True)
         partial = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
@@ -82,38 +159,55 @@ def atomic_directory(path: Path, what: str = "the output") -> Iterator[Path]:
         try:
             yield partial
             sync_tree(partial)
-            partial.rename(path)
+            if replace and path.exists():
+                _exchange(partial, path)
+            else:
+                _rename(partial, path, what)
             sync_directory(path.parent)
-        except BaseException:
+        finally:
             shutil.rmtree(partial, ignore_errors=True)
-            raise
 
 
-@contextlib.contextmanager
-def replaced_directory(path: Path, what: str = "the output") -> Iterator[Path]:
-    """As :func:`atomic_directory`, but a folder that is already at ``path`` is replaced; on failure it stays.
-
-    Raises:
-        DataError: the disk is full, or the place cannot be written to.
-    """
-    replaced = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
+def _rename(partial: Path, path: Path, what: str) -> None:
     try:
-        with atomic_directory(path, what) as folder:
-            yield folder
-            if path.exists():
-                path.rename(replaced)
+        partial.rename(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise DataError(
+            f"{path} was made by another process while {what} was written; choose another folder"
+        ) from None
+
+
+def _exchange(partial: Path, path: Path) -> None:
+    """Swap two folders in one step of the file system; in two where it has no such step."""
+    swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    names = _AT_FDCWD, os.fsencode(partial), _AT_FDCWD, os.fsencode(path)
+    if swap is not None and swap(*names, _RENAME_EXCHANGE) == 0:
+        return
+    old = path.with_name(f"{path.name}{PARTIAL}old")
+    path.rename(old)
+    try:
+        partial.rename(path)
     except BaseException:
-        if replaced.exists() and not path.exists():
-            replaced.rename(path)
+        old.rename(path)
         raise
-    shutil.rmtree(replaced, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> None:
-    """Replace the file at ``path`` by ``content`` (UTF-8 if text) in one step."""
+    """Replace the file at ``path`` by ``content`` (UTF-8 if text) in one step.
+
+    The folder is made if it does not exist, except inside a folder of :func:`atomic_directory`: where that has vanished, a new
+    one would pass for the whole.
+
+    Raises:
+        DataError: the disk is full, or ``path`` cannot be written.
+    """
     data = content.encode() if isinstance(content, str) else content
     with disk_errors(what, path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not any(PARTIAL in parent.name and not parent.exists() for parent in path.parents):
+            path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
         try:
             with partial.open("wb") as file:

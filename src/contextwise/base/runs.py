@@ -5,7 +5,6 @@ export with tokenizer) · ``summary.json`` (written last: a run that has one is 
 """
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import yaml
 
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.files import atomic_write, disk_errors, read_json
+from contextwise.base.files import atomic_write, disk_errors, exclusive, read_json
 
 KEPT_OUT_OF_COMPARISON = {
     "output",
@@ -145,22 +144,15 @@ class RunFolder:
         """Hold the run for this process; the lock ends with the process, however that ends.
 
         Raises:
-            ConfigError: another process is training it.
+            ConfigError: another process is using it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / ".lock").open("a")
         except OSError as error:
             raise ConfigError(
                 f"the run folder {self.path} cannot be made ({error.strerror}); choose another with --out"
             ) from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"another process is training {self.path}; wait for it, or choose another --out"
-                ) from None
+        with exclusive(self.path, "the run folder", inside=True):
             yield
 
 

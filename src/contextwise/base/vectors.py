@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.base.files import PARTIAL, disk_errors, sync_directory
+from contextwise.base.files import PARTIAL, disk_errors, exclusive, sync_directory
 
 
 def write_vectors(path: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[int, int]:
@@ -28,8 +28,7 @@ def write_vectors(path: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[
     Raises:
         DataError: the disk is full, the place cannot be written to, or there were more rows or fewer.
     """
-    with disk_errors("the vectors", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors("the vectors", path), exclusive(path, "the vectors", wait=True):
         for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
             leftover.unlink(missing_ok=True)
         partial = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")

@@ -177,9 +177,12 @@ def _corpus(scale: DemoScale, path: Path) -> "Corpus":
     from contextwise.data import Corpus, prepare_corpus
 
     tokenizer = f"train:{scale.vocabulary}"
-    if not path.exists():
-        return prepare_corpus("stdlib", tokenizer, path, limit=scale.documents, validation=scale.held_out)
-    corpus = Corpus.open(path, split="train")
+    if path.exists():
+        corpus = Corpus.open(path, split="train")
+    else:
+        corpus = prepare_corpus(
+            "stdlib", tokenizer, path, limit=scale.documents, validation=scale.held_out, reuse=True
+        )
     there = corpus.manifest
     made = (there["tokenizer"]["name"], there["limit"], there["split_shares"]["validation"])
     if made != (tokenizer, scale.documents, scale.held_out):

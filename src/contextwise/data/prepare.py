@@ -7,7 +7,7 @@
    its source names (``splits.py``, ``writing.py``).
 4. The metadata columns get their final types (``columns.py``); the splits become Hugging Face datasets.
 5. The tokenizer and the manifest are written, everything is synced to disk, and the folder gets its name
-   (``output.py``).
+   (:func:`contextwise.base.files.atomic_directory`).
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import write_json
+from contextwise.base.files import atomic_directory, exclusive, write_json
 from contextwise.base.progress import console, progress_bar
 from contextwise.data.columns import rename_reserved, settle
 from contextwise.data.corpus import Corpus
@@ -38,8 +38,7 @@ from contextwise.data.documents import (
     read_documents,
     text_digest,
 )
-from contextwise.data.manifest import write_manifest
-from contextwise.data.output import check_output, output_folder
+from contextwise.data.manifest import is_corpus, read_manifest, write_manifest
 from contextwise.data.sources import Source, open_source
 from contextwise.data.splits import Apart, check_shares, in_two_splits, read_splits, shares
 from contextwise.data.tokenizers import CorpusTokenizer, learn_bpe, load_tokenizer, vocabulary_to_learn
@@ -122,11 +121,12 @@ def prepare_corpus(
     end_of_text: str | None = None,
     skip_bad: bool = False,
     overwrite: bool = False,
+    reuse: bool = False,
 ) -> Corpus:
     """Tokenize texts into a corpus folder: complete, or not there at all.
 
     The same sources and options give the same files, byte for byte. Which split a document goes to depends on
-    its text alone.
+    its text alone. While another process prepares the same folder, this one waits.
 
     Args:
         sources: as for :func:`contextwise.data.open_source`: ``stdlib``, files, folders, patterns, Hub names. Each may
@@ -140,6 +140,7 @@ def prepare_corpus(
         end_of_text: the token that ends a document; the tokenizer's own if None.
         skip_bad: leave out records that hold no text instead of stopping at the first.
         overwrite: replace the corpus at ``out``.
+        reuse: open a corpus that is already at ``out``, whatever it was made from, instead of refusing.
 
     Returns:
         The corpus, opened at the training split (at the first split that has documents, if that has none).
@@ -167,18 +168,55 @@ def prepare_corpus(
         )
     if vocabulary is not None and end_of_text is not None:
         raise ConfigError("--end-of-text names a token of a tokenizer that exists; train:N makes its own")
-    check_output(out, overwrite, [name.removeprefix("alpaca:") for name in given])
+    if reuse and is_corpus(out):
+        return _opened(out)
+    paths = [name.removeprefix("alpaca:") for name in given]
+    check_output(out, overwrite, paths)
     opened = [open_source(name, limit) for name in given]
     reading = Reading(opened, names, text_field, shares(validation, test), limit, skip_bad)
-    if vocabulary is None:
-        chosen = load_tokenizer(str(tokenizer), end_of_text)
-    else:
-        chosen = _learn(reading, vocabulary)
-    with output_folder(out) as folder:
-        manifest = _write_corpus(reading, chosen, folder)
-        write_manifest(folder, manifest)
-    splits = list(manifest["splits"])
+    with exclusive(out, "the corpus", wait=True):
+        if reuse and is_corpus(out):  # another process has prepared it while this one waited
+            return _opened(out)
+        check_output(out, overwrite, paths)
+        if vocabulary is None:
+            chosen = load_tokenizer(str(tokenizer), end_of_text)
+        else:
+            chosen = _learn(reading, vocabulary)
+        with atomic_directory(out, "the corpus", replace=overwrite, held=True) as folder:
+            write_manifest(folder, _write_corpus(reading, chosen, folder))
+    return _opened(out)
+
+
+def _opened(out: Path) -> Corpus:
+    """The corpus at its training split, or at the first split that has documents."""
+    splits = list(read_manifest(out)["splits"])
     return Corpus.open(out, "train" if "train" in splits else splits[0])
+
+
+def check_output(out: Path, overwrite: bool, sources: Sequence[str | Path]) -> None:
+    """Refuse an output folder that holds anything but a corpus that may be replaced.
+
+    Raises:
+        DataError: ``out`` exists and may not be replaced, or lies in a source folder or around one.
+    """
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        if not overwrite:
+            raise DataError(
+                f"{out} already exists; choose another folder, or pass --overwrite to replace a corpus"
+            )
+        if not is_corpus(out):
+            raise DataError(
+                f"{out} is not a prepared corpus, so it is not overwritten; choose another folder"
+            )
+    target = out.resolve()
+    for source in sources:
+        path = Path(source).expanduser().resolve()
+        if path.is_dir() and (path in (target, *target.parents) or target in path.parents):
+            raise DataError(f"{out} and the source {source} lie one in the other; choose a folder beside it")
+        if overwrite and target in path.parents:
+            raise DataError(
+                f"the source {source} lies in {out}, which overwriting would remove; choose another folder"
+            )
 
 
 def _learn(reading: Reading, vocab_size: int) -> CorpusTokenizer:

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import read_json, replaced_directory, sha256_file, write_json
+from contextwise.base.files import atomic_directory, read_json, sha256_file, write_json
 from contextwise.evaluation.entropy_state import ContextState
 from contextwise.evaluation.truncated import Targets
 from contextwise.models.loading import model_folder
@@ -165,7 +165,7 @@ def write_measurement(
     Raises:
         DataError: the disk is full, or the place cannot be written to.
     """
-    with replaced_directory(path, "the measurement") as folder:
+    with atomic_directory(path, "the measurement", replace=True) as folder:
         pq.write_table(_losses(targets, found), folder / LOSSES, compression="zstd")
         pq.write_table(_spectra(found), folder / SPECTRA, compression="zstd")
         (folder / FEATURES).write_bytes(

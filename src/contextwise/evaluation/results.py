@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import read_json, replaced_directory, write_json
+from contextwise.base.files import atomic_directory, read_json, write_json
 
 SUMMARY, DOCUMENTS, TOKENS = "summary.json", "documents.parquet", "tokens.parquet"
 CURVE = "curve.parquet"
@@ -130,7 +130,7 @@ def write_tables(path: Path, summary: dict[str, Any], tables: dict[str, pa.Table
     Raises:
         DataError: the disk is full, or the place cannot be written to.
     """
-    with replaced_directory(path, "the evaluation") as folder:
+    with atomic_directory(path, "the evaluation", replace=True) as folder:
         for name, table in tables.items():
             pq.write_table(table, folder / name, compression="zstd")
         write_json(folder / SUMMARY, summary, "the evaluation")

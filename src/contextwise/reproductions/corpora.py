@@ -40,7 +40,7 @@ class CorpusSource(Settings):
         """
         target = self.corpus_folder(folder)
         if not (target / FILE).exists():
-            prepare_corpus(self.corpus, self.tokenizer, target, validation=self.validation)
+            prepare_corpus(self.corpus, self.tokenizer, target, validation=self.validation, reuse=True)
         return target
 
     @property

@@ -5,8 +5,9 @@ from collections import Counter
 
 import torch
 
+from contextwise.base.files import is_held
 from contextwise.sweeps.folder import PlannedRun, Sweep
-from contextwise.sweeps.process import Outcome, RunProcess, cores, is_held
+from contextwise.sweeps.process import Outcome, RunProcess, cores
 
 
 class LocalExecutor:
@@ -35,7 +36,7 @@ class LocalExecutor:
         return set(self.processes)
 
     def start(self, run: PlannedRun) -> bool:
-        if is_held(self.sweep.run_folder(run.id).path):
+        if is_held(self.sweep.run_folder(run.id).path, inside=True):
             return False
         process = RunProcess(self.sweep.path, run.id, self._environment(run.id))
         self.processes[run.id] = run, process

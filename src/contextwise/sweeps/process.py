@@ -1,7 +1,6 @@
 """One run of a sweep as a process of its own: ``python -m contextwise train``, with a log file."""
 
 import ctypes
-import fcntl
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.files import is_held
 
 INPUT_AT_FAULT = 2
 _PR_SET_PDEATHSIG = 1
@@ -116,7 +116,7 @@ def train_run(sweep: str, run: str) -> tuple[int, str]:
             f"{os.uname().nodename} does not see {sweep}; a sweep needs a file system that all nodes share",
         )
     deadline = time.monotonic() + WAIT_FOR_LOCK_SECONDS
-    while is_held(Path(sweep) / "runs" / run) and time.monotonic() < deadline:
+    while is_held(Path(sweep) / "runs" / run, inside=True) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     process = RunProcess(Path(sweep), run, os.environ)
     try:
@@ -127,20 +127,6 @@ def train_run(sweep: str, run: str) -> tuple[int, str]:
         process.wait()
         raise
     return outcome.status, outcome.reason
-
-
-def is_held(run: Path) -> bool:
-    """Whether some process is training this run. For those who are about to: it takes the run's lock for a moment."""
-    try:
-        file = (run / ".lock").open("a")
-    except OSError:  # not there, or not ours to open: then training says so
-        return False
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def cores() -> int:

@@ -29,7 +29,7 @@ from lm_eval.utils import handle_non_serializable
 
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import atomic_write, read_json, replaced_directory, write_json
+from contextwise.base.files import atomic_directory, atomic_write, read_json, write_json
 from contextwise.data.hub import hub_problem
 from contextwise.evaluation.evaluator import default_destination, model_on_device, positions, tell_of_contexts
 from contextwise.evaluation.harness.model import BoundedLM
@@ -284,7 +284,7 @@ def write_results(out: Path, summary: dict[str, Any], results: dict[int, dict[st
     Raises:
         DataError: the disk is full, or the place cannot be written to.
     """
-    with replaced_directory(out, "the results") as folder:
+    with atomic_directory(out, "the results", replace=True) as folder:
         for shots, found in results.items():
             text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
             atomic_write(folder / f"harness-{shots}-shot.json", text, "the results")

@@ -197,7 +197,11 @@ class InstructionAnswers(ComparedModels):
         if not (corpus / FILE).exists():
             tokenizer = next(iter(bases.values())).path
             prepare_corpus(
-                f"alpaca:{self.instructions}", tokenizer, corpus, validation=self.instructions_validation
+                f"alpaca:{self.instructions}",
+                tokenizer,
+                corpus,
+                validation=self.instructions_validation,
+                reuse=True,
             )
         return {name: train(self.tuned(folder, name)) for name in self.models}
 

@@ -64,9 +64,11 @@ class ContinualPretraining(CorpusSource, ItemMeasure):
         """Both corpora; returns the old one's folder."""
         old, new = self.corpus_folder(folder), self.new_folder(folder)
         if not (old / FILE).exists():
-            prepare_corpus(_source(self.corpus, folder), self.tokenizer, old, validation=self.validation)
+            source = _source(self.corpus, folder)
+            prepare_corpus(source, self.tokenizer, old, validation=self.validation, reuse=True)
         if not (new / FILE).exists():
-            prepare_corpus(_source(self.new, folder), old / "tokenizer", new, validation=self.validation)
+            source = _source(self.new, folder)
+            prepare_corpus(source, old / "tokenizer", new, validation=self.validation, reuse=True)
         return old
 
     def recipes(self, folder: Path) -> list[Recipe]:
