@@ -41,9 +41,9 @@ def one(which: str, context: int) -> None:
     """Child process: the losses of ``context`` tokens."""
     from transformers import LlamaForCausalLM, PreTrainedModel
 
-    from contextwise.evaluation.contextwise.passes import running_pass
-    from contextwise.evaluation.contextwise.unfinished import Unfinished
-    from contextwise.evaluation.contextwise.windows import whole_windows
+    from contextwise.evaluation.measures.curve.passes import running_pass
+    from contextwise.evaluation.measures.curve.unfinished import Unfinished
+    from contextwise.evaluation.measures.curve.windows import whole_windows
     from contextwise.models import ModelSize, backbone_config
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.harness import alternate, peak_memory, publish
 from benchmarks.memory import peak_bytes
-from contextwise.evaluation.covariance import RunningCovariance
+from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
 
 BATCH = 64
 CONTENDERS = ("contextwise", "PCA", "PCA, covariance_eigh")

@@ -40,7 +40,7 @@ def language_model(which: str, context: int) -> Any:
     from transformers import LlamaForCausalLM
 
     from contextwise.data.tokenizers import byte_tokenizer
-    from contextwise.evaluation.harness.model import BoundedLM
+    from contextwise.evaluation.measures.lm_eval.model import BoundedLM
     from contextwise.models import ModelSize, backbone_config
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

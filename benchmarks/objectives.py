@@ -15,9 +15,9 @@ import torch
 from benchmarks.harness import publish
 from contextwise.base.config import read_yaml
 from contextwise.base.progress import say
+from contextwise.comparison.compared_runs import evaluate_missing
+from contextwise.comparison.ledger import LedgerRow, ledger
 from contextwise.data import Corpus
-from contextwise.evaluation import evaluate_missing
-from contextwise.evaluation.ledger import LedgerRow, ledger
 from contextwise.evaluation.results import Evaluation
 from contextwise.models.kinds import kind_of
 from contextwise.models.loading import load_config

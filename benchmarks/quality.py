@@ -16,9 +16,10 @@ from rich.console import Console
 from benchmarks.harness import publish
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
+from contextwise.comparison.compared_runs import evaluate_missing
+from contextwise.comparison.comparison import compare
+from contextwise.comparison.tables import comparison_tables
 from contextwise.data import Corpus
-from contextwise.evaluation import compare, evaluate_missing
-from contextwise.evaluation.tables import comparison_tables
 from contextwise.models.context.injection import INJECTIONS
 from contextwise.models.context.pooling import POOLINGS
 from contextwise.training import Recipe, train

@@ -12,7 +12,7 @@ import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.data import Corpus
-from contextwise.evaluation.contextwise import passes
+from contextwise.evaluation.measures.curve import passes
 
 COMMAND = ("evaluate", "runs/alpha", "--corpus", "corpus", "--contextwise")
 

@@ -12,7 +12,8 @@ import yaml
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.evaluation import Evaluation, evaluate_model
+from contextwise.evaluation.measures.loss import evaluate_model
+from contextwise.evaluation.results import Evaluation
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 
 WORDS = ["the", "model", "predicts", "its", "context", "before", "next", "token", "text", "of"]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-from contextwise.evaluation.scoring import batches, plan_windows, score_documents
+from contextwise.evaluation.scoring.windows import batches, plan_windows, score_documents
 
 CONTEXT = 12
 KINDS = ["gpt2", "gpt_neox", "contextlm"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-from contextwise.evaluation.truncated import Targets, choose_targets, truncated_passes
+from contextwise.evaluation.scoring.truncated import Targets, choose_targets, truncated_passes
 from contextwise.models import ContextLMConfig, MultiTokenConfig, MultiTokenForCausalLM
 
 CONTEXTS = [1, 3, 8]

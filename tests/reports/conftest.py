@@ -13,7 +13,7 @@ from sweep_pages import make_sweep
 
 from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.evaluator import totals
+from contextwise.evaluation.measures.loss import totals
 from contextwise.evaluation.results import write_evaluation
 from contextwise.reports import write_sweep_page
 

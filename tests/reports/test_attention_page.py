@@ -15,7 +15,7 @@ from browser import browser, needs_browser
 from rich.console import Console
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.attention import mean_received
+from contextwise.evaluation.measures.attention import mean_received
 from contextwise.reports.attention_page import page_data, write_attention_page, write_csv
 from contextwise.reports.attention_tables import as_json, csv_files, lens_words, standing_out, terminal
 

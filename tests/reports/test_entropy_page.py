@@ -15,10 +15,10 @@ from contextwise.analysis import intrinsic
 from contextwise.analysis.intrinsic import analyse
 from contextwise.analysis.spectra import THRESHOLDS
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.covariance import RunningCovariance
-from contextwise.evaluation.entropy_files import write_measurement
-from contextwise.evaluation.entropy_state import ContextState
-from contextwise.evaluation.truncated import Targets, TruncatedBatch
+from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
+from contextwise.evaluation.measures.entropy.files import write_measurement
+from contextwise.evaluation.measures.entropy.state import ContextState
+from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch
 from contextwise.reports.entropy_figures import MOST_POINTS, figures_of
 from contextwise.reports.entropy_page import FIGURES, write_csv, write_entropy_page
 from contextwise.reports.entropy_tables import csv_files, verdict

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextwise.evaluation import compare
+from contextwise.comparison.comparison import compare
 from contextwise.reports.figures import MOST_POINTS, Curve, difference_figure, smoothed, training_figure
 
 

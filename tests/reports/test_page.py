@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from contextwise.base.files import write_json
-from contextwise.evaluation import compare
+from contextwise.comparison.comparison import compare
 from contextwise.reports import write_comparison_page, write_report
 
 HOSTILE = """<script>alert(1)</script> & "q" 'q' <img src=x onerror=alert(2)> {{ 7 * 7 }}"""

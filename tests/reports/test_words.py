@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from contextwise.evaluation import Comparison, Difference, Estimate, Group
+from contextwise.comparison.comparison import Comparison, Difference, Group
+from contextwise.evaluation.metrics import Estimate
 from contextwise.reports import verdict
 
 

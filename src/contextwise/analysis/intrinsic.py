@@ -26,8 +26,8 @@ from contextwise.analysis.spectra import (
     shared_rank,
 )
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.evaluation.comparison import finite
-from contextwise.evaluation.entropy_files import Measurement
+from contextwise.comparison.comparison import finite
+from contextwise.evaluation.measures.entropy.files import Measurement
 from contextwise.evaluation.metrics import Estimate
 
 ByContext = dict[int, float]

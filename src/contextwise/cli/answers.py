@@ -51,7 +51,7 @@ def answers(
 
     The same command again goes on where a stopped one was.
     """
-    from contextwise.evaluation.judging.answers import Answering, answer_questions
+    from contextwise.evaluation.measures.judging.answers import Answering, answer_questions
     from contextwise.training.signals import StopRequest
 
     try:

@@ -69,7 +69,7 @@ def attention(
 
     from rich.console import Console
 
-    from contextwise.evaluation.attention import read_with_models
+    from contextwise.evaluation.measures.attention import read_with_models
     from contextwise.reports.attention_page import write_attention_page, write_csv
     from contextwise.reports.attention_tables import as_json as numbers
     from contextwise.reports.attention_tables import terminal

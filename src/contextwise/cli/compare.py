@@ -79,10 +79,10 @@ def compare(
         (_print_curves if contextwise else _print_ledger)(runs, unused, out)
         return
 
+    from contextwise.comparison.compared_runs import evaluate_missing
+    from contextwise.comparison.comparison import compare as compare_evaluations
+    from contextwise.comparison.tables import comparison_tables
     from contextwise.data import Corpus
-    from contextwise.evaluation import compare as compare_evaluations
-    from contextwise.evaluation import evaluate_missing
-    from contextwise.evaluation.tables import comparison_tables
     from contextwise.training.signals import StopRequest
 
     if corpus is not None and label is not None:
@@ -109,8 +109,8 @@ def _print_curves(runs: list[str], unused: list[str], out: Path | None) -> None:
     from rich.console import Console
 
     from contextwise.base.files import write_json
-    from contextwise.evaluation.contextwise.comparing import compare_curves, open_curves
-    from contextwise.evaluation.contextwise.tables import comparison_table
+    from contextwise.comparison.curves import compare_curves, open_curves
+    from contextwise.evaluation.measures.curve.tables import comparison_table
 
     if unused:
         raise ConfigError(f"--contextwise compares curves and takes no {unused[0]}; leave one of them out")
@@ -129,8 +129,8 @@ def _print_curves(runs: list[str], unused: list[str], out: Path | None) -> None:
 def _print_ledger(runs: list[str], unused: list[str], out: Path | None) -> None:
     from rich.console import Console
 
-    from contextwise.evaluation.ledger import ledger
-    from contextwise.evaluation.tables import ledger_table
+    from contextwise.comparison.ledger import ledger
+    from contextwise.comparison.tables import ledger_table
 
     if unused:
         raise ConfigError(f"--ledger compares no documents and takes no {unused[0]}; leave one of them out")

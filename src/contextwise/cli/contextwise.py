@@ -40,17 +40,17 @@ def evaluate_contextwise(
     """Measure, print and write a contextwise loss curve.
 
     Args:
-        curve: values of :class:`contextwise.evaluation.contextwise.CurveSettings`; those that are None were not given.
-        options: of :func:`contextwise.evaluation.contextwise.measure_contextwise`.
+        curve: values of :class:`contextwise.evaluation.measures.curve.CurveSettings`; those that are None were not given.
+        options: of :func:`contextwise.evaluation.measures.curve.measure_contextwise`.
     """
     if corpus is None:
         raise ConfigError("there are no documents to measure on; give a prepared corpus with --corpus")
     from rich.console import Console
 
     from contextwise.data import Corpus
-    from contextwise.evaluation.contextwise import CurveSettings, measure_contextwise
-    from contextwise.evaluation.contextwise.tables import bins_table, curve_heading, measures_table, notes
-    from contextwise.evaluation.evaluator import trained_on
+    from contextwise.evaluation.measures.curve import CurveSettings, measure_contextwise
+    from contextwise.evaluation.measures.curve.tables import bins_table, curve_heading, measures_table, notes
+    from contextwise.evaluation.measures.loss import trained_on
     from contextwise.training.signals import StopRequest
 
     given = {name: value for name, value in curve.items() if value is not None}

@@ -14,8 +14,8 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.progress import console
 
 if TYPE_CHECKING:
+    from contextwise.comparison.comparison import Comparison
     from contextwise.data import Corpus
-    from contextwise.evaluation import Comparison
 
 PROMPT = "def read(self, path):\n    "
 
@@ -131,8 +131,9 @@ def run_demo(scale: DemoScale, out: Path, seed: int, command: str) -> Path:
     Raises:
         ConfigError, DataError: ``out`` holds something else, or cannot be written to.
     """
+    from contextwise.comparison.compared_runs import evaluate_missing
+    from contextwise.comparison.comparison import compare
     from contextwise.data import Corpus
-    from contextwise.evaluation import compare, evaluate_missing
     from contextwise.evaluation.generation import Sampling, sample_runs, time_runs
     from contextwise.reports import write_report
     from contextwise.training import train
@@ -219,7 +220,7 @@ def _recipe(
 
 def _print(comparison: "Comparison") -> None:
     """The table, and the verdict in words."""
-    from contextwise.evaluation.tables import comparison_tables
+    from contextwise.comparison.tables import comparison_tables
     from contextwise.reports import verdict
 
     printed = Console(highlight=False)

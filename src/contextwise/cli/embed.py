@@ -105,7 +105,7 @@ def embed(
     with open_lines(file, text_field) as lines:
         count = lines.count()
         from contextwise.base.vectors import write_vectors
-        from contextwise.evaluation.evaluator import chosen_device, chosen_dtype
+        from contextwise.evaluation.measures.loss import chosen_device, chosen_dtype
         from contextwise.models import load_tokenizer
         from contextwise.models.embedding import Embedder
         from contextwise.models.layers import load_text_model
@@ -130,7 +130,7 @@ def _embed_contexts(model: str, file: Path, out: Path, given: dict[str, Any], **
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name} is given together with --contexts; leave one of the two out")
-    from contextwise.evaluation.cue.nbest import write_cue_vectors
+    from contextwise.evaluation.measures.rescoring.files import write_cue_vectors
 
     rows, width = write_cue_vectors(model, file, out, **options)
     say(f"{_vectors(rows)} of {width} numbers (e_cue of contexts) in {out}")

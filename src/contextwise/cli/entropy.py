@@ -77,7 +77,7 @@ def entropy(
     from contextwise.analysis.density import check_bandwidth
     from contextwise.analysis.intrinsic import analyse
     from contextwise.data import Corpus
-    from contextwise.evaluation.entropy import measure_entropy
+    from contextwise.evaluation.measures.entropy.running import measure_entropy
     from contextwise.reports.entropy_page import write_csv, write_entropy_page
     from contextwise.reports.entropy_tables import terminal
     from contextwise.training.signals import StopRequest

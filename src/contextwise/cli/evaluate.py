@@ -351,7 +351,7 @@ def _evaluate_documents(
     from rich.console import Console
 
     from contextwise.data import Corpus
-    from contextwise.evaluation.evaluator import evaluate_model, trained_on
+    from contextwise.evaluation.measures.loss import evaluate_model, trained_on
     from contextwise.evaluation.tables import evaluation_heading, evaluation_table
     from contextwise.training.signals import StopRequest
 

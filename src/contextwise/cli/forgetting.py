@@ -45,9 +45,9 @@ def forgetting(
     """
     from rich.console import Console
 
+    from contextwise.comparison.forgetting import measure_forgetting
+    from contextwise.comparison.forgetting_tables import forgetting_tables
     from contextwise.data import Corpus
-    from contextwise.evaluation.forgetting import measure_forgetting
-    from contextwise.evaluation.forgetting_tables import forgetting_tables
     from contextwise.training.signals import StopRequest
 
     with StopRequest().listening() as stop:

@@ -154,11 +154,11 @@ def _continue(
 def _contexts(model: "PreTrainedModel", source: str, file: Path | None) -> "dict[str, torch.Tensor]":
     """What a CUE model is given beside the prompt; a note where it goes without."""
     if file is None:
-        from contextwise.evaluation.evaluator import tell_of_contexts
+        from contextwise.evaluation.measures.loss import tell_of_contexts
 
         tell_of_contexts(source, model, "continues")
         return {}
-    from contextwise.evaluation.cue.nbest import contexts_for
+    from contextwise.evaluation.measures.rescoring.files import contexts_for
 
     return contexts_for(model, source, file)
 
@@ -173,7 +173,7 @@ def _fill(
     whole: bool,
     spm: bool,
 ) -> None:
-    from contextwise.evaluation.infill import Infiller, filling_objective, trained_context
+    from contextwise.evaluation.measures.infill.filling import Infiller, filling_objective, trained_context
     from contextwise.models import load_generating_model, load_tokenizer
 
     infiller = Infiller(

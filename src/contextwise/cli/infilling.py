@@ -13,12 +13,12 @@ def evaluate_holes(
     """Fill the holes of a file or corpus, print and write the scores.
 
     Args:
-        options: of :func:`contextwise.evaluation.infill_scores.evaluate_infill`.
+        options: of :func:`contextwise.evaluation.measures.infill.scores.evaluate_infill`.
     """
     from rich.console import Console
 
-    from contextwise.evaluation.infill_scores import evaluate_infill, infill_heading, infill_table
-    from contextwise.evaluation.infill_tasks import open_tasks
+    from contextwise.evaluation.measures.infill.scores import evaluate_infill, infill_heading, infill_table
+    from contextwise.evaluation.measures.infill.tasks import open_tasks
     from contextwise.training.signals import StopRequest
 
     if limit is not None and limit < 1:

@@ -88,8 +88,8 @@ def judge(
 
     The same command again goes on where a stopped one was.
     """
-    from contextwise.evaluation.judging.endpoint import Endpoint, read_key
-    from contextwise.evaluation.judging.judge import Match, judge_answers
+    from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
+    from contextwise.evaluation.measures.judging.judge import Match, judge_answers
     from contextwise.training.signals import StopRequest
 
     match = Match.read(answers, against, questions, references, limit)
@@ -134,7 +134,7 @@ def _parameters(settings: list[str]) -> dict[str, Any]:
 def _print(summary: dict[str, Any], as_json: bool) -> None:
     from rich.console import Console
 
-    from contextwise.evaluation.judging.tables import judging_tables
+    from contextwise.evaluation.measures.judging.tables import judging_tables
 
     if as_json:
         print(json.dumps(summary, indent=2, ensure_ascii=False))

@@ -73,7 +73,7 @@ def longbench(
 
     The same command again goes on where a stopped one was.
     """
-    from contextwise.evaluation.longtasks.settings import Settings, read_range, read_visible
+    from contextwise.evaluation.measures.long_tasks.settings import Settings, read_range, read_visible
 
     tokens, whole = ((), False) if visible is None else read_visible(visible)
     settings = Settings(
@@ -89,8 +89,8 @@ def longbench(
         rope=rope,  # type: ignore[arg-type]
         rope_factor=rope_factor,
     )
-    from contextwise.evaluation.longtasks.running import evaluate_long_tasks
-    from contextwise.evaluation.longtasks.tables import longbench_tables
+    from contextwise.evaluation.measures.long_tasks.running import evaluate_long_tasks
+    from contextwise.evaluation.measures.long_tasks.tables import longbench_tables
     from contextwise.training.signals import StopRequest
 
     with StopRequest().listening() as stop:

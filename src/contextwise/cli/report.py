@@ -71,7 +71,7 @@ def _report_sweep(sweep: Path, others: list[Path], out: Path | None, csv: Path |
 
 def _report_runs(runs: list[Path], out: Path | None, label: str | None) -> None:
     from contextwise.base.runs import RunFolder
-    from contextwise.evaluation import compare
+    from contextwise.comparison.comparison import compare
     from contextwise.reports import write_report
 
     folders = [RunFolder.open(run) for run in runs]

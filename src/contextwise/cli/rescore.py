@@ -12,13 +12,13 @@ def evaluate_rescore(
 
     Args:
         weight: share of the model in what is ranked by; all of it, if not given.
-        options: further ones of :func:`contextwise.evaluation.cue.nbest.rescore_file`.
+        options: further ones of :func:`contextwise.evaluation.measures.rescoring.files.rescore_file`.
     """
     from rich.console import Console
 
-    from contextwise.evaluation.cue.conditioning import trained_types
-    from contextwise.evaluation.cue.nbest import rescore_file
-    from contextwise.evaluation.cue.tables import ranking_sentence, ranking_table
+    from contextwise.evaluation.measures.rescoring.files import rescore_file
+    from contextwise.evaluation.measures.sentences.conditioning import trained_types
+    from contextwise.evaluation.measures.sentences.tables import ranking_sentence, ranking_table
     from contextwise.models.loading import load_config
     from contextwise.training.signals import StopRequest
 

@@ -78,7 +78,7 @@ def ruler(
 
     The same command again goes on where a stopped one was.
     """
-    from contextwise.evaluation.ruler.settings import Settings
+    from contextwise.evaluation.measures.ruler.settings import Settings
 
     shared: dict[str, Any] = {"batch_tokens": batch_tokens, "dtype": dtype, "device": device, "out": out}
     if needles:
@@ -103,8 +103,8 @@ def ruler(
         qa=qa,
         words=words,
     )
-    from contextwise.evaluation.ruler.running import evaluate_ruler
-    from contextwise.evaluation.ruler.tables import ruler_tables
+    from contextwise.evaluation.measures.ruler.running import evaluate_ruler
+    from contextwise.evaluation.measures.ruler.tables import ruler_tables
     from contextwise.training.signals import StopRequest
 
     with StopRequest().listening() as stop:
@@ -121,7 +121,7 @@ def _needles(
     as_json: bool,
     **options: Any,
 ) -> None:
-    from contextwise.evaluation.needles import measure_needles, needles_table
+    from contextwise.evaluation.measures.needles import measure_needles, needles_table
     from contextwise.training.signals import StopRequest
 
     with StopRequest().listening() as stop:

@@ -40,7 +40,7 @@ def evaluate_sentences(
 
     Args:
         contexts: names with commas between, or ``none``.
-        options: further ones of :func:`contextwise.evaluation.cue.evaluate_sentences`.
+        options: further ones of :func:`contextwise.evaluation.measures.sentences.evaluate_sentences`.
     """
     if corpus is None:
         raise ConfigError("there are no sentences to score; give a prepared corpus with --corpus")
@@ -48,9 +48,9 @@ def evaluate_sentences(
     from rich.console import Console
 
     from contextwise.data import Corpus
-    from contextwise.evaluation import cue
-    from contextwise.evaluation.cue import tables
-    from contextwise.evaluation.evaluator import trained_on
+    from contextwise.evaluation.measures import sentences as cue
+    from contextwise.evaluation.measures.loss import trained_on
+    from contextwise.evaluation.measures.sentences import tables
     from contextwise.evaluation.tables import evaluation_table
     from contextwise.training.signals import StopRequest
 

@@ -32,8 +32,8 @@ def evaluate_tasks(
         raise ConfigError(
             "--tasks needs lm-evaluation-harness, which is not installed; install it with: pip install 'contextwise[eval]'"
         )
-    from contextwise.evaluation.harness.running import Settings, evaluate_on_tasks
-    from contextwise.evaluation.harness.tables import tasks_table
+    from contextwise.evaluation.measures.lm_eval.running import Settings, evaluate_on_tasks
+    from contextwise.evaluation.measures.lm_eval.tables import tasks_table
     from contextwise.training.signals import StopRequest
 
     settings = Settings(

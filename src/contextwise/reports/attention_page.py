@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write
-from contextwise.evaluation.attention import ModelReading, Reading
+from contextwise.evaluation.measures.attention import ModelReading, Reading
 from contextwise.reports.attention_tables import csv_files, lens_words, loss_words, shown
 from contextwise.reports.rendering import render
 

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from contextwise.evaluation.attention import ModelReading, Reading, mean_received
+from contextwise.evaluation.measures.attention import ModelReading, Reading, mean_received
 
 SHOWN = 10
 NARROW = 14

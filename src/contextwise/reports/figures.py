@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.comparison import Comparison, Difference
+from contextwise.comparison.comparison import Comparison, Difference
 from contextwise.reports.rendering import plain
 from contextwise.reports.spikes import spikes
 

@@ -10,7 +10,7 @@ import yaml
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write, read_json
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.comparison import Comparison
+from contextwise.comparison.comparison import Comparison
 from contextwise.reports.figures import Curve, difference_figure, training_figure
 from contextwise.reports.rendering import render
 from contextwise.reports.tables import budget_tables, difference_table, evaluation_tables, model_table

@@ -16,7 +16,7 @@ from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.files import read_json
 from contextwise.data.corpus import Corpus
 from contextwise.data.meter import LengthMeter, kibitokens, measure_lengths
-from contextwise.evaluation.contextwise.results import ContextwiseCurve
+from contextwise.evaluation.measures.curve.results import ContextwiseCurve
 from contextwise.evaluation.results import is_curve
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from contextwise.sweeps import RunState, Sweep
@@ -214,7 +214,7 @@ def _names(states: list[RunState]) -> dict[str, str]:
 def _training_curve(rows: list[dict[str, Any]], gpus: int | None, **place: Any) -> CurveLine | None:
     """From the ``contextwise`` rows of a run; rows with a loss that is no number are left out.
 
-    A last bin that is cut short joins the one before it, as in :class:`contextwise.evaluation.contextwise.sums.Bins`: it would
+    A last bin that is cut short joins the one before it, as in :class:`evaluation.curve.sums.Bins`: it would
     hold the few positions that are left, and its noise would pass for the best context.
     """
     by_step = {row["step"]: row for row in rows if np.isfinite(row["loss"]).all()}

@@ -7,19 +7,11 @@ more room.
 from typing import Any
 
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.comparison import Comparison, Group
+from contextwise.comparison.comparison import Comparison, Group
+from contextwise.comparison.tables import MID_SCHEDULE, difference_cell
 from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.results import Evaluation, is_evaluation
-from contextwise.evaluation.tables import (
-    MEASURES,
-    MID_SCHEDULE,
-    NOT_KNOWN,
-    count,
-    difference_cell,
-    duration,
-    interval,
-    number,
-)
+from contextwise.evaluation.tables import MEASURES, NOT_KNOWN, count, duration, interval, number
 from contextwise.reports.words import lowest
 
 Table = dict[str, Any]

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from contextwise.base.errors import ConfigError, ContextwiseError
-from contextwise.evaluation import Estimate
+from contextwise.evaluation.metrics import Estimate
 from contextwise.reproductions.contextlm.compared_models import above
 from contextwise.reproductions.cost import plan
 from contextwise.reproductions.item import list_items, measure_at

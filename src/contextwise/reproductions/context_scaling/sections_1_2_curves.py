@@ -7,10 +7,10 @@ import numpy as np
 from pydantic import Field
 
 from contextwise.base.config import validate
+from contextwise.comparison.curves import compare_curves
 from contextwise.data import Corpus
-from contextwise.evaluation.contextwise import ContextwiseCurve, CurveSettings, measure_contextwise
-from contextwise.evaluation.contextwise.comparing import compare_curves
-from contextwise.evaluation.contextwise.measures import estimate, resampled
+from contextwise.evaluation.measures.curve import ContextwiseCurve, CurveSettings, measure_contextwise
+from contextwise.evaluation.measures.curve.readings import estimate, resampled
 from contextwise.evaluation.metrics import Estimate
 from contextwise.reproductions.claims import above, point, share_of, shown
 from contextwise.reproductions.corpora import CorpusSource

@@ -4,7 +4,7 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation import Estimate
+from contextwise.evaluation.metrics import Estimate
 from contextwise.reproductions.item import Claim
 from contextwise.reproductions.trained_models import TrainedModels
 

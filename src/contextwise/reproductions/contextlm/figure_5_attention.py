@@ -1,7 +1,7 @@
 """The attention that each token of one text receives from trained models (ContextLM, Section 4.3, Figure 5).
 
 What a token receives is the mean over layers, heads and the positions that can see it
-(:mod:`contextwise.evaluation.attention`); a phrase or chunk receives the sum over its tokens. With several seeds a claim is
+(:mod:`contextwise.evaluation.measures.attention`); a phrase or chunk receives the sum over its tokens. With several seeds a claim is
 told by the t-interval of the difference over seeds; with one it says what was found in these two models.
 """
 
@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.attention import Measure as Received
-from contextwise.evaluation.attention import Reading, read_with_models
+from contextwise.evaluation.measures.attention import Measure as Received
+from contextwise.evaluation.measures.attention import Reading, read_with_models
 from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.paired import estimate_over_seeds
 from contextwise.reproductions.contextlm.compared_models import Better, ComparedModels, above

@@ -2,7 +2,7 @@
 
 Every model answers the same questions. Scores are averaged over seeds at each question, over the questions of a data set, over
 the data sets of a group and over the groups, as LongBench does. Intervals are over documents, and paired: the scores of all
-models for a document stay together (:mod:`contextwise.evaluation.longtasks.results`).
+models for a document stay together (:mod:`contextwise.evaluation.measures.long_tasks.results`).
 
 Legend of shapes: Q questions, M models.
 """
@@ -17,12 +17,12 @@ from pydantic import Field, field_validator
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation import Estimate
 from contextwise.evaluation.journal import content_key
-from contextwise.evaluation.longtasks.results import Level, level_of, mean_level
-from contextwise.evaluation.longtasks.running import chosen_items, evaluate_long_tasks
-from contextwise.evaluation.longtasks.settings import Settings as Asked
-from contextwise.evaluation.longtasks.settings import read_range
+from contextwise.evaluation.measures.long_tasks.results import Level, level_of, mean_level
+from contextwise.evaluation.measures.long_tasks.running import chosen_items, evaluate_long_tasks
+from contextwise.evaluation.measures.long_tasks.settings import Settings as Asked
+from contextwise.evaluation.measures.long_tasks.settings import read_range
+from contextwise.evaluation.metrics import Estimate
 from contextwise.models.rope import Rope
 from contextwise.reproductions.contextlm.compared_models import ComparedModels, difference_claim, points
 from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.harness.tables import PERPLEXITIES
+from contextwise.evaluation.measures.lm_eval.tables import PERPLEXITIES
 from contextwise.reproductions.contextlm.tables_3_12_accuracy import TaskAccuracy, evaluated, row_of
 from contextwise.reproductions.item import Item, Outcome, Table, registered
 from contextwise.reproductions.trained_models import TrainedModels

@@ -23,8 +23,8 @@ from contextwise.base.files import read_json
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.data.hub import hub_problem
-from contextwise.evaluation import Estimate
-from contextwise.evaluation.harness.tables import ACCURACY_TASKS
+from contextwise.evaluation.metrics import Estimate
+from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS
 from contextwise.evaluation.journal import content_key
 from contextwise.evaluation.metrics import CONFIDENCE
 from contextwise.evaluation.paired import estimate_over_seeds
@@ -37,7 +37,7 @@ from contextwise.reproductions.contextlm.compared_models import (
 from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered
 
 if TYPE_CHECKING:
-    from contextwise.evaluation.harness.running import Settings as Asked
+    from contextwise.evaluation.measures.lm_eval.running import Settings as Asked
 
 CHANCE = {
     "lambada_openai": 0.0,
@@ -131,7 +131,7 @@ class TaskAccuracy(ComparedModels):
                 "these tasks need lm-evaluation-harness, which is not installed; install it with: "
                 "pip install 'contextwise[eval]'"
             )
-        from contextwise.evaluation.harness.running import Settings, plan_tasks, quiet
+        from contextwise.evaluation.measures.lm_eval.running import Settings, plan_tasks, quiet
 
         problem = hub_problem() if self.task_data is None else None
         if problem:
@@ -198,7 +198,7 @@ class TaskAccuracy(ComparedModels):
 
 def evaluated(run: RunFolder, asked: "Asked", key: str) -> dict[str, Any]:
     """The summary of a run's answers, made once for the same questions."""
-    from contextwise.evaluation.harness.running import SUMMARY, evaluate_on_tasks
+    from contextwise.evaluation.measures.lm_eval.running import SUMMARY, evaluate_on_tasks
 
     out = run.path / "evaluation" / f"tasks-{key[:8]}"
     if (out / SUMMARY).exists():

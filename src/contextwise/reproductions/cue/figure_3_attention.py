@@ -21,7 +21,7 @@ from contextwise.base.errors import DataError
 from contextwise.base.files import read_json
 from contextwise.base.runs import RunFolder
 from contextwise.data.contexts import PREVIOUS
-from contextwise.evaluation.evaluator import open_model
+from contextwise.evaluation.measures.loss import open_model
 from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.paired import estimate
 from contextwise.reproductions.cue.one_run import HeldOut, OneRun, given_contexts, sentences_of, some

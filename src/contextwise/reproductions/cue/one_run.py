@@ -12,8 +12,13 @@ from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
-from contextwise.evaluation.cue.conditioning import ContextSets, open_text_encoder, settings_of, trained_types
-from contextwise.evaluation.cue.evaluator import language_of
+from contextwise.evaluation.measures.sentences.conditioning import (
+    ContextSets,
+    open_text_encoder,
+    settings_of,
+    trained_types,
+)
+from contextwise.evaluation.measures.sentences.running import language_of
 from contextwise.models.cue.encoding import EncodedTexts
 from contextwise.objectives.contexts import ContextTexts
 from contextwise.objectives.splitting import SentenceIndex

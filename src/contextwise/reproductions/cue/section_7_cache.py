@@ -1,6 +1,6 @@
 """Is a sentence's context more than a cache of its words? (CUE, Section 7)
 
-The bins and gains are those of :mod:`contextwise.evaluation.cue.cache_effect`.
+The bins and gains are those of :mod:`contextwise.evaluation.measures.sentences.cache_effect`.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,9 @@ from typing import Any
 from pydantic import Field
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation import Estimate, Evaluation
-from contextwise.evaluation.cue.cache_effect import ALL, BINS, effect_between
+from contextwise.evaluation.metrics import Estimate
+from contextwise.evaluation.results import Evaluation
+from contextwise.evaluation.measures.sentences.cache_effect import ALL, BINS, effect_between
 from contextwise.reproductions.cue.one_run import OneRun
 from contextwise.reproductions.cue.tables_3_4_6_perplexity import Row, evaluated
 from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered

@@ -1,6 +1,6 @@
 """Losses and spectra of a real model at several visible contexts: intrinsic entropy, Figures 1, 2, 3, 10, 11, 13 and 15.
 
-One measurement (:mod:`contextwise.evaluation.entropy`) is behind all of them; it lies in the folder of the reproduction, and
+One measurement (:mod:`contextwise.evaluation.measures.entropy.running`) is behind all of them; it lies in the folder of the reproduction, and
 each item takes from it what its figure shows.
 """
 
@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from contextwise.analysis.intrinsic import IntrinsicEntropy, analyse
-from contextwise.evaluation.entropy import checked_contexts, measure_entropy
+from contextwise.evaluation.measures.entropy.running import checked_contexts, measure_entropy
 from contextwise.reproductions.given_model import GivenModel
 from contextwise.reproductions.intrinsic_entropy.views import VIEWS, Limits
 from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered

@@ -16,7 +16,7 @@ from contextwise.base.files import atomic_write
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.manifest import FILE
 from contextwise.data.stdlib import iter_stdlib_documents
-from contextwise.evaluation.forgetting import Forgetting, measure_forgetting
+from contextwise.comparison.forgetting import Forgetting, measure_forgetting
 from contextwise.reproductions.claims import above, shown
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.given_model import slug

@@ -1,0 +1,1 @@
+"""Comparisons of measured models: paired differences, budgets, ledgers, forgetting, context curves."""

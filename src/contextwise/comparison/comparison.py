@@ -1,0 +1,385 @@
+"""Which of several models is better on the same documents, by how much, and at what cost."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import write_json
+from contextwise.comparison.budgets import Budget, equal_budgets
+from contextwise.comparison.compared_runs import Member, groups_of, open_members
+from contextwise.comparison.paired import Interval, crossed_interval, estimate, per_seed, seed_interval
+from contextwise.evaluation.metrics import Estimate, exponential
+
+UNITS = {"token": "nats per token", "byte": "bits per byte"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one recipe with different seeds, or one model.
+
+    Attributes:
+        seeds: of the runs; ``[None]`` for a model that is no run.
+        loss: nats per token of the held-out documents, mean over seeds.
+        losses: the loss of each run.
+        training_tokens, tokens_per_second, training_seconds, ms_per_token: means over the runs, None where
+        not known.
+    """
+
+    name: str
+    sources: list[str]
+    seeds: list[int | None]
+    parameters: int
+    loss: Estimate
+    losses: list[float]
+    perplexity: Estimate
+    bits_per_byte: Estimate | None
+    training_tokens: float | None
+    tokens_per_second: float | None
+    training_seconds: float | None
+    ms_per_token: float | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Group minus reference on the same documents: negative where the group is better.
+
+    Attributes:
+        difference: with the interval over documents (and seeds, where there are several).
+        paired_by_seed: whether both groups have the same seeds.
+        seed_differences: seed -> difference, if paired by seed.
+        seed_interval: t-interval over seeds alone; None with one seed.
+        crossed_interval: crossed bootstrap over seeds and documents; None with one seed.
+        documents_lower: share of the documents on which the group's loss is lower.
+    """
+
+    group: str
+    reference: str
+    unit: str
+    difference: Estimate
+    paired_by_seed: bool
+    seed_differences: dict[str, float]
+    seed_interval: Interval | None
+    crossed_interval: Interval | None
+    documents_lower: float
+
+    @property
+    def relative_perplexity(self) -> Estimate | None:
+        """The group's perplexity over the reference's, minus 1; None where the difference is in bits per byte."""
+        if self.unit != UNITS["token"]:
+            return None
+        return self.difference.map(lambda nats: exponential(nats) - 1)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: lower, higher, or not told apart."""
+        value, low, high = self.difference.value, self.difference.low, self.difference.high
+        if low is None or high is None:
+            return (
+                f"{self.group} − {self.reference} = {value:+.4f} {self.unit}; one document allows no interval"
+            )
+        if low <= 0 <= high:
+            return (
+                f"{self.group} and {self.reference} are not told apart: the interval contains zero "
+                f"({value:+.4f} {self.unit} [{low:+.4f}, {high:+.4f}])"
+            )
+        side, ends = ("lower", (-high, -low)) if value < 0 else ("higher", (low, high))
+        return (
+            f"{self.group} is {side} than {self.reference} by {abs(value):.4f} {self.unit} "
+            f"[{ends[0]:.4f}, {ends[1]:.4f}]"
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` found; ``notes`` are sentences that a reader of the figures has to know."""
+
+    corpus: dict[str, Any]
+    documents: int
+    tokens: int
+    unit: str
+    reference: str
+    groups: list[Group]
+    differences: list[Difference]
+    budgets: list[Budget]
+    notes: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values, the verdicts included."""
+        content = finite(dataclasses.asdict(self))
+        for shown, difference in zip(content["differences"], self.differences, strict=True):
+            shown["verdict"] = difference.verdict
+            relative = difference.relative_perplexity
+            shown["relative_perplexity"] = None if relative is None else relative.to_dict()
+        return content
+
+    def write(self, path: Path) -> None:
+        """Write :meth:`to_dict` as JSON, complete or not at all."""
+        write_json(path, self.to_dict(), "the comparison")
+
+
+def compare(
+    sources: list[str],
+    *,
+    label: str | None = None,
+    reference: str | None = None,
+    all_pairs: bool = False,
+    unit: str = "token",
+) -> Comparison:
+    """Compare evaluated runs and models on the same documents.
+
+    Args:
+        sources: run folders, evaluation folders, or models that were evaluated from here.
+        label: which evaluation of them (``CORPUS-SPLIT``); needed only where there are several.
+        reference: name of the group that the others are compared to; by default the first.
+        all_pairs: compare every pair of groups, not only each with the reference.
+        unit: ``token`` (nats per token), or ``byte`` (bits per byte), which also holds across tokenizers.
+
+    Raises:
+        ConfigError: an unknown reference or unit, or runs that cannot be told apart.
+        DataError: a run without an evaluation, or evaluations that may not be compared.
+    """
+    if unit not in UNITS:
+        raise ConfigError(f"--unit is {unit!r}; it must be token or byte")
+    if len(sources) < 2:
+        raise ConfigError("a comparison needs two runs or more; name them one after the other")
+    members = open_members(sources, label)
+    groups = groups_of(members)
+    names = list(groups)
+    reference = reference if reference is not None else names[0]
+    if reference not in groups:
+        raise ConfigError(f"--reference is {reference!r}, which is none of the groups: {', '.join(names)}")
+    notes = _check_same_data(members, unit)
+    rows = {member.source: _order(member, unit) for member in members}
+    sizes_N = _sizes(members, rows, unit)
+    sums = {name: _sums(group, rows, unit) for name, group in groups.items()}
+    others = [name for name in names if name != reference]
+    pairs = [(name, reference) for name in others]
+    if all_pairs:
+        pairs += [(later, earlier) for earlier, later in combinations(others, 2)]
+    differences = [_difference(a, b, groups, sums, sizes_N, UNITS[unit]) for a, b in pairs]
+    first = members[0].evaluation.summary
+    # Budgets compare trainings; which contexts are withheld in scoring says nothing of them.
+    conditions = any(member.evaluation.summary.get("condition") for member in members)
+    budgets, reasons = ([], []) if conditions else equal_budgets(groups, reference)
+    return Comparison(
+        corpus=first["corpus"],
+        documents=first["documents"],
+        tokens=first["tokens"],
+        unit=UNITS[unit],
+        reference=reference,
+        groups=[_group(name, group) for name, group in groups.items()],
+        differences=differences,
+        budgets=budgets,
+        notes=[
+            *notes,
+            *_note_on_sentences(first, differences),
+            *_notes_on_seeds(groups, differences),
+            *reasons,
+        ],
+    )
+
+
+def _group(name: str, members: list[Member]) -> Group:
+    nats, tokens = _stack(members, "nats"), members[0].column("tokens")
+    n_bytes = members[0].column("bytes")
+    assert tokens is not None
+    loss = estimate([nats], tokens)
+    per_byte = None if n_bytes is None or not n_bytes.sum() else estimate([nats / math.log(2)], n_bytes)
+
+    def mean(values: list[Any]) -> float | None:
+        return None if any(value is None for value in values) else float(np.mean(values))
+
+    return Group(
+        name=name,
+        sources=[member.source for member in members],
+        seeds=[member.seed for member in members],
+        parameters=members[0].parameters,
+        loss=loss,
+        losses=per_seed(nats, tokens).tolist(),
+        perplexity=loss.map(exponential),
+        bits_per_byte=per_byte,
+        training_tokens=mean([member.summary.get("tokens") for member in members]),
+        tokens_per_second=mean([member.summary.get("tokens_per_second") for member in members]),
+        training_seconds=mean([member.summary.get("seconds") for member in members]),
+        ms_per_token=mean([member.ms_per_token for member in members]),
+    )
+
+
+def _difference(
+    name: str,
+    reference: str,
+    groups: dict[str, list[Member]],
+    sums: dict[str, np.ndarray],
+    sizes_N: np.ndarray,
+    unit: str,
+) -> Difference:
+    a, b = sums[name], sums[reference]
+    seeds = [member.seed for member in groups[name]]
+    paired = None not in seeds and seeds == [member.seed for member in groups[reference]]
+    blocks = [a - b] if paired else [a, -b]
+    by_seed = per_seed(blocks[0], sizes_N).tolist() if paired else []
+    difference_N = a.mean(axis=0) - b.mean(axis=0)
+    return Difference(
+        group=name,
+        reference=reference,
+        unit=unit,
+        difference=estimate(blocks, sizes_N),
+        paired_by_seed=paired,
+        seed_differences={str(seed): value for seed, value in zip(seeds, by_seed, strict=False)},
+        seed_interval=seed_interval(blocks, sizes_N),
+        crossed_interval=crossed_interval(blocks, sizes_N),
+        documents_lower=float((difference_N[sizes_N > 0] < 0).mean()),
+    )
+
+
+def _stack(members: list[Member], column: str) -> np.ndarray:
+    return np.stack([values for member in members if (values := member.column(column)) is not None])
+
+
+def _sums(members: list[Member], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
+    """(seeds, documents) nats of each document, or bits where the unit is the byte."""
+    nats = np.stack(
+        [member.evaluation.documents["nats"].to_numpy()[rows[member.source]] for member in members]
+    )
+    return nats / math.log(2) if unit == "byte" else nats
+
+
+def _sizes(members: list[Member], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
+    """(documents,) tokens or bytes of each document, which must be the same for all.
+
+    Raises:
+        DataError: they are not, or bytes are asked for and not known.
+    """
+    column = "tokens" if unit == "token" else "bytes"
+    first = members[0].column(column)
+    if first is None:
+        raise DataError(
+            f"{members[0].source} was evaluated on a corpus that does not know its documents' bytes"
+        )
+    sizes = first[rows[members[0].source]]
+    for member in members[1:]:
+        other = member.column(column)
+        if other is None or not np.array_equal(sizes, other[rows[member.source]]):
+            raise DataError(f"{members[0].source} and {member.source} were not scored on the same {column}")
+    return sizes.astype(np.float64)
+
+
+def _order(member: Member, unit: str) -> np.ndarray:
+    """Rows of the documents' table in an order that all members share."""
+    hashes = member.evaluation.documents["document_hash"]
+    if unit == "byte" and not hashes.null_count:
+        return np.argsort(hashes.to_numpy(zero_copy_only=False), kind="stable")
+    return np.arange(member.evaluation.documents.num_rows)
+
+
+def _check_same_data(members: list[Member], unit: str) -> list[str]:
+    """Refuse evaluations that may not be compared; returns notes on settings that differ.
+
+    Raises:
+        DataError: other documents, another number of them, or (in nats per token) another tokenizer.
+    """
+    first, notes = members[0], []
+    one = first.evaluation.summary
+    for member in members[1:]:
+        other = member.evaluation.summary
+        pair = f"{first.source} and {member.source}"
+        _check_same_way(first, member)
+        same_text = _hashes(first) is not None and _hashes(first) == _hashes(member)
+        same_corpus = one["corpus"]["fingerprint"] == other["corpus"]["fingerprint"]
+        if (
+            not same_corpus
+            and unit == "token"
+            and one["corpus"]["tokenizer_hash"] != other["corpus"]["tokenizer_hash"]
+        ):
+            offer = (
+                "compare them in bits per byte with --unit byte"
+                if same_text
+                else "use one tokenizer for both"
+            )
+            raise DataError(
+                f"{pair} have different tokenizers, so their losses per token are not comparable; {offer}"
+            )
+        if same_corpus and one["documents"] != other["documents"]:
+            raise DataError(
+                f"{pair} were evaluated on {one['documents']} and {other['documents']} documents; "
+                "evaluate both with the same --limit-documents"
+            )
+        if not same_corpus and not (same_text and unit == "byte"):
+            raise DataError(
+                f"{pair} were evaluated on different documents "
+                f"({one['corpus']['path']} and {other['corpus']['path']}); "
+                "evaluate both on one corpus with contextwise evaluate"
+            )
+        different = [key for key in ("context", "stride", "dtype") if one.get(key) != other.get(key)]
+        if different:
+            values = ", ".join(f"{key} {one.get(key)} and {other.get(key)}" for key in different)
+            notes.append(
+                f"{pair} were scored with different settings ({values}); part of a difference may be theirs."
+            )
+    return notes
+
+
+def _check_same_way(first: Member, member: Member) -> None:
+    """Refuse to set a loss within sentences beside one within documents.
+
+    Raises:
+        DataError: one of two evaluations is sentence by sentence, the other is not.
+    """
+    ways = [bool(one.evaluation.summary.get("by_sentence")) for one in (first, member)]
+    if ways[0] != ways[1]:
+        sentences, documents = (first, member) if ways[0] else (member, first)
+        raise DataError(
+            f"{sentences.source} was scored sentence by sentence, and {documents.source} document by document, which sees "
+            "more; evaluate both with contextwise evaluate --sentences"
+        )
+
+
+def _hashes(member: Member) -> list[str] | None:
+    column = member.evaluation.documents["document_hash"]
+    return None if column.null_count else sorted(column.to_pylist())
+
+
+def _note_on_sentences(summary: dict[str, Any], differences: list[Difference]) -> list[str]:
+    """Of evaluations sentence by sentence: how they were made, and the differences in the form that CUE's tables have."""
+    if not summary.get("by_sentence"):
+        return []
+    parts = []
+    for found in differences:
+        relative = found.relative_perplexity
+        if relative is not None:
+            ends = "" if relative.low is None else f" [{relative.low:+.1%}, {relative.high:+.1%}]"
+            parts.append(f"{found.group} to {found.reference}: {relative.value:+.1%}{ends}")
+    return [
+        "Every sentence was scored on its own, its end included."
+        + (f" Relative perplexity of {'; '.join(parts)}." if parts else "")
+    ]
+
+
+def _notes_on_seeds(groups: dict[str, list[Member]], differences: list[Difference]) -> list[str]:
+    single = [name for name, group in groups.items() if len(group) == 1]
+    notes = []
+    if single:
+        notes.append(
+            f"One seed of {', '.join(single)}: the intervals say how much the loss varies from document to "
+            "document, not what another seed would have given."
+        )
+    return notes + [
+        f"{found.group} and {found.reference} have different seeds, so they are not paired by seed."
+        for found in differences
+        if not found.paired_by_seed and not {found.group, found.reference} <= set(single)
+    ]
+
+
+def finite(value: Any) -> Any:
+    """A copy with None in place of numbers that JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,149 @@
+"""Models of different training contexts side by side: by their average loss, which misleads, and by their best context.
+
+The average over all positions of a window is what a trainer logs. Models of longer contexts are asked more of the easy
+questions, those with much before them, so that their average may be lower although they are worse wherever both can be asked
+(context scaling, Section 2). Differences are paired by document, over the documents that all curves have.
+
+Legend of shapes: D documents, K bins.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.runs import RunFolder
+from contextwise.evaluation.measures.curve.readings import estimate, resampled
+from contextwise.evaluation.measures.curve.results import ContextwiseCurve
+from contextwise.evaluation.metrics import Estimate
+from contextwise.evaluation.results import is_curve
+
+
+@dataclass(frozen=True)
+class ComparedCurve:
+    """One curve, and its differences to the first one; nats per token.
+
+    Attributes:
+        name: of the run or model.
+        context: longest that was measured.
+        average: mean over all visible tokens.
+        best: lowest bin, which holds ``best_from`` to ``best_to`` visible tokens.
+        average_difference, best_difference: to the first curve; None for itself.
+        below: bins in which it is lower than the first curve, and bins that both have.
+    """
+
+    name: str
+    context: int
+    average: Estimate
+    best: Estimate
+    best_from: int
+    best_to: int
+    average_difference: Estimate | None
+    best_difference: Estimate | None
+    below: tuple[int, int] | None
+
+
+def open_curves(sources: list[str]) -> list[ContextwiseCurve]:
+    """Curves by their folders, or by the runs that have one.
+
+    Raises:
+        DataError: there is none, or curves of different data or modes.
+        ConfigError: a run has several, or fewer than two curves were given.
+    """
+    if len(sources) < 2:
+        raise ConfigError("there is one curve; give two or more to compare")
+    curves = [ContextwiseCurve.open(_folder(source)) for source in sources]
+    first = curves[0].summary
+    for source, curve in zip(sources, curves, strict=True):
+        if curve.summary["corpus"]["fingerprint"] != first["corpus"]["fingerprint"]:
+            raise DataError(
+                f"{source} was measured on other documents than {sources[0]}; measure both on one corpus and split"
+            )
+        if curve.summary["settings"]["mode"] != first["settings"]["mode"]:
+            raise DataError(
+                f"{source} was measured in the {curve.summary['settings']['mode']} mode, {sources[0]} in the other; measure "
+                "both in one mode"
+            )
+    return curves
+
+
+def _folder(source: str) -> Path:
+    path = Path(source)
+    if is_curve(path):
+        return path
+    if not path.is_dir():
+        raise DataError(f"there is no run and no contextwise curve at {source}")
+    found = [one for one in sorted(RunFolder(path).evaluation.glob("*")) if is_curve(one)]
+    if not found:
+        raise DataError(
+            f"{source} has no contextwise curve; make one with: contextwise evaluate {source} --corpus CORPUS --contextwise"
+        )
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found[:4])
+        raise ConfigError(f"{source} has several contextwise curves ({names}); give the folder of one")
+    return found[0]
+
+
+def compare_curves(curves: list[ContextwiseCurve]) -> list[ComparedCurve]:
+    """Compare all curves to the first.
+
+    Raises:
+        DataError: they have no document in common.
+    """
+    common = set.intersection(*(set(curve.documents["document"].to_pylist()) for curve in curves))
+    if not common:
+        raise DataError("the curves have no document in common; measure them on longer documents")
+    sums = [_sums(curve, sorted(common)) for curve in curves]
+    losses, drawn = zip(*(_measured(*one) for one in sums), strict=True)
+    found = []
+    for curve, loss, draws in zip(curves, losses, drawn, strict=True):
+        best = int(loss[1:].argmin())
+        bins = curve.bins
+        itself = curve is curves[0]
+
+        def difference(
+            place: int, other: int, loss: np.ndarray = loss, draws: np.ndarray | None = draws
+        ) -> Estimate:
+            pairs = None if draws is None else draws[:, place] - drawn[0][:, other]
+            return estimate(loss[place] - losses[0][other], pairs)
+
+        found.append(
+            ComparedCurve(
+                name=str(curve.summary["model"]),
+                context=bins[-1]["visible_to"],
+                average=estimate(loss[0], None if draws is None else draws[:, 0]),
+                best=estimate(loss[1 + best], None if draws is None else draws[:, 1 + best]),
+                best_from=bins[best]["visible_from"],
+                best_to=bins[best]["visible_to"],
+                average_difference=None if itself else difference(0, 0),
+                best_difference=None if itself else difference(1 + best, 1 + int(losses[0][1:].argmin())),
+                below=None if itself else _below(curve, loss, curves[0], losses[0]),
+            )
+        )
+    return found
+
+
+def _sums(curve: ContextwiseCurve, documents: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Nats and targets of the documents in each bin, (D, K) each."""
+    table, count = curve.documents, len(curve.bins)
+    kept = np.isin(table["document"].to_numpy(), documents)
+    nats, targets = (table[name].to_numpy()[kept].reshape(-1, count) for name in ("nats", "targets"))
+    return nats, targets.astype(float)
+
+
+def _measured(nats_DK: np.ndarray, targets_DK: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """The average and the loss of each bin, (1 + K,), and the same for each resample of the documents."""
+    nats, targets = (np.hstack([x.sum(1, keepdims=True), x]) for x in (nats_DK, targets_DK))
+    # The resamples have a fixed seed: those of all curves draw the same documents.
+    return nats.sum(0) / targets.sum(0), resampled(nats, targets) if len(nats) > 1 else None
+
+
+def _below(
+    curve: ContextwiseCurve, loss: np.ndarray, first: ContextwiseCurve, first_loss: np.ndarray
+) -> tuple[int, int]:
+    """Bins of the same visible tokens in which a curve is lower than the first, and how many there are."""
+    ends = [{(b["visible_from"], b["visible_to"]): i for i, b in enumerate(c.bins)} for c in (curve, first)]
+    shared = ends[0].keys() & ends[1].keys()
+    below = [bin for bin in shared if loss[1 + ends[0][bin]] < first_loss[1 + ends[1][bin]]]
+    return len(below), len(shared)

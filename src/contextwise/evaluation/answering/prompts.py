@@ -1,0 +1,140 @@
+"""What a model reads of a question when only the nearest part of its text is visible.
+
+A prompt is three runs of token ids: what stands before the text, the text's last ``visible`` tokens, and what stands behind it
+(the question and the beginning of the answer). The first and the third always stay. For a chat model they hold the marks of
+its template too. So one text is cut at exact numbers of tokens, and everything else is the same at every visible context.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from contextwise.base.errors import ConfigError
+from contextwise.evaluation.answering.batches import Prompted
+from contextwise.evaluation.measures.ruler.questions import Question
+
+_PLACE = "\N{WHITE SQUARE}text\N{WHITE SQUARE}"
+
+
+class Needle(NamedTuple):
+    """Where something that the answer depends on stands, in tokens of the text.
+
+    Attributes:
+        behind: tokens of the text that stand behind its last token: its distance from the end.
+        reach: tokens from its first token to the end of the text: the visible context from which on all of it is seen.
+    """
+
+    behind: int
+    reach: int
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A question as token ids; ``head`` and ``tail`` are what always stays."""
+
+    question: Question
+    head: tuple[int, ...]
+    body: tuple[int, ...]
+    tail: tuple[int, ...]
+    needles: tuple[Needle, ...]
+
+    def prompt(self, visible: int) -> list[int]:
+        """Token ids (T,) with the nearest ``visible`` tokens of the text, or all of it where it is shorter."""
+        return [*self.head, *self.body[max(0, len(self.body) - visible) :], *self.tail]
+
+    def in_view(self, visible: int) -> float:
+        """Share of the needles that are wholly within the nearest ``visible`` tokens."""
+        return sum(needle.reach <= visible for needle in self.needles) / len(self.needles)
+
+
+class Encoder:
+    """Turns questions into token ids for one model.
+
+    Args:
+        tokenizer: the model's.
+        chat: put the question into the tokenizer's chat template, as a user's message; the answer's beginning stands where
+            the model goes on. Templates that can are asked for an answer without thinking first.
+        name: what to call the model in an error.
+
+    Raises:
+        ConfigError: the tokenizer cannot say where a token stands in a text, or has no chat template.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, chat: bool = False, name: str = "the model"
+    ) -> None:
+        if not getattr(tokenizer, "is_fast", False):
+            raise ConfigError(
+                f"the tokenizer of {name} does not say where in a text its tokens stand; "
+                "convert it to a tokenizer.json (a fast tokenizer)"
+            )
+        if chat and not tokenizer.chat_template:
+            raise ConfigError(f"--chat is given, but {name} has no chat template; leave --chat out")
+        self.tokenizer, self.chat, self.name = tokenizer, chat, name
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, special ones not counted."""
+        return len(self.ids(text))
+
+    def encode(self, question: Question) -> Encoded:
+        """The parts of a question as token ids, and where in the text its needles stand."""
+        head, tail = self._frame(question)
+        coded = self.tokenizer(
+            question.body, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True
+        )
+        needles = _needles(question.needles, coded["offset_mapping"])
+        return Encoded(question, tuple(head), tuple(coded["input_ids"]), tuple(tail), needles)
+
+    def _frame(self, question: Question) -> tuple[list[int], list[int]]:
+        if not self.chat:
+            opening = [*self._opening_tokens(), *self.ids(question.opening)]
+            return opening, self.ids(question.ending + question.answer_prefix)
+        message = {"role": "user", "content": f"{question.opening}{_PLACE}{question.ending}".rstrip()}
+        text = self.tokenizer.apply_chat_template(
+            [message], tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+        parts = str(text).split(_PLACE)
+        if len(parts) != 2:
+            raise ConfigError(f"the chat template of {self.name} does not show a user's message as it is")
+        ids = [self.tokenizer(part, add_special_tokens=False).input_ids for part in parts]
+        return ids[0], ids[1] + self.ids(question.answer_prefix)
+
+    def _opening_tokens(self) -> list[int]:
+        """Special tokens that the tokenizer puts before a text."""
+        whole = self.tokenizer("a").input_ids
+        first = self.ids("a")[:1]
+        return whole[: whole.index(first[0])] if first and first[0] in whole else []
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text, without special ones."""
+        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+
+
+def check_vocabulary(name: str, size: int, questions: Iterable[Prompted]) -> None:
+    """
+    Args:
+        name: what to call the model in an error.
+        size: tokens that the model knows.
+
+    Raises:
+        ConfigError: the tokenizer made ids that the model does not know.
+    """
+    highest = max(max(question.prompt(len(question.body)), default=0) for question in questions)
+    if highest >= size:
+        raise ConfigError(
+            f"the tokenizer that lies with {name} made the token {highest}, but the model has a vocabulary of {size}; "
+            "put the model's own tokenizer there"
+        )
+
+
+def _needles(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> tuple[Needle, ...]:
+    """Where the tokens stand that hold the characters of each span; ``offsets`` are each token's (first, behind the last)."""
+    begins, ends = np.array(offsets).reshape(-1, 2).T
+    starts, stops = np.array(spans).reshape(-1, 2).T
+    first = np.searchsorted(ends, starts, side="right")
+    last = np.searchsorted(begins, stops, side="left") - 1
+    count = len(offsets)
+    return tuple(Needle(count - 1 - b, count - a) for a, b in zip(first.tolist(), last.tolist(), strict=True))

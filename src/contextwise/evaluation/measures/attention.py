@@ -1,0 +1,317 @@
+"""What models attend to in one text, and what each token of it costs them, with and without the predicted context.
+
+1. The text is tokenized once; the token that begins a document stands before it, as in training and scoring.
+2. One pass with eager attention, which alone gives its weights. A layer's weights are summed over their queries as soon as
+   they are there, so that no more than one layer's are held.
+3. The loss of each token; of a ContextLM once more with every injected context zero.
+
+Source: ContextLM, Section 4.3 and Figure 5. The paper does not say how it normalises; here the sums over queries are kept, and
+:func:`mean_received` divides by how many queries can see a token.
+
+Shapes: T positions, H heads, K complete chunks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.runs import RunFolder
+from contextwise.evaluation.measures.loss import chosen_device, chosen_dtype, is_run, positions
+from contextwise.evaluation.scoring.windows import vocabulary_size
+from contextwise.models import load_model, load_tokenizer, token_losses
+from contextwise.models.context.ablation import context_pathway, without_context
+from contextwise.models.tokenizers import model_tokenizer_hash
+
+MOST_MODELS = 3
+MOST_TOKENS = 4096
+"""Of a picture that a reader can take in, and of weights (heads x T x T) that fit into memory."""
+DEFAULT_CHUNK = 4
+Measure = Literal["mean", "sum"]
+
+
+@dataclass(frozen=True)
+class ModelReading:
+    """What one model makes of the text.
+
+    Attributes:
+        source, name: where it comes from, and what to call it.
+        layers: for each layer (H, T), the attention weights of each token summed over the queries; T in all for each head.
+        predictor: the same between chunks, for each block of the context predictor (H, K); none without one, or a chunk.
+        chunk_size: w of a ContextLM, else None.
+        nats: (T,) loss of each token given those before it; nan for the first position.
+        nats_without: the same with every injected context zero; None for a model that predicts no context.
+    """
+
+    source: str
+    name: str
+    parameters: int
+    layers: list[np.ndarray]
+    predictor: list[np.ndarray]
+    chunk_size: int | None
+    nats: np.ndarray
+    nats_without: np.ndarray | None
+
+    @property
+    def lens(self) -> np.ndarray | None:
+        """(T,) nats by which a token's loss rises without the predicted context: positive where that helped."""
+        return None if self.nats_without is None else self.nats_without - self.nats
+
+    def received(self, measure: Measure = "mean") -> np.ndarray:
+        """(T,) attention received by each token, mean over the heads of each layer and over the layers."""
+        sums = np.mean([layer.mean(axis=0) for layer in self.layers], axis=0)
+        return mean_received(sums) if measure == "mean" else sums
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text, and what each model makes of it.
+
+    Attributes:
+        pieces: text of each token; together they are the text, behind the token that begins it.
+        ids: (T,) token ids.
+        has_start: whether the first token stands before the text.
+        chunk_size: tokens of a chunk in which attention is summed.
+    """
+
+    pieces: list[str]
+    ids: list[int]
+    has_start: bool
+    chunk_size: int
+    models: list[ModelReading]
+
+    @property
+    def chunks(self) -> np.ndarray:
+        """(T,) the chunk that each position lies in, counted from 0."""
+        return np.arange(len(self.ids)) // self.chunk_size
+
+    def chunk_sums(self, values: np.ndarray) -> np.ndarray:
+        """(..., T) values summed over the tokens of each chunk, the unfinished last one included."""
+        return np.add.reduceat(values, np.arange(0, values.shape[-1], self.chunk_size), axis=-1)
+
+
+def mean_received(sums: np.ndarray) -> np.ndarray:
+    """(..., T) sums over queries divided by how many queries can see each token: T - j for token j, itself included."""
+    length = sums.shape[-1]
+    return sums / (length - np.arange(length))
+
+
+def read_with_models(
+    sources: Sequence[str],
+    text: str,
+    *,
+    context_chunk: int | None = None,
+    start: bool = True,
+    dtype: str = "auto",
+    device: str = "auto",
+) -> Reading:
+    """Let models read a text.
+
+    Args:
+        sources: runs, Hugging Face model folders, or names on the Hub; one to three, with the same tokenizer.
+        context_chunk: tokens of a chunk; by default that of the ContextLM among the models, else 4.
+        start: put the token that begins a document before the text; where the tokenizer has none, nothing is put there.
+
+    Raises:
+        ConfigError: too many models, different tokenizers or chunks, a chunk, device or dtype that does not exist.
+        DataError: the text is empty, or longer than a model or a page.
+        CheckpointError: there is no such model, it has no attention weights, or its losses are not finite.
+    """
+    if not 1 <= len(sources) <= MOST_MODELS:
+        raise ConfigError(f"{len(sources)} models are given; side by side go one to {MOST_MODELS}")
+    if context_chunk is not None and context_chunk < 1:
+        raise ConfigError(f"--context-chunk is {context_chunk}, but must be at least 1")
+    place = chosen_device(device)
+    ids, pieces, has_start = _tokens(sources, text, start)
+    models = []
+    for source, name in zip(sources, _names(sources), strict=True):
+        model = load_model(source, dtype=chosen_dtype(dtype, place), device=place)
+        _check_fits(source, model, ids, has_start)
+        models.append(read_with(model, ids, source, name))
+    return Reading(pieces, ids, has_start, _chunk_size(models, context_chunk), models)
+
+
+def read_with(model: PreTrainedModel, ids: Sequence[int], source: str, name: str) -> ModelReading:
+    """Let a loaded model read tokens; it is left with eager attention.
+
+    Raises:
+        CheckpointError: the model has no attention weights, or its losses are not finite.
+    """
+    model.set_attn_implementation("eager")
+    input_ids = torch.tensor([list(ids)], device=model.device)
+    pathway = context_pathway(model)
+    sums = attention_sums(model, input_ids)
+    if not sums:
+        raise CheckpointError(
+            f"{source} gives no attention weights: models of type {model.config.model_type} do not hand them out; give another"
+        )
+    inside = {id(module) for module in ([] if pathway is None else pathway.modules())}
+    nats_without = None
+    if pathway is not None:
+        with without_context(model):
+            nats_without = _losses(model, input_ids, source)
+    return ModelReading(
+        source=source,
+        name=name,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        layers=[received for module, received in sums if id(module) not in inside],
+        predictor=[received for module, received in sums if id(module) in inside],
+        chunk_size=None if pathway is None else pathway.chunk_size,
+        nats=_losses(model, input_ids, source),
+        nats_without=nats_without,
+    )
+
+
+@torch.no_grad()
+def attention_sums(
+    model: PreTrainedModel, input_ids: torch.Tensor
+) -> list[tuple[nn.Module | None, np.ndarray]]:
+    """Attention weights summed over the queries, of each attention module in the order in which they run.
+
+    Args:
+        model: with eager attention.
+        input_ids: (1, T).
+
+    Returns:
+        The module (None where transformers does not say which) and (H, T) float32. Empty if the model hands out no weights.
+    """
+    kinds = _attention_classes(model)
+    found: list[tuple[nn.Module | None, np.ndarray]] = []
+
+    def take(module: nn.Module | None, weights_BHTT: torch.Tensor | None) -> None:
+        if weights_BHTT is not None:
+            found.append((module, weights_BHTT[0].float().sum(dim=-2).cpu().numpy()))
+
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        take(module, output[1])
+
+    if not kinds:
+        for weights in model(input_ids, output_attentions=True, use_cache=False).attentions or ():
+            take(None, weights)
+        return found
+    modules = [module for module in model.modules() if isinstance(module, kinds)]
+    handles = [module.register_forward_hook(hook) for module in modules]
+    try:
+        model(input_ids, use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _attention_classes(model: PreTrainedModel) -> tuple[type[nn.Module], ...]:
+    """The classes whose second output transformers records as attention weights; () for families that have no such table."""
+    stock: Any = model
+    while hasattr(stock, "backbone"):  # the models here are compositions around a stock one
+        stock = stock.backbone
+    recorded = (getattr(stock, "_can_record_outputs", None) or {}).get("attentions", [])
+    recorded = recorded if isinstance(recorded, list) else [recorded]
+    classes: list[Any] = [getattr(entry, "target_class", entry) for entry in recorded]
+    return tuple(classes) if all(isinstance(kind, type) for kind in classes) else ()
+
+
+def _losses(model: PreTrainedModel, input_ids: torch.Tensor, source: str) -> np.ndarray:
+    nats = token_losses(model, input_ids[:, :-1], input_ids[:, 1:])[0].cpu().numpy()
+    if not np.isfinite(nats).all():
+        raise CheckpointError(
+            f"{source} gives losses that are not finite: its weights are damaged, or its number format is too narrow (try "
+            "--dtype float32)"
+        )
+    return np.concatenate([[np.nan], nats])
+
+
+def _tokens(sources: Sequence[str], text: str, start: bool) -> tuple[list[int], list[str], bool]:
+    """Token ids, the text of each, and whether the first stands before the text."""
+    if not text.strip():
+        raise DataError("the text is empty; give some words with --text")
+    tokenizers = [load_tokenizer(source) for source in sources]
+    every = [tokenizer(text, add_special_tokens=False, verbose=False).input_ids for tokenizer in tokenizers]
+    hashes = [model_tokenizer_hash(source) for source in sources]
+    first = tokenizers[0]
+    begins = [start_token(tokenizer) if start else None for tokenizer in tokenizers]
+    for source, ids, digest, begin in zip(sources, every, hashes, begins, strict=True):
+        if (ids, begin) != (every[0], begins[0]) or len({digest, hashes[0]} - {None}) > 1:
+            raise ConfigError(
+                f"{sources[0]} and {source} have different tokenizers, so their tokens cannot stand side by side; give models "
+                "with the same one"
+            )
+    pieces, ids = token_pieces(first, every[0]), every[0]
+    if begins[0] is not None:
+        pieces, ids = [str(first.convert_ids_to_tokens(begins[0])), *pieces], [begins[0], *ids]
+    if len(ids) < 2:
+        raise DataError("the text is a single token, which has nothing to attend to; give a longer one")
+    return ids, pieces, begins[0] is not None
+
+
+def start_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Id of the token behind which documents begin; None if the tokenizer has none."""
+    return tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+
+
+def token_pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], before: int = 8) -> list[str]:
+    """The text that each token adds; a token that ends inside a character adds nothing, and the one that ends it all of it.
+
+    Args:
+        before: tokens to decode a token with, since some tokenizers leave out a space before the first.
+    """
+
+    def decode(low: int, high: int) -> str:
+        return tokenizer.decode(ids[low:high], clean_up_tokenization_spaces=False).rstrip("\ufffd")
+
+    pieces, shown = [], 0
+    for end in range(1, len(ids) + 1):
+        low = max(0, min(shown, end - before))
+        known = decode(low, shown)
+        piece = decode(low, end)[len(known) :]
+        if piece:
+            shown = end
+        pieces.append(piece)
+    return pieces
+
+
+def _check_fits(source: str, model: PreTrainedModel, ids: list[int], has_start: bool) -> None:
+    limit, length = positions(model), len(ids)
+    if limit is not None and length > limit:
+        counted = " with the one that begins it" if has_start else ""
+        raise DataError(
+            f"the text has {length:,} tokens{counted}, but {source} has only {limit:,} positions; shorten the text"
+        )
+    if length > MOST_TOKENS:
+        raise DataError(
+            f"the text has {length:,} tokens, but a page shows {MOST_TOKENS:,} at most; shorten it"
+        )
+    vocabulary = vocabulary_size(model)
+    if max(ids) >= vocabulary:
+        raise CheckpointError(
+            f"the tokenizer of {source} gives token id {max(ids)}, but its model knows only {vocabulary}; save the tokenizer "
+            "that the model was trained with beside it"
+        )
+
+
+def _chunk_size(models: list[ModelReading], wanted: int | None) -> int:
+    if wanted is not None:
+        return wanted
+    sizes = {model.chunk_size: model.name for model in models if model.chunk_size is not None}
+    if len(sizes) > 1:
+        (first, name), (second, other) = list(sizes.items())[:2]
+        raise ConfigError(
+            f"{name} has chunks of {first} tokens and {other} of {second}; say with --context-chunk which to show"
+        )
+    return next(iter(sizes), DEFAULT_CHUNK)
+
+
+def _names(sources: Sequence[str]) -> list[str]:
+    """What to call each model: a run's name, else its folder's; its source where two would be called alike."""
+
+    def name(source: str) -> str:
+        recipe = RunFolder(source).recipe() if is_run(source) else {}
+        return str(recipe.get("name") or Path(source).resolve().name if Path(source).exists() else source)
+
+    names = [name(source) for source in sources]
+    return [source if names.count(name) > 1 else name for name, source in zip(names, sources, strict=True)]

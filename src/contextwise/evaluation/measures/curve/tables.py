@@ -1,0 +1,160 @@
+"""A contextwise loss curve as tables that read well in 80 columns."""
+
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from contextwise.comparison.curves import ComparedCurve
+from contextwise.evaluation.metrics import Estimate
+from contextwise.evaluation.tables import NOT_KNOWN, interval
+
+BAR = 16
+ENOUGH_TARGETS = 1000
+"""Below so many, a bin's mean is uncertain by a tenth of a nat or more: losses of single tokens vary by some three nats."""
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def curve_heading(summary: dict[str, Any]) -> Text:
+    """What was scored, and how."""
+    settings = summary["settings"]
+    counts = f"{summary['documents']:,} document{'s' if summary['documents'] > 1 else ''}"
+    head = f"{summary['model']} on {summary['corpus']['path']}, split {summary['corpus']['split']}: "
+    if settings["mode"] == "running":
+        windows = summary["targets"] // settings["context"]
+        head += f"{windows:,} windows of {settings['context']:,} tokens in {counts}"
+    else:
+        contexts = len(settings["contexts"])
+        targets = summary["targets"] // contexts
+        head += (
+            f"the same {targets:,} targets at {contexts} context{'s' if contexts > 1 else ''}, in {counts}"
+        )
+    if settings["trained_context"]:
+        head += f"; trained with {settings['trained_context']:,}"
+    if settings["rope"] != "none":
+        head += f"; positions extended by {settings['rope']}, factor {settings['rope_factor']:g}"
+    if summary["documents"] == 1:
+        head += ". One document allows no interval"
+    return Text(head + ".")
+
+
+def bins_table(summary: dict[str, Any]) -> Table:
+    """Loss by visible tokens. The bars stand for nats above the lowest bin."""
+    bins = summary["bins"]
+    losses = [row["loss"] for row in bins]
+    lowest, highest = min(losses), max(losses)
+    trained = summary["settings"]["trained_context"]
+    beyond = any(trained and row["visible_to"] > trained for row in bins)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("visible tokens", justify="right")
+    for name in ("nats/token", "95% interval", "targets"):
+        table.add_column(name, justify="right")
+    table.add_column("above the lowest")
+    for row in bins:
+        share = (row["loss"] - lowest) / (highest - lowest) if highest > lowest else 0.0
+        mark = " *" if trained and row["visible_to"] > trained else "  " if beyond else ""
+        table.add_row(
+            visible(row["visible_from"], row["visible_to"]) + mark,
+            f"{row['loss']:.4f}",
+            interval(row["low"], row["high"]),
+            f"{row['targets']:,}",
+            bar(share),
+        )
+    if beyond:
+        table.caption, table.caption_justify = f"* beyond the training context of {trained:,}", "left"
+    return table
+
+
+def measures_table(summary: dict[str, Any]) -> Table:
+    """Best context, effective context and average, with where each is read off."""
+    measures, settings = summary["measures"], summary["settings"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    table.add_column("value", justify="right")
+    table.add_column("95% interval", justify="right")
+    table.add_column("")
+    best, tenth, average = (measures[name] for name in ("best_context_loss", "last_tenth", "average_loss"))
+    where = f"at {visible(best['visible_from'], best['visible_to'])} visible"
+    table.add_row("best-context loss", f"{best['value']:.4f}", interval(best["low"], best["high"]), where)
+    if tenth is not None:
+        where = f"mean of {visible(tenth['visible_from'], tenth['visible_to'])}"
+        table.add_row(
+            "  of the last tenth", f"{tenth['value']:.4f}", interval(tenth["low"], tenth["high"]), where
+        )
+    effective = measures["effective_context"]
+    where = f"a doubling is worth < {effective['worth']:g}"
+    table.add_row("effective context", *effective_cells(effective), where)
+    if average is not None:
+        where = f"mean of 1–{settings['context']:,}"
+        table.add_row(
+            "average loss", f"{average['value']:.4f}", interval(average["low"], average["high"]), where
+        )
+    return table
+
+
+def comparison_table(curves: list[ComparedCurve]) -> Table:
+    """Average and best-context loss of each curve, with the differences to the first below them."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("model", overflow="fold")
+    for name in ("measured\nto", "average\nloss", "best-context\nloss", "at", "lower\nbins"):
+        table.add_column(name, justify="right")
+    for curve in curves:
+        average, best = f"{curve.average.value:.4f}", f"{curve.best.value:.4f}"
+        if curve.average_difference is not None and curve.best_difference is not None:
+            average += f"\n{_difference(curve.average_difference)}"
+            best += f"\n{_difference(curve.best_difference)}"
+        table.add_row(
+            Path(curve.name).name,
+            f"{curve.context:,}",
+            average,
+            best,
+            visible(curve.best_from, curve.best_to),
+            "" if curve.below is None else f"{curve.below[0]} of {curve.below[1]}",
+        )
+    return table
+
+
+def _difference(found: Estimate) -> str:
+    ends = "" if found.low is None or found.high is None else f"\n[{found.low:+.4f}, {found.high:+.4f}]"
+    return f"{found.value:+.4f}{ends}"
+
+
+def notes(summary: dict[str, Any]) -> list[str]:
+    """What a reader of the measures should know."""
+    best = summary["measures"]["best_context_loss"]
+    targets = next(row["targets"] for row in summary["bins"] if row["visible_from"] == best["visible_from"])
+    if summary["settings"]["mode"] != "running" or targets >= ENOUGH_TARGETS or len(summary["bins"]) == 1:
+        return []
+    tenth = " or read the last tenth," if summary["measures"]["last_tenth"] is not None else ""
+    return [
+        f"The lowest bin has {targets:,} targets only, and each bin has others: it may be the lowest by chance. Take more "
+        f"documents,{tenth} or measure with --mode truncated, which has the same targets at every context."
+    ]
+
+
+def effective_cells(effective: dict[str, Any]) -> tuple[str, str]:
+    """The effective context and its interval, in tokens; what was not reached is beyond the longest that was measured."""
+    first, last = effective["measured_from"], effective["measured_to"]
+    if last is None:
+        return NOT_KNOWN, NOT_KNOWN
+
+    def shown(end: float | None) -> str:
+        if end is None:
+            return f"> {last:,.0f}"
+        return f"{end:,.0f}" if end > max(first, 1) else f"≤ {end:,.0f}" if first > 1 else "1"
+
+    value, low, high = (effective[name] for name in ("value", "low", "high"))
+    return shown(value), NOT_KNOWN if low is None else f"[{shown(low)}, {shown(high)}]"
+
+
+def visible(low: int, high: int) -> str:
+    """A bin of visible tokens."""
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+
+
+def bar(share: float) -> str:
+    """A bar of ``share`` (0 to 1) of the column's width, in eighths of a character."""
+    eighths = round(share * BAR * 8)
+    return (EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()

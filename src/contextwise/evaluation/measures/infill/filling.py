@@ -1,0 +1,342 @@
+"""Text for a hole: the middle that a model writes between a prefix and a suffix (objectives, Sections 6.2.3 and 6.2.5).
+
+1. A :class:`Form` says how the model was trained to be asked, and which tokens end its answer. Decoders read what
+   :class:`~contextwise.objectives.infilling.Arrangement` writes, up to where the middle begins: PSM, or SPM on request.
+   Encoder-decoders read ``prefix <extra_id_0> suffix`` and end-of-text, and write ``<extra_id_0>`` and the middle.
+2. Prefix and suffix become tokens each on its own, as in training; where they are too long, what is farthest from the hole is
+   left out (:meth:`Infiller.prompt`).
+3. ``generate()`` of transformers writes the middles of a batch of prompts (:meth:`Infiller.fill`).
+
+It stands in ``evaluation``, beside the generation of text, with which it shares settings; the command line and the scores of
+known holes both use it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.progress import say
+from contextwise.base.runs import RunFolder
+from contextwise.evaluation.generation import Sampling
+from contextwise.evaluation.measures.loss import LARGEST_DEFAULT_CONTEXT, is_run, positions
+from contextwise.evaluation.scoring.windows import vocabulary_size
+from contextwise.models.kinds import kind_of
+from contextwise.objectives import UL2, Infilling, SpanCorruption, SpecialToken, build_objective
+from contextwise.objectives.infilling import Arrangement
+from contextwise.objectives.spans import sentinel_tokens
+from contextwise.training.recipe import single_objectives
+
+FillingObjective = Infilling | SpanCorruption | UL2
+KNOWN_NAMES = (
+    Infilling(),
+    Infilling(
+        prefix_token="<fim_prefix>",
+        suffix_token="<fim_suffix>",
+        middle_token="<fim_middle>",
+        end_token=None,
+    ),
+)
+"""Names of the tokens in models that come without a recipe: ours, which Qwen and CodeGemma share, and StarCoder's."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a model is asked to fill a hole.
+
+    Attributes:
+        name: ``PSM``, ``SPM`` or ``sentinels``.
+        write: token ids of a prefix (P,) and a suffix (S,) to those that the model reads, int64.
+        stops: ids of the tokens that end the middle.
+        opening: ids that an encoder-decoder's decoder begins with; empty for a decoder, which goes on with what it read.
+    """
+
+    name: Literal["PSM", "SPM", "sentinels"]
+    write: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    stops: tuple[int, ...]
+    opening: tuple[int, ...] = ()
+
+    @property
+    def special(self) -> int:
+        """Tokens that the form adds to prefix and suffix."""
+        return len(self.write(_NOTHING, _NOTHING))
+
+
+class Prompt(NamedTuple):
+    """What a model reads for one hole.
+
+    Attributes:
+        ids: (T,) int64.
+        before: the prefix's last token, behind which the middle is decoded; None without one.
+        dropped: tokens left out at the prefix's start and at the suffix's end.
+    """
+
+    ids: np.ndarray
+    before: int | None
+    dropped: tuple[int, int]
+
+
+class Filling(NamedTuple):
+    """A middle; ``complete`` says that the model ended it, not the limit of new tokens."""
+
+    text: str
+    complete: bool
+
+
+_NOTHING = np.empty(0, dtype=np.int64)
+
+
+def infill(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prefix: str,
+    suffix: str,
+    *,
+    spm: bool = False,
+    objective: FillingObjective | None = None,
+    max_new_tokens: int = 100,
+    context: int | None = None,
+    sampling: Sampling | None = None,
+) -> str:
+    """The text that a model writes between ``prefix`` and ``suffix``, without special tokens.
+
+    Args:
+        spm: ask a decoder in the order suffix, prefix, middle.
+        objective: which the model was trained with, where its tokens have other names than usual.
+        max_new_tokens: most tokens of the middle.
+        context: positions that the model is to use; all that it has by default, or 1024 where it sets no limit.
+        sampling: how tokens are chosen; by default always the likeliest.
+
+    Raises:
+        ConfigError: the model was not trained to fill holes, or a setting is out of range.
+    """
+    infiller = Infiller(
+        model, tokenizer, spm=spm, objective=objective, max_new_tokens=max_new_tokens, context=context
+    )
+    prompt = infiller.prompt(prefix, suffix)
+    if note := infiller.note(prompt):
+        say(note)
+    return next(infiller.texts(prompt, sampling))
+
+
+class Infiller:
+    """A model, and how it is asked; the arguments are those of :func:`infill`.
+
+    Attributes:
+        form: how it is asked.
+        room: tokens of prefix and suffix that fit, together.
+        new_tokens: most tokens of a middle. A decoder has them from the same positions as the prompt: half of them at most.
+
+    Raises:
+        ConfigError: as :func:`infill` does.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        spm: bool = False,
+        objective: FillingObjective | None = None,
+        max_new_tokens: int = 100,
+        context: int | None = None,
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.form = form_of(model, tokenizer, objective, spm)
+        if max_new_tokens < 1:
+            raise ConfigError(f"{max_new_tokens} tokens were asked for; ask for at least 1")
+        limit = positions(model)
+        if context is not None and limit is not None and context > limit:
+            raise ConfigError(
+                f"the context is {context}, but the model has only {limit} positions; give at most {limit}"
+            )
+        context = context or limit or LARGEST_DEFAULT_CONTEXT
+        if self.form.opening:
+            behind = max_new_tokens if limit is None else limit - len(self.form.opening)
+            self.new_tokens = min(max_new_tokens, behind)
+            self.room = context - self.form.special
+        else:
+            self.new_tokens = min(max_new_tokens, context // 2)
+            self.room = context - self.form.special - self.new_tokens
+        if self.room < 1 or self.new_tokens < 1:
+            raise ConfigError(
+                f"{context} positions are too few to fill a hole: {self.form.special} go to special tokens"
+            )
+
+    def prompt(self, prefix: str, suffix: str) -> Prompt:
+        """What the model reads for a hole. Special tokens that are written out in the texts are read as text.
+
+        Where the two texts do not fit, each gets half of the room, and what the other leaves of its half.
+        """
+        before, behind = self._encode(prefix), self._encode(suffix)
+        first = min(len(before), max(self.room - self.room // 2, self.room - len(behind)))
+        second = min(len(behind), self.room - first)
+        dropped = len(before) - first, len(behind) - second
+        before, behind = before[dropped[0] :], behind[:second]
+        return Prompt(self.form.write(before, behind), int(before[-1]) if first else None, dropped)
+
+    def _encode(self, text: str) -> np.ndarray:
+        ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+        return np.array(ids, dtype=np.int64)
+
+    def note(self, prompt: Prompt) -> str:
+        """What was left out of a prompt, for the person at the terminal; empty if nothing was."""
+        parts = [
+            f"the {side} {count:,} tokens of the {name}"
+            for side, name, count in zip(("first", "last"), ("prefix", "suffix"), prompt.dropped, strict=True)
+            if count
+        ]
+        if not parts:
+            return ""
+        return (
+            f"note: {' and '.join(parts)} were left out, so that {self.room:,} tokens around the hole fit into "
+            "the model's context"
+        )
+
+    def texts(self, prompt: Prompt, sampling: Sampling | None = None, samples: int = 1) -> Iterator[str]:
+        """Several middles for one hole; the first is the same however many follow."""
+        torch.manual_seed((sampling or Sampling()).seed)
+        for _ in range(samples):
+            yield self.fill([prompt], sampling)[0].text
+
+    @torch.no_grad()
+    def fill(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Filling]:
+        """The middles of a batch; with the likeliest tokens (``sampling`` None) those that each prompt gets alone."""
+        rows = [torch.from_numpy(prompt.ids) for prompt in prompts]
+        # Generation goes on at the right end of a decoder's input; an encoder counts its positions from the left end.
+        side = "right" if self.form.opening else "left"
+        stop = self.form.stops[0]
+        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else stop
+        ids = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side=side)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side=side)
+        opening: dict[str, Any] = {}
+        if self.form.opening:
+            opening["decoder_input_ids"] = torch.tensor([self.form.opening] * len(rows)).to(self.model.device)
+        out = self.model.generate(
+            ids.to(self.model.device),
+            attention_mask=mask.to(self.model.device),
+            max_new_tokens=self.new_tokens,
+            eos_token_id=list(self.form.stops),
+            pad_token_id=pad,
+            **opening,
+            **(sampling or Sampling(greedy=True)).arguments(),
+        )
+        new = out[:, len(self.form.opening) or ids.shape[1] :].tolist()
+        return [self._filling(prompt, row) for prompt, row in zip(prompts, new, strict=True)]
+
+    def _filling(self, prompt: Prompt, ids: list[int]) -> Filling:
+        end = next((place for place, token in enumerate(ids) if token in self.form.stops), None)
+        # Decoded behind the token before it: many tokenizers drop the space of a text's first word.
+        before = [] if prompt.before is None else [prompt.before]
+        known, whole = (
+            self.tokenizer.decode(part, skip_special_tokens=True) for part in (before, before + ids[:end])
+        )
+        return Filling(whole[len(known) :], end is not None)
+
+
+def form_of(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    objective: FillingObjective | None = None,
+    spm: bool = False,
+) -> Form:
+    """How a model is asked to fill a hole.
+
+    Args:
+        objective: which the model was trained with; by default the usual names of its tokens are looked for.
+
+    Raises:
+        ConfigError: the model was not trained for it, or not in the order that is asked for.
+    """
+    kind = kind_of(model.config)
+    if kind == "encoder":
+        raise ConfigError("the model is an encoder, which cannot fill a hole of unknown length; give another")
+    rows = vocabulary_size(model)
+
+    def ids(tokens: Sequence[SpecialToken]) -> list[int | None]:
+        found = [token.of(tokenizer) for token in tokens]
+        return [None if number is None or number >= rows else number for number in found]
+
+    if kind == "decoder":
+        return _middle_form(ids, tokenizer.eos_token_id, objective, spm)
+    if spm:
+        raise ConfigError(
+            "SPM is an order of a decoder's input, and the model is an encoder-decoder; leave it out"
+        )
+    return _sentinel_form(ids, tokenizer.eos_token_id, objective, model.config)
+
+
+_Ids = Callable[[Sequence[SpecialToken]], list[int | None]]
+
+
+def _middle_form(ids: _Ids, end: int | None, objective: FillingObjective | None, spm: bool) -> Form:
+    known = (objective,) if isinstance(objective, Infilling) else KNOWN_NAMES
+    for settings in known:
+        first, second, third, *last = ids(settings.special_tokens)
+        if first is not None and second is not None and third is not None:
+            break
+    else:
+        names = ", ".join(token.text for token in known[0].special_tokens[:3])
+        raise ConfigError(
+            f"the model cannot fill a hole: it has no tokens {names}; train it with the objective 'infilling'"
+        )
+    if isinstance(objective, Infilling) and settings.spm_share == float(not spm):
+        trained, asked = ("PSM", "SPM") if spm else ("SPM", "PSM")
+        raise ConfigError(
+            f"the model was trained in the order {trained} alone (objective.spm_share is {settings.spm_share:g}), "
+            f"but {asked} is asked for; ask for {trained}"
+        )
+    # Without an end token: generation, not the arrangement, is to write what ends the middle.
+    arrangement = Arrangement([first, second, third], settings.spm == "marked")
+    stops = tuple(token for token in (*last, end) if token is not None)
+    if not stops:
+        raise ConfigError(
+            "the model cannot fill a hole: it has neither a token that ends a middle nor end-of-text"
+        )
+    return Form("SPM" if spm else "PSM", lambda p, s: arrangement.write(p, _NOTHING, s, spm), stops)
+
+
+def _sentinel_form(ids: _Ids, end: int | None, objective: FillingObjective | None, config: Any) -> Form:
+    spans = objective if isinstance(objective, SpanCorruption | UL2) else SpanCorruption()
+    found = ids(sentinel_tokens(spans.sentinels))
+    if found[0] is None or end is None:
+        raise ConfigError(
+            "the model cannot fill a hole: it has no token <extra_id_0>, or no end-of-text; "
+            "train it with the objective 'spans' or 'ul2'"
+        )
+    sentinels = [number for number in found if number is not None]
+    # UL2's models are used to a mode token in front. A hole inside a text is a short span: R, if it was trained.
+    modes = (objective if isinstance(objective, UL2) else UL2()).modes
+    wanted = [] if isinstance(objective, SpanCorruption) else [modes.R, modes.X, modes.S]
+    mode = [number for number in ids([SpecialToken(text) for text in wanted]) if number is not None][:1]
+
+    def write(prefix: np.ndarray, suffix: np.ndarray) -> np.ndarray:
+        parts = [mode, prefix, sentinels[:1], suffix, [end]]
+        return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+
+    start = config.decoder_start_token_id
+    return Form("sentinels", write, (end, *sentinels), (end if start is None else start, sentinels[0]))
+
+
+def filling_objective(source: str) -> FillingObjective | None:
+    """The objective of a run that taught it to fill holes, as its recipe has it; None for other models and runs."""
+    if not is_run(source):
+        return None
+    written = RunFolder(source).recipe().get("objective")
+    if not isinstance(written, dict):
+        return None
+    for objective in single_objectives(build_objective(**written)):
+        if isinstance(objective, FillingObjective):
+            return objective
+    return None
+
+
+def trained_context(source: str) -> int | None:
+    """The context that a run was trained with; None for a model that is no run."""
+    context = RunFolder(source).recipe().get("data", {}).get("context") if is_run(source) else None
+    return context if isinstance(context, int) else None

@@ -1,0 +1,243 @@
+"""A causal language model as lm-evaluation-harness asks it, its memory bounded.
+
+The harness's own class for Hugging Face models takes the log-softmax of every position of a batch over the whole vocabulary.
+Here the head is applied to the positions of the continuations alone, some hundreds at a time: hidden states are all that is
+held for the rest. Texts become tokens, long ones are cut, and documents become windows by the harness's own code, so the
+numbers are the harness's.
+
+Legend of shapes: B rows in a batch, T positions of the longest of them, D channels, P positions whose logits are needed, A
+answers: pairs of a position and a token that is scored there.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lm_eval.models.huggingface import HFLM
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from contextwise.base.errors import CheckpointError, DataError, Interrupted
+from contextwise.base.progress import progress_bar
+from contextwise.evaluation.scoring.windows import vocabulary_size
+from contextwise.models.losses import final_hidden_states, has_plain_head, rows_at_once
+
+LEAST_ROWS = 128
+"""Positions whose logits exist together, at least: half as many as in training, for here each has several copies."""
+Encoded = tuple[Any, list[int], list[int]]
+"""A request as the harness hands it on: what it was, tokens of the context, tokens of the continuation."""
+Document = tuple[str, int]
+"""Name of a task, and the number of one of its documents."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Input tokens, and the requests that are answered from them: (number of the request, its continuation)."""
+
+    inputs: tuple[int, ...]
+    asked: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+class BoundedLM(HFLM):
+    """A causal language model, as the harness asks it.
+
+    Args:
+        model: in evaluation mode, on its device.
+        tokenizer: the model's.
+        max_length: positions that are used at most; None: what the harness reads from the model's configuration.
+        batch_tokens: positions of one batch, padding included.
+        should_stop: asked before each batch.
+
+    Attributes:
+        cut: task -> its documents whose text was longer than the model's positions: the beginning was left out.
+        stage: shown on the progress bar.
+
+    Raises:
+        CheckpointError: the tokenizer has no token to put before a text.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int | None = None,
+        batch_tokens: int,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> None:
+        if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
+            raise CheckpointError(
+                "the model's tokenizer has neither a token for the beginning nor one for the end of a text, and the harness "
+                "puts one before a text; give it one with tokenizer.add_special_tokens"
+            )
+        super().__init__(
+            pretrained=model, tokenizer=tokenizer, backend="causal", max_length=max_length, batch_size=1
+        )
+        self.batch_tokens, self.should_stop = batch_tokens, should_stop
+        self.cut: dict[str, set[int]] = defaultdict(set)
+        self.stage = "tasks"
+        self._asking: list[Document] = []
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What the results say about the model; the harness's own would ask the Hub."""
+        return {
+            "model_num_parameters": self.model.num_parameters(),
+            "model_dtype": str(self.model.dtype).removeprefix("torch."),
+            "model_revision": "",
+            "model_sha": "",
+        }
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        """Log-likelihood in nats of each request's continuation, and whether it is the likeliest at every token.
+
+        Raises:
+            DataError: a continuation has no token, or more than the model has positions.
+            CheckpointError: the model's logits are NaN, or its tokenizer has tokens that it does not know.
+            Interrupted: ``should_stop`` said so.
+        """
+        self._asking = [(str(request.task_name), int(request.doc_id)) for request in requests]
+        try:
+            return super().loglikelihood(requests, disable_tqdm=True)
+        finally:
+            self._asking = []
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:
+        """Log-likelihood in nats of whole texts, each cut into windows as the harness cuts them; raises as the other."""
+        windows: list[Encoded] = []
+        owners: list[int] = []
+        for index, request in enumerate(requests):
+            (text,) = request.args
+            pairs = get_rolling_token_windows(
+                token_list=self.tok_encode(text),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length,
+                context_len=1,
+            )
+            cut = [(None, *make_disjoint_window(pair)) for pair in pairs]
+            windows += cut
+            owners += [index] * len(cut)
+        totals = [0.0] * len(requests)
+        for owner, (nats, _) in zip(owners, self._loglikelihood_tokens(windows), strict=True):
+            totals[owner] += nats
+        return totals
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[Encoded], disable_tqdm: bool = True, override_bs: int | None = None
+    ) -> list[tuple[float, bool]]:
+        rows = sorted(self._rows(requests), key=lambda row: len(row.inputs), reverse=True)
+        found: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
+        with progress_bar(self.stage, len(requests), "requests") as advance:
+            for batch in batches(rows, self.batch_tokens):
+                if self.should_stop is not None and self.should_stop():
+                    raise Interrupted("stopped before all the requests were answered; nothing was written")
+                answers = score_rows(self.model, batch)
+                for index, answer in answers.items():
+                    found[index] = answer
+                advance(len(answers))
+        return found
+
+    def _rows(self, requests: Sequence[Encoded]) -> list[Row]:
+        """Requests whose input tokens are the same share a row: single tokens after one context, for example."""
+        rows: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
+        limit = self.max_length
+        for index, (_, context, continuation) in enumerate(requests):
+            task, document = self._asking[index] if self._asking else ("a text", 0)
+            if not 0 < len(continuation) <= limit:
+                raise DataError(
+                    f"{task}: an answer of document {document} has {len(continuation)} tokens, but must have at least 1 and "
+                    f"at most the {limit} positions of the model; leave the document out"
+                )
+            whole = context + continuation
+            if len(whole) > limit + 1:
+                self.cut[task].add(document)
+            rows[tuple(whole[-(limit + 1) : -1])].append((index, tuple(continuation)))
+        return [Row(inputs, tuple(asked)) for inputs, asked in rows.items()]
+
+
+def batches(rows: Sequence[Row], batch_tokens: int) -> Iterator[Sequence[Row]]:
+    """Rows, longest first, in batches of at most ``batch_tokens`` positions with their padding (a longer row has its own)."""
+    first = 0
+    while first < len(rows):
+        count = max(1, batch_tokens // len(rows[first].inputs))
+        yield rows[first : first + count]
+        first += count
+
+
+@torch.no_grad()
+def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[float, bool]]:
+    """Number of each request -> log-likelihood of its continuation in nats, and whether it is the likeliest at every token.
+
+    Rows are padded on the right: the models are causal, so what follows a position cannot change it.
+
+    Raises:
+        CheckpointError: the logits are NaN, or the tokenizer has tokens that the model does not know.
+    """
+    ids = nn.utils.rnn.pad_sequence([torch.tensor(row.inputs) for row in rows], batch_first=True)
+    known = vocabulary_size(model)
+    largest = max(int(ids.max()), *(max(answer) for row in rows for _, answer in row.asked))
+    if largest >= known:
+        raise CheckpointError(
+            f"the tokenizer makes a token {largest}, but the model knows only {known}: the tokenizer is not this model's"
+        )
+    numbers = [index for row in rows for index, _ in row.asked]
+    slot, place, target = _answers(rows, ids.shape[1])
+    needed, where = place.unique(return_inverse=True)  # (P,) sorted, (A,)
+    nats, greedy = _scores(model, ids, needed, where, target)
+    if nats.isnan().any():
+        raise CheckpointError(
+            "the model's logits are not numbers (NaN): its weights are damaged, or its number format is too narrow "
+            "(try --dtype float32)"
+        )
+    sums = torch.zeros(len(numbers), dtype=torch.float64).index_add_(0, slot, nats.double())
+    misses = torch.zeros(len(numbers)).index_add_(0, slot, (~greedy).float())
+    return {
+        index: (float(total), bool(missed == 0))
+        for index, total, missed in zip(numbers, sums, misses, strict=True)
+    }
+
+
+def _answers(rows: Sequence[Row], width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(A,) each: which of the batch's requests, the position in the flattened batch, the token scored there."""
+    asked = [(number, row, answer) for number, row in enumerate(rows) for _, answer in row.asked]
+    found = [
+        (slot, number * width + len(row.inputs) - len(answer) + offset, token)
+        for slot, (number, row, answer) in enumerate(asked)
+        for offset, token in enumerate(answer)
+    ]
+    slot, place, target = torch.tensor(found).t().contiguous()
+    return slot, place, target
+
+
+def _scores(
+    model: PreTrainedModel, ids: torch.Tensor, needed: torch.Tensor, where: torch.Tensor, target: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(A,) on the CPU: log-probability of each target, and whether it is the likeliest.
+
+    Args:
+        ids: (B, T).
+        needed: (P,) sorted positions of the flattened batch.
+        where: (A,) which of them each answer is at.
+        target: (A,) its token.
+    """
+    device = model.device
+    if has_plain_head(model):
+        hidden = final_hidden_states(model, input_ids=ids.to(device)).flatten(0, 1)
+        head = model.get_output_embeddings()
+    else:
+        hidden = model(input_ids=ids.to(device), use_cache=False).logits.flatten(0, 1)
+        head = nn.Identity()
+    where, order = where.sort()
+    target = target[order]
+    nats = torch.empty(len(where), dtype=torch.float32)
+    greedy = torch.empty(len(where), dtype=torch.bool)
+    step = rows_at_once(vocabulary_size(model), device, LEAST_ROWS)
+    for first in range(0, len(needed), step):
+        log_p = head(hidden[needed[first : first + step].to(device)]).float().log_softmax(-1)
+        here = slice(*torch.searchsorted(where, torch.tensor([first, first + step])).tolist())
+        row, token = (where[here] - first).to(device), target[here].to(device)
+        nats[order[here]] = log_p[row, token].cpu()
+        greedy[order[here]] = (log_p.argmax(-1)[row] == token).cpu()
+    return nats, greedy

@@ -1,0 +1,257 @@
+"""Lists of candidates (n-best lists of a recogniser, of a translator) ranked by a sentence model, given their contexts.
+
+A candidate's score is log P(w1 ... wn end | contexts) in nats: of all its tokens and of the end-of-text that ends it, the
+negated sum of what :mod:`evaluation.scoring.sentences` gives for a sentence of these tokens. A text is tokenized as it
+is: with a tokenizer that keeps spaces (GPT-2's, ``train:N``) a sentence out of running text begins with the space before it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.contexts import as_english
+from contextwise.evaluation.measures.sentences.conditioning import ContextSets, Texts, near, trained_types
+from contextwise.evaluation.scoring.sentences import Further, Rows, score_rows
+from contextwise.evaluation.scoring.windows import vocabulary_size
+from contextwise.models.cue.encoding import TextEncoder
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A text to rank, with the score that it came with: a log-probability, or another number that is higher for better ones."""
+
+    text: str
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A candidate in its place.
+
+    Attributes:
+        index: its place in the list that was given, from 0.
+        rank: from 1, the best.
+        log_probability: of its tokens and its end, nats; at most 0.
+        tokens: of the text, the end not counted.
+        per_token: ``log_probability`` over tokens and end.
+        score: what it came with.
+        total: what it is ranked by: ``weight * log_probability + (1 - weight) * score``.
+    """
+
+    text: str
+    index: int
+    rank: int
+    log_probability: float
+    tokens: int
+    per_token: float
+    score: float | None
+    total: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it stands in a file of ranked lists."""
+        found = {name: value for name, value in vars(self).items() if name != "score"}
+        return found if self.score is None else {**found, "score": self.score}
+
+
+@dataclass(frozen=True)
+class CandidateList:
+    """A list of candidates and the contexts that all of them share, by type; ``name`` says what it is in messages."""
+
+    candidates: Sequence[Candidate]
+    contexts: Mapping[str, Any]
+    name: str = "the list of candidates"
+
+
+def rescore(
+    model: PreTrainedModel,
+    candidates: Sequence[str | Candidate],
+    contexts: Mapping[str, Any] | None = None,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    text_encoder: TextEncoder | None = None,
+    cue: Any = None,
+    weight: float = 1.0,
+    batch_tokens: int | None = None,
+) -> list[Ranked]:
+    """Rank candidates by their log-probability, the best first; equal ones stay in their order.
+
+    Args:
+        model: a CUE model, or any causal language model of sentences (which takes no contexts).
+        candidates: texts, or texts with scores of their own.
+        contexts: type -> value (text, date, number, list), as in a corpus's metadata; what is missing is missing.
+        tokenizer: the model's.
+        text_encoder: the one that the model's context encoder was trained with; needed for contexts.
+        cue: (W,) in place of contexts: e_cue, computed before (``contextwise embed RUN --contexts FILE``).
+        weight: share of the model in what is ranked by; the rest is the candidates' own scores.
+        batch_tokens: positions of a batch, padding included; 16384 if not given.
+
+    Raises:
+        ConfigError: the weight is out of range, or the model does not take what it is given.
+        DataError: there is no candidate, one has no tokens or no score that is needed, or a context is of no known type.
+    """
+    given = [Candidate(one) if isinstance(one, str) else one for one in candidates]
+    lists = [CandidateList(given, contexts or {})]
+    if cue is not None and contexts:
+        raise ConfigError("both contexts and cue are given; leave one of them out")
+    further = sets_of(model, lists, text_encoder) if cue is None else _same_cue(model, cue)
+    return rank_lists(model, lists, tokenizer, further, weight=weight, batch_tokens=batch_tokens)[0]
+
+
+def rank_lists(
+    model: PreTrainedModel,
+    lists: Sequence[CandidateList],
+    tokenizer: PreTrainedTokenizerBase,
+    further: Further | None = None,
+    *,
+    weight: float = 1.0,
+    **options: Any,
+) -> list[list[Ranked]]:
+    """Rank many lists in one scoring pass; ``further`` and ``options`` as :func:`score_rows` takes them.
+
+    Raises:
+        ConfigError: the weight is out of range, or the tokenizer knows no end-of-text, or is another model's.
+        DataError: a list is empty, or one of its candidates has no tokens or no score that is needed.
+    """
+    if not 0 <= weight <= 1:
+        raise ConfigError(f"the weight of the model is {weight}; it must be between 0 and 1")
+    tokens = [np.array(ids, dtype=np.int64) for one in lists for ids in _token_ids(one, tokenizer, weight)]
+    highest, known = max(int(ids.max()) for ids in tokens), vocabulary_size(model)
+    if highest >= known:
+        raise ConfigError(
+            f"the tokenizer gives the token {highest}, but the model knows {known} tokens; give the tokenizer that belongs to "
+            "the model"
+        )
+    rows = Rows(tokens, end_of_text(model, tokenizer))
+    sums = iter(rows.sums(score_rows(model, rows, further, **options).nats).tolist())
+    sizes = iter(rows.lengths.tolist())
+    return [
+        _ranked(one.candidates, [next(sums) for _ in one.candidates], [next(sizes) for _ in one.candidates], weight)
+        for one in lists
+    ]  # fmt: skip
+
+
+def _ranked(
+    candidates: Sequence[Candidate], nats: Sequence[float], targets: Sequence[int], weight: float
+) -> list[Ranked]:
+    totals = [
+        -nat if weight == 1 else weight * -nat + (1 - weight) * (candidate.score or 0.0)
+        for candidate, nat in zip(candidates, nats, strict=True)
+    ]
+    order = sorted(range(len(candidates)), key=lambda i: -totals[i])
+    return [
+        Ranked(
+            text=candidates[i].text,
+            index=i,
+            rank=rank,
+            log_probability=-nats[i],
+            tokens=targets[i] - 1,
+            per_token=-nats[i] / targets[i],
+            score=candidates[i].score,
+            total=totals[i],
+        )
+        for rank, i in enumerate(order, start=1)
+    ]
+
+
+def _token_ids(one: CandidateList, tokenizer: PreTrainedTokenizerBase, weight: float) -> list[list[int]]:
+    if not one.candidates:
+        raise DataError(f"{one.name} has no candidates; give one at least")
+    without = [i for i, candidate in enumerate(one.candidates, start=1) if candidate.score is None]
+    if weight < 1 and without:
+        raise DataError(
+            f"{one.name}: candidate {without[0]} has no score, which a weight of {weight:g} needs; give all of them one, or "
+            "leave the weight out"
+        )
+    found: list[list[int]] = tokenizer(
+        [candidate.text for candidate in one.candidates], add_special_tokens=False, verbose=False
+    ).input_ids
+    for number, ids in enumerate(found, start=1):
+        if not ids:
+            raise DataError(f"{one.name}: candidate {number} has no tokens; take it out, or give its text")
+    return found
+
+
+def end_of_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Id of the token that begins and ends a sentence: the tokenizer's, else what the model's configuration says.
+
+    Raises:
+        ConfigError: neither knows one.
+    """
+    known = tokenizer.eos_token_id
+    if known is None:
+        known = getattr(model.config, "eos_token_id", None)
+    if not isinstance(known, int):
+        raise ConfigError(
+            "neither the tokenizer nor the model names an end-of-text token, by which a sentence ends; set the tokenizer's "
+            "eos_token"
+        )
+    return known
+
+
+def context_texts(contexts: Mapping[str, Any], types: Sequence[str], where: str) -> Texts:
+    """The text of each type, in the order of ``types``; None for one that is missing.
+
+    Raises:
+        DataError: a type is unknown (a near one is named), or a value is an object; names ``where``.
+    """
+    for name in contexts:
+        if name not in types:
+            raise DataError(
+                f"{where}: the context {name!r} is none that the model knows; {near(name, types)}"
+            )
+    texts = []
+    for name in types:
+        try:
+            texts.append(as_english(contexts.get(name)))
+        except DataError:
+            raise DataError(
+                f"{where}: the context {name!r} is an object, which has no text of its own; give a text, a date, a number or a "
+                "list of them"
+            ) from None
+    return texts
+
+
+def sets_of(
+    model: PreTrainedModel, lists: Sequence[CandidateList], text_encoder: TextEncoder | None
+) -> Further | None:
+    """What gives each candidate's contexts to the model; None where there are none.
+
+    Raises:
+        ConfigError: contexts are given to a model that takes none, or without the text encoder.
+        DataError: a context is of no known type, or no text.
+    """
+    if not any(one.contexts for one in lists):
+        return None
+    types = trained_types(model.config)
+    if not types:
+        raise ConfigError("contexts are given, but the model takes none; leave them out")
+    sets: list[Texts] = []
+    for one in lists:
+        sets += [context_texts(one.contexts, types, one.name)] * len(one.candidates)
+    if text_encoder is None:
+        raise ConfigError(
+            "contexts are given without the text encoder that encodes them; give text_encoder too"
+        )
+
+    def vectors(texts: list[str]) -> torch.Tensor:
+        return torch.from_numpy(text_encoder.encode(texts))
+
+    return ContextSets(sets, vectors, model).batch
+
+
+def _same_cue(model: PreTrainedModel, cue: Any) -> Further:
+    """One vector for all candidates."""
+    decoder: Any = getattr(model.config, "decoder", None)
+    vector = torch.as_tensor(cue, dtype=model.dtype, device=model.device)
+    if decoder is None or not hasattr(decoder, "cue_width"):
+        raise ConfigError("cue is given, but the model is no CUE model; leave it out")
+    if vector.shape != (decoder.cue_width,):
+        raise ConfigError(
+            f"cue has the shape {tuple(vector.shape)}, but the model takes one vector of {decoder.cue_width} channels"
+        )
+    return lambda rows: {"cue": vector.expand(len(rows), -1)}

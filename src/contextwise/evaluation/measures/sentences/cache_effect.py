@@ -1,0 +1,172 @@
+"""Is a sentence's context more than a cache of its words? (CUE, Section 7)
+
+The tokens of the test sentences fall into bins: those of words that stand in the text of one of the sentence's contexts, and
+those of words that do not. For each bin: how much more likely does the model with contexts make its tokens?
+
+- A *word* is a run of letters and digits, or one other visible sign (a comma, a quotation mark); upper and lower case are the
+  same. All tokens of a word share its bin, whatever part of it a token is.
+- Tokens of nothing but white space, and the end of each sentence, are in neither bin.
+- The paper words its measure as the "relative gain in log likelihood", and prints 74% for tokens in the contexts and 26% for
+  the others (30% and 70% of all). Read literally, (LL_with - LL_without) / |LL_without|, the gain over all tokens would lie
+  between the two; but its perplexities, 36.6 and 27.4, give 1 - ln 27.4 / ln 36.6 = 8%. Read as the gain in *likelihood* per
+  token, exp(nats saved per token) - 1, the two bins give 0.3 ln 1.74 + 0.7 ln 1.26 = 0.33 nats per token, near the 0.29 of
+  the perplexities. So both are given here, under names that say which is which.
+
+All values are ratios of sums over articles; their intervals are bootstrap intervals over articles.
+
+Legend of shapes: N targets, A articles, K context types.
+"""
+
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from scipy.stats import DegenerateDataWarning
+
+from contextwise.base.errors import DataError
+from contextwise.evaluation.measures.sentences.conditioning import Texts
+from contextwise.evaluation.metrics import Estimate, exponential, ratios
+from contextwise.evaluation.results import Evaluation
+from contextwise.evaluation.scoring.sentences import Rows
+from contextwise.objectives.text import TokenText, next_visible, visible_places
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+BINS = ("in contexts", "not in contexts", "white space", "end of text")
+IN, NOT_IN, SPACE, END = range(len(BINS))
+ALL = "all tokens"
+
+
+def words_of(text: str) -> list[tuple[int, str]]:
+    """The words of a text: where each begins, and the word without regard to case."""
+    return [(match.start(), match.group().casefold()) for match in _WORD.finditer(text)]
+
+
+@lru_cache(maxsize=65536)
+def _vocabulary_of(text: str) -> frozenset[str]:
+    return frozenset(word for _, word in words_of(text))
+
+
+def occurrences(text: TokenText, ids: np.ndarray, contexts: Texts) -> tuple[np.ndarray, np.ndarray]:
+    """Which tokens of a sentence are of a word that stands in its contexts.
+
+    Args:
+        ids: (T,) the sentence's tokens.
+        contexts: the texts of its K contexts; None for one that is missing.
+
+    Returns:
+        (K, T) bool, for each context; and (T,) bool, which tokens are part of a word at all.
+    """
+    written, starts = text.read(ids)
+    visible = next_visible(written)
+    places = visible_places(starts, visible)
+    words = words_of(written)
+    # The word that a token's first visible character is in: the last one that begins there or before.
+    word_T = (
+        np.searchsorted(np.array([start for start, _ in words], dtype=np.int64), places, side="right") - 1
+    )
+    visible_T = (visible[places] == places) & (places < len(written)) & (word_T >= 0)
+    found = np.zeros((len(contexts), len(ids)), dtype=bool)
+    for k, context in enumerate(contexts):
+        if context is not None:
+            known = _vocabulary_of(context)
+            stands = np.array([word in known for _, word in words], dtype=bool)
+            found[k, visible_T] = stands[word_T[visible_T]]
+    return found, visible_T
+
+
+def bins_of(text: TokenText, rows: Rows, sets: Iterable[Texts], types: int) -> tuple[np.ndarray, np.ndarray]:
+    """The bin of each target of the sentences, (N,) int8 (numbers of :data:`BINS`), and in which contexts it occurs, (K, N)."""
+    bins, found = [], []
+    for tokens, contexts in zip(rows.tokens, sets, strict=True):
+        occurs_KT, visible_T = occurrences(text, tokens, contexts)
+        bin_T = np.where(visible_T, np.where(occurs_KT.any(axis=0), IN, NOT_IN), SPACE)
+        bins.append(np.append(bin_T, END))
+        found.append(np.pad(occurs_KT, ((0, 0), (0, 1))))
+    occurs_KN = np.concatenate(found, axis=1) if found else np.zeros((types, 0), bool)
+    return np.concatenate(bins).astype(np.int8), occurs_KN
+
+
+def cache_effect(
+    bins_N: np.ndarray, articles_N: np.ndarray, with_N: np.ndarray, without_N: np.ndarray
+) -> dict[str, Any]:
+    """What contexts gain, for tokens of words that stand in them and for others, with intervals over articles.
+
+    Args:
+        bins_N: bin of each target (:func:`bins_of`).
+        articles_N: number of each target's article, from 0.
+        with_N, without_N: its nats with contexts and without.
+
+    Returns:
+        Bin -> ``tokens``; ``share`` of all tokens, sentences' ends not counted; ``loss_with`` and ``loss_without`` (nats per
+        token); ``gain`` (nats per token); ``log_likelihood_gain``, the relative gain in log-likelihood; and
+        ``likelihood_gain``, exp(gain) - 1. Estimates have ``value``, ``low`` and ``high``. ``all tokens``: the bins but the
+        ends, together. A bin without tokens is left out.
+    """
+    tokens_A = np.bincount(articles_N, weights=bins_N != END)
+    members = {name: bins_N == number for number, name in enumerate(BINS)} | {ALL: bins_N != END}
+    found = {}
+    for name, member_N in members.items():
+        if member_N.any():
+            own_A, with_A, without_A = (
+                np.bincount(articles_N, weights=values_N * member_N)
+                for values_N in (np.ones(len(bins_N)), with_N, without_N)
+            )
+            share = None if name == BINS[END] else _ratios(own_A, {"share": tokens_A})["share"].to_dict()
+            found[name] = {"share": share, **_gains(own_A, with_A, without_A)}
+    return found
+
+
+def _ratios(sums_A: np.ndarray, sizes: dict[str, np.ndarray]) -> dict[str, Estimate]:
+    """As :func:`~contextwise.evaluation.metrics.ratios`; where resamples have no token of a bin, there is no interval."""
+    with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateDataWarning)
+        return ratios(sums_A, sizes)
+
+
+def _gains(own_A: np.ndarray, with_A: np.ndarray, without_A: np.ndarray) -> dict[str, Any]:
+    """Measures of a bin, from each article's tokens in it, and their nats with contexts and without."""
+    gains = _ratios(without_A - with_A, {"gain": own_A, "log_likelihood_gain": without_A})
+    return {
+        "tokens": int(own_A.sum()),
+        "loss_with": float(with_A.sum() / own_A.sum()),
+        "loss_without": float(without_A.sum() / own_A.sum()),
+        "gain": gains["gain"].to_dict(),
+        "log_likelihood_gain": gains["log_likelihood_gain"].to_dict(),
+        "likelihood_gain": gains["gain"].map(lambda gain: exponential(gain) - 1).to_dict(),
+    }
+
+
+def shares_of_types(
+    occurs_KN: np.ndarray, bins_N: np.ndarray, articles_N: np.ndarray, types: Sequence[str]
+) -> dict[str, Any]:
+    """Context type -> share of all tokens (ends not counted) whose word stands in that context of their sentence."""
+    tokens_A = np.bincount(articles_N, weights=bins_N != END)
+    found = {}
+    for name, occurs_N in zip(types, occurs_KN, strict=True):
+        occurring_A = np.bincount(articles_N, weights=occurs_N, minlength=len(tokens_A))
+        found[name] = _ratios(occurring_A, {"share": tokens_A})["share"].to_dict()
+    return found
+
+
+def effect_between(with_contexts: Evaluation, without: Evaluation) -> dict[str, Any]:
+    """:func:`cache_effect` of two evaluations sentence by sentence: of a CUE model with contexts, and of any model without.
+
+    Raises:
+        DataError: they are not of that kind, or not of the same sentences.
+    """
+    one, other = with_contexts.tokens(), without.tokens()
+    if "bin" not in one.column_names:
+        raise DataError(
+            f"{with_contexts.path} knows no contexts; give the evaluation of a CUE model with its contexts"
+        )
+    keys = ("document", "sentence", "position")
+    if "sentence" not in other.column_names or one.select(keys) != other.select(keys):
+        raise DataError(
+            f"{with_contexts.path} and {without.path} are not of the same sentences; evaluate both on one corpus, the second "
+            "with --sentences too"
+        )
+    bins_N = np.array([BINS.index(name) for name in one["bin"].to_pylist()], dtype=np.int8)
+    return cache_effect(bins_N, one["document"].to_numpy(), one["nats"].to_numpy(), other["nats"].to_numpy())

@@ -1,0 +1,160 @@
+"""Evaluations sentence by sentence, and ranked lists, as tables that read well in 80 columns."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from contextwise.evaluation.measures.rescoring.files import RankedFile
+from contextwise.evaluation.measures.sentences.cache_effect import ALL, BINS
+from contextwise.evaluation.measures.sentences.conditioning import PROXY
+from contextwise.evaluation.tables import MEASURES, NOT_KNOWN, number
+
+SENTENCE_MEASURES = MEASURES | {
+    "loss_without_ends": "loss without ends",
+    "perplexity_without_ends": "perplexity without ends",
+}
+
+
+def sentences_heading(summary: dict[str, Any]) -> Text:
+    """What was scored, and with which contexts."""
+    about = summary["sentences"]
+    heading = (
+        f"{summary['model']} on {summary['label']}: {about['count']:,} sentences of {summary['documents']:,} documents, each "
+        f"on its own; {summary['tokens']:,} tokens, the end-of-text that ends each sentence among them. {_given(summary)}"
+    )
+    if about["in_windows"]:
+        heading += (
+            f" {about['in_windows']:,} sentences are longer than the model's {about['positions']:,} positions; they were "
+            "scored in overlapping windows."
+        )
+    if summary["documents"] == 1:
+        heading += " One document allows no interval."
+    return Text(heading)
+
+
+def _given(summary: dict[str, Any]) -> str:
+    contexts = summary.get("contexts")
+    if contexts is None:
+        return "The model takes no contexts."
+    if contexts["types"] == [PROXY]:
+        return f"In place of contexts: proxies of the sentences' own words, noise {contexts['noise']:g} (an oracle)."
+    if not contexts["types"]:
+        return "No contexts."
+    missing = contexts["missing"]
+    given = [f"{name} ({1 - missing[name]:.0%})" for name in contexts["types"]]
+    words = f"Contexts (of the sentences, so many have it): {', '.join(given)}."
+    if contexts["dropped"]:
+        words += f" {contexts['dropped']:.0%} of them withheld at random."
+    foreign = [name for name in contexts["types"] if name not in contexts["trained"]]
+    if foreign:
+        words += f" Not trained with: {', '.join(foreign)}."
+    if contexts["truncated"]:
+        were = "was" if contexts["truncated"] == 1 else "were"
+        words += f" {contexts['truncated']:,} of {contexts['texts']:,} texts {were} longer than the text encoder takes,"
+        words += " and cut."
+    return words
+
+
+def against_sentence(summary: dict[str, Any]) -> Text | None:
+    """How a CUE model compares with its sentence encoder alone; None for other models."""
+    found = summary.get("sentence_encoder")
+    if found is None:
+        return None
+    gain, loss = found["relative_perplexity"], found["difference"]
+    return Text(
+        f"Its sentence encoder alone: perplexity {number(found['perplexity']['value'])}. Relative to that: "
+        f"{_percent(gain['value'])} {_percents(gain)}, {loss['value']:+.4f} nats per token."
+    )
+
+
+def cache_table(summary: dict[str, Any]) -> Table | None:
+    """The gain for tokens of words that stand in the contexts, and for others; None without contexts."""
+    effect = summary.get("cache_effect")
+    if effect is None:
+        return None
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title=" gain over the sentence encoder alone (contexts and decoder together), by word",
+        title_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    for column in (
+        "of all\ntokens",
+        "nats\nalone",
+        "nats\nwith",
+        "gain in log-\nlikelihood",
+        "gain in\nlikelihood",
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name in (*BINS, ALL):
+        row = effect["bins"].get(name)
+        if row is not None:
+            share = row["share"]
+            table.add_row(
+                name,
+                NOT_KNOWN if share is None else f"{share['value']:.1%}",
+                f"{row['loss_without']:.4f}",
+                f"{row['loss_with']:.4f}",
+                *(
+                    f"{_percent(row[key]['value'])}\n{_percents(row[key])}"
+                    for key in ("log_likelihood_gain", "likelihood_gain")
+                ),
+            )
+    return table
+
+
+def types_sentence(summary: dict[str, Any]) -> Text | None:
+    """In which contexts the words of the sentences stand."""
+    effect = summary.get("cache_effect")
+    if effect is None:
+        return None
+    shares = sorted(effect["types"].items(), key=lambda item: -item[1]["value"])
+    return Text(
+        "Tokens whose word stands in the context: "
+        + ", ".join(f"{name} {share['value']:.1%}" for name, share in shares)
+        + "."
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share:+.1%}" if abs(share) < 1 else f"{share:+.0%}"
+
+
+def _percents(values: dict[str, float | None]) -> str:
+    low, high = values["low"], values["high"]
+    return "" if low is None or high is None else f"[{_percent(low)}, {_percent(high)}]"
+
+
+def ranking_table(found: RankedFile, most: int = 5) -> Table:
+    """The best candidate of each of the first lists: its place in the list, and its log-probability."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("list", no_wrap=True, overflow="ellipsis", max_width=16)
+    table.add_column("was", justify="right")
+    table.add_column("log P", justify="right")
+    table.add_column("per token", justify="right")
+    table.add_column("best", no_wrap=True, overflow="ellipsis")
+    for i, (name, ranked) in enumerate(zip(found.ids[:most], found.lists[:most], strict=True), start=1):
+        best = ranked[0]
+        table.add_row(
+            Text(str(i if name is None else name)),
+            str(best.index + 1),
+            f"{best.log_probability:.2f}",
+            f"{best.per_token:.3f}",
+            Text(" ".join(best.text.split())),
+        )
+    return table
+
+
+def ranking_sentence(
+    source: str, lists: Sequence[Sequence[Any]], with_contexts: int, takes_contexts: bool
+) -> Text:
+    """How many candidates were ranked, and what the model changed."""
+    candidates = sum(map(len, lists))
+    moved = sum(ranked[0].index != 0 for ranked in lists)
+    words = f"{source}: {candidates:,} candidates in {len(lists):,} list{'s' * (len(lists) != 1)}"
+    words += f" ({with_contexts:,} with contexts)" if takes_contexts else ""
+    return Text(f"{words}. In {moved:,} of them the best is not the one that stood first.")

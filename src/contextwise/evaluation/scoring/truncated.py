@@ -1,0 +1,287 @@
+"""The same targets with more and more of their context visible: losses and features at each context length.
+
+A loss measured over windows mixes what a longer context brings with which tokens happen to have one. Here the targets are
+chosen once, each with at least the longest context before it in its document, and each is predicted again and again: from the
+nearest l tokens only, for every context length l (intrinsic entropy, Section 2.2.2). No end-of-text token stands before them.
+
+Legend of shapes: B targets in a batch, D channels, V tokens in the vocabulary, N targets.
+"""
+
+import contextlib
+import inspect
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.evaluation.measures.loss import positions
+from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, Documents, vocabulary_size
+
+Features = Literal["last"] | int | None
+LAST: Literal["last"] = "last"
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Tokens to predict, in the order of the corpus.
+
+    Attributes:
+        document: (N,) int64, index of the document.
+        position: (N,) int64, index of the token in its document, from 0: so many tokens stand before it.
+    """
+
+    document: np.ndarray
+    position: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+
+@dataclass(frozen=True)
+class TruncatedBatch:
+    """Targets ``start`` to ``stop`` (not included), each predicted from the nearest ``context`` tokens.
+
+    Attributes:
+        nats: (B,) float32, loss of each target.
+        features: (B, D) on the model's device, in the model's number format: the hidden state from which the target is
+            predicted; None if none was asked for.
+    """
+
+    context: int
+    start: int
+    stop: int
+    nats: np.ndarray
+    features: torch.Tensor | None
+
+
+def choose_targets(corpus: Documents, longest: int, samples: int, seed: int) -> Targets:
+    """Draw targets uniformly from all tokens with at least ``longest`` tokens before them in their document.
+
+    Args:
+        samples: how many to draw, without replacement; where there are fewer, all of them are taken.
+
+    Raises:
+        ConfigError: ``longest`` or ``samples`` is not positive, or ``seed`` is negative.
+        DataError: no document is long enough.
+    """
+    for name, value in (("the longest context", longest), ("the number of samples", samples)):
+        if value < 1:
+            raise ConfigError(f"{name} is {value}, but must be at least 1")
+    if seed < 0:
+        raise ConfigError(f"the seed is {seed}, but must be a whole number from 0 on")
+    lengths = np.asarray(corpus.lengths, dtype=np.int64)
+    most = int(lengths.max(initial=0))
+    if longest >= most:
+        raise DataError(
+            f"no document has a token with {longest:,} tokens before it: the longest of the {len(lengths):,} documents has "
+            f"{most:,} tokens; give shorter contexts, or a corpus of longer documents"
+        )
+    ends = np.cumsum(np.maximum(0, lengths - longest))
+    eligible = int(ends[-1])
+    draw = np.random.default_rng(seed)
+    chosen = np.sort(draw.choice(eligible, size=min(samples, eligible), replace=False)).astype(np.int64)
+    document = np.searchsorted(ends, chosen, side="right")
+    before = np.concatenate([[0], ends])[document]
+    return Targets(document.astype(np.int64), chosen - before + longest)
+
+
+def truncated_passes(
+    model: PreTrainedModel,
+    corpus: Documents,
+    targets: Targets,
+    contexts: Sequence[int],
+    *,
+    batch_tokens: int = DEFAULT_BATCH_TOKENS,
+    features: Features = None,
+    done: Mapping[int, int] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Generator[TruncatedBatch, None, None]:
+    """Predict every target from the nearest l tokens, for each l of ``contexts``; batches in the order of the targets.
+
+    The vocabulary head is applied to the last position only. The model is scored on the device where it is, in evaluation
+    mode; its training mode comes back at the end.
+
+    Args:
+        model: any causal language model of transformers.
+        contexts: visible tokens l of each pass, in the order of the passes.
+        batch_tokens: most tokens of a batch; fewer where the logits would grow too large.
+        features: ``last``, what the vocabulary head reads, or a number i, what block i reads (0: the embeddings; as in
+            transformers' ``hidden_states``, the one behind the last block is what the head reads); None for losses only.
+        done: context -> targets that are done already; they are passed over.
+        should_stop: asked before each batch.
+
+    Raises:
+        ConfigError: a context, ``batch_tokens`` or ``features`` is out of range.
+        DataError: a target has too few tokens before it, or a token id is beyond the model's vocabulary.
+        CheckpointError: a loss or a feature is not finite, or the model hands out no hidden states.
+        Interrupted: ``should_stop`` said so.
+    """
+    _check(model, targets, contexts, batch_tokens)
+    if features is not None and features != LAST and (not isinstance(features, int) or features < 0):
+        raise ConfigError(f"the layer is {features!r}, but must be 'last' or a number from 0")
+    rows_of_logits = max(1, (2**24 if model.device.type == "cpu" else 2**27) // vocabulary_size(model))
+    was_training = model.training
+    model.eval()
+    try:
+        for context in contexts:
+            rows = min(max(1, batch_tokens // context), rows_of_logits)
+            for start in range((done or {}).get(context, 0), len(targets), rows):
+                if should_stop is not None and should_stop():
+                    raise Interrupted(f"stopped at a context of {context} tokens, {start:,} targets in")
+                stop = min(start + rows, len(targets))
+                tokens_BT = _tokens(model, corpus, targets, context, start, stop)
+                nats_B, features_BD = _predict(model, tokens_BT, features)
+                batch = TruncatedBatch(context, start, stop, nats_B.cpu().numpy(), features_BD)
+                _check_finite(batch, targets)
+                yield batch
+    finally:
+        model.train(was_training)
+
+
+def _check(model: PreTrainedModel, targets: Targets, contexts: Sequence[int], batch_tokens: int) -> None:
+    if batch_tokens < 1:
+        raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1")
+    if not contexts:
+        raise ConfigError("there is no context to measure at; give one or more")
+    if min(contexts) < 1:
+        raise ConfigError(f"a context is {min(contexts)} tokens; it must be at least 1")
+    limit, longest = positions(model), max(contexts)
+    if limit is not None and longest > limit:
+        raise ConfigError(
+            f"a context of {longest:,} tokens does not fit the model, which has {limit:,} positions; "
+            f"give contexts of at most {limit:,}"
+        )
+    if len(targets) and int(targets.position.min()) < longest:
+        worst = int(targets.position.argmin())
+        raise DataError(
+            f"token {int(targets.position[worst])} of document {int(targets.document[worst])} has too few tokens before it "
+            f"for a context of {longest:,}; choose the targets for the longest context"
+        )
+
+
+def _tokens(
+    model: PreTrainedModel, corpus: Documents, targets: Targets, context: int, start: int, stop: int
+) -> torch.Tensor:
+    """(B, context + 1) int64 on the model's device: what is visible, and the target behind it."""
+    tokens_BT = np.empty((stop - start, context + 1), dtype=np.int64)
+    for row, i in enumerate(range(start, stop)):
+        end = int(targets.position[i]) + 1
+        tokens_BT[row] = corpus.document(int(targets.document[i]))[end - context - 1 : end]
+    highest = int(tokens_BT.max())
+    if highest >= vocabulary_size(model):
+        document = int(targets.document[start + int(tokens_BT.max(axis=1).argmax())])
+        raise DataError(
+            f"document {document} holds token id {highest}, but the model's vocabulary has {vocabulary_size(model)} tokens; "
+            "use the corpus that was prepared with the model's tokenizer"
+        )
+    return torch.from_numpy(tokens_BT).to(next(model.parameters()).device)
+
+
+@torch.inference_mode()
+def _predict(
+    model: PreTrainedModel, tokens_BT: torch.Tensor, layer: Features
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Losses (B,) float32 of the last tokens, and the features (B, D) that they are predicted from."""
+    options: dict[str, Any] = {"use_cache": False}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        options["logits_to_keep"] = 1
+    with _features(model, layer) as taken:
+        output = model(input_ids=tokens_BT[:, :-1], **options, **taken.options)
+    logits_BV = output.logits[:, -1].float()
+    nats_B = torch.nn.functional.cross_entropy(logits_BV, tokens_BT[:, -1], reduction="none")
+    return nats_B, None if layer is None else taken.features(output)
+
+
+class _Taken:
+    """Hidden states of the last position: caught on the way, or picked from the model's output."""
+
+    def __init__(self, layer: Features) -> None:
+        self.layer = layer
+        self.options: dict[str, Any] = {}
+        self.caught: torch.Tensor | None = None
+
+    def catch(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Forward pre-hook: keep what the module reads."""
+        if inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].dim() == 3:
+            self.caught = inputs[0][:, -1].clone()
+
+    def features(self, output: Any) -> torch.Tensor:
+        """(B, D).
+
+        Raises:
+            CheckpointError: the model handed out no hidden states.
+            ConfigError: it has no such layer.
+        """
+        states = getattr(output, "hidden_states", None) if self.options else None
+        if states:
+            if int(self.layer or 0) >= len(states):
+                raise _no_layer(self.layer, len(states))
+            return states[int(self.layer or 0)][:, -1].clone()
+        if self.caught is None:
+            raise CheckpointError(
+                "the model hands out no hidden states, so it has no features to measure; use a model of transformers "
+                "that returns them (output_hidden_states)"
+            )
+        return self.caught
+
+
+@contextlib.contextmanager
+def _features(model: PreTrainedModel, layer: Features) -> Iterator[_Taken]:
+    """While the block runs, the hidden states of ``layer`` are caught."""
+    taken = _Taken(layer)
+    if layer is None:
+        yield taken
+        return
+    blocks = _composed_blocks(model)
+    watched: torch.nn.Module | None = None
+    if layer == LAST or (blocks is not None and layer == len(blocks)):
+        watched = model.get_output_embeddings()
+    elif blocks is None:
+        taken.options = {"output_hidden_states": True}
+    elif int(layer) > len(blocks):
+        raise _no_layer(layer, len(blocks) + 1)
+    else:
+        watched = blocks[int(layer)]
+    handle = None if watched is None else watched.register_forward_pre_hook(taken.catch)
+    try:
+        yield taken
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+def _composed_blocks(model: PreTrainedModel) -> list[torch.nn.Module] | None:
+    """The decoder blocks of a model of this package, which returns no hidden states of its layers; None for others."""
+    family = getattr(model, "family", None)
+    if family is None:
+        return None
+    over_context = bool(getattr(model.config, "over_context", False))
+    blocks = list(family.blocks(model.backbone.backbone if over_context else model.backbone))
+    if getattr(model.config, "head", None) == "layer":  # the next-token head has a block of its own
+        blocks.append(model.heads[0])
+    return blocks
+
+
+def _no_layer(layer: Features, states: int) -> ConfigError:
+    return ConfigError(
+        f"the layer is {layer}, but the model has hidden states 0 (the embeddings) to {states - 1} (what its head reads)"
+    )
+
+
+def _check_finite(batch: TruncatedBatch, targets: Targets) -> None:
+    finite_B = np.isfinite(batch.nats)
+    what = "loss"
+    if finite_B.all() and batch.features is not None:
+        finite_B = torch.isfinite(batch.features).all(dim=1).cpu().numpy()
+        what = "feature"
+    if not finite_B.all():
+        worst = batch.start + int(finite_B.argmin())
+        raise CheckpointError(
+            f"the model's {what} is not finite at token {int(targets.position[worst])} of document "
+            f"{int(targets.document[worst])}, with {batch.context:,} tokens visible: its weights are damaged, or its number "
+            "format is too narrow (try --dtype float32)"
+        )

@@ -1,0 +1,363 @@
+"""Comparisons of evaluations that are written by hand: shifts that are found, mismatches that are refused."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from rich.console import Console
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.comparison.comparison import compare
+from contextwise.comparison.tables import comparison_tables
+from contextwise.evaluation.results import write_evaluation
+
+DOCUMENTS = 60
+LENGTHS = np.random.default_rng(0).integers(20, 400, DOCUMENTS)
+HARDNESS = np.random.default_rng(1).normal(4, 0.5, DOCUMENTS)
+
+
+def write_result(place: Path, model: str, nats: np.ndarray, lengths=LENGTHS, **changes) -> None:
+    """An evaluation whose document sums are ``nats``; ``changes`` go into the summary."""
+    corpus = {"path": "data/books", "fingerprint": "aa", "split": "validation", "tokenizer_hash": "t1"}
+    corpus |= changes.pop("corpus", {})
+    order = changes.pop("order", np.arange(len(nats)))
+    documents = pa.table(
+        {
+            "document": pa.array(range(len(nats)), pa.int32()),
+            "document_hash": pa.array([f"h{row:03d}" for row in order], pa.string()),
+            "tokens": pa.array(lengths),
+            "bytes": pa.array(changes.pop("bytes", 4 * lengths), pa.int64()),
+            "words": pa.array(lengths),
+            "nats": pa.array(nats),
+        }
+    )
+    summary = {
+        "label": "books-validation",
+        "model": model,
+        "parameters": 1000,
+        "corpus": corpus,
+        "documents": len(nats),
+        "tokens": int(lengths.sum()),
+        "context": 64,
+        "stride": 32,
+        "dtype": "float32",
+        **changes,
+    }
+    write_evaluation(place, summary, documents, pa.table({"document": pa.array([], pa.int32())}))
+
+
+def write_run(
+    folder: Path,
+    name: str,
+    seed: int,
+    loss: float,
+    *,
+    speed: float = 1000.0,
+    steps: int = 100,
+    label="books-validation",
+    **changes,
+) -> str:
+    """A finished run, an evaluation of about ``loss`` nats a token, and a validation loss falling to it."""
+    folder.mkdir(parents=True)
+    recipe = {
+        "name": name,
+        "seed": seed,
+        "data": {
+            "corpus": changes.pop("corpus_path", "data/books"),
+            "validation_split": "validation",
+            "context": 64,
+        },
+        "model": {"family": "gpt2", "width": 64},
+        "training": {"steps": steps, "evaluation_tokens": 512, "save_every": changes.pop("save_every", 50)},
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    tokens = steps * 100
+    summary = {
+        "name": name,
+        "seed": seed,
+        "tokens": tokens,
+        "tokens_per_second": speed,
+        "seconds": tokens / speed,
+        "corpus": {"path": "data/books", "fingerprint": "train"},
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    rows = [
+        {
+            "kind": "validation",
+            "step": step,
+            "tokens": step * 100,
+            "seconds": step * 100 / speed,
+            "loss": loss + (steps - step) / steps,
+        }
+        for step in range(10, steps + 1, 10)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    noise = np.random.default_rng([seed, *name.encode()]).normal(0, 0.02, DOCUMENTS)
+    nats = LENGTHS * (HARDNESS - 4 + loss + noise)
+    write_result(folder / "evaluation" / label, name, nats, **changes)
+    return str(folder)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Three seeds each of a plain model, a better one and one that is as good as the plain one."""
+    losses = {"gpt2": 4.0, "contextlm": 3.95, "twin": 4.0}
+    return [
+        write_run(
+            tmp_path / f"{name}-{seed}",
+            name,
+            seed,
+            loss + 0.001 * seed,
+            speed=1000 if name != "contextlm" else 1250,
+        )
+        for name, loss in losses.items()
+        for seed in (1, 2, 3)
+    ]
+
+
+def test_a_known_shift_is_found_and_no_shift_is_not(runs):
+    comparison = compare(runs)
+    assert [(group.name, group.seeds) for group in comparison.groups] == [
+        ("gpt2", [1, 2, 3]),
+        ("contextlm", [1, 2, 3]),
+        ("twin", [1, 2, 3]),
+    ]
+    better, same = comparison.differences
+    assert better.difference.value == pytest.approx(-0.05, abs=0.005)
+    assert better.difference.low < better.difference.value < better.difference.high < 0
+    assert better.paired_by_seed and list(better.seed_differences) == ["1", "2", "3"]
+    assert np.mean(list(better.seed_differences.values())) == pytest.approx(better.difference.value)
+    assert better.documents_lower > 0.9
+    assert (
+        better.verdict.startswith("contextlm is lower than gpt2 by 0.0")
+        and "nats per token [0.0" in better.verdict
+    )
+    assert "contains zero" in same.verdict and same.difference.low < 0 < same.difference.high
+    assert same.seed_interval[0] < same.difference.value < same.seed_interval[1]
+
+
+def test_groups_pool_their_seeds_by_hand(runs):
+    group = compare(runs).groups[1]
+    assert group.loss.value == pytest.approx(np.mean(group.losses))
+    assert group.perplexity.value == pytest.approx(math.exp(group.loss.value))
+    assert group.bits_per_byte.value == pytest.approx(group.loss.value / 4 / math.log(2))
+    assert (group.training_tokens, group.tokens_per_second, group.training_seconds) == (10_000, 1250, 8)
+    assert group.ms_per_token is None
+
+
+def test_reference_and_all_pairs(runs):
+    names = [(d.group, d.reference) for d in compare(runs, reference="twin").differences]
+    assert names == [("gpt2", "twin"), ("contextlm", "twin")]
+    every = [(d.group, d.reference) for d in compare(runs, all_pairs=True).differences]
+    assert every == [("contextlm", "gpt2"), ("twin", "gpt2"), ("twin", "contextlm")]
+
+
+def test_equal_time_and_equal_tokens_are_interpolated(runs):
+    time, tokens = compare(runs).budgets
+    # ContextLM ends after 8 s; at that time gpt2 has done 80 of its 100 steps and is 0.2 above its last loss.
+    assert (time.kind, time.at) == ("seconds", 8.0)
+    assert [row.loss for row in time.rows[:2]] == pytest.approx([4.202, 3.952])
+    assert [row.mid_schedule for row in time.rows] == [True, False, True]
+    assert time.rows[1].difference.value == pytest.approx(-0.25)
+    assert (tokens.kind, tokens.at) == ("tokens", 10_000)
+    assert tokens.rows[1].difference.value == pytest.approx(-0.05)
+    assert not any(row.mid_schedule for row in tokens.rows)
+
+
+def test_a_run_that_ends_before_another_validates_allows_no_equal_time(tmp_path):
+    slow = write_run(tmp_path / "slow", "slow", 1, 4.0, speed=10)
+    fast = write_run(tmp_path / "fast", "fast", 1, 4.0, speed=1000)
+    comparison = compare([slow, fast])
+    assert [budget.kind for budget in comparison.budgets] == ["tokens"]
+    assert any("equal training seconds: one run ended before another" in note for note in comparison.notes)
+
+
+def test_runs_that_validated_on_other_data_allow_no_equal_budgets(tmp_path):
+    runs = [write_run(tmp_path / name, name, 1, 4.0) for name in ("one", "two")]
+    summary = json.loads((tmp_path / "two" / "summary.json").read_text())
+    summary["corpus"]["fingerprint"] = "other"
+    (tmp_path / "two" / "summary.json").write_text(json.dumps(summary))
+    comparison = compare(runs)
+    assert comparison.budgets == [] and any(
+        "validated on different data" in note for note in comparison.notes
+    )
+
+
+def test_generation_speed_is_taken_from_the_run(runs):
+    for seed in (1, 2, 3):
+        (Path(runs[seed - 1]) / "evaluation" / "generation.json").write_text(
+            json.dumps({"ms_per_token": 2.0 + seed})
+        )
+    assert compare(runs).groups[0].ms_per_token == pytest.approx(4.0)
+
+
+def test_the_dictionary_is_json_and_holds_the_verdicts(runs, tmp_path):
+    comparison = compare(runs)
+    comparison.write(tmp_path / "comparison.json")
+    content = json.loads((tmp_path / "comparison.json").read_text())
+    assert content == comparison.to_dict()
+    assert content["differences"][0]["verdict"] == comparison.differences[0].verdict
+    assert content["groups"][0]["loss"]["value"] == comparison.groups[0].loss.value
+
+
+def test_tables_fit_80_columns_and_hold_the_figures(runs):
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(comparison_tables(compare(runs)))
+    text = console.export_text()
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "…" not in text
+    for wanted in ("contextlm", "3 seeds", "1.25k", "validation loss after 8 s of training", "4.2020*"):
+        assert wanted in text
+
+
+def test_one_seed_says_what_its_interval_leaves_out(runs):
+    comparison = compare([runs[0], runs[3]])
+    assert any(
+        "One seed of gpt2, contextlm" in note and "not what another seed" in note for note in comparison.notes
+    )
+    assert comparison.differences[0].seed_interval is None
+
+
+def test_different_seeds_are_not_paired(runs):
+    comparison = compare([*runs[:2], *runs[4:6]])
+    (difference,) = comparison.differences
+    assert not difference.paired_by_seed and difference.seed_differences == {}
+    assert any("not paired by seed" in note for note in comparison.notes)
+    assert difference.difference.value == pytest.approx(-0.05, abs=0.01)
+
+
+def test_names_with_a_seed_and_settings_that_do_not_matter_make_one_group(tmp_path):
+    first = write_run(tmp_path / "a", "small-seed1", 1, 4.0)
+    second = write_run(tmp_path / "b", "small-seed2", 2, 4.0, corpus_path="/elsewhere/books", save_every=7)
+    third = write_run(tmp_path / "c", "small-s2", 2, 4.0, steps=200)
+    names = {group.name: group.seeds for group in compare([first, second, third]).groups}
+    assert names == {"small (a)": [1, 2], "small (c)": [2]}
+
+
+def test_a_model_that_is_no_run_takes_part(runs, tmp_path):
+    nats = LENGTHS * (HARDNESS + 1)
+    write_result(tmp_path / "evaluation" / "gpt2" / "books-validation", "openai/gpt2", nats)
+    comparison = compare([runs[0], str(tmp_path / "evaluation" / "gpt2" / "books-validation")])
+    assert [group.name for group in comparison.groups] == ["gpt2 (gpt2-1)", "gpt2 (books-validation)"]
+    assert comparison.groups[1].training_seconds is None and comparison.budgets == []
+    assert any("is not a run of contextwise" in note for note in comparison.notes)
+
+
+def test_one_document_allows_no_interval(tmp_path):
+    for name, loss in (("a", 4.0), ("b", 3.0)):
+        write_result(tmp_path / name, name, np.array([loss * 10]), np.array([10]))
+    comparison = compare([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert comparison.differences[0].difference.to_dict() == {"value": -1.0, "low": None, "high": None}
+    assert comparison.differences[0].verdict.endswith("one document allows no interval")
+
+
+class TestRefusals:
+    """Each in one sentence that names the runs and the mend."""
+
+    def test_other_tokenizers_with_an_offer(self, tmp_path, runs):
+        other = {"fingerprint": "bb", "tokenizer_hash": "t2"}
+        run = write_run(tmp_path / "other", "neox", 1, 4.0, corpus=other)
+        with pytest.raises(DataError, match=r"different tokenizers.*--unit byte"):
+            compare([runs[0], run])
+
+    def test_bits_per_byte_across_tokenizers_match_documents_by_hash(self, tmp_path, runs):
+        order = np.random.default_rng(3).permutation(DOCUMENTS)
+        plain = write_run(tmp_path / "plain", "plain", 1, 4.0)
+        nats = LENGTHS[order] * (HARDNESS[order] + 0.1)
+        lengths = LENGTHS[order] // 2  # a tokenizer with longer tokens
+        write_result(
+            tmp_path / "neox",
+            "neox",
+            nats,
+            lengths,
+            order=order,
+            bytes=4 * LENGTHS[order],
+            corpus={"fingerprint": "bb", "tokenizer_hash": "t2"},
+        )
+        (difference,) = compare([plain, str(tmp_path / "neox")], unit="byte").differences
+        assert difference.difference.value == pytest.approx(0.1 / 4 / math.log(2), abs=0.001)
+        assert difference.difference.low > 0 and "bits per byte" in difference.verdict
+
+    def test_other_corpora(self, tmp_path, runs):
+        run = write_run(tmp_path / "other", "gpt2", 9, 4.0, corpus={"fingerprint": "cc", "path": "data/web"})
+        with pytest.raises(DataError, match=r"different documents \(data/books and data/web\)"):
+            compare([runs[0], run])
+
+    def test_other_numbers_of_documents(self, tmp_path):
+        write_result(tmp_path / "a", "a", np.ones(5), np.ones(5, int))
+        write_result(tmp_path / "b", "b", np.ones(4), np.ones(4, int))
+        with pytest.raises(DataError, match=r"on 5 and 4 documents; .*--limit-documents"):
+            compare([str(tmp_path / "a"), str(tmp_path / "b")])
+
+    def test_other_targets(self, tmp_path):
+        write_result(tmp_path / "a", "a", np.ones(5), np.full(5, 3))
+        write_result(tmp_path / "b", "b", np.ones(5), np.full(5, 2))
+        with pytest.raises(DataError, match="were not scored on the same tokens"):
+            compare([str(tmp_path / "a"), str(tmp_path / "b")])
+
+    def test_bytes_that_nobody_knows(self, tmp_path):
+        for name in "ab":
+            write_result(tmp_path / name, name, np.ones(5), np.full(5, 3), bytes=[None] * 5)
+        with pytest.raises(DataError, match="does not know its documents' bytes"):
+            compare([str(tmp_path / "a"), str(tmp_path / "b")], unit="byte")
+
+    def test_other_strides_are_noted(self, tmp_path, runs):
+        run = write_run(tmp_path / "other", "other", 1, 4.0, stride=64, context=128)
+        notes = compare([runs[0], run]).notes
+        assert any("context 64 and 128, stride 32 and 64" in note for note in notes)
+
+    def test_a_run_without_evaluation_names_the_command(self, tmp_path, runs):
+        bare = tmp_path / "bare"
+        bare.mkdir()
+        (bare / "recipe.yaml").write_text("name: bare\n")
+        with pytest.raises(DataError, match=f"run: contextwise evaluate {bare} --corpus"):
+            compare([runs[0], str(bare)])
+        with pytest.raises(DataError, match="no run at nowhere"):
+            compare([runs[0], "nowhere"])
+
+    def test_several_evaluations_need_a_label(self, tmp_path):
+        made = []
+        for name in ("one", "two"):
+            made.append(write_run(tmp_path / name, name, 1, 4.0))
+            write_result(Path(made[-1]) / "evaluation" / "web-validation", name, np.ones(5), np.ones(5, int))
+        with pytest.raises(ConfigError, match="books-validation, web-validation; choose one with --label"):
+            compare(made)
+        assert compare(made, label="web-validation").documents == 5
+
+    def test_no_common_evaluation(self, tmp_path):
+        first = write_run(tmp_path / "a", "a", 1, 4.0)
+        second = write_run(tmp_path / "b", "b", 1, 4.0, label="web-validation")
+        with pytest.raises(DataError, match="not evaluated on the same corpus"):
+            compare([first, second])
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (
+                {"reference": "gpt3"},
+                "--reference is 'gpt3', which is none of the groups: gpt2, contextlm, twin",
+            ),
+            ({"unit": "word"}, "--unit is 'word'; it must be token or byte"),
+        ],
+    )
+    def test_unknown_names(self, runs, options, message):
+        with pytest.raises(ConfigError, match=message):
+            compare(runs, **options)
+
+    def test_the_same_thing_twice(self, tmp_path, runs):
+        with pytest.raises(ConfigError, match="is given twice"):
+            compare([runs[0], runs[0]])
+        copy = write_run(tmp_path / "copy", "gpt2", 1, 4.0)
+        with pytest.raises(ConfigError, match="the same recipe with the same seed"):
+            compare([runs[0], copy])
+        with pytest.raises(ConfigError, match="two runs or more"):
+            compare(runs[:1])
+
+    def test_a_damaged_table(self, runs):
+        (Path(runs[0]) / "evaluation" / "books-validation" / "documents.parquet").write_bytes(b"PAR1 no")
+        with pytest.raises(DataError, match=r"documents\.parquet cannot be read"):
+            compare(runs)

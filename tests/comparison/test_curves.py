@@ -1,0 +1,86 @@
+"""Two models of different training contexts: where the average and the best context disagree."""
+
+import numpy as np
+import pytest
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.comparison.curves import compare_curves, open_curves
+from contextwise.evaluation.measures.curve.readings import curve_measures
+from contextwise.evaluation.measures.curve.results import write_curve
+from contextwise.evaluation.measures.curve.sums import RunningSums
+
+
+def written(folder, name, context, law, documents, fingerprint="f", mode="running"):
+    """A curve whose loss at t visible tokens is ``law(t)``, higher by ``bump`` in each document of ``documents``."""
+    rows = [index for index, _ in documents for _ in range(2)]
+    sums = RunningSums(np.array(rows), context, (context, context))
+    for _, bump in documents:
+        for _ in range(2):
+            sums.add(law(np.arange(1, context + 1)) + bump)
+    found = sums.finish()
+    bins, measures = curve_measures(found)
+    summary = {
+        "model": f"runs/{name}",
+        "corpus": {"fingerprint": fingerprint},
+        "settings": {"mode": mode},
+        "bins": bins,
+        "measures": measures,
+    }
+    return str(write_curve(folder / name, summary, found).path)
+
+
+SHORT, LONG = (lambda t: 3.0 + 1.0 / t), (lambda t: 3.2 + 1.2 / t)
+DOCUMENTS = [(0, -0.5), (2, 0.1), (3, 0.9)]
+
+
+def test_the_average_ranks_them_one_way_and_the_best_context_the_other(tmp_path):
+    short = written(tmp_path, "short", 8, SHORT, DOCUMENTS)
+    long = written(
+        tmp_path, "long", 512, LONG, [(1, 5.0), *DOCUMENTS]
+    )  # one more document, which does not count
+    a, b = compare_curves(open_curves([short, long]))
+    bumps = np.mean([bump for _, bump in DOCUMENTS])
+    # By hand: averages over all positions; the lowest bins.
+    assert a.average.value == pytest.approx(3.0 + np.mean(1 / np.arange(1, 9)) + bumps)
+    assert b.average.value == pytest.approx(3.2 + 1.2 * np.mean(1 / np.arange(1, 513)) + bumps)
+    assert (
+        b.average_difference.value == pytest.approx(b.average.value - a.average.value)
+        and a.average_difference is None
+    )
+    assert b.average_difference.value < 0 < b.best_difference.value
+    assert (a.best_from, a.best_to) == (8, 8) and b.best_to == 512
+    assert a.best.value == pytest.approx(3.0 + 1 / 8 + bumps)
+    # The documents differ by much, the models differ alike in each: paired, nothing is left to chance.
+    assert b.best_difference.low == pytest.approx(b.best_difference.value)
+    assert b.best_difference.high == pytest.approx(b.best_difference.value)
+    assert a.best.high - a.best.low > 0.3
+    assert b.below == (0, 5)  # 1, 2, 3, 4 to 5, 6 to 7; the short curve's last bin, 8 alone, is cut otherwise
+
+
+def test_one_document_has_no_interval(tmp_path):
+    one = [written(tmp_path, name, 8, SHORT, DOCUMENTS[:1]) for name in ("a", "b")]
+    assert compare_curves(open_curves(one))[1].best_difference.low is None
+
+
+def test_what_cannot_be_compared(tmp_path):
+    here = written(tmp_path, "here", 8, SHORT, DOCUMENTS)
+    with pytest.raises(ConfigError, match="there is one curve"):
+        open_curves([here])
+    other = written(tmp_path, "other", 8, SHORT, DOCUMENTS, fingerprint="g")
+    with pytest.raises(DataError, match="other was measured on other documents than .*here"):
+        open_curves([here, other])
+    truncated = written(tmp_path, "truncated", 8, SHORT, DOCUMENTS, mode="truncated")
+    with pytest.raises(DataError, match="measured in the truncated mode"):
+        open_curves([here, truncated])
+    elsewhere = written(tmp_path, "elsewhere", 8, SHORT, [(7, 0.0)])
+    with pytest.raises(DataError, match="no document in common"):
+        compare_curves(open_curves([here, elsewhere]))
+    with pytest.raises(DataError, match="there is no run and no contextwise curve at .*nothing"):
+        open_curves([here, str(tmp_path / "nothing")])
+    (tmp_path / "without").mkdir()
+    with pytest.raises(DataError, match="without has no contextwise curve; make one with"):
+        open_curves([here, str(tmp_path / "without")])
+    for name in ("x-contextwise", "y-contextwise"):
+        written(tmp_path / "run" / "evaluation", name, 8, SHORT, DOCUMENTS)
+    with pytest.raises(ConfigError, match="has several contextwise curves .x-contextwise, y-contextwise."):
+        open_curves([here, str(tmp_path / "run")])

@@ -1,0 +1,181 @@
+"""The report on forgetting, from evaluations that are written by hand."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from rich.console import Console
+
+from contextwise.base.errors import ConfigError
+from contextwise.comparison.forgetting import measure_forgetting
+from contextwise.comparison.forgetting_tables import forgetting_tables
+from contextwise.evaluation.results import write_evaluation
+
+TOKENS = np.array([10, 30])
+OLD = SimpleNamespace(path=Path("corpora/books"), split="validation", fingerprint="books")
+NEW = SimpleNamespace(path=Path("corpora/code"), split="validation", fingerprint="code")
+
+# Nats of the two documents of each corpus. On the old ones, 40 tokens in all:
+#   before 110 / 40 = 2.75; without replay 150 / 40 = 3.75, forgetting 1; with replay 116 / 40 = 2.9, forgetting 0.15.
+BEFORE = {"books": [20, 90], "code": [40, 140]}
+NAIVE = {"books": [30, 120], "code": [20, 60]}
+REPLAY = {"books": [22, 94], "code": [21, 63]}
+
+
+def write_run(folder, name, nats, seed=0, start="base", replay=None, curve=()):
+    """A run with its evaluations on both corpora; ``curve`` are (step, loss, replay_loss) of its validations."""
+    for corpus in (OLD, NEW):
+        documents = pa.table(
+            {
+                "document": pa.array([0, 1], pa.int32()),
+                "document_hash": pa.array(["a", "b"]),
+                "tokens": pa.array(TOKENS),
+                "bytes": pa.array(4 * TOKENS),
+                "words": pa.array(TOKENS),
+                "nats": pa.array(np.array(nats[corpus.fingerprint], dtype=np.float64)),
+            }
+        )
+        about = {"path": str(corpus.path), "fingerprint": corpus.fingerprint, "split": "validation"}
+        about["tokenizer_hash"] = "t"
+        summary = {
+            "label": f"{corpus.path.name}-validation",
+            "model": name,
+            "parameters": 1000,
+            "corpus": about,
+        }
+        summary |= {"documents": 2, "tokens": 40, "context": 64, "stride": 32, "dtype": "float32"}
+        place = folder / "evaluation" / summary["label"]
+        write_evaluation(place, summary, documents, pa.table({"document": pa.array([], pa.int32())}))
+    data = {
+        "corpus": "corpora/x",
+        "context": 64,
+        "replay": replay and {"corpus": "corpora/books", "share": replay},
+    }
+    model = {"pretrained": start and str(folder.parent / start)}
+    (folder / "recipe.yaml").write_text(
+        yaml.safe_dump({"name": name, "seed": seed, "data": data, "model": model})
+    )
+    rows = [
+        {"kind": "validation", "step": step, "tokens": 100 * step, "seconds": 1.0, "loss": loss}
+        | ({} if old is None else {"replay_loss": old})
+        for step, loss, old in curve
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return [
+        write_run(tmp_path / "base", "base", BEFORE, start=None, curve=[(9, 2.8, None)]),
+        write_run(tmp_path / "naive", "naive", NAIVE, curve=[(5, 3.0, 3.5), (10, 2.0, 3.7)]),
+        write_run(tmp_path / "replay", "replay", REPLAY, replay=0.1, curve=[(5, 3.1, 3.0), (10, 2.1, 2.9)]),
+    ]
+
+
+def test_forgetting_is_after_minus_before_by_hand(runs):
+    found = measure_forgetting(runs, OLD, NEW)
+    assert found.before == "base"
+    naive, replay = found.changes
+    assert (naive.group, naive.replay, replay.group, replay.replay) == ("naive", None, "replay", 0.1)
+    assert naive.forgetting.value == pytest.approx(1.0)
+    assert replay.forgetting.value == pytest.approx(0.15)
+    # On the new documents 180 / 40 before, 80 / 40 and 84 / 40 after.
+    assert naive.learning.value == pytest.approx(-2.5)
+    assert replay.learning.value == pytest.approx(-2.4)
+    # One nat a token in either document. With replay 2 / 10 in one and 4 / 30 in the other; a bootstrap sample of two is
+    # twice the same one a quarter of the time each, so these are the ends of its interval.
+    assert (naive.forgetting.low, naive.forgetting.high) == pytest.approx((1.0, 1.0))
+    assert (replay.forgetting.low, replay.forgetting.high) == pytest.approx((4 / 30, 2 / 10))
+
+
+def test_what_replay_saves_is_told_with_an_interval(runs):
+    found = measure_forgetting(runs, OLD, NEW)
+    pairs = {(d.group, d.reference): d for d in found.old.differences}
+    saved = pairs["replay", "naive"].difference
+    assert saved.value == pytest.approx(0.15 - 1.0)
+    assert (saved.low, saved.high) == pytest.approx((-26 / 30, -8 / 10))
+
+
+def test_the_losses_during_training(runs):
+    naive, replay = measure_forgetting(runs, OLD, NEW).changes
+    assert [(p.step, p.tokens, p.new, p.old) for p in naive.during] == [
+        (5, 500, 3.0, 3.5),
+        (10, 1000, 2.0, 3.7),
+    ]
+    assert [p.old for p in replay.during] == [3.0, 2.9]
+
+
+def test_seeds_count_as_one_model(tmp_path):
+    other = {"books": [34, 136], "code": [20, 60]}
+    runs = [
+        write_run(tmp_path / "base", "base", BEFORE, start=None),
+        write_run(tmp_path / "one", "naive-seed1", NAIVE, seed=1, curve=[(5, 3.0, 3.5), (10, 2.0, 3.7)]),
+        write_run(tmp_path / "two", "naive-seed2", other, seed=2, curve=[(5, 3.2, None), (15, 2.0, 3.9)]),
+    ]
+    found = measure_forgetting(runs, OLD, NEW)
+    (naive,) = found.changes
+    assert naive.group == "naive"
+    # Seeds 1.0 and (170 - 110) / 40 = 1.5 after; between them lies more than between the documents.
+    assert naive.forgetting.value == pytest.approx(1.25)
+    assert naive.forgetting.low < 1.0 < 1.5 < naive.forgetting.high
+    # The step that both validated at; the old corpus was not watched by both.
+    assert [(p.step, p.new, p.old) for p in naive.during] == [(5, pytest.approx(3.1), None)]
+
+
+def test_a_run_from_elsewhere_is_noted_and_budgets_are_not_spoken_of(runs, tmp_path):
+    strangers = [
+        write_run(tmp_path / "scratch", "scratch", NAIVE, start=None),
+        write_run(tmp_path / "far", "far", NAIVE, start="another/model"),
+        write_run(tmp_path / "near", "near", NAIVE, start="base/model"),
+    ]
+    notes = measure_forgetting([runs[0], *strangers], OLD, NEW).notes
+    assert f"{strangers[0]} was trained from scratch, not from base" in notes[0]
+    assert f"{strangers[1]} was trained from {tmp_path}/another/model, not from base" in notes[1]
+    assert not any(strangers[2] in note for note in notes)
+    assert sum("One seed of" in note for note in notes) == 1
+    assert not any("equal training" in note for note in notes)
+
+
+def test_the_tables_fit_80_columns_and_hold_the_figures(runs):
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(forgetting_tables(measure_forgetting(runs, OLD, NEW)))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 80 and "…" not in text
+    words = " ".join(text.split())
+    for wanted in (
+        "old: corpora/books, validation; 2 documents, 40 tokens",
+        "naive 3.7500 [3.0000, 4.0000] +1.0000 [+1.0000, +1.0000] no replay",
+        "0.1 replayed",
+        "replay is lower than naive by 0.8500 nats per token [0.8000, 0.8667].",
+        "naive 5 500 3.5000 3.0000",
+    ):
+        assert wanted in words
+
+
+def test_the_json_is_the_report(runs, tmp_path):
+    found = measure_forgetting(runs, OLD, NEW)
+    found.write(tmp_path / "report.json")
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert content == found.to_dict()
+    assert content["changes"][0]["forgetting"]["value"] == pytest.approx(1.0)
+    assert content["changes"][1]["during"][1] == {"step": 10, "tokens": 1000, "new": 2.1, "old": 2.9}
+    assert len(content["old"]["differences"]) == 3 and content["definition"].endswith("nats per token")
+
+
+def test_input_that_cannot_be_reported_on(runs, tmp_path):
+    same_name = SimpleNamespace(path=Path("elsewhere/books"), split="validation", fingerprint="code")
+    alike = write_run(tmp_path / "alike", "base", BEFORE, seed=1, start=None)
+    for sources, old, new, words in (
+        (runs[:1], OLD, NEW, "give the model before, and behind it one or more runs"),
+        (runs, OLD, OLD, "hold the same documents"),
+        (runs, OLD, same_name, "lie in folders of the same name"),
+        ([runs[0], f"{runs[1]}/evaluation/books-validation"], OLD, NEW, "is an evaluation on one corpus"),
+        ([runs[0], alike], OLD, NEW, "all the given runs are of one recipe"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            measure_forgetting(sources, old, new)

@@ -1,0 +1,188 @@
+"""Measures of curves that are known: a model that obeys a law, curves worked by hand, and what must hold for any."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass
+from contextwise.evaluation.measures.curve.readings import curve_measures, effective_contexts, resampled
+from contextwise.evaluation.measures.curve.sums import Bins
+from contextwise.evaluation.measures.curve.unfinished import Unfinished
+from contextwise.evaluation.measures.curve.windows import whole_windows
+from contextwise.evaluation.metrics import ratios
+from contextwise.evaluation.scoring.truncated import choose_targets
+
+
+class LawModel(PreTrainedModel):
+    """Gives the token 1 a loss of ``law(visible tokens)`` nats, whatever it reads."""
+
+    config_class = PreTrainedConfig
+
+    def __init__(self, law):
+        super().__init__(PreTrainedConfig(vocab_size=2))
+        self.law = law
+        self.embedding = torch.nn.Embedding(2, 1)
+
+    def get_input_embeddings(self):
+        return self.embedding
+
+    def get_output_embeddings(self):
+        return None
+
+    def forward(self, input_ids, use_cache=None):
+        loss = self.law(torch.arange(1, input_ids.shape[1] + 1, dtype=torch.float64))
+        odds = -torch.log(torch.expm1(loss))  # -log sigmoid(odds) = loss
+        return CausalLMOutput(
+            logits=torch.stack([torch.zeros_like(odds), odds], -1)[None].expand(len(input_ids), -1, -1)
+        )
+
+
+def power_law(visible):
+    return 2 + 3 * visible**-0.7
+
+
+def dip(visible):
+    """Falls up to 512 visible tokens, and rises beyond."""
+    return 2 + 0.2 * (torch.log2(visible) - 9).abs()
+
+
+def ones(corpus_of, lengths):
+    corpus = corpus_of(lengths)
+    corpus.documents = [np.ones_like(document) for document in corpus.documents]
+    return corpus
+
+
+def measured(model, corpus, tmp_path, context, trained=None, worth=0.01):
+    plan = whole_windows(corpus, context)
+    sums = running_pass(model, corpus, plan, trained, Unfinished(tmp_path / "c", {}), batch_tokens=8192)
+    return sums, *curve_measures(sums, worth)
+
+
+def test_a_known_law_is_recovered(corpus_of, tmp_path):
+    context, worth = 2048, 0.02
+    sums, bins, measures = measured(
+        LawModel(power_law), ones(corpus_of, [2048, 4096, 2500]), tmp_path, context, worth=worth
+    )
+    law = power_law(np.arange(1, context + 1.0))
+    np.testing.assert_allclose(sums.loss, law, atol=1e-5)
+    for row in bins:
+        assert row["loss"] == pytest.approx(law[row["visible_from"] - 1 : row["visible_to"]].mean(), abs=1e-5)
+        assert row["low"] == pytest.approx(row["loss"]) == pytest.approx(row["high"])  # no document differs
+    assert (measures["best_context_loss"]["visible_from"], measures["best_context_loss"]["visible_to"]) == (
+        1448,
+        2048,
+    )
+    # A doubling from l is worth 3 l^-0.7 (1 - 2^-0.7) nats.
+    expected = (3 * (1 - 2**-0.7) / worth) ** (1 / 0.7)
+    assert measures["effective_context"]["value"] == pytest.approx(expected, rel=0.05)
+    assert measures["last_tenth"]["value"] == pytest.approx(law[-204:].mean(), abs=1e-5)
+    assert measures["average_loss"]["value"] == pytest.approx(law.mean(), abs=1e-5)
+
+
+def test_a_best_context_within_the_window_is_found(corpus_of, tmp_path):
+    _, _, measures = measured(LawModel(dip), ones(corpus_of, [3000, 2100]), tmp_path, 2048, trained=512)
+    best = measures["best_context_loss"]
+    assert best["visible_from"] <= 512 <= best["visible_to"] + 1
+    assert best["context"] == {
+        "value": best["visible_to"],
+        "low": best["visible_to"],
+        "high": best["visible_to"],
+    }
+    assert (measures["last_tenth"]["visible_from"], measures["last_tenth"]["visible_to"]) == (462, 512)
+    assert 256 <= measures["effective_context"]["value"] <= 512
+
+
+def test_truncated_mode_recovers_the_same_law(corpus_of, tmp_path):
+    corpus, contexts = ones(corpus_of, [3000, 2500]), [2**i for i in range(12)]
+    targets = choose_targets(corpus, 2048, 40, seed=0)
+    sums = truncated_pass(
+        LawModel(power_law), corpus, targets, contexts, Unfinished(tmp_path / "c", {}), batch_tokens=8192
+    )
+    bins, measures = curve_measures(sums, 0.02)
+    assert [row["loss"] for row in bins] == pytest.approx(
+        list(power_law(np.array(contexts, float))), abs=1e-5
+    )
+    assert measures["effective_context"]["value"] == pytest.approx(
+        (3 * (1 - 2**-0.7) / 0.02) ** (1 / 0.7), rel=0.05
+    )
+    assert measures["last_tenth"] is None and measures["average_loss"] is None
+
+
+def test_a_curve_that_goes_on_falling_has_an_effective_context_beyond_it(corpus_of, tmp_path):
+    steady = LawModel(lambda visible: 9 - 0.5 * torch.log2(visible))
+    effective = measured(steady, ones(corpus_of, [300, 300]), tmp_path, 256)[2]["effective_context"]
+    assert effective["value"] is None and effective["low"] is None and effective["high"] is None
+    assert 64 < effective["measured_to"] <= 128
+
+
+def test_one_document_allows_no_interval(corpus_of, tmp_path):
+    sums, bins, measures = measured(LawModel(power_law), ones(corpus_of, [300]), tmp_path, 256, worth=0.1)
+    assert np.isnan(sums.error).all()
+    assert all(row["low"] is None and row["high"] is None for row in bins)
+    for name in ("best_context_loss", "last_tenth", "effective_context", "average_loss"):
+        assert measures[name]["value"] is not None and measures[name]["low"] is None
+
+
+def test_effective_context_by_hand():
+    # Doublings from 1, 2 and 4 are worth 2, 0.5 and 0.01: 0.1 is crossed at (0.5 - 0.1) / (0.5 - 0.01) of the way from 2 to 4.
+    curve = np.array([[4, 2, 1.5, 1.49]])
+    found = effective_contexts(curve, np.array([1.0, 2, 4, 8]), 0.1)
+    assert found[0] == pytest.approx(2 ** (1 + 0.4 / 0.49))
+    assert effective_contexts(curve, np.array([1.0, 2, 4, 8]), 3.0)[0] == 1
+    assert effective_contexts(curve, np.array([1.0, 2, 4, 8]), 0.001)[0] == np.inf
+    # The loss at 32 is read off the line between 16 and 64, half way: a doubling from 16 is worth 1.
+    sparse = effective_contexts(np.array([[5.0, 3, 3, 3]]), np.array([16.0, 64, 128, 256]), 0.5)
+    assert sparse[0] == pytest.approx(32)
+
+
+def test_one_noisy_bin_is_no_effective_context():
+    centre = 2.0 ** np.arange(8)
+    # Doublings from 1, 2, ...: worth -1, 1, 1, 0.5, 0, 0, 0. The first is the noise of the first bin.
+    assert effective_contexts(np.array([[4, 5, 4, 3, 2.5, 2.5, 2.5, 2.5]]), centre, 0.1)[0] == pytest.approx(
+        2**3.8
+    )
+    # Worth 1, 1, 0, 0.5, 0, 0, 0: the third comes before one that is worth it.
+    assert effective_contexts(np.array([[5, 4, 3, 3, 2.5, 2.5, 2.5, 2.5]]), centre, 0.1)[0] == pytest.approx(
+        2**3.8
+    )
+    # The last doubling that is measured has none behind it.
+    assert effective_contexts(np.array([[5.0, 4, 3, 3]]), centre[:4], 0.1)[0] == pytest.approx(2**1.9)
+
+
+curves = arrays.arrays(float, (3, 9), elements=st.floats(0, 10))
+
+
+@given(curves, st.floats(0.001, 1), st.floats(0.001, 1))
+def test_a_doubling_worth_less_is_reached_later(losses, one, other):
+    centre = 2.0 ** np.arange(9)
+    low, high = sorted((one, other))
+    assert (effective_contexts(losses, centre, low) >= effective_contexts(losses, centre, high)).all()
+
+
+@given(curves, st.floats(0.001, 1))
+def test_an_effective_context_lies_on_the_curve_or_beyond_it(losses, worth):
+    found = effective_contexts(losses, 2.0 ** np.arange(9), worth)
+    assert (np.isinf(found) | ((found >= 1) & (found <= 128))).all()
+
+
+@given(st.integers(1, 5000))
+def test_bins_hold_each_number_of_visible_tokens_once(context):
+    bins = Bins.logarithmic(context)
+    assert bins.low[0] == 1 and bins.high[-1] == context
+    assert (bins.low[1:] == bins.high[:-1] + 1).all()
+    widths = bins.high - bins.low + 1
+    assert len(bins) == 1 or 2 * widths[-1] >= widths[-2]
+
+
+def test_resamples_draw_whole_documents_as_the_other_measures_do():
+    draw = np.random.default_rng(1)
+    targets = draw.integers(1, 50, (30, 1)).astype(float)
+    nats = targets * draw.normal(3, 0.5, (30, 1))
+    low, high = np.quantile(resampled(nats, targets)[:, 0], [0.025, 0.975])
+    known = ratios(nats[:, 0], {"tokens": targets[:, 0]})["tokens"]
+    assert (low, high) == pytest.approx((known.low, known.high), abs=0.1 * (high - low))

@@ -1,0 +1,76 @@
+"""A reader that knows no more than what it is shown, and questions made for it."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from contextwise.data.tokenizers import byte_tokenizer
+from contextwise.evaluation.measures.ruler.questions import Size
+
+BYTES: PreTrainedTokenizerBase = byte_tokenizer().tokenizer
+COLOURS = ("red", "blue", "green", "white", "black", "brown", "pink", "grey")
+
+
+def size(length: int, gamma: float = 0.0, seed: int = 0) -> Size:
+    """Lengths in characters, which are the tokens of :data:`BYTES` where the text is ASCII."""
+    return Size(length, gamma, len, seed)
+
+
+def paragraph(item: int) -> str:
+    """80 characters; the colour at its end, so that a reader of the end alone finds it, too."""
+    return f"Item {item:04d} was bought in a shop near the old harbour, and it is".ljust(72, ".") + _colour(
+        item
+    )
+
+
+def _colour(item: int) -> str:
+    return f" {COLOURS[item % len(COLOURS)]:.<6}."
+
+
+def write_squad(path: Path, items: int = 40, nested: bool = False) -> Path:
+    """Paragraphs of 80 characters on items, four an article, with one question each."""
+    rows = [
+        {
+            "id": f"q{item}",
+            "title": f"Shop {item // 4}",
+            "context": paragraph(item),
+            "question": f"Which colour has item {item:04d}?",
+            "answers": {"text": [COLOURS[item % len(COLOURS)]], "answer_start": [73]},
+        }
+        for item in range(items)
+    ]
+    if not nested:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+    articles: dict[str, list[dict[str, object]]] = {}
+    for row in rows:
+        answers = [{"text": text, "answer_start": 73} for text in row["answers"]["text"]]
+        asked = {"id": row["id"], "question": row["question"], "answers": answers, "is_impossible": False}
+        articles.setdefault(row["title"], []).append({"context": row["context"], "qas": [asked]})
+    data = [{"title": title, "paragraphs": paragraphs} for title, paragraphs in articles.items()]
+    path.write_text(json.dumps({"version": "1.1", "data": data}))
+    return path
+
+
+class WholeParagraphReader:
+    """Answers from a paragraph that it sees whole, and says that it does not know where it sees none.
+
+    Attributes:
+        calls: prompts answered.
+    """
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.calls, self.stop_after = 0, stop_after
+
+    def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[str]:
+        assert new_tokens == 32
+        self.calls += len(prompts)
+        return [self._read(BYTES.decode(prompt)) for prompt in prompts]
+
+    def _read(self, text: str) -> str:
+        item = re.findall(r"has item (\d{4})\?", text)[-1]
+        found = re.search(rf"Item {item} was [^\n]* (\w+)\.+(?:\n|$)", text)
+        return f" It is {found.group(1)}." if found else " That is not in the text."

@@ -1,0 +1,138 @@
+"""Places follow P(x) ∝ (1 - x/L)^γ: by the formula, by chi-squared tests, and in the texts themselves."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ruler_reader import size, write_squad
+from scipy import stats
+
+from contextwise.base.errors import ConfigError
+from contextwise.evaluation.measures.ruler.documents import DocumentQA
+from contextwise.evaluation.measures.ruler.placement import distances_behind, draw_places, place_probabilities
+from contextwise.evaluation.measures.ruler.squad import read_passages
+from contextwise.evaluation.measures.ruler.variables import NOISE, VariableTracking
+from contextwise.evaluation.measures.ruler.words import FrequentWords, scatter, word_counts
+
+SURE = 1e-3  # below this p-value a law is rejected; the seeds are fixed
+
+
+def p_value(observed: np.ndarray, probabilities: np.ndarray) -> float:
+    """Of a chi-squared test that counts come from a distribution."""
+    return float(stats.chisquare(observed, probabilities * observed.sum()).pvalue)
+
+
+def test_the_law_by_hand() -> None:
+    got = place_probabilities(np.array([0, 5, 9]), length=10, gamma=2)
+    assert got == pytest.approx(np.array([1, 0.25, 0.01]) / 1.26)
+    assert place_probabilities(np.array([0, 5, 9]), 10, 0) == pytest.approx([1 / 3] * 3)
+
+
+@given(st.lists(st.integers(0, 999), min_size=1, max_size=30), st.floats(0, 50))
+def test_probabilities_sum_to_one_and_fall_with_the_distance(distances: list[int], gamma: float) -> None:
+    got = place_probabilities(np.sort(distances), 1000, gamma)
+    assert got.sum() == pytest.approx(1) and (np.diff(got) <= 1e-15).all()
+
+
+def test_distances_are_what_stands_behind() -> None:
+    assert distances_behind(np.array([5, 7, 2])).tolist() == [14, 9, 2, 0]
+    assert distances_behind(np.array([], dtype=int)).tolist() == [0]
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 3.0])
+def test_draws_follow_the_law_and_no_other(gamma: float) -> None:
+    distances, draw = np.arange(0, 900, 100), np.random.default_rng(5)
+    probabilities = place_probabilities(distances, 1000, gamma)
+    drawn = [int(draw_places(draw, probabilities)[0]) for _ in range(8000)]
+    observed = np.bincount(drawn, minlength=len(distances))
+    assert p_value(observed, probabilities) > SURE
+    assert p_value(observed, place_probabilities(distances, 1000, gamma + 0.5)) < SURE
+
+
+def test_several_places_are_drawn_one_after_the_other_without_replacement() -> None:
+    probabilities, draw = np.array([0.5, 0.3, 0.2]), np.random.default_rng(6)
+    orders = list(itertools.permutations(range(3), 2))
+    expected = np.array([probabilities[a] * probabilities[b] / (1 - probabilities[a]) for a, b in orders])
+    drawn = [orders.index(tuple(draw_places(draw, probabilities, 2).tolist())) for _ in range(6000)]
+    assert p_value(np.bincount(drawn, minlength=6), expected) > SURE
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+def test_the_paragraph_that_is_asked_about_stands_by_the_law(tmp_path, gamma: float) -> None:
+    piece = len("Document 1:\n") + 80 + 2
+    length = 9 * piece + 30  # nine paragraphs, and room for what their numbers take
+    task = DocumentQA(read_passages(write_squad(tmp_path / "squad.jsonl")), size(length, gamma))
+    behind = []
+    for index in range(1200):
+        question = task.question(index)
+        ((_, end),) = question.needles
+        assert question.body.count("Document ") == 9
+        behind.append(question.body[end:].count("Document "))
+    observed = np.bincount(behind, minlength=9)
+    probabilities = place_probabilities(piece * np.arange(9), length, gamma)
+    assert p_value(observed, probabilities) > SURE
+    assert p_value(observed, place_probabilities(piece * np.arange(9), length, gamma + 1)) < SURE
+
+
+def test_assignments_stand_by_the_law_in_the_order_of_the_chain() -> None:
+    lines, gamma = 5, 3.0
+    length = lines * len(NOISE) + 110
+    task = VariableTracking(size(length, gamma), example=False)
+    probabilities = place_probabilities(len(NOISE) * np.arange(lines, -1, -1), length, gamma)
+    # Five of six places are taken. Which one is left has a distribution that can be summed over all orders of drawing.
+    left_out = np.zeros(lines + 1)
+    for order in itertools.permutations(range(lines + 1), lines):
+        rest, probability = 1.0, 1.0
+        for place in order:
+            probability *= probabilities[place] / rest
+            rest -= probabilities[place]
+        left_out[next(iter(set(range(lines + 1)) - set(order)))] += probability
+    observed = np.zeros(lines + 1)
+    for index in range(1500):
+        question = task.question(index)
+        assert question.body.count(NOISE.strip()) == lines
+        places = [question.body[:start].count(NOISE.strip()) for start, _ in question.needles]
+        assert places == sorted(set(places))
+        observed[next(iter(set(range(lines + 1)) - set(places)))] += 1
+    assert p_value(observed, left_out) > SURE
+
+
+def test_words_stand_by_the_law_wherever_their_others_stand() -> None:
+    total, gamma = 12, 2.0
+    draw, observed = np.random.default_rng(8), np.zeros(total)
+    for _ in range(5000):
+        items, places = scatter(draw, ["x"], [f"{i}" for i in range(total - 1)], size(600, gamma))
+        assert [i for i, item in enumerate(items) if item == "x"] == places and len(items) == total
+        observed[places[0]] += 1
+    distances = 600 / total * np.arange(total)[::-1]
+    assert p_value(observed, place_probabilities(distances, 600, gamma)) > SURE
+
+
+def test_a_great_gamma_brings_frequent_words_near() -> None:
+    far, near = (np.mean(_from_end(FrequentWords(size(2000, gamma)))) for gamma in (0.0, 6.0))
+    assert far == pytest.approx(0.5, abs=0.05) and near < 0.3
+
+
+def _from_end(task: FrequentWords) -> list[float]:
+    questions = [task.question(index) for index in range(5)]
+    return [1 - start / len(question.body) for question in questions for start, _ in question.needles]
+
+
+def test_frequencies_of_coded_words_by_hand() -> None:
+    # 1000 / ζ(2) = 607.9; divided by 1, 4, 9, 16, 25 and rounded down.
+    assert word_counts(1000)[:5].tolist() == [607, 151, 67, 37, 24]
+    assert word_counts(1).tolist() == [] and word_counts(2).tolist() == [1]
+
+
+@pytest.mark.parametrize("gamma", [-0.1, float("nan"), float("inf")])
+def test_a_gamma_out_of_range_is_refused(gamma: float) -> None:
+    with pytest.raises(ConfigError, match="gamma is .* but must be a number from 0 on"):
+        place_probabilities(np.array([0]), 10, gamma)
+
+
+@pytest.mark.parametrize("distance", [-1, 10])
+def test_a_distance_outside_the_text_is_refused(distance: int) -> None:
+    with pytest.raises(ValueError, match="from 0 to below 10"):
+        place_probabilities(np.array([distance]), 10, 1)

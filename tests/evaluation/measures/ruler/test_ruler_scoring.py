@@ -1,0 +1,69 @@
+"""String match, intervals, and the best visible context, by hand and against other computations."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from contextwise.evaluation.measures.ruler.scoring import accuracy, best_shares, string_match
+from contextwise.evaluation.measures.ruler.tables import verdict
+
+
+@pytest.mark.parametrize(
+    ("answer", "all_found", "one_found"),
+    [
+        ("They are ALPHA, beta and gamma", 2 / 3, 1.0),  # of alpha, Beta, delta
+        ("delta beta alphabet", 1.0, 1.0),  # part of a longer word counts, as in RULER
+        ("gamma", 0.0, 0.0),
+        ("", 0.0, 0.0),
+        ("al\npha", 0.0, 0.0),
+        ("al\x00pha beta", 1 / 3, 1.0),
+    ],
+)
+def test_string_match_by_hand(answer: str, all_found: float, one_found: float) -> None:
+    wanted = ["alpha", "Beta", "delta"]
+    assert string_match(answer, wanted, "all") == pytest.approx(all_found)
+    assert string_match(answer, wanted, "part") == one_found
+
+
+@given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
+def test_the_interval_is_wilsons(counts: tuple[int, int]) -> None:
+    total, right = counts
+    got = accuracy(np.array([1.0] * right + [0.0] * (total - right)))
+    wilson = stats.binomtest(right, total).proportion_ci(0.95, method="wilson")
+    assert (got.value, got.low, got.high) == pytest.approx(
+        (right / total, wilson.low, wilson.high), abs=1e-12
+    )
+
+
+def test_an_interval_says_something_where_every_answer_is_wrong() -> None:
+    z = 1.959964
+    assert accuracy(np.zeros(10)).high == pytest.approx(z**2 / (10 + z**2), abs=1e-6)  # by hand: 0.2775
+    assert accuracy(np.array([0.5] * 4)).value == 0.5
+
+
+def test_how_often_a_context_is_best_by_enumeration() -> None:
+    scores = np.array([[1.0, 0.0, 0.5], [0.0, 0.6, 0.5], [0.0, 0.6, 0.5]])
+    exact = np.zeros(3)
+    for chosen in itertools.product(range(3), repeat=3):
+        exact[scores[list(chosen)].mean(axis=0).argmax()] += 1 / 27  # no two are equally good here
+    assert best_shares(scores) == pytest.approx(exact, abs=0.04)  # 2000 resamples: four standard errors
+    assert exact == pytest.approx([7 / 27, 8 / 27, 12 / 27])
+
+
+def test_contexts_that_are_equally_good_share() -> None:
+    assert best_shares(np.zeros((5, 4))) == pytest.approx([0.25] * 4)
+    assert best_shares(np.array([[0.0, 1.0], [0.5, 1.0]])) == pytest.approx([0, 1])
+
+
+def test_the_verdict_says_how_sure_it_is() -> None:
+    rows = [{"visible": v, "best_share": s} for v, s in ((512, 0.1), (1024, 0.62), (2048, 0.28))]
+    result = {"optimum": {"visible": 1024, "share": 0.62}, "accuracies": rows}
+    assert verdict(result) == "Best with 1,024 visible tokens: so in 62% of resamples; 2,048 in 28%."
+    result["optimum"] = None
+    assert verdict(result) == "No visible context is better than another: the accuracies are all equal."
+    result["accuracies"] = rows[:1]
+    assert verdict(result).startswith("With one visible context there is none to compare it with")

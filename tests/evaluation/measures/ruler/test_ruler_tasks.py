@@ -1,0 +1,291 @@
+"""What the tasks ask: texts of the right length, with answers in them that stand where they are said to stand."""
+
+import gzip
+import itertools
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ruler_reader import BYTES, paragraph, size, write_squad
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.tokenizers import learn_bpe
+from contextwise.evaluation.answering.prompts import Encoder
+from contextwise.evaluation.measures.ruler.documents import DocumentQA
+from contextwise.evaluation.measures.ruler.questions import Question, Size, Task, largest_fit
+from contextwise.evaluation.measures.ruler.squad import read_passages
+from contextwise.evaluation.measures.ruler.variables import NOISE, VariableTracking
+from contextwise.evaluation.measures.ruler.words import CommonWords, FrequentWords, MadeWords, read_words
+
+
+@pytest.fixture(scope="module")
+def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_squad(tmp_path_factory.mktemp("squad") / "squad.jsonl")
+
+
+@pytest.fixture(scope="module")
+def encoders(squad: Path) -> dict[str, Encoder]:
+    """Bytes, and a BPE whose tokens are longer than characters."""
+    learned = learn_bpe(
+        [squad.read_text(), NOISE * 9, " ".join(MadeWords()[i] for i in range(0, 9000, 7))], 400
+    )
+    return {"bytes": Encoder(BYTES), "bpe": Encoder(learned.tokenizer)}
+
+
+def tasks(squad: Path, encoder: Encoder, length: int = 900, gamma: float = 1.0, seed: int = 0) -> list[Task]:
+    wanted = Size(length, gamma, encoder.count, seed)
+    passages = DocumentQA(read_passages(squad), wanted)
+    return [passages, FrequentWords(wanted), CommonWords(wanted), VariableTracking(wanted)]
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe"])
+def test_needles_are_in_the_text_where_they_are_said_to_be(
+    squad: Path, encoders: dict[str, Encoder], kind: str
+) -> None:
+    encoder = encoders[kind]
+    for task in tasks(squad, encoder):
+        for index in range(4):
+            question = task.question(index)
+            coded = encoder.encode(question)
+            assert len(coded.body) == encoder.count(question.body) <= 900
+            for (start, end), (behind, reach) in zip(question.needles, coded.needles, strict=True):
+                needle = question.body[start:end]
+                held = encoder.tokenizer.decode(
+                    coded.body[len(coded.body) - reach : len(coded.body) - behind]
+                )
+                assert needle in held and len(held) - len(needle) <= (0 if kind == "bytes" else 12)
+                for visible in (reach - 1, reach, reach + 1):
+                    shown = coded.prompt(visible)
+                    ids = shown[len(coded.head) : len(shown) - len(coded.tail)]
+                    assert tuple(ids) == coded.body[max(0, len(coded.body) - visible) :]
+                    seen = encoder.tokenizer.decode(ids)
+                    if kind == "bytes":  # needles are where they are, not their like elsewhere
+                        assert (
+                            seen[len(seen) - (len(question.body) - start) :] == question.body[start:]
+                        ) == (visible >= reach)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe"])
+def test_texts_are_as_long_as_they_can_be(squad: Path, encoders: dict[str, Encoder], kind: str) -> None:
+    # One more paragraph, line, or pair of words would be too much.
+    for task, most in zip(tasks(squad, encoders[kind]), (130, 60, 60, 110), strict=True):
+        for index in range(4):
+            assert 900 - most < encoders[kind].count(task.question(index).body) <= 900, task.name
+
+
+def test_a_question_depends_on_seed_and_index_alone(squad: Path) -> None:
+    encoder = Encoder(BYTES)
+    first, again = tasks(squad, encoder), tasks(squad, encoder)
+    other = tasks(squad, encoder, seed=1)
+    for a, b, c in zip(first, again, other, strict=True):
+        for index in (3, 0, 2):  # in any order
+            assert a.question(index) == b.question(index)
+        assert b.question(3) == a.question(3) != a.question(1)
+        assert a.question(0) != c.question(0)
+
+
+def test_document_qa(squad: Path) -> None:
+    task = DocumentQA(read_passages(squad), size(900))
+    asked = [task.question(index) for index in range(40)]
+    assert len({question.ending for question in asked}) == 40  # each question once before any is again
+    assert task.question(40).ending == asked[0].ending and task.question(40).body != asked[0].body
+    for question in asked:
+        item = int(re.findall(r"item (\d+)\?", question.ending)[0])
+        ((start, end),) = question.needles
+        assert question.body[start:end] == paragraph(item) and question.answers[0] in paragraph(item)
+        numbers = re.findall(r"Document (\d+):\n", question.body)
+        assert numbers == [str(i) for i in range(1, len(numbers) + 1)]
+        shown = {int(found) for found in re.findall(r"Item (\d{4})", question.body)}
+        assert len(shown) == len(numbers)  # no paragraph twice
+        assert {item // 4 * 4 + i for i in range(4)} <= shown  # those of the same article come first
+
+
+def test_variable_tracking() -> None:
+    question = VariableTracking(size(900), example=False).question(2)
+    value = re.findall(r"value (\d{5})", question.ending)[0]
+    statements = [question.body[start:end] for start, end in question.needles]
+    names = question.answers
+    assert statements[0] == f"VAR {names[0]} = {value}" and len(set(names)) == 5
+    assert statements[1:] == [f"VAR {b} = VAR {a}" for a, b in itertools.pairwise(names)]
+    assert question.body.count("VAR") == 9 and question.answer_prefix.endswith(
+        f"5 variables have the value {value}:"
+    )
+
+
+def test_the_worked_examples_are_right() -> None:
+    tracking = VariableTracking(size(900)).question(0)
+    chain = dict(re.findall(r"VAR (\w{3}) = (?:VAR )?(\w+)", tracking.opening))
+    answer = re.findall(r"have the value (\d+): (\w+(?:, \w+){4})\n", tracking.opening)
+    ((value, names),) = answer
+    first, *others = names.split(", ")
+    assert chain[first] == value
+    assert [chain[name] for name in others] == names.split(", ")[:-1]
+    assert not set(names.split(", ")) & set(tracking.answers)
+    common = CommonWords(size(2000)).question(0)
+    listed, answered = common.opening.split("Answer:")
+    counts = Counter(re.findall(r"\d+\. (\w+)", listed))
+    assert set(re.findall(r"\d+\. (\w+)", answered.split("This is")[0])) == {
+        w for w, n in counts.items() if n == 3
+    }
+    assert sorted(counts.values()) == [1] * 10 + [3] * 10
+
+
+@pytest.mark.parametrize(("length", "times", "others"), [(4095, 6, 1), (14000, 30, 3)])
+def test_common_words(length: int, times: int, others: int) -> None:
+    question = CommonWords(size(length)).question(1)
+    words = re.findall(r"(\d+)\. (\w+)", question.body)
+    assert [int(number) for number, _ in words] == list(range(1, len(words) + 1))
+    counts = Counter(word for _, word in words)
+    assert {word for word, count in counts.items() if count == times} == set(question.answers)
+    assert len(question.answers) == 10
+    assert {count for word, count in counts.items() if word not in question.answers} == {others}
+    found = Counter(question.body[start:end].split(". ")[1] for start, end in question.needles)
+    assert found == dict.fromkeys(question.answers, times)
+
+
+def test_frequent_words() -> None:
+    question = FrequentWords(size(3000)).question(0)
+    counts = Counter(question.body.split())
+    assert [word for word, _ in counts.most_common(4)] == ["...", *question.answers]
+    assert counts.most_common(5)[4][1] < counts[question.answers[2]]
+    assert Counter(question.body[a:b] for a, b in question.needles) == {
+        word: counts[word] for word in question.answers
+    }
+
+
+def test_words_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt.gz"
+    path.write_bytes(gzip.compress("".join(f"word{i}\n" for i in range(3000)).encode() + b"\nword1\n"))
+    words = read_words(path)
+    assert len(words) == 3000
+    listed = re.findall(r"\. (\w+)", CommonWords(size(2000), words).question(0).body)
+    assert set(listed) <= set(words)
+
+
+def test_made_up_words_are_all_different_and_of_equal_length() -> None:
+    made = MadeWords()
+    some = [made[i] for i in range(0, len(made), 11)]
+    assert len(set(some)) == len(some) and {len(word) for word in some} == {6}
+    assert made[len(made) - 1] == made.syllables[-1] * 3
+
+
+@given(limits=st.lists(st.integers(1, 5), max_size=60), room=st.integers(-1, 200), guess=st.integers(0, 80))
+def test_the_largest_that_fits(limits: list[int], room: int, guess: int) -> None:
+    totals = [sum(limits[:n]) for n in range(len(limits) + 1)]
+    best = max((n for n, total in enumerate(totals) if total <= room), default=-1)
+    assert largest_fit(lambda n: totals[n], room, guess, most=len(limits)) == best
+    assert largest_fit(lambda n: 3 * n, room, guess) == (room // 3 if room >= 0 else -1)
+
+
+def test_both_forms_of_squad_hold_the_same(tmp_path: Path, squad: Path) -> None:
+    flat, nested = read_passages(squad), read_passages(write_squad(tmp_path / "n.json", nested=True))
+    assert (flat.paragraphs, flat.titles, flat.questions) == (
+        nested.paragraphs,
+        nested.titles,
+        nested.questions,
+    )
+    assert len(flat.questions) == 40 and flat.questions[3].answers == ("white",)
+
+
+def test_questions_without_an_answer_are_passed_over(tmp_path: Path) -> None:
+    rows = [
+        {
+            "context": "One.",
+            "question": "What?",
+            "answers": {"text": ["One", "one", "One"], "answer_start": [0]},
+        },
+        {"context": "Two.", "question": "Which?", "answers": {"text": [], "answer_start": []}},
+    ]
+    (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    passages = read_passages(tmp_path / "two.jsonl")
+    assert passages.paragraphs == ("One.", "Two.") and [q.answers for q in passages.questions] == [
+        ("One", "one")
+    ]
+
+
+ROW = {"context": "A text.", "question": "What?", "answers": {"text": ["A"]}}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "has no question with an answer"),
+        (json.dumps({**ROW, "question": None}), "q:1 has no text in the field 'question'"),
+        (json.dumps({"text": "a", "label": 1}), r"'context' \(fields: 'text', 'label'\); a question has 'context'"),
+        (json.dumps({**ROW, "answers": "A"}), "q:1 has no answers in the field 'answers'"),
+        (json.dumps({**ROW, "answers": {"text": []}}), "has no question with an answer"),
+        (json.dumps(ROW) + "\n{", "q:2 is not JSON"),
+        ("[1]", "q entry 1 is not a JSON object"),
+        (json.dumps({**ROW, "context": "\ud800"}), "q:1 holds half of a surrogate pair"),
+        (json.dumps({"data": ["\ud800"]}, indent=1), "q holds half of a surrogate pair"),
+        (json.dumps({"data": {}}), "q: 'data' is not a list"),
+        (json.dumps({"data": [{"title": "t"}]}), r"q, data\[0\] has no text in the field 'paragraphs'"),
+        (
+            json.dumps({"data": [{"paragraphs": [{"context": "c", "qas": [{"question": "q"}]}]}]}),
+            r"q, data\[0\].paragraphs\[0\].qas\[0\] has no answers",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_of_questions_is_named_with_its_fields(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    (tmp_path / "q").write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_passages(tmp_path / "q")
+
+
+def test_what_is_too_short_or_too_small_is_one_sentence(tmp_path: Path, squad: Path) -> None:
+    with pytest.raises(DataError, match="there is no file"):
+        read_passages(tmp_path / "none")
+    with pytest.raises(ConfigError, match="--length is 50, but the shortest paragraph .* has 94 tokens"):
+        DocumentQA(read_passages(squad), size(50))
+    with pytest.raises(DataError, match="the 40 paragraphs of .* too few for a text of 9,000"):
+        DocumentQA(read_passages(squad), size(9000))
+    with pytest.raises(ConfigError, match=r"--length is 300, but a text of vt has \d+ tokens at least"):
+        VariableTracking(size(300))
+    with pytest.raises(ConfigError, match=r"--length is 300, but a text of cwe has \d+ tokens at least"):
+        CommonWords(size(300))
+    with pytest.raises(ConfigError, match="--length is 60, too short for fwe"):
+        FrequentWords(size(60)).question(0)
+    with pytest.raises(DataError, match="the word list w has 40 different words, too few to fill 2,000"):
+        CommonWords(size(2000), [f"w{i}" for i in range(40)], source="w").question(0)
+    with pytest.raises(DataError, match="the word list w has 3 different words"):
+        CommonWords(size(2000), ["a", "b", "c"], source="w")
+    (tmp_path / "words").write_text("one\ntwo three\n")
+    with pytest.raises(DataError, match="a line with several words, 'two three'"):
+        read_words(tmp_path / "words")
+    (tmp_path / "words").write_text("\n")
+    with pytest.raises(DataError, match="is empty; give one word a line"):
+        read_words(tmp_path / "words")
+
+
+CHAT = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|me|>{% endif %}"
+)
+
+
+def test_a_chat_template_goes_around_the_text_at_every_visible_context() -> None:
+    tokenizer = learn_bpe([NOISE], 300).tokenizer
+    tokenizer.chat_template = CHAT
+    encoder = Encoder(tokenizer, chat=True)
+    question = Question("Read.\n", "one two three four", "\nWhat?\n", "Answer:", ("two",), ((4, 7),))
+    coded = encoder.encode(question)
+    assert tokenizer.decode(coded.prompt(10**6)) == "<|user|>Read.\none two three four\nWhat?\n<|me|>Answer:"
+    for visible in (1, 3):
+        shown = tokenizer.decode(coded.body[-visible:])
+        assert tokenizer.decode(coded.prompt(visible)) == f"<|user|>Read.\n{shown}\nWhat?\n<|me|>Answer:"
+    with pytest.raises(ConfigError, match="--chat is given, but the model has no chat template"):
+        Encoder(BYTES, chat=True)
+    tokenizer.chat_template = "{{ messages[0].role }}"
+    with pytest.raises(ConfigError, match="does not show a user's message as it is"):
+        encoder.encode(question)
+
+
+def test_special_tokens_written_out_in_a_text_are_text() -> None:
+    question = Question("", "a<|endoftext|>b", "?", "", ("a",), ((0, 1),))
+    assert BYTES.eos_token_id not in Encoder(BYTES).encode(question).prompt(99)

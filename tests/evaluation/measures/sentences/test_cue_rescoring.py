@@ -1,0 +1,251 @@
+"""Lists of candidates: log-probabilities by hand and as the scoring pass has them, ranks, weights, and files of lists."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data import Corpus, byte_tokenizer
+from contextwise.evaluation.measures.rescoring.files import rescore_file, write_cue_vectors
+from contextwise.evaluation.measures.sentences import Candidate, evaluate_sentences, rescore
+from contextwise.evaluation.measures.sentences.conditioning import settings_of
+from contextwise.evaluation.scoring.sentences import Sentences
+from contextwise.models.cue import CueForCausalLM
+from contextwise.models.cue.encoding import TextEncoder
+from contextwise.objectives.contexts import ContextTexts
+from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder
+
+BYTES = byte_tokenizer().tokenizer
+CONTEXTS = {
+    "title": "Oil price rises",
+    "date": "1987-03-04",
+    "topics": ["oil", "trade"],
+    "previous_sentence": "It fell.",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cue_rescoring")
+    make_corpus(folder)
+    save(cue_model(write_text_encoder(folder / "bert")), folder / "cue")
+    save(sentence_model(), folder / "lm")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> TextEncoder:
+    return TextEncoder.open(str(folder / "bert"), "mean", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def cue(folder: Path) -> CueForCausalLM:
+    return CueForCausalLM.from_pretrained(folder / "cue").eval()
+
+
+def unigram_model(probabilities: dict[int, float]) -> GPT2LMHeadModel:
+    """A model that gives each token the same probability everywhere: its states are all one vector."""
+    config = GPT2Config(
+        vocab_size=257,
+        n_positions=16,
+        n_embd=8,
+        n_layer=1,
+        n_head=1,
+        tie_word_embeddings=False,
+        eos_token_id=256,
+    )
+    model = GPT2LMHeadModel(config).eval()
+    log_p = torch.full((257,), -40.0)
+    for token, probability in probabilities.items():
+        log_p[token] = math.log(probability)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.transformer.ln_f.bias[0] = 1.0
+        model.lm_head.weight[:, 0] = log_p
+    return model
+
+
+def test_log_probabilities_worked_by_hand() -> None:
+    model = unigram_model({ord("a"): 0.5, ord("b"): 0.25, 256: 0.25})
+    ranked = rescore(model, ["bb", "a", "ab"], tokenizer=BYTES)
+    assert [one.text for one in ranked] == ["a", "ab", "bb"] and [one.rank for one in ranked] == [1, 2, 3]
+    assert [one.index for one in ranked] == [1, 2, 0] and [one.tokens for one in ranked] == [1, 2, 2]
+    want = [0.5 * 0.25, 0.5 * 0.25 * 0.25, 0.25**3]
+    for one, probability in zip(ranked, want, strict=True):
+        assert one.log_probability == pytest.approx(math.log(probability), abs=1e-5) == one.total
+        assert one.per_token == pytest.approx(math.log(probability) / (one.tokens + 1), abs=1e-5)
+
+
+def test_equal_candidates_stay_in_their_order() -> None:
+    model = unigram_model({ord("a"): 0.25, ord("b"): 0.25, ord("c"): 0.25, 256: 0.25})
+    assert [one.text for one in rescore(model, ["cb", "ab", "a", "ba"], tokenizer=BYTES)] == [
+        "a",
+        "cb",
+        "ab",
+        "ba",
+    ]
+
+
+def test_given_scores_are_mixed_in_by_weight() -> None:
+    model = unigram_model({ord("a"): 0.5, ord("b"): 0.25, 256: 0.25})
+    candidates = [Candidate("a", -8.0), Candidate("b", -1.0)]
+    assert [one.text for one in rescore(model, candidates, tokenizer=BYTES)] == ["a", "b"]
+    mixed = rescore(model, candidates, tokenizer=BYTES, weight=0.6)
+    assert [one.text for one in mixed] == ["b", "a"]
+    assert mixed[0].total == pytest.approx(0.6 * math.log(1 / 16) - 0.4, abs=1e-5)
+    assert mixed[1].total == pytest.approx(0.6 * math.log(1 / 8) - 3.2, abs=1e-5)
+    assert [one.total for one in rescore(model, candidates, tokenizer=BYTES, weight=0.0)] == [-1.0, -8.0]
+    with pytest.raises(DataError, match="candidate 2 has no score, which a weight of 0.5 needs"):
+        rescore(model, [Candidate("a", -1.0), "b"], tokenizer=BYTES, weight=0.5)
+    with pytest.raises(ConfigError, match="the weight of the model is 1.5; it must be between 0 and 1"):
+        rescore(model, ["a"], tokenizer=BYTES, weight=1.5)
+
+
+def test_log_probabilities_are_those_of_the_scoring_pass(
+    folder: Path, cue: CueForCausalLM, encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    corpus = Corpus.open("corpus")
+    found = evaluate_sentences("cue", corpus)
+    sentences = Sentences(corpus)
+    texts = ContextTexts(sentences.index, settings_of(["title", "date", "topics", "previous_sentence"]))
+    nats = sentences.rows.sums(found.tokens()["nats"].to_numpy())
+    for number in range(0, len(sentences), 5):
+        text = BYTES.decode(sentences.rows.tokens[number])
+        contexts = dict(zip(texts.types, texts.of(number), strict=True))
+        ranked = rescore(cue, [text, "other"], contexts, tokenizer=BYTES, text_encoder=encoder)
+        own = next(one for one in ranked if one.index == 0)
+        assert -own.log_probability == pytest.approx(nats[number], rel=1e-5)
+
+
+def test_contexts_count_and_a_kept_vector_is_as_good(
+    cue: CueForCausalLM, encoder: TextEncoder, tmp_path: Path, folder: Path
+) -> None:
+    candidates = ["Oil rises.", "Grain falls."]
+    given = rescore(cue, candidates, CONTEXTS, tokenizer=BYTES, text_encoder=encoder)
+    turned = dict(reversed(CONTEXTS.items()))
+    assert rescore(cue, candidates, turned, tokenizer=BYTES, text_encoder=encoder) == given
+    alone = rescore(cue, candidates, tokenizer=BYTES)
+    assert [one.log_probability for one in given] != pytest.approx(
+        [one.log_probability for one in alone], abs=1e-2
+    )
+    (tmp_path / "contexts.jsonl").write_text(json.dumps(CONTEXTS) + "\n" + '{"contexts": {}}\n')
+    shape = write_cue_vectors(
+        str(folder / "cue"), tmp_path / "contexts.jsonl", tmp_path / "cue.npy", device="cpu"
+    )
+    vectors = np.load(tmp_path / "cue.npy")
+    assert vectors.shape == shape == (2, 16)
+    for vector, want in zip(vectors, (given, alone), strict=True):
+        kept = rescore(cue, candidates, tokenizer=BYTES, cue=vector)
+        assert [one.log_probability for one in kept] == pytest.approx(
+            [one.log_probability for one in want], abs=1e-4
+        )
+
+
+def test_what_a_model_does_not_take_is_refused(cue: CueForCausalLM, encoder: TextEncoder) -> None:
+    options = {"tokenizer": BYTES, "text_encoder": encoder}
+    with pytest.raises(
+        DataError, match=r"the context 'titel' is none that the model knows; did you mean 'title'\?"
+    ):
+        rescore(cue, ["a"], {"titel": "x"}, **options)
+    with pytest.raises(DataError, match="the context 'title' is an object"):
+        rescore(cue, ["a"], {"title": {"main": "x"}}, **options)
+    with pytest.raises(ConfigError, match="contexts are given, but the model takes none"):
+        rescore(sentence_model(), ["a"], {"title": "x"}, **options)
+    with pytest.raises(ConfigError, match="without the text encoder"):
+        rescore(cue, ["a"], {"title": "x"}, tokenizer=BYTES)
+    with pytest.raises(ConfigError, match="both contexts and cue are given"):
+        rescore(cue, ["a"], {"title": "x"}, cue=np.zeros(16), **options)
+    with pytest.raises(
+        ConfigError, match=r"cue has the shape \(3,\), but the model takes one vector of 16 channels"
+    ):
+        rescore(cue, ["a"], cue=np.zeros(3), **options)
+    with pytest.raises(ConfigError, match="cue is given, but the model is no CUE model"):
+        rescore(sentence_model(), ["a"], cue=np.zeros(16), tokenizer=BYTES)
+    small = GPT2LMHeadModel(
+        GPT2Config(vocab_size=100, n_embd=8, n_layer=1, n_head=1, eos_token_id=0, bos_token_id=0)
+    )
+    with pytest.raises(
+        ConfigError, match="the tokenizer gives the token 122, but the model knows 100 tokens"
+    ):
+        rescore(small, ["az"], tokenizer=BYTES)
+    with pytest.raises(DataError, match="has no candidates; give one at least"):
+        rescore(cue, [], tokenizer=BYTES)
+    with pytest.raises(DataError, match="candidate 2 has no tokens"):
+        rescore(cue, ["a", ""], tokenizer=BYTES)
+
+
+def test_a_file_of_lists_is_ranked_as_its_lists_are(
+    folder: Path, cue: CueForCausalLM, encoder: TextEncoder, tmp_path: Path
+) -> None:
+    rows = [
+        {
+            "id": "one",
+            "candidates": ["Oil rises.", {"text": "Oil falls.", "score": -2}],
+            "contexts": CONTEXTS,
+        },
+        {"candidates": ["Grain.", "Bank."]},
+        {"id": 3, "candidates": ["It said."], "contexts": {"title": None}},
+    ]
+    with gzip.open(tmp_path / "lists.jsonl.gz", "wt") as file:
+        file.write("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    found = rescore_file(
+        str(folder / "cue"), tmp_path / "lists.jsonl.gz", out=tmp_path / "out.jsonl", device="cpu"
+    )
+    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert written == found.rows() and [row.get("id") for row in written] == ["one", None, 3]
+    for row, ranked in zip(rows, found.lists, strict=True):
+        candidates = [one if isinstance(one, str) else Candidate(**one) for one in row["candidates"]]  # type: ignore[attr-defined]
+        want = rescore(cue, candidates, row.get("contexts"), tokenizer=BYTES, text_encoder=encoder)  # type: ignore[arg-type]
+        assert [(one.text, one.rank, one.score) for one in ranked] == [
+            (one.text, one.rank, one.score) for one in want
+        ]
+        assert [one.total for one in ranked] == pytest.approx([one.total for one in want], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1]", r":2 is not a JSON object"),
+        ("{", r":2 is not JSON"),
+        ('{"candidate": ["a"]}', r":2 has no list 'candidates' \(it has 'candidate'\)"),
+        ('{"candidates": "a"}', r":2 has no list 'candidates'"),
+        ('{"candidates": []}', r":2 has no candidates; give one at least"),
+        ('{"candidates": ["a", 5]}', r":2: candidate 2 is neither a text nor an object with 'text'"),
+        ('{"candidates": [{"score": 1}]}', r":2: candidate 1 is neither a text nor an object"),
+        ('{"candidates": [""]}', r":2: candidate 1 has no tokens; take it out"),
+        ('{"candidates": [{"text": "a", "score": "b"}]}', r":2: candidate 1 has the score 'b', which is no finite number"),
+        ('{"candidates": [{"text": "a", "score": NaN}]}', r":2: candidate 1 has the score nan"),
+        ('{"candidates": ["a"], "contexts": ["b"]}', r":2: 'contexts' is not an object"),
+        ('{"candidates": ["a"], "contexts": {"dat": 1}}', r":2: the context 'dat' is none .*did you mean 'date'\?"),
+    ],
+)  # fmt: skip
+def test_a_bad_line_is_named(folder: Path, tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "lists.jsonl").write_text('{"candidates": ["a"]}\n' + line + "\n")
+    with pytest.raises(DataError, match=message):
+        rescore_file(str(folder / "cue"), tmp_path / "lists.jsonl", out=tmp_path / "out.jsonl", device="cpu")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_other_files_are_not_written_over(folder: Path, tmp_path: Path) -> None:
+    lists = tmp_path / "lists.jsonl"
+    lists.write_text('{"candidates": ["a"]}\n')
+    (tmp_path / "notes.txt").write_text("kept")
+    for out, message in (
+        (tmp_path / "notes.txt", "holds something that is no ranked lists"),
+        (lists, "is the file that is read"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            rescore_file(str(folder / "lm"), lists, out=out, device="cpu")
+    for _ in range(2):  # ranked lists are
+        rescore_file(str(folder / "lm"), lists, out=tmp_path / "out.jsonl", device="cpu")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(DataError, match="is empty; give one list of candidates a line"):
+        rescore_file(str(folder / "lm"), tmp_path / "empty.jsonl", device="cpu")

@@ -1,0 +1,280 @@
+"""Answers for judges: the cache of a conversation, the files' formats, interruption, and texts that are too long."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from typer.testing import CliRunner
+
+from contextwise.base.errors import ConfigError, DataError, Interrupted
+from contextwise.cli import app
+from contextwise.data.instructions import CHAT_TEMPLATE, prompt_text
+from contextwise.data.tokenizers import byte_tokenizer
+from contextwise.evaluation.generation import Sampling
+from contextwise.evaluation.measures.judging.answers import Answering, Speaker, answer_questions
+from contextwise.evaluation.measures.judging.files import Question, read_answers, read_questions
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+
+GREEDY = Sampling(greedy=True)
+TURNS = ("Name a colour.", "And another one?", "Which is the darker of the two?")
+OTHER_TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<assistant>"
+
+
+def tokenizer():
+    return byte_tokenizer().tokenizer
+
+
+def small_model(kind: str, positions: int = 700, seed: int = 0) -> PreTrainedModel:
+    torch.manual_seed(seed)
+    shared = {"vocab_size": len(tokenizer()), "bos_token_id": 256, "eos_token_id": 256}
+    if kind == "llama":
+        llama = LlamaConfig(
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            max_position_embeddings=positions,
+            initializer_range=0.6,
+            **shared,
+        )
+        return LlamaForCausalLM(llama).eval()
+    gpt2 = GPT2Config(n_positions=positions, n_embd=16, n_layer=2, n_head=2, initializer_range=0.6, **shared)
+    if kind == "gpt2":
+        model: PreTrainedModel = GPT2LMHeadModel(gpt2)
+    else:
+        model = ContextLMForCausalLM(ContextLMConfig(backbone_config=gpt2, chunk_size=4, injection="add"))
+    # Else positions drown the text, and any cache would give the same answers.
+    model.base_model.get_parameter("wpe.weight" if kind == "gpt2" else "backbone.wpe.weight").data.mul_(0.2)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("answers") / "tiny"
+    small_model("contextlm").save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def mt_bench(tmp_path: Path) -> Path:
+    file = tmp_path / "question.jsonl"
+    rows = [
+        {"question_id": 81 + i, "category": category, "turns": [f"Question {i}?", f"And {i} again?"]}
+        for i, category in enumerate(["writing", "math", "stem"])
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "contextlm"])
+@pytest.mark.parametrize("template", [None, OTHER_TEMPLATE])
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.5, seed=3)], ids=["greedy", "drawn"])
+def test_the_cache_of_earlier_turns_changes_no_answer(kind, template, sampling):
+    model, known = small_model(kind), tokenizer()
+    known.chat_template = template
+    kept, problems = Speaker(model, known, reuse=True).answer(TURNS, 23, sampling)
+    again, _ = Speaker(model, known, reuse=False).answer(TURNS, 23, sampling)
+    assert kept == again and len(kept) == 3 and problems == [None] * 3
+    # The test would see it: what was said before changes the last answer.
+    other, _ = Speaker(model, known).answer(("Red!", *TURNS[1:]), 23, sampling)
+    assert other[2] != kept[2]
+
+
+def test_frequencies_that_follow_the_length_are_never_those_of_an_earlier_turn():
+    model = small_model("llama", positions=2000)
+    parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    model.config.rope_parameters, model.config.max_position_embeddings = parameters, 200
+    model = LlamaForCausalLM(model.config).eval()
+    known, model.config.max_position_embeddings = tokenizer(), 2000
+    speaker = Speaker(model, known)
+    assert not speaker.reuse and Speaker(small_model("llama"), known).reuse
+    assert speaker.answer(TURNS, 9, GREEDY) == Speaker(model, known, reuse=False).answer(TURNS, 9, GREEDY)
+
+
+def test_an_answer_ends_at_the_models_end_and_at_the_tokenizers():
+    model, known = small_model("gpt2"), tokenizer()
+    model.generation_config.eos_token_id = 3
+    speaker = Speaker(model, known)
+    assert speaker.ends == [3, known.eos_token_id]
+    ids, speaker.ends = speaker.prompt([{"role": "user", "content": TURNS[0]}]), []
+    written, _ = speaker._generate(ids, None, 9, GREEDY)
+    known.eos_token = known.convert_ids_to_tokens(written[1])
+    assert len(written) == 9 and Speaker(model, known)._generate(ids, None, 9, GREEDY)[0] == written[:2]
+
+
+def test_later_turns_read_only_what_is_new():
+    model, read = small_model("contextlm"), []
+    model.register_forward_pre_hook(
+        lambda module, args, given: read.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+    speaker = Speaker(model, tokenizer())
+    texts, _ = speaker.answer(TURNS[:2], 5, GREEDY)
+    turns = [{"role": "user", "content": TURNS[0]}, {"role": "assistant", "content": texts[0]}]
+    prompts = [speaker.prompt(turns[:1]), speaker.prompt([*turns, {"role": "user", "content": TURNS[1]}])]
+    prefills = [length for length in read if length > 1]
+    assert prefills[0] == len(prompts[0])
+    assert 1 < prefills[1] < len(prompts[1]) - len(prompts[0])
+
+
+def test_the_chat_template_writes_the_published_prompt():
+    known = tokenizer()
+    first = [{"role": "user", "content": "Name a colour."}]
+    written = known.apply_chat_template(first, chat_template=CHAT_TEMPLATE, tokenize=False)
+    assert written == known.eos_token + prompt_text("Name a colour.")
+    ids = Speaker(small_model("gpt2"), known).prompt(first)
+    assert ids[0] == known.eos_token_id and ids.count(known.eos_token_id) == 1
+    second = known.apply_chat_template(
+        [*first, {"role": "assistant", "content": "Red."}, {"role": "user", "content": "Another?"}],
+        chat_template=CHAT_TEMPLATE,
+        tokenize=False,
+    )
+    assert second.endswith("### Response:Red.\n\n### Instruction:\nAnother?\n\n### Response:")
+
+
+def test_a_model_with_a_chat_template_is_asked_through_it():
+    known = tokenizer()
+    known.chat_template = OTHER_TEMPLATE
+    messages = [{"role": "user", "content": "Hello"}]
+    model = small_model("gpt2")
+    assert known.decode(Speaker(model, known).prompt(messages)) == "<user>Hello<assistant>"
+    assert "### Instruction:\nHello" in known.decode(Speaker(model, known, "alpaca").prompt(messages))
+    known.chat_template = "{{ raise_exception('one turn only') }}"
+    with pytest.raises(ConfigError, match="refuses the conversation .one turn only.; give --template alpaca"):
+        Speaker(model, known).prompt(messages)
+    with pytest.raises(ConfigError, match="no chat template; give --template alpaca"):
+        Speaker(model, tokenizer(), "chat")
+
+
+def test_mt_bench_answers_are_fastchats(model_folder, mt_bench, tmp_path):
+    out, rows = answer_questions(
+        str(model_folder), mt_bench, Answering(max_new_tokens=6), out=tmp_path / "a.jsonl"
+    )
+    written = [json.loads(line) for line in out.read_text().splitlines()]
+    assert written == rows and [row["question_id"] for row in rows] == [81, 82, 83]
+    for row in rows:
+        assert set(row) == {"question_id", "answer_id", "model_id", "choices", "tstamp"}
+        assert row["model_id"] == "tiny" and [len(choice["turns"]) for choice in row["choices"]] == [2]
+    benchmark, answers = read_answers(out)
+    assert benchmark == "mt-bench" and answers.texts[82] == tuple(rows[1]["choices"][0]["turns"])
+
+
+def test_alpaca_eval_outputs_are_a_list(model_folder, tmp_path):
+    file = tmp_path / "eval.json.gz"
+    with gzip.open(file, "wt") as out:
+        json.dump(
+            [{"dataset": "helpful", "instruction": "Say yes.\u2028", "output": "Yes.", "generator": "x"}], out
+        )
+    out, _ = answer_questions(
+        str(model_folder), file, Answering(max_new_tokens=6), out=tmp_path / "o.json", model_id="ours"
+    )
+    (row,) = json.loads(out.read_text())
+    assert (
+        row["dataset"] == "helpful" and row["instruction"] == "Say yes.\u2028" and row["generator"] == "ours"
+    )
+    assert isinstance(row["output"], str)
+
+
+def test_a_stopped_run_goes_on_and_a_finished_one_is_not_made_again(model_folder, mt_bench, tmp_path):
+    _, rows = answer_questions(
+        str(model_folder), mt_bench, Answering(max_new_tokens=6), out=tmp_path / "a.jsonl"
+    )
+    stops = iter([False, True])
+    settings: dict[str, Any] = {"out": tmp_path / "b.jsonl", "settings": Answering(max_new_tokens=6)}
+    with pytest.raises(Interrupted, match="stopped after 1 of 3 questions"):
+        answer_questions(str(model_folder), mt_bench, **settings, should_stop=lambda: next(stops))
+    journal = tmp_path / "b.jsonl.unfinished"
+    assert not settings["out"].exists()
+    with journal.open("a") as file:
+        file.write('{"key": "half a li')  # killed while it wrote
+    asked = []
+    resumed, again = answer_questions(
+        str(model_folder), mt_bench, **settings, should_stop=lambda: bool(asked.append(1))
+    )
+    assert len(asked) == 2 and not journal.exists()
+    assert [row["choices"] for row in again] == [row["choices"] for row in rows]
+    before = resumed.read_bytes()
+    _, third = answer_questions(str(model_folder), mt_bench, **settings, should_stop=lambda: True)
+    assert third == again and resumed.read_bytes() == before
+    with pytest.raises(ConfigError, match="b.jsonl holds something else than the answers of this model"):
+        answer_questions(str(model_folder), mt_bench, Answering(max_new_tokens=7), out=resumed)
+    assert resumed.read_bytes() == before
+
+
+def test_a_turn_that_is_too_long_is_kept_as_an_error(tmp_path, mt_bench):
+    small_model("gpt2", positions=170).save_pretrained(tmp_path / "short")
+    tokenizer().save_pretrained(tmp_path / "short")
+    _, rows = answer_questions(str(tmp_path / "short"), mt_bench, Answering(), out=tmp_path / "a.jsonl")
+    assert all(row["choices"][0]["turns"][1] == "" for row in rows)
+    first, second = rows[0]["errors"]
+    assert first is None and "but the model has only 170 positions" in second
+
+
+def test_published_temperatures_follow_the_category():
+    settings = Answering(temperature="published")
+    names = ("math", "writing", "stem", "roleplay")
+    found = {name: settings.sampling(Question(1, name, (f"Some {name}?",))) for name in names}
+    assert len({sampling.seed for sampling in found.values()}) == 4
+    assert found["math"] == settings.sampling(Question(2, "math", ("Some math?",)))
+    assert found["math"].greedy and not found["writing"].greedy
+    assert [found[name].temperature for name in ("writing", "stem", "roleplay")] == [0.7, 0.1, 0.7]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("{", "x.jsonl:1 is not JSON"),
+        ("[1]", "x.jsonl entry 1 is not a JSON object"),
+        ('{"text": "a"}', "x.jsonl:1 has no proper field 'instruction' .fields: 'text'."),
+        (
+            '{"turns": ["a"], "question_id": 1}\n{"turns": [], "question_id": 2}',
+            "x.jsonl:2: the field 'turns' must",
+        ),
+        (
+            '{"turns": ["a"], "question_id": 1}\n{"turns": ["b"], "question_id": 1}',
+            "question '1' a second time",
+        ),
+    ],
+)
+def test_what_is_no_question_file_is_told_in_one_sentence(tmp_path, content, message):
+    (tmp_path / "x.jsonl").write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_questions(tmp_path / "x.jsonl")
+
+
+def test_missing_and_mixed_files_of_answers(tmp_path):
+    with pytest.raises(DataError, match="there is no file"):
+        read_answers(tmp_path / "none.jsonl")
+    rows = [{"instruction": str(i), "output": "", "generator": f"model {i}"} for i in range(2)]
+    (tmp_path / "two.json").write_text(json.dumps(rows))
+    with pytest.raises(DataError, match="holds answers of 2 models"):
+        read_answers(tmp_path / "two.json")
+
+
+def test_the_command_counts_what_was_too_long(tmp_path, mt_bench):
+    small_model("gpt2", positions=170).save_pretrained(tmp_path / "short")
+    tokenizer().save_pretrained(tmp_path / "short")
+    command = ["answers", str(tmp_path / "short"), "--questions", str(mt_bench), "--out", str(tmp_path / "a")]
+    done = CliRunner().invoke(app, [*command, "--limit", "2"])
+    assert done.exit_code == 0 and len((tmp_path / "a").read_text().splitlines()) == 2
+    assert "2 of 2 questions have a turn without an answer; the first: the prompt has" in done.output
+    done = CliRunner().invoke(app, [*command, "--temperature", "warm"])
+    assert "--temperature is 'warm'; give a number, or published" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"temperature": -1.0}, "--temperature is -1.0"),
+        ({"template": "vicuna"}, "--template is 'vicuna'"),
+        ({"max_new_tokens": 0}, "--max-new-tokens is 0"),
+    ],
+)
+def test_settings_out_of_range(values, message):
+    with pytest.raises(ConfigError, match=message):
+        Answering(**values)

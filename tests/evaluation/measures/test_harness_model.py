@@ -1,0 +1,162 @@
+"""The model as the harness asks it, against the harness's own class."""
+
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("lm_eval", reason="needs contextwise[eval]")
+
+from harness_sets import BYTES, POSITIONS, model_of_bytes, request, sentence
+from lm_eval.models.huggingface import HFLM
+
+from contextwise.base.errors import CheckpointError, DataError, Interrupted
+from contextwise.evaluation.measures.lm_eval.model import BoundedLM, Row, batches, score_rows
+
+KINDS = ("gpt2", "contextlm", "multitoken", "gemma2")
+
+
+def bounded(model, batch_tokens=700, **options):
+    return BoundedLM(model, BYTES, max_length=POSITIONS, batch_tokens=batch_tokens, **options)
+
+
+def harness(model):
+    return HFLM(pretrained=model, tokenizer=BYTES, backend="causal", max_length=POSITIONS, batch_size=3)
+
+
+def requests(count=40):
+    """Choices of one token after one context, none, many; contexts that end in a space; texts longer than the model."""
+    draw = random.Random(1)
+    found = [request("Is it so?", f" {letter}", document=0) for letter in "ABCD"]
+    found += [request("", "alone"), request("ends in a space ", "x"), request("a", "b" * POSITIONS)]
+    found += [request(sentence(draw, 60), f" {sentence(draw, 3)}", document=7)]
+    while len(found) < count:
+        found.append(request(sentence(draw, draw.randint(1, 20)), f" {sentence(draw, draw.randint(1, 6))}"))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_likelihoods_are_the_harness_s_own(kind):
+    model = model_of_bytes(kind)
+    asked = requests()
+    ours = bounded(model).loglikelihood(asked)
+    theirs = harness(model).loglikelihood(asked, disable_tqdm=True)
+    assert [nats for nats, _ in ours] == pytest.approx([nats for nats, _ in theirs], abs=1e-4)
+    assert [greedy for _, greedy in ours] == [greedy for _, greedy in theirs]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_model_would_write_is_greedy(kind):
+    model, ids = model_of_bytes(kind), [1, 2, 3]
+    with torch.no_grad():
+        for _ in range(4):
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    written = tuple(ids[-4:])
+    other = (*written[:-1], (written[-1] + 1) % 257)
+    found = score_rows(model, [Row(tuple(ids[:-1]), ((5, written), (2, other), (3, written[-1:])))])
+    assert {index: greedy for index, (_, greedy) in found.items()} == {5: True, 2: False, 3: True}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_texts_are_the_harness_s_own(kind):
+    model = model_of_bytes(kind)
+    draw = random.Random(2)
+    lengths = (0, 1, 5, 24, 60, 120)  # words; the last two have several windows
+    asked = [request(sentence(draw, words)) for words in lengths]
+    ours = bounded(model).loglikelihood_rolling(asked)
+    theirs = harness(model).loglikelihood_rolling(asked, disable_tqdm=True)
+    assert ours == pytest.approx(theirs, abs=1e-3, rel=1e-6)
+    assert ours[0] == 0
+
+
+def test_whole_text_is_the_sum_of_its_tokens():
+    model, text = model_of_bytes(), "red blue green"
+    ids = torch.tensor([[256, *BYTES.encode(text)]])
+    with torch.no_grad():
+        log_p = torch.log_softmax(model(ids[:, :-1]).logits, -1).gather(2, ids[:, 1:, None]).sum()
+    assert bounded(model).loglikelihood_rolling([request(text)]) == pytest.approx([float(log_p)], abs=1e-4)
+
+
+def test_the_head_is_applied_to_the_continuations_alone():
+    model = model_of_bytes()
+    bounded(model).loglikelihood([request("a", "b")])  # the form of the head is measured once
+    seen = []
+    hook = model.lm_head.register_forward_hook(lambda module, inputs, out: seen.append(len(out)))
+    one_place = [request("x" * 100, letter) for letter in "ABCD"]
+    bounded(model).loglikelihood([*one_place, request("y" * 90, "word")])
+    hook.remove()
+    assert sum(seen) == 1 + 4  # four choices at one position, and four positions
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 50, 100_000])
+def test_batches_change_nothing(batch_tokens):
+    model = model_of_bytes("contextlm")
+    asked = requests()
+    expected = bounded(model).loglikelihood(asked)
+    found = bounded(model, batch_tokens).loglikelihood(asked)
+    assert [nats for nats, _ in found] == pytest.approx([nats for nats, _ in expected], abs=1e-4)
+
+
+def test_pieces_change_nothing(monkeypatch):
+    model = model_of_bytes()
+    asked = requests()
+    expected = bounded(model).loglikelihood(asked)
+    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.model.rows_at_once", lambda *_: 3)
+    found = bounded(model).loglikelihood(asked)
+    assert [nats for nats, _ in found] == pytest.approx([nats for nats, _ in expected], abs=1e-5)
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(1, 64))
+def test_batches_hold_every_row_once_within_the_budget(lengths, batch_tokens):
+    rows = [Row((0,) * length, ((i, (1,)),)) for i, length in enumerate(sorted(lengths, reverse=True))]
+    found = list(batches(rows, batch_tokens))
+    assert [row for batch in found for row in batch] == rows
+    assert all(len(b) == 1 or len(b) * len(b[0].inputs) <= batch_tokens for b in found)
+
+
+def test_texts_that_were_cut_are_counted_by_document():
+    lm = bounded(model_of_bytes())
+    long = "x" * (POSITIONS + 5)
+    asked = [request(long, f" {letter}", task="t", document=3) for letter in "ABC"]
+    asked += [request(long, "a", task="u", document=1), request("short", "a", task="u", document=2)]
+    lm.loglikelihood(asked)
+    assert dict(lm.cut) == {"t": {3}, "u": {1}}
+    fits = BoundedLM(model_of_bytes(), BYTES, max_length=POSITIONS, batch_tokens=700)
+    fits.loglikelihood([request("x" * (POSITIONS - 1), "ab")])  # the last token is no input
+    assert not fits.cut
+
+
+def test_a_continuation_longer_than_the_model_is_refused():
+    lm = bounded(model_of_bytes())
+    with pytest.raises(DataError, match=f"made_up: an answer of document 4 has {POSITIONS + 1} tokens"):
+        lm.loglikelihood([request("a", "b" * (POSITIONS + 1), document=4)])
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    model = model_of_bytes()
+    with pytest.raises(CheckpointError, match="makes a token 300, but the model knows only 257"):
+        score_rows(model, [Row((1, 2), ((0, (300,)),))])
+
+
+def test_a_tokenizer_without_any_end_is_refused():
+    bare = BYTES.__class__(tokenizer_object=BYTES.backend_tokenizer)
+    with pytest.raises(CheckpointError, match="neither a token for the beginning nor one for the end"):
+        BoundedLM(model_of_bytes(), bare, batch_tokens=100)
+
+
+def test_logits_that_are_no_numbers_are_refused():
+    model = model_of_bytes()
+    model.lm_head.weight.data[5] = math.nan
+    with pytest.raises(CheckpointError, match="NaN"):
+        bounded(model).loglikelihood([request("a", "b")])
+
+
+def test_a_request_to_stop_is_heard_before_each_batch():
+    answers = iter([False, True])
+    lm = bounded(model_of_bytes(), batch_tokens=1, should_stop=lambda: next(answers))
+    with pytest.raises(Interrupted, match="nothing was written"):
+        lm.loglikelihood(requests())

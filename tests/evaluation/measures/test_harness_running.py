@@ -1,0 +1,375 @@
+"""Scores of a model on tasks, against the harness's own class and against computations that share no code with either."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("lm_eval", reason="needs contextwise[eval]")
+
+from harness_sets import (
+    BYTES,
+    POSITIONS,
+    arc_lines,
+    few_tasks,
+    hellaswag_lines,
+    lambada_lines,
+    model_of_bytes,
+    save_model,
+    write_lines,
+)
+from lm_eval import evaluator
+from lm_eval.tasks.hellaswag.utils import preprocess
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.cli.tasks import evaluate_tasks
+from contextwise.evaluation.measures.lm_eval.running import Settings, evaluate_on_tasks, plan_tasks, quiet
+from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS, table_rows
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch):
+    for module in ("tasks", "running"):
+        monkeypatch.setattr(f"contextwise.evaluation.measures.lm_eval.{module}.harness_tasks", few_tasks)
+    monkeypatch.setattr(
+        "lm_eval.evaluator.add_env_info", lambda results: None
+    )  # asks pip and git for seconds
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("models") / "tiny", model_of_bytes())
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    place = tmp_path_factory.mktemp("sets")
+    write_lines(place / "arc_easy_test.jsonl", arc_lines(20))
+    write_lines(place / "arc_easy_train.jsonl", arc_lines(9, seed=1))
+    write_lines(place / "hellaswag_validation.jsonl", hellaswag_lines(16))
+    write_lines(place / "lambada_openai.jsonl", lambada_lines(15))
+    (place / "wikitext_test.txt").write_text(
+        " = A = \n \n red blue , green . \n = B = \n \n gold " + "teal " * 60
+    )
+    return place
+
+
+TASKS = ("arc_easy", "hellaswag", "lambada_openai", "wikitext")
+
+
+def evaluate(model, sets, out, tasks=TASKS, **options):
+    settings = {name: options.pop(name) for name in ("shots", "skip_missing", "limit") if name in options}
+    return evaluate_on_tasks(str(model), Settings(tasks, task_data=sets, **settings), out=out, **options)
+
+
+def measures(found):
+    return {
+        (row["task"], row["shots"], name): measure["value"]
+        for row in found.summary["rows"]
+        for name, measure in row["measures"].items()
+    }
+
+
+def test_scores_are_those_of_the_harness_s_own_path(model, sets, tmp_path):
+    found = measures(evaluate(model, sets, tmp_path / "out", shots=(0, 2), skip_missing=True))
+    settings = Settings(TASKS, (0, 2), sets, skip_missing=True)
+    with quiet():
+        for shots in (0, 2):
+            tasks = [plan.task for plan in plan_tasks(settings)[0] if plan.shots == shots]
+            theirs = evaluator.simple_evaluate(
+                "hf",
+                model_args={"pretrained": str(model), "device": "cpu", "dtype": "float32"},
+                tasks=tasks,
+                num_fewshot=shots,
+                bootstrap_iters=0,
+                task_manager=few_tasks(),
+            )
+            for task, figures in theirs["results"].items():
+                for key, value in figures.items():
+                    name = key.removesuffix(",none")
+                    if "," in key and "stderr" not in name:
+                        assert found.pop((task, shots, name)) == pytest.approx(value, rel=1e-4), (task, name)
+    assert not found
+
+
+def test_lambada_against_transformers_alone(model, sets, tmp_path):
+    found = measures(evaluate(model, sets, tmp_path / "out", ("lambada_openai",)))
+    network, nats, right = model_of_bytes(), [], []
+    for row in lambada_lines(15):
+        context, _, word = row["text"].rpartition(" ")
+        before, answer = BYTES.encode(context), BYTES.encode(f" {word}")
+        ids = torch.tensor([before + answer])
+        with torch.no_grad():
+            log_p = network(ids).logits[0, len(before) - 1 : -1].log_softmax(-1)
+        nats.append(float(log_p.gather(1, ids[0, len(before) :, None]).sum()))
+        right.append(log_p.argmax(-1).tolist() == answer)
+    assert found["lambada_openai", 0, "perplexity"] == pytest.approx(math.exp(-sum(nats) / 15), rel=1e-4)
+    assert found["lambada_openai", 0, "acc"] == sum(right) / 15
+
+
+def test_hellaswag_against_transformers_alone(model, sets, tmp_path):
+    found = measures(evaluate(model, sets, tmp_path / "out", ("hellaswag",)))
+    network, right, right_norm = model_of_bytes(), [], []
+    for row in hellaswag_lines(16):
+        query = preprocess(f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}")
+        endings = [preprocess(ending) for ending in row["endings"]]
+        nats = []
+        for ending in endings:
+            before, answer = BYTES.encode(query), BYTES.encode(f" {ending}")
+            ids = torch.tensor([(before + answer)[-POSITIONS - 1 :]])
+            with torch.no_grad():
+                loss = network(ids[:, :-1]).logits.log_softmax(-1).gather(2, ids[:, 1:, None])[0, :, 0]
+            nats.append(float(loss[-len(answer) :].sum()))
+        by_length = [value / len(ending) for value, ending in zip(nats, endings, strict=True)]
+        right.append(nats.index(max(nats)) == int(row["label"]))
+        right_norm.append(by_length.index(max(by_length)) == int(row["label"]))
+    assert found["hellaswag", 0, "acc"] == sum(right) / 16
+    assert found["hellaswag", 0, "acc_norm"] == sum(right_norm) / 16
+
+
+def test_wikitext_counts_words_before_it_is_prepared(model, sets, tmp_path):
+    found = measures(evaluate(model, sets, tmp_path / "out", ("wikitext",)))
+    pages = (" = A = \n \n red blue , green . ", " = B = \n \n gold " + "teal " * 60)
+    words = sum(len(re.split(r"\s+", page)) for page in pages)
+    ratio = math.log(found["wikitext", 0, "word_perplexity"]) / math.log(
+        found["wikitext", 0, "byte_perplexity"]
+    )
+    assert ratio == pytest.approx(sum(map(len, pages)) / words)
+
+
+def test_what_is_written(model, sets, tmp_path):
+    out = tmp_path / "out"
+    found = evaluate(model, sets, out, shots=(0, 2), limit=5, skip_missing=True)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "harness-0-shot.json",
+        "harness-2-shot.json",
+        "summary.json",
+    ]
+    assert json.loads((out / "summary.json").read_text()) == found.summary
+    theirs = json.loads((out / "harness-2-shot.json").read_text())
+    assert set(theirs["results"]) == {"arc_easy", "lambada_openai"}
+    assert theirs["configs"]["arc_easy"]["dataset_kwargs"]["data_files"]["train"].endswith(
+        "arc_easy_train.jsonl"
+    )
+    assert theirs["n-samples"]["arc_easy"]["effective"] == 5
+    again = evaluate(model, sets, out, shots=(0, 2), limit=5, skip_missing=True)
+    assert measures(again) == measures(found)
+
+
+def test_other_results_are_not_overwritten(model, sets, tmp_path):
+    out = tmp_path / "out"
+    evaluate(model, sets, out, ("lambada_openai",))
+    before = (out / "summary.json").read_text()
+    with pytest.raises(ConfigError, match="holds results with another tasks; give another place"):
+        evaluate(model, sets, out, ("arc_easy",))
+    assert (out / "summary.json").read_text() == before
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "letter.txt").write_text("dear")
+    with pytest.raises(ConfigError, match="holds something that is not results of tasks; give"):
+        evaluate(model, sets, tmp_path / "else", ("arc_easy",))
+
+
+def test_other_results_go_beside_those_that_are_there(model, sets, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    places = [
+        evaluate(model, sets, None, tasks).path
+        for tasks in (("lambada_openai",), ("arc_easy",), ("lambada_openai",), ("arc_easy",))
+    ]
+    home = Path("evaluation") / "tiny"
+    assert places == [home / "tasks", home / "tasks-2", home / "tasks", home / "tasks-2"]
+
+
+def test_sets_that_are_not_there_are_named_together(model, sets, tmp_path):
+    tasks = ("race", "arc_easy", "piqa", "hellaswag")
+    with pytest.raises(DataError) as error:
+        evaluate(model, sets, tmp_path / "out", tasks, shots=(0, 3))
+    message = str(error.value)
+    assert (
+        "lacks race_test.jsonl, piqa_validation.jsonl, piqa_train.jsonl (for examples), hellaswag" in message
+    )
+    assert "--skip-missing" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_average_without_some_sets_is_marked(model, sets, tmp_path):
+    found = evaluate(model, sets, tmp_path / "out", ("race", "arc_easy", "lambada_openai"), skip_missing=True)
+    (average,) = found.summary["averages"]
+    figures = measures(found)
+    assert average["partial"] and average["tasks"] == ["arc_easy", "lambada_openai"]
+    assert average["acc"] == (figures["arc_easy", 0, "acc"] + figures["lambada_openai", 0, "acc"]) / 2
+    assert found.summary["missing"] == [
+        {"task": "race", "shots": 0, "file": "race_test.jsonl", "examples": False}
+    ]
+
+
+def test_nothing_but_missing_sets_is_no_result(model, sets, tmp_path):
+    with pytest.raises(DataError, match=r"lacks race_test.jsonl; add these files, or name"):
+        evaluate(model, sets, tmp_path / "out", ("race",), skip_missing=True)
+
+
+def test_the_paper_s_average_is_the_plain_mean_of_nine():
+    class Plan:
+        notes, source = (), {}
+
+        def __init__(self, name):
+            self.name, self.shots = name, 5
+
+    values = dict(zip(ACCURACY_TASKS, (0.36, 0.43, 0.28, 0.2, 0.51, 0.62, 0.29, 0.71, 0.27), strict=True))
+    results = {
+        "results": {name: {"acc,none": value, "acc_stderr,none": 0.01} for name, value in values.items()},
+        "n-shot": dict.fromkeys(values, 5),
+        "n-samples": {name: {"effective": 9} for name in values},
+    }
+    found = table_rows({5: results}, [Plan(name) for name in values], [], {5: {}})
+    assert found["averages"][0]["acc"] == pytest.approx(3.67 / 9)
+    assert found["averages"][0]["as_the_paper"]
+
+
+def test_texts_longer_than_the_model_are_said(model, sets, tmp_path):
+    found = evaluate(model, sets, tmp_path / "out", ("arc_easy",), shots=(5,))
+    (row,) = found.summary["rows"]
+    assert row["cut"] == 20
+    assert found.summary["notes"] == [
+        "with 5 shots, some documents were longer than the model's positions, and their beginning was left out: "
+        "arc_easy 20 of 20"
+    ]
+
+
+def test_a_shorter_context_is_what_the_harness_calls_max_length(model, sets, tmp_path):
+    found = evaluate(model, sets, tmp_path / "out", ("wikitext",), context=32)
+    settings = Settings(("wikitext",), task_data=sets)
+    with quiet():
+        arguments = {"pretrained": str(model), "device": "cpu", "dtype": "float32", "max_length": 32}
+        tasks = [plan.task for plan in plan_tasks(settings)[0]]
+        theirs = evaluator.simple_evaluate("hf", model_args=arguments, tasks=tasks, task_manager=few_tasks())[
+            "results"
+        ]["wikitext"]
+    assert measures(found)["wikitext", 0, "byte_perplexity"] == pytest.approx(
+        theirs["byte_perplexity,none"], rel=1e-5
+    )
+    with pytest.raises(ConfigError, match=f"at most the model's {POSITIONS} positions"):
+        evaluate(model, sets, tmp_path / "other", ("wikitext",), context=POSITIONS + 1)
+
+
+def test_a_contextlm_is_asked_too(sets, tmp_path):
+    folder = save_model(tmp_path / "contextlm", model_of_bytes("contextlm"))
+    found = evaluate(folder, sets, tmp_path / "out", ("lambada_openai",))
+    assert found.summary["positions"] == POSITIONS
+    assert math.isfinite(measures(found)["lambada_openai", 0, "perplexity"])
+
+
+def test_an_encoder_decoder_is_refused(sets, tmp_path):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(vocab_size=257, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    folder = save_model(tmp_path / "t5", T5ForConditionalGeneration(config))
+    with pytest.raises(CheckpointError, match="a causal language model is needed"):
+        evaluate(folder, sets, tmp_path / "out", ("lambada_openai",))
+
+
+def test_a_stopped_evaluation_writes_nothing(model, sets, tmp_path):
+    with pytest.raises(Interrupted):
+        evaluate(model, sets, tmp_path / "out", should_stop=lambda: True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_hub_is_not_asked_where_files_serve(model, sets, tmp_path, monkeypatch):
+    import socket
+
+    def refuse(*arguments, **options):
+        raise AssertionError(f"a connection was tried: {arguments}")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    evaluate(model, sets, tmp_path / "out", ("arc_easy", "wikitext"))
+
+
+def test_the_hub_out_of_reach_is_said(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "contextwise.evaluation.measures.lm_eval.running.hub_problem", lambda: "the Hub cannot be reached"
+    )
+    with pytest.raises(DataError, match=r"and the Hub cannot be reached; give local files with --task-data"):
+        evaluate(model, None, tmp_path / "out", ("arc_easy",))
+
+
+def test_data_that_the_hub_does_not_have_are_named(model, tmp_path, monkeypatch):
+    def absent(*arguments, **options):
+        raise FileNotFoundError("no such dataset")
+
+    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.running.hub_problem", lambda: None)
+    monkeypatch.setattr("datasets.load_dataset", absent)
+    with pytest.raises(DataError, match=r"arc_easy: .*no such dataset; give local files with --task-data"):
+        evaluate(model, None, tmp_path / "out", ("arc_easy",))
+
+
+def test_the_hub_s_copy_gives_the_scores_of_the_same_lines(model, sets, tmp_path, monkeypatch):
+    """With the Hub's place taken by a dataset of the same lines."""
+    import datasets
+
+    splits = {"test": arc_lines(20), "train": arc_lines(9, seed=1)}
+    hub = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
+    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.running.hub_problem", lambda: None)
+    monkeypatch.setattr("datasets.load_dataset", lambda path, name, **_: {"ARC-Easy": hub}[name])
+    local = measures(evaluate(model, sets, tmp_path / "local", ("arc_easy",), shots=(0, 2)))
+    assert measures(evaluate(model, None, tmp_path / "hub", ("arc_easy",), shots=(0, 2))) == local
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tasks": ("",)}, "names no task"),
+        ({"tasks": ("arc_easy", "")}, "a comma too many"),
+        ({"tasks": ("arc_easy",), "shots": (-1,)}, "--shots is -1"),
+        ({"tasks": ("arc_easy",), "limit": 0}, "--limit-documents is 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Settings(**settings)
+
+
+def command(model, sets, out, tasks="lambada_openai", shots=None, as_json=False):
+    evaluate_tasks(
+        str(model),
+        tasks,
+        shots,
+        sets,
+        skip_missing=True,
+        limit=None,
+        as_json=as_json,
+        batch_tokens=None,
+        dtype="auto",
+        device="auto",
+        out=out,
+        context=None,
+    )
+
+
+def test_the_command_prints_a_table_that_fits_80_columns(model, sets, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    command(model, sets, tmp_path / "out", "arc_easy, lambada_openai,race,wikitext", "0,5")
+    printed, _ = capsys.readouterr()
+    rows = {tuple(line.split()[:2]): line for line in printed.splitlines() if line}
+    assert {("arc_easy", "0"), ("arc_easy", "5"), ("wikitext", "0"), ("race", "0")} <= set(rows)
+    assert " ± " in rows["lambada_openai", "0"] and "missing" in rows["race", "5"]
+    assert "Avg of 2, partial" in printed and "Missing with 5 shots: race_test.jsonl." in printed
+    assert all(len(line.rstrip()) <= 80 for line in printed.splitlines() if not line.startswith("written to"))
+
+
+def test_the_command_prints_json(model, sets, tmp_path, capsys):
+    command(model, sets, tmp_path / "out", as_json=True)
+    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "out" / "summary.json").read_text())
+
+
+def test_the_command_refuses_shots_that_are_no_numbers(model, sets, tmp_path):
+    with pytest.raises(ConfigError, match="--shots is '0;5'; give whole numbers"):
+        command(model, sets, tmp_path / "out", shots="0;5")
+
+
+def test_the_command_names_the_extra_that_is_not_installed(model, sets, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'contextwise\[eval\]'"):
+        command(model, sets, tmp_path / "out")

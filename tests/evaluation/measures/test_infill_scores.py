@@ -1,0 +1,128 @@
+"""Exact match and edit similarity, and what an evaluation of infilling writes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contextwise.base.errors import ConfigError, Interrupted
+from contextwise.evaluation.measures.infill.filling import Filling
+from contextwise.evaluation.measures.infill.scores import (
+    edit_similarity,
+    evaluate_infill,
+    exact_match,
+    scores,
+)
+from contextwise.evaluation.measures.infill.tasks import Task, TaskSet
+from contextwise.evaluation.metrics import ratios
+from filling import LETTERS, middle, write_run
+
+
+def common(a: str, b: str) -> int:
+    """Length of the longest common subsequence."""
+    row = [0] * (len(b) + 1)
+    for x in a:
+        before = row
+        row = [0]
+        for place, y in enumerate(b):
+            row.append(before[place] + 1 if x == y else max(row[-1], before[place + 1]))
+    return row[-1]
+
+
+@settings(max_examples=200)
+@given(a=st.text("abc ", max_size=12), b=st.text("abc ", max_size=12))
+def test_edit_similarity_is_twice_the_common_part_over_both(a: str, b: str) -> None:
+    a, b = a.rstrip(), b.rstrip()
+    expected = 2 * common(a, b) / (len(a) + len(b)) if a + b else 1.0
+    assert edit_similarity(a + " \n", b + "\t") == pytest.approx(expected)
+    assert (edit_similarity(a, b) == 1.0) == exact_match(a, b)
+
+
+def test_worked_examples() -> None:
+    assert edit_similarity("    return x", "    return y") == pytest.approx(22 / 24)
+    assert exact_match("    x = 1\n", "    x = 1") and not exact_match("x = 1", " x = 1")
+    assert edit_similarity("", "abc") == 0.0
+
+
+def test_intervals_are_over_documents() -> None:
+    """Two holes of one document count together, as the sums over documents have it."""
+    tasks = [Task(f"{d}/{i}", str(d), "", "", "yes") for d in range(4) for i in range(1 + d)]
+    fillings = [Filling("yes" if task.document in "03" else "no", True) for task in tasks]
+    found = scores(TaskSet("x", {}, tasks), fillings)
+    assert (found["documents"], found["holes"], found["unfinished"]) == (4, 10, 0)
+    assert found["exact_match"] == ratios([1, 0, 0, 4], {"holes": [1, 2, 3, 4]})["holes"].to_dict()  # type: ignore[arg-type, dict-item]
+    assert found["exact_match"]["value"] == 0.5
+    assert [row["exact_match"] for row in found["rows"]][:2] == [True, False]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "taught", "gpt2")
+
+
+def pattern() -> TaskSet:
+    """The pattern that the model was taught; in the last two tasks something else is expected."""
+    pairs = [(a, b) for a in LETTERS for b in LETTERS]
+    tasks = [
+        Task(f"{a}{b}", str(i), a, b, middle(a, b) if i < len(pairs) - 2 else "<??>")
+        for i, (a, b) in enumerate(pairs)
+    ]
+    return TaskSet("pattern", {"path": "pattern", "split": None, "fingerprint": "f00d"}, tasks)
+
+
+def test_a_taught_model_is_scored_as_it_fills(run: Path) -> None:
+    done = evaluate_infill(str(run), pattern(), batch_tokens=500)
+    assert done.path == run / "evaluation" / "infill-pattern.json"
+    summary = json.loads(done.path.read_text())
+    assert summary == done.summary and summary["form"] == "PSM"
+    assert summary["exact_match"]["value"] == pytest.approx(14 / 16)
+    # Of "<CD>" and "<??>" two of four characters are the same.
+    assert summary["edit_similarity"]["value"] == pytest.approx((14 + 2 * 0.5) / 16)
+    assert summary["exact_match"]["low"] < 14 / 16 < summary["exact_match"]["high"]
+    assert summary["shortened"] == summary["unfinished"] == 0
+    # Rows stay in the order of the tasks, whatever the batches were.
+    assert [row["task"] for row in summary["rows"]] == [task.name for task in pattern().tasks]
+    assert [row["filled"] for row in summary["rows"]] == [middle(a, b) for a in LETTERS for b in LETTERS]
+
+
+def test_the_other_order_has_a_file_of_its_own(run: Path) -> None:
+    done = evaluate_infill(str(run), pattern(), spm=True, batch_tokens=30)
+    assert done.path.name == "infill-pattern-spm.json" and done.summary["form"] == "SPM"
+    assert done.summary["exact_match"]["value"] == pytest.approx(14 / 16)
+
+
+def test_a_run_trained_on_the_documents_is_told(run: Path) -> None:
+    (run / "summary.json").write_text(json.dumps({"corpus": {"fingerprint": "f00d"}}))
+    try:
+        notes = evaluate_infill(str(run), pattern()).summary["notes"]
+    finally:
+        (run / "summary.json").unlink()
+    assert notes == ["the run was trained on these very documents; they are not held out"]
+
+
+def test_nothing_is_written_over_something_else(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    evaluate_infill(str(run), pattern(), out=out)
+    evaluate_infill(str(run), pattern(), out=out)  # its own it replaces
+    other = pattern()
+    other.source["fingerprint"] = "beef"
+    with pytest.raises(ConfigError, match="holds an evaluation of other data, pattern; give another place"):
+        evaluate_infill(str(run), other, out=out)
+    with pytest.raises(ConfigError, match="holds an evaluation of another model"):
+        evaluate_infill(str(run / "model"), pattern(), out=out)
+    out.write_text("{}")
+    with pytest.raises(ConfigError, match="not an evaluation of infilling"):
+        evaluate_infill(str(run), pattern(), out=out)
+    with pytest.raises(ConfigError, match="is a folder; give --out the name of a JSON file"):
+        evaluate_infill(str(run), pattern(), out=tmp_path)
+
+
+def test_a_stopped_evaluation_writes_nothing(run: Path, tmp_path: Path) -> None:
+    answers = iter([False, True])
+    with pytest.raises(Interrupted, match="nothing was written"):
+        evaluate_infill(
+            str(run), pattern(), batch_tokens=64, out=tmp_path / "x.json", should_stop=lambda: next(answers)
+        )
+    assert list(tmp_path.iterdir()) == []

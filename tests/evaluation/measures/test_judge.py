@@ -1,0 +1,353 @@
+"""Judging against a real server that speaks the protocol: verdicts, orders, errors, slowness, interruption."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from judge_server import BAD, CATEGORIES, GOOD, QUESTIONS, REFERENCES, JudgeServer, answers_of, compare, rate
+from rich.console import Console
+from transformers import GPT2Config
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.instructions import CHAT_TEMPLATE
+from contextwise.data.tokenizers import byte_tokenizer
+from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
+from contextwise.evaluation.measures.judging.files import Answers, Question
+from contextwise.evaluation.measures.judging.judge import Match, judge_answers
+from contextwise.evaluation.measures.judging.planning import Cost, comparing_requests
+from contextwise.evaluation.measures.judging.prompts import (
+    comparing_prompt,
+    grading_prompt,
+    read_rating,
+    read_verdict,
+)
+from contextwise.evaluation.measures.judging.results import comparisons, summarize
+from contextwise.evaluation.measures.judging.tables import judging_tables
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+
+pytest.importorskip("openai", reason="the serve extra is not installed")
+
+RATING = Match(QUESTIONS, (GOOD, BAD), None, REFERENCES)
+PAIRS = Match(QUESTIONS, (GOOD,), BAD, REFERENCES)
+
+
+def endpoint(server: JudgeServer, **values: Any) -> Endpoint:
+    return Endpoint(**{"url": server.url, "model": "the-judge", "timeout": 20.0, "retries": 2, **values})
+
+
+def judged(match: Match, server: JudgeServer, out: Path, **values: Any) -> dict[str, Any]:
+    given = {name: values.pop(name) for name in ("concurrency", "dry_run", "should_stop") if name in values}
+    return judge_answers(match, endpoint(server, **values), out, **{"concurrency": 1, **given})
+
+
+@pytest.mark.parametrize(
+    ("text", "rating"),
+    [
+        ("Rating: [[7]]", 7),
+        ("[[7.5]]", 7.5),
+        ("not [[1]] but [[8]]", 8),
+        ("Rating: [6]", 6),
+        ("[[0]]", None),
+        ("[[11]]", None),
+        ("seven", None),
+        ("", None),
+    ],
+)
+def test_ratings_are_read(text, rating):
+    assert read_rating(text) == rating
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"), [("[[A]]", "A"), ("[[A]]? No: [[C]]", "C"), ("A", None), ("[[D]]", None)]
+)
+def test_verdicts_are_read(text, verdict):
+    assert read_verdict(text) == verdict
+
+
+def test_prompts_show_what_the_published_ones_show():
+    question = QUESTIONS[1]
+    system, user = grading_prompt(question, ("one", "two"), 1, ("right one", "right two"))
+    assert (system["role"], user["role"]) == ("system", "user") and "[[5]]" in system["content"]
+    assert "First of 1?" in user["content"] and "right one" in user["content"]
+    assert not any(text in user["content"] for text in ("Second of 1?", "two"))
+    _, user = grading_prompt(question, ("one", "two"), 2, None)
+    places = [user["content"].index(text) for text in ("First of 1?", "one", "Second of 1?", "two")]
+    assert places == sorted(places) and "Reference" not in user["content"]
+    _, user = comparing_prompt(question, ("ours",), ("theirs",), 1, None)
+    assert user["content"].index("ours") < user["content"].index("theirs")
+
+
+def test_ratings_by_model_turn_and_category(tmp_path):
+    with JudgeServer(rate) as server:
+        summary = judged(RATING, server, tmp_path / "out", concurrency=3)
+    assert len(server.requests) == 16 and summary["judgments"] == 16 and summary["missing"] == 0
+    assert {request["model"] for request in server.requests} == {"the-judge"}
+    assert all(request["temperature"] == 0 and request["max_tokens"] == 2048 for request in server.requests)
+    good = summary["models"]["good"]
+    assert good["all"]["value"] == 7.5 and good["turns"]["2"]["value"] == 8
+    assert set(good["categories"]) == set(CATEGORIES) and good["all"]["questions"] == 4
+    difference = summary["differences"]["bad - good"]
+    assert (difference["value"], difference["low"], difference["high"]) == (-4, -4, -4)
+    with_reference = [r for r in server.requests if "Reference begins" in r["messages"][1]["content"]]
+    assert len(with_reference) == 8  # math and coding, two models, two turns
+    rows = [json.loads(line) for line in (tmp_path / "out" / "judgments.jsonl").read_text().splitlines()]
+    assert {"question_id", "turn", "models", "judge", "user_prompt", "judgment", "verdict"} <= set(rows[0])
+    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == summary
+
+
+def test_pairs_are_compared_in_both_orders(tmp_path):
+    with JudgeServer(compare) as server:
+        summary = judged(PAIRS, server, tmp_path / "out")
+    assert len(server.requests) == 16 and summary["wins"] == 8 and summary["losses"] == summary["ties"] == 0
+    assert summary["all"]["value"] == 1 and summary["verdicts_that_follow_the_order"] == 0
+
+
+def test_a_judge_who_likes_the_first_answer_gives_ties(tmp_path):
+    with JudgeServer(lambda messages: "The first: [[A]]") as server:
+        summary = judged(PAIRS, server, tmp_path / "out")
+    assert summary["ties"] == 8 and summary["all"]["value"] == 0.5
+    assert summary["verdicts_that_follow_the_order"] == 8
+
+
+def test_a_worked_example_of_win_rates():
+    def row(question, turn, first, verdict):
+        models = ["us", "them"] if first else ["them", "us"]
+        return {"question_id": question, "turn": turn, "models": models, "verdict": verdict, "judgment": "?"}
+
+    rows = [
+        *(row(1, 1, True, "A"), row(1, 1, False, "B")),  # won in both orders
+        *(row(1, 2, True, "B"), row(1, 2, False, "A")),  # lost in both
+        *(row(2, 1, True, "A"), row(2, 1, False, "C")),  # won once, tied once: a tie
+        *(row(2, 2, True, "A"), row(2, 2, False, "A")),  # the first place twice: a tie
+        *(row(3, 1, True, "C"), row(3, 1, False, "C")),  # tied
+        *(row(3, 2, True, "A"), row(3, 2, False, None)),  # an order without a verdict: left out
+    ]
+    values, followed = comparisons(rows, "us")
+    assert values == {(1, 1): 1, (1, 2): 0, (2, 1): 0.5, (2, 2): 0.5, (3, 1): 0.5} and followed == 1
+    questions = [Question(i, "all", ("?", "?")) for i in (1, 2, 3)]
+    summary = summarize(questions, [Answers("us", {})], Answers("them", {}), rows)
+    assert (summary["wins"], summary["ties"], summary["losses"]) == (1, 3, 1)
+    assert summary["all"]["value"] == pytest.approx(2.5 / 5) and summary["without_verdict"] == 1
+
+
+def test_intervals_are_over_questions():
+    draw = np.random.default_rng(0)
+    ratings = draw.integers(1, 11, size=60)
+    rows = [
+        {"question_id": i, "turn": turn, "models": ["m"], "verdict": float(rating), "judgment": ""}
+        for i, rating in enumerate(ratings)
+        for turn in (1, 2)  # both turns alike: no more is known than with one
+    ]
+    questions = [Question(i, "all", ("?", "?")) for i in range(60)]
+    found = summarize(questions, [Answers("m", {})], None, rows)["models"]["m"]["all"]
+    half = 1.96 * ratings.std(ddof=1) / np.sqrt(60)
+    assert found["value"] == pytest.approx(ratings.mean())
+    assert found["high"] - found["low"] == pytest.approx(2 * half, rel=0.1)
+
+
+def test_nonsense_is_counted_kept_and_shown(tmp_path):
+    words = iter(["I like trains.\x1b[31m", ""] * 4)
+    with JudgeServer(
+        lambda messages: rate(messages) if "First of 0" in messages[1]["content"] else next(words)
+    ) as server:
+        match = Match(QUESTIONS, (GOOD,), None, REFERENCES)
+        summary = judged(match, server, tmp_path / "out")
+        assert (summary["judgments"], summary["without_verdict"], summary["missing"]) == (8, 6, 0)
+        assert summary["examples_without_verdict"][0] == "I like trains.\x1b[31m"
+        printed = Console(width=80)
+        with printed.capture() as shown:
+            printed.print(judging_tables(summary))
+        assert r"  I like trains.\x1b[31m" in shown.get()  # not sent to the terminal, which would turn red
+        assert (
+            summary["models"]["good"]["all"]["value"] == 7.5
+            and summary["models"]["good"]["all"]["questions"] == 1
+        )
+        judged(match, server, tmp_path / "out")
+        assert len(server.requests) == 8  # what is kept is not asked again
+    rows = (tmp_path / "out" / "judgments.jsonl").read_text()
+    assert "I like trains." in rows
+
+
+def test_429_is_asked_again_when_retry_after_says(tmp_path):
+    with JudgeServer(rate) as server:
+        server.next.extend([(429, {"Retry-After": "1"}), 503])
+        summary = judged(Match(QUESTIONS[:1], (GOOD,), None, {}), server, tmp_path / "out")
+    assert summary["missing"] == 0 and len(server.requests) == 4
+    assert server.times[1] - server.times[0] >= 1
+
+
+def test_slow_answers_time_out_and_are_asked_again(tmp_path):
+    with JudgeServer(rate) as server:
+        server.next.append(3.0)
+        match = Match(QUESTIONS[:1], (GOOD,), None, {})
+        summary = judged(match, server, tmp_path / "out", timeout=0.5)
+        assert summary["missing"] == 0 and len(server.requests) == 3
+        server.always = 3.0
+        with pytest.raises(
+            ConfigError, match="nothing was judged: 2 requests failed.*no answer within 0.3 s, 1 times"
+        ):
+            judged(match, server, tmp_path / "slow", timeout=0.3, retries=0)
+    assert not (tmp_path / "slow").exists()
+
+
+def test_what_failed_is_asked_for_by_the_next_run(tmp_path):
+    match = Match(QUESTIONS, (GOOD,), None, REFERENCES)
+    with JudgeServer(rate) as server:
+        server.next.extend([None, 400, None])  # such as a text that is longer than the judge
+        summary = judged(match, server, tmp_path / "out")
+        assert summary["missing"] == 1 and summary["judgments"] == 7
+        assert summary["why_missing"] == "1 request failed, question 81, turn 2: status 400: fault 400"
+        again = judged(match, server, tmp_path / "out")
+    assert again["missing"] == 0 and len(server.requests) == 9
+
+
+def test_failures_in_a_row_stop_the_run(tmp_path):
+    with JudgeServer(rate) as server:
+        server.next.append(None)
+        server.always = 500
+        summary = judged(RATING, server, tmp_path / "out", retries=0)
+    assert len(server.requests) == 6 and summary["missing"] == 15
+    assert summary["why_missing"].startswith("5 requests failed one after the other")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>hello</html>",
+        b'{"choices": []}',
+        b'{"choices": null}',
+        b"[]",
+        b'{"choices": [{}]}',
+        b'{"choices": [{"message": {"content": [{"type": "text", "text": "[[7]]"}]}}]}',
+    ],
+)
+def test_a_body_of_another_protocol(tmp_path, body):
+    with JudgeServer(rate) as server:
+        server.always = body
+        with pytest.raises(ConfigError, match="nothing was judged.*the answer is not of the protocol"):
+            judged(RATING, server, tmp_path / "out", retries=0)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(401, "refuses the key"), (403, "refuses the key"), (404, "knows no judge 'the-judge'")],
+)
+def test_an_endpoint_that_refuses_is_asked_once(tmp_path, status, message):
+    with JudgeServer(rate) as server:
+        server.always = status
+        with pytest.raises(ConfigError, match=f"{message}.*status {status}"):
+            judged(RATING, server, tmp_path / "out")
+    assert len(server.requests) == 1
+
+
+def test_nothing_listens(tmp_path):
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        where = Endpoint(f"http://127.0.0.1:{one.getsockname()[1]}/v1", "judge", retries=0)
+        with pytest.raises(ConfigError, match="nothing was judged: nothing answers at .*refused"):
+            judge_answers(RATING, where, tmp_path / "out")
+
+
+def test_a_stopped_judging_goes_on_and_one_more_model_costs_its_own_requests(tmp_path):
+    with JudgeServer(rate) as server:
+        stops = iter([False] * 5 + [True] * 100)
+        part = judged(RATING, server, tmp_path / "out", should_stop=lambda: next(stops))
+        assert part["judgments"] == 5 and part["missing"] == 11 and "stopped" in part["why_missing"]
+        with (tmp_path / "out" / "judgments.jsonl").open("a") as file:
+            file.write('{"key": "half')  # killed while it wrote
+        whole = judged(RATING, server, tmp_path / "out")
+        assert len(server.requests) == 16 and whole["missing"] == 0
+        assert whole == judged(RATING, server, tmp_path / "other")
+        third = Match(QUESTIONS, (GOOD, BAD, answers_of("third", 5)), None, REFERENCES)
+        judged(third, server, tmp_path / "out")
+        assert len(server.requests) == 16 + 16 + 8
+        judged(RATING, server, tmp_path / "out", parameters={"temperature": 0.5})
+        assert len(server.requests) == 40 + 16 and "max_tokens" not in server.requests[-1]
+
+
+def test_a_dry_run_tells_the_cost_and_asks_for_nothing(tmp_path, capsys):
+    with JudgeServer(rate) as server:
+        assert judged(RATING, server, tmp_path / "out", dry_run=True) is None
+    assert not server.requests and not (tmp_path / "out").exists()
+    assert "16 judgments, 0 of them there already: 16 requests to make; about " in " ".join(
+        capsys.readouterr().err.split()
+    )
+    requests = comparing_requests(QUESTIONS[:1], GOOD, BAD, {})
+    cost = Cost.of(requests, 4, 0, 100, 2.0, 10.0)
+    tokens = sum(len(m["content"]) for r in requests for m in r.messages) // 4
+    assert cost.prompt_tokens == tokens and cost.answer_tokens == 400
+    assert cost.dollars == pytest.approx((2 * tokens + 10 * 400) / 1e6)
+    assert Cost.of(requests, 4, 0, None, None, None).dollars is None
+
+
+def test_the_key_goes_to_the_endpoint_and_nowhere_else(tmp_path, monkeypatch):
+    (tmp_path / "key").write_text("sk-secret-1\n")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-2")
+    assert (read_key(tmp_path / "key"), read_key(None)) == ("sk-secret-1", "sk-secret-2")
+    with JudgeServer(rate) as server:
+        judged(Match(QUESTIONS[:1], (GOOD,), None, {}), server, tmp_path / "out", key="sk-secret-1")
+    assert set(server.keys) == {"Bearer sk-secret-1"}
+    assert not any("sk-secret" in file.read_text() for file in (tmp_path / "out").iterdir())
+    (tmp_path / "key").write_text("two words")
+    with pytest.raises(DataError, match="must hold one key and nothing else"):
+        read_key(tmp_path / "key")
+
+
+def served(folder: Path, port: int) -> subprocess.Popen[str]:
+    """A tiny ContextLM of random weights behind ``contextwise serve``."""
+    backbone = GPT2Config(n_positions=4096, n_embd=16, n_layer=1, n_head=2, vocab_size=257)
+    ContextLMForCausalLM(ContextLMConfig(backbone_config=backbone)).save_pretrained(folder)
+    tokenizer = byte_tokenizer().tokenizer
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "contextwise",
+            "serve",
+            str(folder),
+            "--port",
+            str(port),
+            "--host",
+            "127.0.0.1",
+        ],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_our_own_model_as_a_judge_talks_nonsense_and_it_is_shown_as_such(tmp_path):
+    pytest.importorskip("fastapi", reason="the serve extra is not installed")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    server = served(tmp_path / "model", port)
+    try:
+        for _ in range(120):
+            with socket.socket() as one:
+                if one.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert server.poll() is None, server.stdout.read()
+            time.sleep(1)
+        where = Endpoint(
+            f"http://127.0.0.1:{port}/v1",
+            str(tmp_path / "model"),
+            parameters={"temperature": 0, "max_tokens": 12},
+        )
+        summary = judge_answers(Match(QUESTIONS[:2], (GOOD,), None, REFERENCES), where, tmp_path / "out")
+    finally:
+        server.kill()
+        server.wait()
+    assert summary["judgments"] == 4 and summary["missing"] == 0 and summary["without_verdict"] == 4
+    assert summary["models"]["good"]["all"] is None and len(summary["examples_without_verdict"]) == 3

@@ -1,0 +1,247 @@
+"""A whole measurement on long tasks: beyond the trained length, interrupted and gone on with, and what is refused."""
+
+import json
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from contextwise.base.errors import ConfigError, DataError, Interrupted
+from contextwise.evaluation.measures.long_tasks import Settings, evaluate_long_tasks
+from contextwise.evaluation.measures.long_tasks.settings import read_range, read_visible
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_model
+from contextwise.models.rope import extend_positions, frequencies_for
+from longtasks_files import BYTES, leval_line, longbench_line, write_lines
+
+TRAINED = 256
+
+
+def llama():
+    return LlamaConfig(
+        vocab_size=257, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=TRAINED, initializer_range=0.5, eos_token_id=256, bos_token_id=None,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A plain model and a ContextLM with rotary positions, and one with learned ones; of bytes, with random weights."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("models")
+    learned = GPT2Config(
+        vocab_size=257, n_positions=TRAINED, n_embd=16, n_layer=1, n_head=2, eos_token_id=256
+    )
+    made = {
+        "plain": LlamaForCausalLM(llama()),
+        "contextlm": ContextLMForCausalLM(
+            ContextLMConfig(backbone_config=llama(), chunk_size=4, injection="add")
+        ),
+        "learned": GPT2LMHeadModel(learned),
+    }
+    for name, model in made.items():
+        model.save_pretrained(folder / name)
+        BYTES.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    lines = [longbench_line(i, max_new_tokens=12) for i in range(4)]
+    lines += [
+        longbench_line(i, dataset="lcc", context="x = 1\n" * i, input="y =", answers=["y = 2"])
+        for i in (3, 60)
+    ]
+    return write_lines(tmp_path_factory.mktemp("files") / "made.jsonl", lines)
+
+
+def measured(models, file, out, name="plain", visible=(64, 200, 800), **values):
+    options = {key: values.pop(key) for key in ("should_stop", "batch_tokens") if key in values}
+    settings = Settings((file,), visible, **{"rope": "dynamic", "new_tokens": 12, **values})
+    return evaluate_long_tasks(str(models / name), settings, out=out, **{"batch_tokens": 4000, **options})
+
+
+def rows_of(evaluation):
+    return [json.loads(line) for line in (evaluation.path / "answers.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["plain", "contextlm"])
+def test_answers_beyond_the_trained_length_are_those_of_full_passes(models, file, tmp_path, name):
+    """Written again token by token, without a cache and without a batch, at the frequencies of the whole length."""
+    found = measured(models, file, tmp_path / "out", name)
+    assert found.summary["trained_context"] == TRAINED
+    model = load_model(str(models / name))
+    longest = max(row["prompt_tokens"] for row in rows_of(found)) + 12
+    assert longest > 2 * TRAINED and found.summary["rope_factor"] == pytest.approx(longest / TRAINED)
+    extend_positions(model, longest, "dynamic")
+    line = json.loads(file.read_text().splitlines()[1])
+    template = "Read the text, and answer the question about it.\n\n{context}\n\nQuestion: {input}\nAnswer:"
+    whole = BYTES(template.format(**line)).input_ids
+    for answered, prompt in zip(
+        rows_of(found)[1]["answered"],
+        (whole[:32] + whole[-32:], whole[:100] + whole[-100:], whole),
+        strict=True,
+    ):
+        written = []
+        while len(written) < 12 and 256 not in written:
+            with torch.no_grad(), frequencies_for(model, len(prompt) + 12):
+                written.append(
+                    int(model(torch.tensor([prompt + written]), use_cache=False).logits[0, -1].argmax())
+                )
+        assert answered["answer"] == BYTES.decode(written, skip_special_tokens=True)
+        assert answered["seen"] == len(prompt)
+
+
+@pytest.mark.parametrize("keep", ["ends", "nearest"])
+def test_as_much_as_there_is_gives_the_same_as_no_limit(models, file, tmp_path, keep):
+    longest = max(row["prompt_tokens"] for row in rows_of(measured(models, file, tmp_path / "first")))
+    options = {"keep": keep, "rope_factor": 3.0}
+    exact = rows_of(measured(models, file, tmp_path / "exact", visible=(longest,), **options))
+    more = rows_of(measured(models, file, tmp_path / "more", visible=(longest + 500,), **options))
+    whole = measured(models, file, tmp_path / "whole", visible=(), whole=True, **options)
+    less = rows_of(measured(models, file, tmp_path / "less", visible=(longest - 300,), **options))
+    assert whole.summary["visible"] == [longest]
+    for a, b, c, d in zip(exact, more, rows_of(whole), less, strict=True):
+        assert a["answered"][0]["answer"] == b["answered"][0]["answer"] == c["answered"][0]["answer"]
+        if a["prompt_tokens"] <= longest - 300:
+            assert d["answered"][0]["answer"] == a["answered"][0]["answer"]
+    assert [row["answered"] for row in less] != [row["answered"] for row in exact]
+
+
+def test_an_answer_does_not_depend_on_what_it_is_answered_beside(models, file, tmp_path):
+    together = rows_of(measured(models, file, tmp_path / "together", batch_tokens=100_000))
+    alone = rows_of(measured(models, file, tmp_path / "alone", batch_tokens=1))
+    assert together == alone
+
+
+def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(models, file, tmp_path):
+    whole = measured(models, file, tmp_path / "whole", batch_tokens=1)
+    asks = iter(range(99))
+    with pytest.raises(Interrupted, match="while the questions were encoded"):
+        measured(models, file, tmp_path / "cut", should_stop=lambda: next(asks) == 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+    asks = iter(range(99))
+    with pytest.raises(Interrupted, match=r"stopped after \d+ of 16 answers; run the same command again"):
+        measured(models, file, tmp_path / "cut", batch_tokens=1, should_stop=lambda: next(asks) == 6 + 7)
+    assert not (tmp_path / "cut").exists() and (tmp_path / "cut.unfinished").is_dir()
+    cut = measured(models, file, tmp_path / "cut", batch_tokens=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "whole"]
+    assert (cut.path / "answers.jsonl").read_bytes() == (whole.path / "answers.jsonl").read_bytes()
+    assert {**cut.summary, "seconds": 0} == {**whole.summary, "seconds": 0}
+    # A finished measurement is not made again, and one with other settings does not replace it.
+    asks = iter([False] * 6 + [True])
+    again = measured(models, file, tmp_path / "cut", batch_tokens=1, should_stop=lambda: next(asks))
+    assert again.summary == cut.summary
+    with pytest.raises(ConfigError, match=r"holds a LongBench measurement with other settings \(limit"):
+        measured(models, file, tmp_path / "cut", batch_tokens=1, limit=2)
+
+
+def test_the_summary_is_what_the_answers_say(models, file, tmp_path):
+    found = measured(models, file, tmp_path / "out")
+    rows = rows_of(found)
+    assert found.summary["visible"] == [64, 200, 800]
+    for name, dataset in found.summary["datasets"].items():
+        mine = [row for row in rows if row["dataset"] == name]
+        assert dataset["questions"] == len(mine)
+        for i, row in enumerate(dataset["scores"]):
+            mean = sum(r["answered"][i]["score"] for r in mine) / len(mine)
+            assert row["score"]["value"] == pytest.approx(mean)
+            assert dataset["whole"][i] == sum(r["prompt_tokens"] <= row["visible"] for r in mine) / len(mine)
+    groups = found.summary["groups"]
+    assert {name: group["datasets"] for name, group in groups.items()} == {
+        "Multi-Doc": ["hotpotqa"],
+        "Code & Class.": ["lcc"],
+    }
+    for i, row in enumerate(found.summary["overall"]["scores"]):
+        values = [group["scores"][i]["score"]["value"] for group in groups.values()]
+        assert row["score"]["value"] == pytest.approx(sum(values) / 2)
+        assert row["score"]["low"] <= row["score"]["value"] <= row["score"]["high"]
+
+
+def test_lengths_limit_and_notes(models, file, tmp_path):
+    leval = write_lines(tmp_path / "leval_quiz.jsonl", [leval_line(0), leval_line(1)])
+    prompts = tmp_path / "prompts.json"
+    prompts.write_text('{"hotpotqa": "{context} {input}"}')
+    settings = Settings(
+        (file, leval), (64, 100), lengths=(0, 2000), limit=3, new_tokens=2, templates=prompts, keep="ends"
+    )
+    found = evaluate_long_tasks(str(models / "plain"), settings, out=tmp_path / "out").summary
+    asked = {name: dataset["questions"] for name, dataset in found["datasets"].items()}
+    assert asked == {
+        "hotpotqa": 2,
+        "quiz": 3,
+    }  # hotpotqa has 0, 1000, 2000 and 3000 words, lcc 3000 and 60000
+    assert found["notes"] == [
+        "4 of 10 questions were left out for their text's length",
+        f"{prompts} has no template for quiz; plain ones were used",
+    ]
+    with pytest.raises(DataError, match=r"from 1 to below 50 words: the shortest has 0, the longest 60,000"):
+        evaluate_long_tasks(str(models / "plain"), Settings((file,), lengths=(1, 50)))
+
+
+def test_by_default_the_models_room_is_halved_three_times(models, file, tmp_path):
+    settings = Settings((file,), new_tokens=16)
+    found = evaluate_long_tasks(str(models / "contextlm"), settings, out=tmp_path / "out").summary
+    assert found["visible"] == [30, 60, 120, 240] and found["rope_factor"] is None
+
+
+def test_a_text_longer_than_the_model(models, file, tmp_path):
+    options = {"rope": None, "visible": (), "whole": True}
+    with pytest.raises(ConfigError) as error:
+        measured(models, file, tmp_path / "out", **options)
+    longest = max(row["prompt_tokens"] for row in rows_of(measured(models, file, tmp_path / "first")))
+    assert str(error.value).startswith(
+        f"{models / 'plain'} has 256 positions, but the question at {file}:1, of {longest:,} tokens, needs "
+        f"{longest + 12:,} with its answer at a visible context of {longest:,}; "
+    )
+    assert str(error.value).endswith("give visible contexts of at most 244, or --rope dynamic")
+    measured(models, file, tmp_path / "fits", rope=None, visible=(244,))
+    with pytest.raises(ConfigError, match="at most 244, or a model with rotary positions"):
+        measured(models, file, tmp_path / "out", "learned", **options)
+    with pytest.raises(
+        ConfigError, match="positions of this gpt2 are not rotary, so they cannot be extended"
+    ):
+        measured(models, file, tmp_path / "out", "learned")
+    with pytest.raises(ConfigError, match="answers take up to 300 of them, .* give fewer --new-tokens"):
+        measured(models, file, tmp_path / "out", rope=None, visible=(), new_tokens=300)
+    with pytest.raises(ConfigError, match="shows nothing of a text: what stands around it"):
+        measured(models, file, tmp_path / "out", visible=(20,), keep="nearest")
+
+
+@pytest.mark.parametrize(
+    ("field", "own", "known"), [("group", "Mine", "Multi-Doc"), ("metric", "count", "qa_f1")]
+)
+def test_a_data_set_has_one_group_and_metric(models, tmp_path, field, own, known):
+    lines = [longbench_line(0), longbench_line(1, **{field: own})]
+    with pytest.raises(
+        DataError, match=rf"x\.jsonl:2: the {field} of 'hotpotqa' is '{own}', but '{known}' at"
+    ):
+        measured(models, write_lines(tmp_path / "x.jsonl", lines), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"files": ()}, "no file of questions is given"),
+        ({"files": ("a", "a")}, "a file of questions is given twice"),
+        ({"limit": 0}, "--limit is 0"),
+        ({"new_tokens": -1}, "--new-tokens is -1"),
+        ({"keep": "start"}, "--keep is 'start'; it must be one of ends, nearest"),
+        ({"rope": "ntk", "visible": (4,)}, "--rope is 'ntk'; it must be one of none, linear, dynamic, yarn"),
+        ({"rope_factor": 2.0}, "--rope-factor is given without --rope"),
+        ({"rope": "dynamic"}, "say how far with --visible"),
+        ({"visible": (1, 5)}, "a visible context is 1, but must be at least 2"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_loaded(values, message):
+    with pytest.raises(ConfigError, match=message):
+        Settings(**{"files": ("a",), **values})
+
+
+def test_ranges_and_visible_contexts_as_they_are_typed():
+    assert read_range("0-4000") == (0, 4000) and read_range(" 8000- ") == (8000, None)
+    for wrong in ("4000", "4000-0", "-4000", "5-5", "a-b"):
+        with pytest.raises(ConfigError, match="give words from-below, such as 0-4000"):
+            read_range(wrong)
+    assert read_visible("512, 1024,all") == ((512, 1024), True) and read_visible("all") == ((), True)
+    with pytest.raises(ConfigError, match="--visible is 'most'; give whole numbers"):
+        read_visible("most")

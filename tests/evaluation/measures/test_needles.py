@@ -1,0 +1,196 @@
+"""Two needles: the texts, the answers' nats against a slow computation, and a reader whose losses are known."""
+
+import math
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.data.tokenizers import byte_tokenizer, learn_bpe
+from contextwise.evaluation.answering.prompts import Encoder
+from contextwise.evaluation.measures.needles import (
+    _all_nats,
+    answer_ids,
+    answer_nats,
+    measure_needles,
+    needle_rows,
+    two_needle_question,
+)
+from contextwise.evaluation.measures.ruler.questions import Size
+from contextwise.evaluation.measures.ruler.variables import NOISE
+
+BYTES = byte_tokenizer().tokenizer
+SURE = 0.99
+
+
+def sum_of(text: str) -> str | None:
+    """The answer, if both needles are in the text; from the text alone."""
+    first = re.search(r"(?<![a-zA-Z])(\w+) has (\d) (\w+)\.", text)
+    second = re.search(r"(?<![a-zA-Z])(\w+) has (\d) (\w+) more than (\w+)\.", text)
+    if not first or not second or (second[4], second[3]) != (first[1], first[3]):
+        return None
+    return str(int(first[2]) + int(second[2]))
+
+
+class Adder:
+    """Stands for a model: sure of the digit after "has " if it sees both needles, at a loss among ten digits if not."""
+
+    device = torch.device("cpu")
+    config = SimpleNamespace(model_type="adder")
+
+    def __call__(self, **inputs: Any) -> Any:
+        return self.forward(**inputs)
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> Any:
+        logits = torch.full((*input_ids.shape, 257), -1e4)
+        for row, ids in enumerate(input_ids.tolist()):
+            text = BYTES.decode(ids)
+            end = text.index("Answer: ")
+            answer = sum_of(text[:end])
+            space = text.index(" has", end) + 3
+            logits[row, space, ord(" ")] = 0.0
+            digits = [ord(str(digit)) for digit in range(10)]
+            logits[row, space + 1, digits] = math.log((1 - SURE) / 9) if answer else 0.0
+            if answer:
+                logits[row, space + 1, ord(answer)] = math.log(SURE)
+        return SimpleNamespace(logits=logits)
+
+
+def test_the_answer_follows_from_the_text_and_the_needles_stand_where_asked() -> None:
+    for index in range(20):
+        question = two_needle_question(Size(3000, 0.0, len), index, far=0.8, near=0.3)
+        assert sum_of(question.body) == question.answers[0] and len(question.body) > 3000 - len(NOISE) - 80
+        (far, _), (near, end) = question.needles
+        assert 1 - far / 3000 == pytest.approx(0.8, abs=0.05) and 1 - near / 3000 == pytest.approx(
+            0.3, abs=0.05
+        )
+        assert sum_of(question.body[far:end]) == question.answers[0]
+        assert sum_of(question.body[far + 1 :]) is sum_of(question.body[:near]) is None
+    assert question != two_needle_question(Size(3000, 0.0, len, seed=1), index, 0.8, 0.3)
+
+
+def test_the_loss_of_an_adder_rises_when_the_first_needle_goes() -> None:
+    encoder, size = Encoder(BYTES), Size(1200, 0.0, len)
+    examples = [encoder.encode(two_needle_question(size, i)) for i in range(6)]
+    answers = [answer_ids(encoder, example.question) for example in examples]
+    assert [BYTES.decode(ids) for ids in answers] == [f" {e.question.answers[0]}" for e in examples]
+    gone = [len(e.body) - e.needles[0].reach for e in examples]  # so many may be masked, and not one more
+    steps = [0, min(gone), max(gone) + 1, 1200]
+    nats = _all_nats(Adder(), examples, answers, steps, 4000, lambda _: None, None)  # type: ignore[arg-type]
+    rows = needle_rows(examples, [2] * 6, steps, nats)
+    for row, expected in zip(
+        rows, (-math.log(SURE), -math.log(SURE), math.log(10), math.log(10)), strict=True
+    ):
+        assert row["nats"]["value"] == pytest.approx(expected / 2, abs=1e-5)
+        assert row["perplexity"]["value"] == pytest.approx(math.exp(expected / 2), abs=1e-4)
+    assert [row["far_in_view"] for row in rows] == [1, 1, 0, 0]
+    assert [row["near_in_view"] for row in rows] == [
+        1,
+        1,
+        1,
+        0,
+    ]  # gone with the first: the second needle's part is hidden
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "contextlm"])
+def test_nats_are_those_of_token_after_token(models: dict[str, Any], kind: str) -> None:
+    model, draw = models[kind], np.random.default_rng(2)
+    prompts = [draw.integers(1, 23, n).tolist() for n in (1, 9, 4)]
+    answers = [draw.integers(1, 23, n).tolist() for n in (2, 1, 3)]
+    slow = []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        total, ids = 0.0, list(prompt)
+        for token in answer:
+            with torch.no_grad():
+                total -= float(model(torch.tensor([ids])).logits[0, -1].softmax(-1)[token].log())
+            ids.append(token)
+        slow.append(total)
+    assert answer_nats(model, prompts, answers) == pytest.approx(slow, abs=1e-4)
+
+
+def test_answer_tokens_of_a_bpe_follow_the_prompt() -> None:
+    encoder = Encoder(learn_bpe([NOISE + " has 8", " has 8" * 5], 400).tokenizer)
+    question = two_needle_question(Size(200, 0.0, encoder.count), 0)
+    before = question.ending + question.answer_prefix
+    assert encoder.ids(before) + answer_ids(encoder, question) == encoder.ids(
+        f"{before} {question.answers[0]}"
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory, models: dict[str, Any]) -> str:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(1)
+    folder = tmp_path_factory.mktemp("needles") / "tiny"
+    config = GPT2Config(
+        vocab_size=257, n_positions=700, n_embd=16, n_layer=1, n_head=2, initializer_range=0.3
+    )
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    BYTES.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_measurement_of_a_model_is_what_a_loop_finds(tmp_path: Any, tiny: str) -> None:
+    from contextwise.models import load_model
+
+    out = tmp_path / "n.json"
+    found = measure_needles(
+        tiny, length=500, masked=(0, 200, 500), samples=3, batch_tokens=1500, out=out
+    ).summary
+    model, encoder, size = load_model(tiny), Encoder(BYTES), Size(500, 0.0, len)
+    for row in found["rows"]:
+        nats = 0.0
+        for index in range(3):
+            example = encoder.encode(two_needle_question(size, index))
+            ids = [*example.head, *example.body[row["masked"] :], *example.tail]
+            answer = list(f" {example.question.answers[0]}".encode())
+            with torch.no_grad():
+                logits = model(torch.tensor([ids + answer])).logits[0, len(ids) - 1 : -1]
+            nats += float(torch.nn.functional.cross_entropy(logits, torch.tensor(answer), reduction="sum"))
+        assert row["nats"]["value"] == pytest.approx(nats / 6, abs=1e-5)
+        assert row["nats"]["low"] <= row["nats"]["value"] <= row["nats"]["high"]
+    assert measure_needles(tiny, length=500, samples=2, out=out).summary["rows"][-1]["masked"] == 500
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 100}, r"--length is 100, but a text with two needles has \d+ tokens at least"),
+        ({"length": 0}, "--length is 0"),
+        ({"samples": 0}, "--samples is 0"),
+        ({"seed": -1}, "--seed is -1, but must be a whole number from 0 on"),
+        ({"length": 10**20}, "--length is 100000000000000000000, but must be at most 16,777,216"),
+        ({"length": 500, "masked": (0, 501)}, "501 tokens are to be masked of a text of 500"),
+        ({"length": 500, "masked": (-1,)}, "-1 tokens are to be masked"),
+        ({"length": 700}, r"has 700 positions, but text, question and answer take \d+; give a --length"),
+        ({"length": 500, "near": 0.9}, "the needles stand at 0.75 and 0.9 of the length"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    tmp_path: Any, tiny: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        measure_needles(tiny, out=tmp_path / "n.json", **options)
+    assert not (tmp_path / "n.json").exists()
+
+
+def test_other_files_and_damaged_models_are_refused(tmp_path: Any, tiny: str) -> None:
+    (tmp_path / "n.json").write_text("[]")
+    with pytest.raises(ConfigError, match="is not this measurement of"):
+        measure_needles(tiny, length=500, out=tmp_path / "n.json")
+    with pytest.raises(ConfigError, match="is a folder"):
+        measure_needles(tiny, length=500, out=tmp_path)
+    from contextwise.models import load_model
+
+    model = load_model(tiny)
+    with torch.no_grad():
+        model.transformer.wte.weight[:] = math.nan
+    model.save_pretrained(tmp_path / "nan")
+    BYTES.save_pretrained(tmp_path / "nan")
+    with pytest.raises(CheckpointError, match="not finite"):
+        measure_needles(str(tmp_path / "nan"), length=400, samples=1, out=tmp_path / "new.json")
