@@ -110,13 +110,13 @@ def _print_curves(runs: list[str], unused: list[str], out: Path | None) -> None:
 
     from contextwise.base.files import write_json
     from contextwise.comparison.curves import compare_curves, open_curves
-    from contextwise.evaluation.measures.curve.tables import comparison_table
+    from contextwise.comparison.tables import curves_table
 
     if unused:
         raise ConfigError(f"--contextwise compares curves and takes no {unused[0]}; leave one of them out")
     found = compare_curves(open_curves(runs))
     printed = Console(highlight=False)
-    printed.print(comparison_table(found))
+    printed.print(curves_table(found))
     printed.print(
         "Below a loss: minus the first model's, with its 95% interval over documents. Lower bins: of the numbers of visible "
         "tokens that both have, so many at which it is lower than the first."

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from contextwise.comparison.compared_runs import Member
-from contextwise.comparison.paired import estimate_over_seeds
 from contextwise.evaluation.metrics import Estimate
+from contextwise.evaluation.paired import estimate_over_seeds
 
 BUDGETS = ("seconds", "tokens")
 

@@ -1,5 +1,7 @@
 """Comparisons as tables that read well in 80 columns."""
 
+from pathlib import Path
+
 from rich import box
 from rich.console import Group as Stack
 from rich.console import RenderableType
@@ -9,7 +11,9 @@ from rich.text import Text
 
 from contextwise.comparison.budgets import Budget
 from contextwise.comparison.comparison import Comparison
+from contextwise.comparison.curves import ComparedCurve
 from contextwise.comparison.ledger import Ledger
+from contextwise.evaluation.measures.curve.tables import visible
 from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.tables import count, duration, interval, known, number
 
@@ -110,3 +114,30 @@ def difference_cell(difference: Estimate | None) -> str:
         return ""
     ends = "" if difference.low is None else f" [{difference.low:+.4f}, {difference.high:+.4f}]"
     return f"{difference.value:+.4f}{ends}"
+
+
+def curves_table(curves: list[ComparedCurve]) -> Table:
+    """Average and best-context loss of each curve, with the differences to the first below them."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("model", overflow="fold")
+    for name in ("measured\nto", "average\nloss", "best-context\nloss", "at", "lower\nbins"):
+        table.add_column(name, justify="right")
+    for curve in curves:
+        average, best = f"{curve.average.value:.4f}", f"{curve.best.value:.4f}"
+        if curve.average_difference is not None and curve.best_difference is not None:
+            average += f"\n{_difference(curve.average_difference)}"
+            best += f"\n{_difference(curve.best_difference)}"
+        table.add_row(
+            Path(curve.name).name,
+            f"{curve.context:,}",
+            average,
+            best,
+            visible(curve.best_from, curve.best_to),
+            "" if curve.below is None else f"{curve.below[0]} of {curve.below[1]}",
+        )
+    return table
+
+
+def _difference(found: Estimate) -> str:
+    ends = "" if found.low is None or found.high is None else f"\n[{found.low:+.4f}, {found.high:+.4f}]"
+    return f"{found.value:+.4f}{ends}"

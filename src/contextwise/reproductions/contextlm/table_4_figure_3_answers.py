@@ -23,13 +23,13 @@ from contextwise.data import prepare_corpus
 from contextwise.data.documents import BadRecord
 from contextwise.data.manifest import FILE
 from contextwise.data.sources import open_source
-from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.journal import content_key
 from contextwise.evaluation.measures.judging.answers import Answering, answer_questions
 from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
 from contextwise.evaluation.measures.judging.files import Benchmark, read_questions, read_references
 from contextwise.evaluation.measures.judging.judge import Match, judge_answers
 from contextwise.evaluation.measures.ruler.scoring import accuracy
+from contextwise.evaluation.metrics import Estimate
 from contextwise.reproductions.contextlm.compared_models import Better, ComparedModels, above
 from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
 from contextwise.training.recipe import Recipe

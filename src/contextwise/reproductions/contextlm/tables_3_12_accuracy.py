@@ -23,10 +23,9 @@ from contextwise.base.files import read_json
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.data.hub import hub_problem
-from contextwise.evaluation.metrics import Estimate
-from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS
 from contextwise.evaluation.journal import content_key
-from contextwise.evaluation.metrics import CONFIDENCE
+from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS
+from contextwise.evaluation.metrics import CONFIDENCE, Estimate
 from contextwise.evaluation.paired import estimate_over_seeds
 from contextwise.reproductions.contextlm.compared_models import (
     Better,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.comparison.paired import estimate
 from contextwise.evaluation.metrics import (
     Estimate,
     bootstrap,
     exponential,
 )
+from contextwise.evaluation.paired import estimate
 from contextwise.evaluation.results import Evaluation
 
 

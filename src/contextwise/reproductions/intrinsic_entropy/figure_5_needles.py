@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.measures.needles import STEPS, measure_needles
+from contextwise.evaluation.metrics import Estimate
 from contextwise.reproductions.claims import above, mean_of, point, shown
 from contextwise.reproductions.given_model import GivenModel
 from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered

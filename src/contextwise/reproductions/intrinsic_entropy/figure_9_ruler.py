@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.measures.ruler.running import evaluate_ruler
 from contextwise.evaluation.measures.ruler.settings import FRACTIONS, TASKS, Settings
+from contextwise.evaluation.metrics import Estimate
 from contextwise.reproductions.claims import all_hold, point, shown
 from contextwise.reproductions.given_model import GivenModel
 from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered

@@ -13,10 +13,10 @@ from pydantic import Field, model_validator
 from contextwise.base.config import validate, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write
+from contextwise.comparison.forgetting import Forgetting, measure_forgetting
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.manifest import FILE
 from contextwise.data.stdlib import iter_stdlib_documents
-from contextwise.comparison.forgetting import Forgetting, measure_forgetting
 from contextwise.reproductions.claims import above, shown
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.given_model import slug

@@ -10,7 +10,7 @@ from contextwise.evaluation.measures.curve import passes
 from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass
 from contextwise.evaluation.measures.curve.unfinished import Unfinished, model_digest
 from contextwise.evaluation.measures.curve.windows import last_tenth, whole_windows
-from contextwise.evaluation.scoring.windows import windows as scoring
+from contextwise.evaluation.scoring import windows as scoring
 from contextwise.evaluation.scoring.truncated import Targets
 
 LENGTHS = [30, 5, 12, 25, 11, 40]

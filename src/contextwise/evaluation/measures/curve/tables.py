@@ -1,14 +1,11 @@
 """A contextwise loss curve as tables that read well in 80 columns."""
 
-from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from contextwise.comparison.curves import ComparedCurve
-from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.tables import NOT_KNOWN, interval
 
 BAR = 16
@@ -92,33 +89,6 @@ def measures_table(summary: dict[str, Any]) -> Table:
             "average loss", f"{average['value']:.4f}", interval(average["low"], average["high"]), where
         )
     return table
-
-
-def comparison_table(curves: list[ComparedCurve]) -> Table:
-    """Average and best-context loss of each curve, with the differences to the first below them."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("model", overflow="fold")
-    for name in ("measured\nto", "average\nloss", "best-context\nloss", "at", "lower\nbins"):
-        table.add_column(name, justify="right")
-    for curve in curves:
-        average, best = f"{curve.average.value:.4f}", f"{curve.best.value:.4f}"
-        if curve.average_difference is not None and curve.best_difference is not None:
-            average += f"\n{_difference(curve.average_difference)}"
-            best += f"\n{_difference(curve.best_difference)}"
-        table.add_row(
-            Path(curve.name).name,
-            f"{curve.context:,}",
-            average,
-            best,
-            visible(curve.best_from, curve.best_to),
-            "" if curve.below is None else f"{curve.below[0]} of {curve.below[1]}",
-        )
-    return table
-
-
-def _difference(found: Estimate) -> str:
-    ends = "" if found.low is None or found.high is None else f"\n[{found.low:+.4f}, {found.high:+.4f}]"
-    return f"{found.value:+.4f}{ends}"
 
 
 def notes(summary: dict[str, Any]) -> list[str]:

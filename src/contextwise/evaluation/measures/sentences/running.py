@@ -15,7 +15,6 @@ from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
-from contextwise.comparison.paired import estimate
 from contextwise.data.corpus import Corpus
 from contextwise.evaluation.measures.loss import (
     checked_destination,
@@ -45,6 +44,7 @@ from contextwise.evaluation.measures.sentences.conditioning import (
     trained_types,
 )
 from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, exponential, ratios
+from contextwise.evaluation.paired import estimate
 from contextwise.evaluation.results import Evaluation, write_evaluation
 from contextwise.evaluation.scoring.sentences import Sentences, dropped, score_rows, window_of
 from contextwise.evaluation.scoring.windows import Scores

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from contextwise.comparison.paired import (
+from contextwise.evaluation.paired import (
     crossed_interval,
     estimate,
     estimate_over_seeds,
