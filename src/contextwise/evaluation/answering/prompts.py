@@ -14,9 +14,29 @@ from transformers import PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.answering.batches import Prompted
-from contextwise.evaluation.measures.ruler.questions import Question
 
 _PLACE = "\N{WHITE SQUARE}text\N{WHITE SQUARE}"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question on a text; what a model reads is ``opening + body + ending``, and then ``answer_prefix``.
+
+    Attributes:
+        opening: what stands before the text: what is to be done, and a worked example where the task has one.
+        body: the text. Of it alone a model may see less than all.
+        ending: what is asked about it.
+        answer_prefix: what the answer begins with; the model goes on from there.
+        answers: what is looked for in the model's answer.
+        needles: (start, end) of each thing in ``body`` that the answer depends on, in characters.
+    """
+
+    opening: str
+    body: str
+    ending: str
+    answer_prefix: str
+    answers: tuple[str, ...]
+    needles: tuple[tuple[int, int], ...]
 
 
 class Needle(NamedTuple):

@@ -1,6 +1,6 @@
 """Losses and spectra of a real model at several visible contexts: intrinsic entropy, Figures 1, 2, 3, 10, 11, 13 and 15.
 
-One measurement (:mod:`contextwise.evaluation.measures.entropy.running`) is behind all of them; it lies in the folder of the reproduction, and
+One measurement (:mod:`evaluation.entropy.running`) is behind all of them; it lies in the folder of the reproduction, and
 each item takes from it what its figure shows.
 """
 

@@ -14,9 +14,9 @@ from ruler_reader import BYTES, paragraph, size, write_squad
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.tokenizers import learn_bpe
-from contextwise.evaluation.answering.prompts import Encoder
+from contextwise.evaluation.answering.prompts import Encoder, Question
 from contextwise.evaluation.measures.ruler.documents import DocumentQA
-from contextwise.evaluation.measures.ruler.questions import Question, Size, Task, largest_fit
+from contextwise.evaluation.measures.ruler.questions import Size, Task, largest_fit
 from contextwise.evaluation.measures.ruler.squad import read_passages
 from contextwise.evaluation.measures.ruler.variables import NOISE, VariableTracking
 from contextwise.evaluation.measures.ruler.words import CommonWords, FrequentWords, MadeWords, read_words

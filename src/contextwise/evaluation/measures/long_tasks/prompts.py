@@ -19,10 +19,9 @@ from typing import Literal, get_args
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.objects import read_value
-from contextwise.evaluation.answering.prompts import Encoded, Encoder
+from contextwise.evaluation.answering.prompts import Encoded, Encoder, Question
 from contextwise.evaluation.measures.long_tasks.datasets import SUMMARY
 from contextwise.evaluation.measures.long_tasks.formats import Item
-from contextwise.evaluation.measures.ruler.questions import Question
 
 Keep = Literal["ends", "nearest"]
 KEEPS: tuple[str, ...] = get_args(Keep)

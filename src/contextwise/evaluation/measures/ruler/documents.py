@@ -3,8 +3,9 @@
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.evaluation.answering.prompts import Question
 from contextwise.evaluation.measures.ruler.placement import distances_behind, draw_places, place_probabilities
-from contextwise.evaluation.measures.ruler.questions import Match, Question, Size, join_pieces, source_of
+from contextwise.evaluation.measures.ruler.questions import Match, Size, join_pieces, source_of
 from contextwise.evaluation.measures.ruler.squad import PassageQuestion, Passages
 
 DEMAND = "Answer the question from the documents. Give the answer alone, without any other words."

@@ -10,31 +10,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from contextwise.evaluation.answering.prompts import Question
 from contextwise.objectives.objective import generator
 
 Match = Literal["all", "part"]
 CountTokens = Callable[[str], int]
-
-
-@dataclass(frozen=True)
-class Question:
-    """One question on a text; what a model reads is ``opening + body + ending``, and then ``answer_prefix``.
-
-    Attributes:
-        opening: what stands before the text: what is to be done, and a worked example where the task has one.
-        body: the text. Of it alone a model may see less than all.
-        ending: what is asked about it.
-        answer_prefix: what the answer begins with; the model goes on from there.
-        answers: what is looked for in the model's answer.
-        needles: (start, end) of each thing in ``body`` that the answer depends on, in characters.
-    """
-
-    opening: str
-    body: str
-    ending: str
-    answer_prefix: str
-    answers: tuple[str, ...]
-    needles: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)

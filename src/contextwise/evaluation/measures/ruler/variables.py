@@ -5,15 +5,9 @@ import string
 import numpy as np
 
 from contextwise.base.errors import ConfigError
+from contextwise.evaluation.answering.prompts import Question
 from contextwise.evaluation.measures.ruler.placement import distances_behind, draw_places, place_probabilities
-from contextwise.evaluation.measures.ruler.questions import (
-    Match,
-    Question,
-    Size,
-    join_pieces,
-    largest_fit,
-    source_of,
-)
+from contextwise.evaluation.measures.ruler.questions import Match, Size, join_pieces, largest_fit, source_of
 
 NOISE = (
     "The river runs slowly. The hills are quiet. A bell rings at noon. Then nothing happens for a while.\n"
