@@ -90,10 +90,13 @@ def test_partitions_are_halves_of_the_types_and_fill_the_runs_that_name_them():
         "templates": TEMPLATES,
         "runs": {
             "base": ["a"],
-            "A": ["a", "x=@base", "columns=$A", "previous=$hasA"],
-            "then B": ["a", "start=@A", "columns=$B", "previous=$hasB"],
+            "A": ["a", "x=@base"],
+            "then B": ["a", "start=@A"],
+            "after": ["a", "start=@then B"],
         },
-        "rows": {"base": {"run": "base"}, "A on B": {"run": "A", "contexts": ["$B"]}, "B": {"run": "then B"}},
+        "trained_on": {"A": "A", "then B": "B"},
+        "rows": {"base": {"run": "base"}, "A on B": {"run": "A"}, "B": {"run": "then B"}},
+        "tested_on": {"A on B": "B"},
         "reference": "base",
         "types": types,
         "partitions": 4,
@@ -103,13 +106,19 @@ def test_partitions_are_halves_of_the_types_and_fill_the_runs_that_name_them():
     for number in range(4):
         sets, one = measure.partition(number), measure.of_partition(number)
         assert sorted(sets["A"] + sets["B"]) == sorted(types) and len(sets["A"]) == 3
-        assert one.runs["base"] == ["a"], "what names no set is shared by all partitions"
+        assert one.runs["base"] == ["a"], "what is trained on no set is shared by all partitions"
         template, base, columns, previous = one.runs[f"A {number + 1}"]
         assert (template, base) == ("a", "x=@base")
-        assert columns == f"columns=[{', '.join(n for n in sets['A'] if n != 'previous_sentence')}]"
-        assert previous == f"previous={str('previous_sentence' in sets['A']).lower()}"
+        assert (
+            columns
+            == f"data.contexts.columns=[{', '.join(n for n in sets['A'] if n != 'previous_sentence')}]"
+        )
+        assert previous == f"data.contexts.previous_sentence={str('previous_sentence' in sets['A']).lower()}"
         assert one.runs[f"then B {number + 1}"][1] == f"start=@A {number + 1}"
+        assert one.runs[f"after {number + 1}"] == ["a", f"start=@then B {number + 1}"]
         assert one.rows["A on B"].contexts == sets["B"]
+    with pytest.raises(ConfigError, match="trained_on names 'C', which is none of base, A, then B, after"):
+        validate(PartitionedModels, values | {"trained_on": {"C": "A"}}, "the settings")
 
 
 @pytest.fixture(scope="module")

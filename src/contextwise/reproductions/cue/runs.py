@@ -19,7 +19,12 @@ from contextwise.reproductions.item import ItemMeasure
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
 
-_REFERENCE = re.compile(r"@([^@]+)$")
+REFERENCE = re.compile(r"@([^@]+)$")
+
+
+def parents_of(settings: list[str]) -> list[str]:
+    """The runs that a run with these settings is made from."""
+    return [match.group(1) for setting in settings if (match := REFERENCE.search(setting))]
 
 
 class Tree:
@@ -65,7 +70,7 @@ class Tree:
 
     def predecessors(self, run: str) -> list[str]:
         """The runs that it is made from."""
-        return [match.group(1) for override in self.runs[run][1:] if (match := _REFERENCE.search(override))]
+        return parents_of(self.runs[run])
 
     def order(self, wanted: list[str]) -> list[str]:
         """The wanted runs and all that they are made from, each behind its predecessors."""
@@ -88,7 +93,7 @@ class Tree:
             ConfigError: a setting is wrong, or does not fit a run that it is made from.
         """
         template, *overrides = self.runs[run]
-        filled = [_REFERENCE.sub(lambda match: str(self.path(match.group(1))), one) for one in overrides]
+        filled = [REFERENCE.sub(lambda match: str(self.path(match.group(1))), one) for one in overrides]
         values = with_overrides({"data": {}, **self.templates[template]}, filled)
         values["data"] = {"corpus": str(self.corpus), **values["data"]}
         values |= {"name": run, "seed": self.seed, "output": str(self.path(run))}

@@ -1,26 +1,24 @@
 """Contexts that come later: random partitions of their types into a set A to train on and a set B to adapt to (CUE, Table 5).
 
-In runs and rows ``$A``, ``$B`` and ``$AB`` stand for the metadata columns of each set and of both, and ``$hasA``, ``$hasB``
-and ``$hasAB`` for whether the previous sentence is among them. For each partition these runs are trained anew; runs in which
-no such word stands, and which are made from none in which one does, are shared by all.
+Runs in ``trained_on``, and those made from them, are trained again for each partition; the others are shared by all.
 """
 
-import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
 from contextwise.data.contexts import PREVIOUS
+from contextwise.reproductions.cue.runs import REFERENCE, parents_of
 from contextwise.reproductions.cue.scores import Scored, kept_gain
 from contextwise.reproductions.cue.tables_3_4_6_perplexity import Row, StagedModels
 from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered
 from contextwise.reproductions.trained_models import Lower
 from contextwise.training.recipe import Recipe
 
-_WORD = re.compile(r"\$(hasAB|hasA|hasB|AB|A|B)")
+Set = Literal["A", "B", "both"]
 
 
 @registered("partitioned_models")
@@ -28,40 +26,65 @@ class PartitionedModels(StagedModels):
     """Rows averaged over random partitions of the context types."""
 
     types: list[str] = Field(min_length=2, description="metadata columns, and previous_sentence")
+    trained_on: dict[str, Set] = Field(description="run -> the set of contexts that it is trained with")
+    tested_on: dict[str, Set] = Field(
+        default_factory=dict,
+        description="row -> the set of contexts that it is tested with, if not that of its training",
+    )
     partitions: int = Field(5, ge=1)
     partition_seed: int = 0
 
-    def partition(self, number: int) -> dict[str, list[str]]:
+    @model_validator(mode="after")
+    def _sets_known(self) -> "PartitionedModels":
+        for where, names, known in (
+            ("trained_on", self.trained_on, self.runs),
+            ("tested_on", self.tested_on, self.rows),
+        ):
+            for name in names:
+                if name not in known:
+                    raise ConfigError(f"{where} names {name!r}, which is none of {', '.join(known)}")
+        return self
+
+    def partition(self, number: int) -> dict[Set, list[str]]:
         """The sets of one partition; A is the larger one where they are not equal."""
         draw = np.random.default_rng([self.partition_seed, number])
         order = [self.types[i] for i in draw.permutation(len(self.types))]
         half = -(-len(order) // 2)
         a, b = (sorted(part, key=self.types.index) for part in (order[:half], order[half:]))
-        return {"A": a, "B": b, "AB": list(self.types)}
+        return {"A": a, "B": b, "both": list(self.types)}
 
     def of_partition(self, number: int) -> StagedModels:
         """The measure of one partition."""
         sets = self.partition(number)
-        own = {name for name, parts in self.runs.items() if any(_WORD.search(part) for part in parts)}
-        while True:
-            more = {
-                name
-                for name, parts in self.runs.items()
-                if name not in own and any(part.endswith(f"@{other}") for part in parts for other in own)
-            }
-            if not more:
-                break
-            own |= more
-        named = {name: f"{name} {number + 1}" if name in own else name for name in self.runs}
-        runs = {
-            named[name]: [_filled(part, sets, named) for part in parts] for name, parts in self.runs.items()
-        }
+        names = {name: f"{name} {number + 1}" if self._depends(name) else name for name in self.runs}
+        runs = {names[name]: self._settings(name, sets, names) for name in self.runs}
         rows = {
-            name: Row(run=named[row.run], contexts=_contexts(row.contexts, sets), drop=row.drop)
+            name: Row(
+                run=names[row.run],
+                contexts=sets[self.tested_on[name]] if name in self.tested_on else row.contexts,
+                drop=row.drop,
+            )
             for name, row in self.rows.items()
         }
         values: dict[str, Any] = {name: getattr(self, name) for name in StagedModels.model_fields}
         return StagedModels(**values | {"runs": runs, "rows": rows})
+
+    def _depends(self, run: str) -> bool:
+        """Whether a run is another one in each partition."""
+        return run in self.trained_on or any(self._depends(parent) for parent in parents_of(self.runs[run]))
+
+    def _settings(self, run: str, sets: dict[Set, list[str]], names: dict[str, str]) -> list[str]:
+        """The settings of a run with the names that its parents have in a partition, and with its contexts."""
+        settings = [
+            REFERENCE.sub(lambda match: f"@{names.get(match.group(1), match.group(1))}", setting)
+            for setting in self.runs[run]
+        ]
+        if run in self.trained_on:
+            contexts = sets[self.trained_on[run]]
+            columns = ", ".join(name for name in contexts if name != PREVIOUS)
+            settings.append(f"data.contexts.columns=[{columns}]")
+            settings.append(f"data.contexts.previous_sentence={str(PREVIOUS in contexts).lower()}")
+        return settings
 
     def recipes(self, folder: Path) -> list[Recipe]:
         found: dict[str, Recipe] = {}
@@ -109,39 +132,6 @@ class PartitionedModels(StagedModels):
 
 def _percents(values: list[float]) -> str:
     return ", ".join(f"{value:.0%}" for value in values)
-
-
-def _filled(part: str, sets: dict[str, list[str]], named: dict[str, str]) -> str:
-    head, at, other = part.rpartition("@")
-    if at:
-        part = f"{head}@{named.get(other, other)}"
-
-    def value(match: re.Match[str]) -> str:
-        word = match.group(1)
-        if word.startswith("has"):
-            return str(PREVIOUS in sets[word[3:]]).lower()
-        return "[" + ", ".join(name for name in sets[word] if name != PREVIOUS) + "]"
-
-    return _WORD.sub(value, part)
-
-
-def _contexts(contexts: list[str] | None, sets: dict[str, list[str]]) -> list[str] | None:
-    """A row's contexts with the sets in place of their words.
-
-    Raises:
-        ConfigError: a word that is no set.
-    """
-    if contexts is None:
-        return None
-    found: list[str] = []
-    for name in contexts:
-        if name.startswith("$"):
-            if name[1:] not in sets:
-                raise ConfigError(f"a row's contexts name {name}, but the sets are $A, $B and $AB")
-            found += sets[name[1:]]
-        else:
-            found.append(name)
-    return found
 
 
 def _row(name: str, found: list[Scored], reference: list[Scored], is_reference: bool) -> list[str]:
