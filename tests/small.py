@@ -1,10 +1,7 @@
 """Small corpora and recipes for tests, made from nothing."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 SENTENCE = "the a of model token context window loss learns reads writes predicts next chunk long short and but not with"
@@ -38,27 +35,3 @@ def recipe_values(corpus: Path, output: Path, **training: object) -> dict:
         "training": settings | training,
         "output": str(output),
     }
-
-
-TRAINING_PROCESS = Path(__file__).parent / "training" / "training_process.py"
-
-
-def start_training(recipe_file: Path, *arguments: str, processes: int = 1) -> subprocess.Popen:
-    """A training run in processes of its own; ``arguments`` as ``training_process.py`` takes them."""
-    command = [sys.executable]
-    if processes > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return subprocess.Popen(
-        [*command, str(TRAINING_PROCESS), str(recipe_file), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-
-
-def finish_training(recipe_file: Path, *arguments: str, processes: int = 1) -> tuple[int, str]:
-    """The same to its end: exit status and output."""
-    process = start_training(recipe_file, *arguments, processes=processes)
-    output, _ = process.communicate(timeout=300)
-    return process.returncode, output

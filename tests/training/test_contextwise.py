@@ -17,7 +17,8 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.tails import TailWindows, log_bins, tail
 from contextwise.models import load_model
 from contextwise.training import Recipe, train
-from small import finish_training, recipe_values, start_training
+from processes import finish_training, start_training
+from small import recipe_values
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_a_run_that_goes_on_has_each_row_once(run, books, tmp_path):
     again = tmp_path / "again"
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(values(str(books), str(again))))
-    begun = start_training(file, "0.4")
+    begun = start_training(file, 0.4)
     while not any(row["step"] == 4 for row in RunFolder(again).metrics("train")):
         assert begun.poll() is None
     begun.kill()

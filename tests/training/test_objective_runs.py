@@ -19,7 +19,8 @@ from contextwise.models.pretraining import pretraining_losses
 from contextwise.training import Recipe, train
 from contextwise.training.card import model_card
 from contextwise.training.task import Task
-from small import WORDS, finish_training, recipe_values
+from processes import finish_training
+from small import WORDS, recipe_values
 
 MIXTURE = {
     "name": "mixture",

@@ -16,7 +16,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data.synthetic import ParityData, Samples, write_samples
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import PretrainingTrainer
-from small import finish_training
+from processes import finish_training
 
 TASK = {"bits": 8, "tasks": 6, "first": 3, "shortest": 2, "validation_samples": 512}
 

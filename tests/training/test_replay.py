@@ -22,7 +22,8 @@ from contextwise.models.pretraining import pretraining_losses
 from contextwise.objectives import NO_LOSS
 from contextwise.training import Recipe, train
 from contextwise.training.task import Task
-from small import finish_training, recipe_values, write_documents
+from processes import finish_training
+from small import recipe_values, write_documents
 
 CHANCE = 1e-4  # a test of a share fails where what was seen is rarer than this
 

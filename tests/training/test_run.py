@@ -22,7 +22,8 @@ from contextwise.models import load_model, token_losses
 from contextwise.objectives import Causal, Cut, Vocabulary
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import PretrainingTrainer
-from small import finish_training, recipe_values, start_training, write_documents
+from processes import finish_training, start_training, torchrun, wait_for
+from small import recipe_values, write_documents
 
 
 def write_recipe(folder, values):
@@ -105,7 +106,7 @@ def test_stopped_twice_by_sigterm_ends_with_the_same_weights(whole, corpus_folde
     recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run"))
     metrics = tmp_path / "run" / "metrics.jsonl"
     for rows in (1, 3):
-        process = start_training(recipe, "0.25")
+        process = start_training(recipe, 0.25)
         wait_for(lambda r=rows: metrics.exists() and len(metrics.read_text().splitlines()) >= r, process)
         process.send_signal(signal.SIGTERM)
         asked = time.monotonic()
@@ -130,9 +131,9 @@ def test_killed_at_random_instants_ends_with_the_same_weights(whole, corpus_fold
     recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "run", save_every=2))
     draw = random.Random(seed)
     for _ in range(kills):
-        process = start_training(recipe, "0.1")
+        process = start_training(recipe, 0.1)
         wait_for(lambda: (tmp_path / "run" / "recipe.yaml").exists(), process)
-        time.sleep(draw.uniform(0, 6))
+        time.sleep(draw.uniform(0, 3))
         process.kill()
         process.wait()
     code, output = finish_training(recipe)
@@ -140,18 +141,10 @@ def test_killed_at_random_instants_ends_with_the_same_weights(whole, corpus_fold
     assert same(whole, tmp_path / "run")
 
 
-def wait_for(condition, process):
-    limit = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < limit, "nothing happened for two minutes"
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
-def test_two_processes_give_the_loss_of_one(whole, corpus_folder, tmp_path, sharded):
+@pytest.mark.parametrize(("sharded", "start"), [(False, torchrun), (True, finish_training)], ids=["DDP", "FSDP2"])
+def test_two_processes_give_the_loss_of_one(whole, corpus_folder, tmp_path, sharded, start):
     values = recipe_values(corpus_folder, tmp_path / "two", fsdp=sharded)
-    code, output = finish_training(write_recipe(tmp_path, values), processes=2)
+    code, output = start(write_recipe(tmp_path, values), processes=2)
     assert code == 0, output
     assert farthest(whole, tmp_path / "two") < 1e-4
     for one, two in zip(RunFolder(whole).metrics(), RunFolder(tmp_path / "two").metrics(), strict=True):
@@ -161,7 +154,7 @@ def test_two_processes_give_the_loss_of_one(whole, corpus_folder, tmp_path, shar
 
 def test_a_sharded_run_that_is_stopped_goes_on(whole, corpus_folder, tmp_path):
     recipe = write_recipe(tmp_path, recipe_values(corpus_folder, tmp_path / "two", fsdp=True))
-    process = start_training(recipe, "0.3", processes=2)
+    process = start_training(recipe, 0.3, processes=2)
     wait_for(lambda: (tmp_path / "two" / "checkpoints" / "step-4").exists(), process)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=90)

@@ -11,7 +11,8 @@ from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.models import ContextLMConfig, build_model
 from contextwise.training import Recipe, train
-from small import finish_training, recipe_values
+from processes import finish_training
+from small import recipe_values
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from contextwise.training.cue.settings import TRAINED
 from contextwise.training.task import Task
 from contextwise.training.trainer import NOT_FOR_MODELS, PretrainingTrainer
 from cue_runs import part, recipe, same, weights
-from small import finish_training
+from processes import finish_training
 
 STEP = 8
 

@@ -1,0 +1,146 @@
+"""Training runs in processes of their own, for tests that stop or kill them or run several at once.
+
+They are forked from one process that has imported torch and transformers already: importing costs seconds, forking nothing.
+As a script, ``processes.py RECIPE``, for torchrun.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["contextwise.training.trainer", "contextwise.training.run", "safetensors.torch"])
+
+
+def run_recipe(recipe_file: Path, delay: float = 0.0) -> None:
+    """Train as a recipe file says; exits with the status of an error.
+
+    Args:
+        delay: seconds that every training step takes longer: room for signals to land in the middle of a run.
+    """
+    import torch
+
+    from contextwise.base.errors import ContextwiseError
+    from contextwise.training import load_recipe, train
+    from contextwise.training.trainer import PretrainingTrainer
+
+    torch.set_num_threads(1)
+    step = PretrainingTrainer.training_step
+
+    def slow_step(self, *arguments, **options):
+        time.sleep(delay)
+        return step(self, *arguments, **options)
+
+    PretrainingTrainer.training_step = slow_step  # type: ignore[method-assign]
+    try:
+        train(load_recipe(recipe_file))
+    except ContextwiseError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_status)
+
+
+def _run_forked(recipe_file: Path, delay: float, output: str, environment: dict[str, str]) -> None:
+    log = os.open(output, os.O_WRONLY | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(environment)
+    run_recipe(recipe_file, delay)
+
+
+class TrainingProcesses:
+    """One run in one or more processes, with the methods of ``subprocess.Popen`` that tests use."""
+
+    def __init__(self, recipe_file: Path, delay: float = 0.0, count: int = 1) -> None:
+        handle, self._output = tempfile.mkstemp()
+        os.close(handle)
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
+        self._processes = []
+        for rank in map(str, range(count)):
+            ranks = address | {"RANK": rank, "LOCAL_RANK": rank} if count > 1 else {}
+            process = _FORKS.Process(target=_run_forked, args=(recipe_file, delay, self._output, ranks))
+            process.start()
+            self._processes.append(process)
+
+    @property
+    def returncode(self) -> int | None:
+        """Of the first process that failed, else 0; None while one runs."""
+        codes = [process.exitcode for process in self._processes]
+        failed = [code for code in codes if code]
+        return failed[0] if failed else None if None in codes else 0
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            if process.exitcode is None:
+                os.kill(process.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float = 300) -> None:
+        """Wait for all processes; once one has failed, the others have 30 seconds."""
+        limit = time.monotonic() + timeout
+        while any(process.exitcode is None for process in self._processes):
+            if self.returncode is not None:
+                limit = min(limit, time.monotonic() + 30)
+            if time.monotonic() > limit:
+                self.kill()
+                raise TimeoutError(f"still running\n{Path(self._output).read_text()}")
+            time.sleep(0.01)
+
+    def communicate(self, timeout: float = 300) -> tuple[str, None]:
+        """Wait for all processes; their output and errors together."""
+        self.wait(timeout)
+        output = Path(self._output).read_text()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._output)
+        return output, None
+
+
+def start_training(recipe_file: Path, delay: float = 0.0, processes: int = 1) -> TrainingProcesses:
+    return TrainingProcesses(recipe_file, delay, processes)
+
+
+def finish_training(recipe_file: Path, processes: int = 1) -> tuple[int, str]:
+    """Exit status and output of a run."""
+    started = TrainingProcesses(recipe_file, count=processes)
+    output, _ = started.communicate()
+    return started.returncode or 0, output
+
+
+def torchrun(recipe_file: Path, processes: int) -> tuple[int, str]:
+    """The same by torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    done = subprocess.run(
+        [*command, __file__, str(recipe_file)], capture_output=True, text=True, timeout=300, env=os.environ
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def wait_for(condition: Callable[[], bool], process: TrainingProcesses, seconds: float = 120) -> None:
+    """Until something is true of a run that is going on."""
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < limit, f"nothing happened for {seconds} seconds"
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+if __name__ == "__main__":
+    run_recipe(Path(sys.argv[1]))
