@@ -4,7 +4,6 @@ They are forked from one process that has imported torch and transformers alread
 As a script, ``processes.py RECIPE``, for torchrun.
 """
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -17,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["contextwise.training.trainer", "contextwise.training.run", "safetensors.torch"])
+_FORKS.set_forkserver_preload(
+    ["contextwise.training.trainer", "contextwise.training.run", "safetensors.torch"]
+)
 
 
 def run_recipe(recipe_file: Path, delay: float = 0.0) -> None:
@@ -102,8 +103,7 @@ class TrainingProcesses:
         """Wait for all processes; their output and errors together."""
         self.wait(timeout)
         output = Path(self._output).read_text()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._output)
+        Path(self._output).unlink(missing_ok=True)
         return output, None
 
 

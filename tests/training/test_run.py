@@ -141,7 +141,9 @@ def test_killed_at_random_instants_ends_with_the_same_weights(whole, corpus_fold
     assert same(whole, tmp_path / "run")
 
 
-@pytest.mark.parametrize(("sharded", "start"), [(False, torchrun), (True, finish_training)], ids=["DDP", "FSDP2"])
+@pytest.mark.parametrize(
+    ("sharded", "start"), [(False, torchrun), (True, finish_training)], ids=["DDP", "FSDP2"]
+)
 def test_two_processes_give_the_loss_of_one(whole, corpus_folder, tmp_path, sharded, start):
     values = recipe_values(corpus_folder, tmp_path / "two", fsdp=sharded)
     code, output = start(write_recipe(tmp_path, values), processes=2)
