@@ -20,8 +20,8 @@ from contextwise.comparison.compared_runs import evaluate_missing
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import comparison_tables
 from contextwise.data import Corpus
-from contextwise.models.context.injection import INJECTIONS
-from contextwise.models.context.pooling import POOLINGS
+from contextwise.models.contextlm.injection import INJECTIONS
+from contextwise.models.contextlm.pooling import POOLINGS
 from contextwise.training import Recipe, train
 
 

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.data import Corpus
-from contextwise.models.context.pathway import ContextPathway, RaggedContexts
+from contextwise.models.contextlm.pathway import ContextPathway, RaggedContexts
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, LlamaConfig
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
-from contextwise.models.context.pathway import RaggedContexts
+from contextwise.models.contextlm.pathway import RaggedContexts
 
 VOCABULARY, POSITIONS = 61, 48
 

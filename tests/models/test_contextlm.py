@@ -28,10 +28,10 @@ from transformers.models.olmo.modeling_olmo import OlmoDecoderLayer
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.models.context.families import FAMILIES as ADAPTERS
-from contextwise.models.context.families import Family
-from contextwise.models.context.injection import INJECTIONS
-from contextwise.models.context.pooling import POOLINGS
+from contextwise.models.contextlm.injection import INJECTIONS
+from contextwise.models.contextlm.pooling import POOLINGS
+from contextwise.models.families import FAMILIES as ADAPTERS
+from contextwise.models.families import Family
 from contextwise.training.settings import ContextSettings
 
 

@@ -10,7 +10,7 @@ from transformers import (
 )
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.context.cache import context_state
+from contextwise.models.contextlm.cache import context_state
 
 
 @FAMILIES

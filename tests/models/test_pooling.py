@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from contextwise.models.context.pooling import (
+from contextwise.models.contextlm.pooling import (
     POOLINGS,
     AttentionPooling,
     LatentAttentionPooling,

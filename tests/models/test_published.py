@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import CheckpointError
-from contextwise.models.context.published import load_published
+from contextwise.models.contextlm.published import load_published
 
 
 def published_name(name, family, split):

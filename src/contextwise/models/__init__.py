@@ -1,27 +1,31 @@
-"""Models: compositions around stock Hugging Face backbones, named sizes, and losses."""
+"""Models: compositions around stock Hugging Face backbones, named sizes, and losses.
 
-from transformers import AutoConfig, AutoModelForCausalLM
+Names are imported when they are first used: ``contextwise.models.sizes`` needs no torch.
+"""
 
-from contextwise.models.building import build_model
-from contextwise.models.context import ContextLMConfig, ContextLMForCausalLM
-from contextwise.models.cue import CueConfig, CueForCausalLM
-from contextwise.models.flops import training_flops_per_token
-from contextwise.models.loading import load_generating_model, load_model, load_tokenizer, model_folder
-from contextwise.models.losses import causal_loss, linear_cross_entropy, token_losses
-from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
-from contextwise.models.sizes import (
-    SIZES,
-    ModelSize,
-    backbone_config,
-    match_parameters,
-    named_size,
-    parameter_count,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-AutoConfig.register(ContextLMConfig.model_type, ContextLMConfig, exist_ok=True)
-AutoModelForCausalLM.register(ContextLMConfig, ContextLMForCausalLM, exist_ok=True)
-AutoConfig.register(MultiTokenConfig.model_type, MultiTokenConfig, exist_ok=True)
-AutoModelForCausalLM.register(MultiTokenConfig, MultiTokenForCausalLM, exist_ok=True)
+if TYPE_CHECKING:
+    from contextwise.models.building import backbone_config, build_model, match_parameters, parameter_count
+    from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
+    from contextwise.models.cue import CueConfig, CueForCausalLM
+    from contextwise.models.flops import training_flops_per_token
+    from contextwise.models.loading import load_generating_model, load_model, load_tokenizer, model_folder
+    from contextwise.models.losses import causal_loss, linear_cross_entropy, token_losses
+    from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
+    from contextwise.models.sizes import SIZES, ModelSize, named_size
+
+_MODULES = {
+    "building": ("backbone_config", "build_model", "match_parameters", "parameter_count"),
+    "contextlm": ("ContextLMConfig", "ContextLMForCausalLM"),
+    "cue": ("CueConfig", "CueForCausalLM"),
+    "flops": ("training_flops_per_token",),
+    "loading": ("load_generating_model", "load_model", "load_tokenizer", "model_folder"),
+    "losses": ("causal_loss", "linear_cross_entropy", "token_losses"),
+    "multitoken": ("MultiTokenConfig", "MultiTokenForCausalLM"),
+    "sizes": ("SIZES", "ModelSize", "named_size"),
+}
 
 __all__ = [
     "SIZES",
@@ -46,3 +50,10 @@ __all__ = [
     "token_losses",
     "training_flops_per_token",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"contextwise.models.{module}"), name)
+    raise AttributeError(f"module 'contextwise.models' has no attribute {name!r}")

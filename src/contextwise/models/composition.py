@@ -7,7 +7,7 @@ from torch import nn
 from transformers import AutoConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.context.families import FAMILIES
+from contextwise.models.families import FAMILIES
 
 
 class ComposedConfig(PreTrainedConfig):

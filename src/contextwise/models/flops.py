@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
 
 from contextwise.models.building import build_model
-from contextwise.models.context import ContextLMConfig
+from contextwise.models.contextlm import ContextLMConfig
 from contextwise.models.cue import CueConfig, LSTMConfig, UnigramConfig
 from contextwise.models.kinds import kind_of
 from contextwise.models.multitoken import MultiTokenConfig

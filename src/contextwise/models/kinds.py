@@ -4,6 +4,7 @@ from typing import Literal
 
 from transformers import AutoModelForMaskedLM, PreTrainedConfig
 
+# The same as that of the objectives; this module is part of standalone exports, which should not carry those.
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
 

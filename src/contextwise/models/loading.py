@@ -1,5 +1,7 @@
 """Open any language model: a run of ours, a folder, or a name on the Hub."""
 
+import contextlib
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +66,21 @@ def load_config(path_or_name: str | Path) -> PreTrainedConfig:
     """
     folder = model_folder(path_or_name)
     check_reachable(folder)
+    _register_models()
     try:
         return AutoConfig.from_pretrained(folder)
     except Exception as error:
         raise CheckpointError(
             f"no configuration could be loaded from {path_or_name}: {failure_reason(folder, error)}"
         ) from error
+
+
+def _register_models() -> None:
+    """Let transformers' Auto classes know the models of this package, which import this module themselves."""
+    with contextlib.suppress(
+        ModuleNotFoundError
+    ):  # in a standalone export this module lies beside one model alone
+        importlib.import_module("contextwise.models.registry").register_models()
 
 
 def check_reachable(folder: str) -> None:
@@ -155,6 +166,7 @@ def load_as(
         CheckpointError: there is no such model, or it is damaged.
     """
     folder = model_folder(path_or_name)
+    _register_models()
     try:
         # Weights are taken from safetensors only: nothing that could run code is unpickled.
         model = loader.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True)

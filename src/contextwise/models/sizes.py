@@ -1,4 +1,4 @@
-"""Named model sizes: configurations, exact parameter counts, and parameter matching.
+"""Families of models and their named sizes. Nothing here needs torch, so that a recipe can be checked without it.
 
 ``base`` to ``xl`` are the GPT-2 sizes of ContextLM's Table 7, ``pythia-70m`` to ``pythia-1.4b`` the Pythia sizes of its
 Table 8, with the learning rates printed there and how the paper trained them (:class:`PublishedTraining`). The sizes below
@@ -8,22 +8,9 @@ ours, for machines without a large GPU.
 
 import math
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from transformers import (
-    BertConfig,
-    GPT2Config,
-    GPTNeoXConfig,
-    LlamaConfig,
-    PreTrainedConfig,
-    Qwen3Config,
-    T5Config,
-)
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.building import build_model
-from contextwise.models.cue import LSTMConfig
+from contextwise.objectives.objective import Kind
 
 
 @dataclass(frozen=True)
@@ -110,6 +97,18 @@ SIZES: dict[str, dict[str, ModelSize]] = {
 }
 
 
+KINDS: dict[str, Kind] = dict.fromkeys(SIZES, "decoder") | {"bert": "encoder", "t5": "encoder-decoder"}
+"""The kind of model that each family is."""
+
+OWN_SHAPES = {
+    "parity_transformer": ModelSize(layers=3, width=208, heads=4, learning_rate=1e-3),
+    "parity_mlp": ModelSize(layers=1, width=512, heads=1, learning_rate=1e-3),
+    "unigram_autoencoder": ModelSize(layers=1, width=16, heads=1, learning_rate=1e-3),
+}
+"""Families without named sizes, and their default shapes. The parity Transformer's is the paper's (intrinsic entropy, Section
+4.3). The width of a unigram autoencoder is that of its code; the layers around it are 8 times as wide (CUE, Section 4.2.1)."""
+
+
 def named_size(family: str, size: str) -> ModelSize:
     """Look up a size.
 
@@ -121,157 +120,6 @@ def named_size(family: str, size: str) -> ModelSize:
     if size not in SIZES[family]:
         raise ConfigError(f"model.size is {size!r}, but the sizes of {family} are {', '.join(SIZES[family])}")
     return SIZES[family][size]
-
-
-def backbone_config(
-    family: str,
-    size: ModelSize,
-    vocab_size: int,
-    context: int,
-    extra_layers: int = 0,
-    end_of_text: int | None = None,
-) -> PreTrainedConfig:
-    """A stock transformers configuration, without dropout (pretraining sees each token about once).
-
-    Args:
-        vocab_size: tokens in the vocabulary.
-        context: the longest context, tokens; GPT-2 and BERT learn one position embedding for each.
-        extra_layers: layers on top of the size's own; 2 makes the parameter-matched baseline of ContextLM's Table 1.
-        end_of_text: id of the token between documents.
-
-    Raises:
-        ConfigError: the heads do not divide the width, or a number is not positive.
-    """
-    if min(size.layers + extra_layers, size.width, size.heads, vocab_size, context) < 1:
-        raise ConfigError("layers, width, heads, vocabulary and context must all be at least 1")
-    if size.width % size.heads:
-        raise ConfigError(f"{size.heads} heads do not divide a width of {size.width}; choose heads that do")
-    ends: dict[str, Any] = {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
-    if family == "gpt2":
-        return GPT2Config(
-            vocab_size=vocab_size,
-            n_positions=context,
-            n_embd=size.width,
-            n_layer=size.layers + extra_layers,
-            n_head=size.heads,
-            # The same function as the default gelu_new, as one operation instead of eight.
-            activation_function="gelu_pytorch_tanh",
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            **ends,
-        )
-    if family == "lstm":
-        return LSTMConfig(vocab_size, size.width, size.layers + extra_layers, **ends)
-    common: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "hidden_size": size.width,
-        "num_hidden_layers": size.layers + extra_layers,
-        "num_attention_heads": size.heads,
-        "max_position_embeddings": context,
-        **ends,
-    }
-    if family == "gpt_neox":
-        if (size.width // size.heads) % 8:
-            raise ConfigError(
-                "gpt_neox turns a quarter of each head: width / heads is "
-                f"{size.width // size.heads}, but must be a multiple of 8"
-            )
-        rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
-        return GPTNeoXConfig(intermediate_size=4 * size.width, rope_parameters=rope, **common)
-    if family == "bert":
-        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        return BertConfig(intermediate_size=4 * size.width, **dropout, **common)
-    if family == "t5":
-        return _t5_config(size, vocab_size, extra_layers, end_of_text)
-    if (size.width // size.heads) % 2:
-        raise ConfigError(
-            f"{family} turns pairs of channels: width / heads is {size.width // size.heads}, but must be even"
-        )
-    # Three matrices of 8/3 of the width have the parameters of two of four times the width; embeddings are tied, as in
-    # the small models of both families.
-    inner = 32 * round(8 * size.width / 3 / 32)
-    common |= {"intermediate_size": inner, "num_key_value_heads": size.heads, "tie_word_embeddings": True}
-    if family == "llama":
-        return LlamaConfig(**common)
-    return Qwen3Config(head_dim=size.width // size.heads, **common)
-
-
-def _t5_config(
-    size: ModelSize, vocab_size: int, extra_layers: int, end_of_text: int | None
-) -> PreTrainedConfig:
-    """As many layers in the encoder as in the decoder; positions are relative, so that any length goes in."""
-    return T5Config(
-        vocab_size=vocab_size,
-        d_model=size.width,
-        d_kv=size.width // size.heads,
-        d_ff=4 * size.width,
-        num_layers=size.layers + extra_layers,
-        num_decoder_layers=size.layers + extra_layers,
-        num_heads=size.heads,
-        dropout_rate=0.0,
-        # A document begins with the token that ended the one before; so does what the decoder reads.
-        decoder_start_token_id=end_of_text,
-        eos_token_id=end_of_text,
-        pad_token_id=end_of_text,
-    )
-
-
-def parameter_count(config: PreTrainedConfig) -> int:
-    """Exact number of parameters, tied weights counted once; builds the model on the meta device (no memory)."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in build_model(config).parameters())
-
-
-@dataclass(frozen=True)
-class ParameterMatch:
-    """A backbone whose parameter count is as near to a target as whole layers, or steps of width, allow."""
-
-    config: PreTrainedConfig
-    parameters: int
-    difference: int
-    """Its parameters minus the target."""
-
-
-def match_parameters(
-    target: int, family: str, size: ModelSize, vocab_size: int, context: int, by: str = "layers"
-) -> ParameterMatch:
-    """Find the plain backbone with the number of parameters nearest to ``target``.
-
-    Args:
-        target: parameters to match, such as those of a ContextLM.
-        size: where to start from; its depth is varied, or with ``by="width"`` its width in steps of the heads times 8.
-
-    Raises:
-        ConfigError: ``by`` is neither, or the target lies below the smallest such model.
-    """
-    if by not in ("layers", "width"):
-        raise ConfigError(f"by is {by!r}, but parameters can be matched by layers or by width")
-    step = 8 * size.heads
-
-    def candidate(count: int) -> tuple[PreTrainedConfig, int]:
-        changed = (
-            ModelSize(count, size.width, size.heads, size.learning_rate)
-            if by == "layers"
-            else ModelSize(size.layers, count * step, size.heads, size.learning_rate)
-        )
-        config = backbone_config(family, changed, vocab_size, context)
-        return config, parameter_count(config)
-
-    if candidate(1)[1] > target:
-        raise ConfigError(
-            f"a target of {target:,} parameters is below the smallest such model, {candidate(1)[1]:,}"
-        )
-    high = 1
-    while candidate(high)[1] < target:
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if candidate(middle)[1] <= target else (low, middle)
-    near = [candidate(count) for count in (max(low, 1), high)]
-    config, parameters = min(near, key=lambda pair: abs(pair[1] - target))
-    return ParameterMatch(config, parameters, parameters - target)
 
 
 def readable_count(number: float) -> str:

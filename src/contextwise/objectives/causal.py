@@ -1,17 +1,25 @@
 """Causal language modeling: every token from those before it (objectives, Section 6.2.1)."""
 
-from typing import Literal
+from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
-from contextwise.data.corpus import Corpus
-from contextwise.data.windows import Windows
-from contextwise.objectives.objective import Cut, Examples, Kind, Objective
+from contextwise.objectives.objective import (
+    Cut,
+    Examples,
+    Kind,
+    SingleObjective,
+    WindowExamples,
+    window_arrays,
+)
 from contextwise.objectives.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
 
-class Causal(Objective):
-    """Next-token prediction: L = -sum over t of log P(x_t | x_<t). Nothing is drawn; every token is a target once."""
+
+class Causal(SingleObjective):
+    """Next-token prediction: L = -sum over t of log P(x_t | x_<t). Nothing is random; every token is a target once."""
 
     name: Literal["causal"] = "causal"
 
@@ -20,17 +28,11 @@ class Causal(Objective):
         return "decoder"
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
-        return PlainWindows(cut.windows(corpus, cut.context, vocabulary))
+        return CausalExamples(cut.windows(corpus, cut.context, vocabulary))
 
 
-class PlainWindows(Examples):
-    """Windows as they are, the same in every epoch."""
+class CausalExamples(WindowExamples):
+    """Windows as they are."""
 
-    def __init__(self, windows: Windows) -> None:
-        self.windows = windows
-
-    def count(self, epoch: int) -> int:
-        return len(self.windows)
-
-    def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
-        return self.windows[index]
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        return window_arrays(self.windows, index)

@@ -1,15 +1,19 @@
 """The texts of each sentence's contexts: its document's metadata and the sentence before it (CUE, Section 3.1)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.data.contexts import ContextSettings, as_english
-from contextwise.data.corpus import Corpus
 from contextwise.objectives.sentence import SentenceExamples
 from contextwise.objectives.splitting import SentenceIndex
+
+if TYPE_CHECKING:
+    from contextwise.data.contexts import ContextSettings
+    from contextwise.data.corpus import Corpus
 
 
 class ContextTexts:
@@ -134,6 +138,8 @@ def _field(value: Any, path: str) -> Any:
 
 
 def _english(value: Any, corpus: Corpus, name: str) -> str | None:
+    from contextwise.data.contexts import as_english
+
     try:
         return as_english(value)
     except DataError:

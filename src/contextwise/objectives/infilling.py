@@ -11,26 +11,28 @@ Documents are rewritten whole, before they are packed into windows like any othe
 tokens are targets, as published.
 """
 
+from __future__ import annotations
+
 import copy
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.corpus import Corpus
-from contextwise.data.tokenizers import GROUP_BYTES, CorpusTokenizer
-from contextwise.data.windows import Windows
-from contextwise.objectives.objective import Cut, Examples, Kind, Objective, generator
+from contextwise.objectives.objective import Cut, Examples, Kind, SingleObjective, generator, window_arrays
 from contextwise.objectives.text import TokenText
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
+    from contextwise.data.windows import Windows
 
 # Pieces of these texts must come back from the tokenizer as they were.
 _PROBES = ("a b", " b", "  b\n", "\n\n c", "É ée\u0301", "\r\n\t", "日本", "A", " <|x|> ", " n't.")
 
 
-class Infilling(Objective):
+class Infilling(SingleObjective):
     """Fill-in-the-middle on a share of the documents; the others stay as they are.
 
     With ``split="character"``, as published, both cuts are uniform over the places between a document's characters, and the
@@ -64,11 +66,11 @@ class Infilling(Objective):
         names = [self.prefix_token, self.suffix_token, self.middle_token, self.end_token]
         return [SpecialToken(name) for name in names if name is not None]
 
-    def arrangement(self, vocabulary: Vocabulary) -> "Arrangement":
+    def arrangement(self, vocabulary: Vocabulary) -> Arrangement:
         """Writes parts of documents in their new order, and back."""
         return Arrangement(vocabulary.ids(self.special_tokens, self.name), self.spm == "marked")
 
-    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> "InfillingExamples":
+    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> InfillingExamples:
         arrangement = self.arrangement(vocabulary)
         return InfillingExamples(self, corpus, cut, seed, vocabulary, arrangement)
 
@@ -152,8 +154,8 @@ class InfillingExamples(Examples):
     def count(self, epoch: int) -> int:
         return self._counts[epoch] if epoch in self._counts else len(self._open(epoch))
 
-    def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
-        return self._open(epoch)[index]
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        return window_arrays(self._open(epoch), index)
 
 
 class InfilledDocuments:
@@ -171,7 +173,7 @@ class InfilledDocuments:
         seed: int,
         epoch: int,
         arrangement: Arrangement,
-        characters: "Characters | None",
+        characters: Characters | None,
     ) -> None:
         self.corpus, self.arrangement = corpus, arrangement
         self.path, self.split, self.end_of_text = corpus.path, corpus.split, corpus.end_of_text
@@ -215,6 +217,9 @@ class Characters:
     """
 
     def __init__(self, vocabulary: Vocabulary, corpus: Corpus) -> None:
+        from contextwise.data.tokenizers import GROUP_BYTES, CorpusTokenizer
+
+        self.group_characters = GROUP_BYTES
         tokenizer = vocabulary.tokenizer
         assert tokenizer is not None  # it has the special tokens
         kind = corpus.manifest["tokenizer"]["kind"] if corpus.manifest else "folder"
@@ -246,7 +251,7 @@ class Characters:
             first, last = np.sort(draw.integers(0, len(text) + 1, size=2)).tolist()
             pieces += [text[:first], text[first:last], text[last:]]
             waiting.append((i, spm))
-            if sum(map(len, pieces)) > GROUP_BYTES or i == next(reversed(draws)):
+            if sum(map(len, pieces)) > self.group_characters or i == next(reversed(draws)):
                 ids = self.tokenizer.encode(pieces)
                 for place, (document, kind) in enumerate(waiting):
                     prefix, middle, suffix = ids[3 * place : 3 * place + 3]

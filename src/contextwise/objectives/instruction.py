@@ -1,20 +1,22 @@
 """Supervised fine-tuning on instructions: the response from the prompt (ContextLM, Section 3.4; Taori et al. 2023)."""
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say
-from contextwise.data.corpus import Corpus
-from contextwise.data.instructions import PROMPT_CHARACTERS, RESPONSE
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, Kind, Objective
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, Kind, SingleObjective
 from contextwise.objectives.text import TokenText
 from contextwise.objectives.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
 
-class Instruction(Objective):
+
+class Instruction(SingleObjective):
     """One example is one instruction: end-of-text, prompt, response, end-of-text, filled up to ``data.context``.
 
     The loss is on the response and the end-of-text behind it. A token that holds the prompt's last character and the
@@ -30,7 +32,7 @@ class Instruction(Objective):
     def kind(self) -> Kind:
         return "decoder"
 
-    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> "InstructionExamples":
+    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> InstructionExamples:
         return InstructionExamples(corpus, cut.context, vocabulary)
 
 
@@ -70,7 +72,7 @@ class InstructionExamples(Examples):
     def count(self, epoch: int) -> int:
         return len(self.documents)
 
-    def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
         tokens = self.corpus.document(int(self.documents[index]))[: self.context].astype(np.int64)
         size = self.vocabulary.size
         if size is not None and tokens.max() >= size:
@@ -83,11 +85,7 @@ class InstructionExamples(Examples):
         first = int(self.first[index])
         labels[first : len(tokens)] = tokens[first:]
         labels[len(tokens) : len(tokens) + 1] = self.end
-        return {
-            "input_ids": torch.from_numpy(ids),
-            "labels": torch.from_numpy(labels),
-            "window": torch.tensor(index),
-        }
+        return {"input_ids": ids, "labels": labels, "window": index}
 
 
 def response_starts(corpus: Corpus) -> np.ndarray:
@@ -96,6 +94,8 @@ def response_starts(corpus: Corpus) -> np.ndarray:
     Raises:
         ConfigError: the corpus was not made of instructions, or its tokenizer does not keep their text.
     """
+    from contextwise.data.instructions import PROMPT_CHARACTERS, RESPONSE
+
     tokenizer = corpus.tokenizer()
     if tokenizer is None or PROMPT_CHARACTERS not in corpus.columns:
         raise ConfigError(

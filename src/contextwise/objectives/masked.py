@@ -1,22 +1,34 @@
 """Masked language modeling, BERT's (objectives, Section 6.2.2; Devlin et al. 2019, Section 3.1)."""
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
-from contextwise.data.corpus import Corpus
-from contextwise.data.windows import Windows
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, Kind, Objective, generator
+from contextwise.objectives.objective import (
+    NO_LOSS,
+    Cut,
+    Examples,
+    Kind,
+    SingleObjective,
+    WindowExamples,
+    generator,
+    window_arrays,
+)
 from contextwise.objectives.text import TokenText
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
+    from contextwise.data.windows import Windows
 
 MASK, CLS, SEP = SpecialToken("[MASK]", "mask"), SpecialToken("[CLS]", "cls"), SpecialToken("[SEP]", "sep")
 
 
-class MaskSettings(Objective):
+class MaskSettings(SingleObjective):
     """How tokens are chosen and hidden; shared by the masked objectives.
 
     Each token (with ``whole_words`` each word) is chosen on its own with probability ``rate``, as RoBERTa and transformers
@@ -42,7 +54,7 @@ class MaskSettings(Objective):
         return [MASK, CLS, SEP]
 
     @model_validator(mode="after")
-    def _shares(self) -> "MaskSettings":
+    def _shares(self) -> MaskSettings:
         if self.mask_share + self.random_share > 1 + 1e-9:
             raise ConfigError(
                 f"mask_share is {self.mask_share} and random_share {self.random_share}, more than 1 together; "
@@ -82,7 +94,7 @@ class Masking:
             else None
         )
 
-    def apply(self, ids: np.ndarray, draw: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(self, ids: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Input and labels, (tokens,) each, of a sequence of token ids."""
         settings, n = self.settings, len(ids)
         if self.text is None:
@@ -96,28 +108,26 @@ class Masking:
         hidden = chosen & (treatment < settings.mask_share)
         replaced = chosen & ~hidden & (treatment < settings.mask_share + settings.random_share)
         inputs = np.where(hidden, self.mask, np.where(replaced, random, ids))
-        return torch.from_numpy(inputs), torch.from_numpy(np.where(chosen, ids, NO_LOSS))
+        return inputs, np.where(chosen, ids, NO_LOSS)
 
 
-class MaskedExamples(Examples):
+class MaskedExamples(WindowExamples):
     """Masked windows."""
 
     def __init__(self, windows: Windows, masking: Masking, cls: int, sep: int, seed: int) -> None:
-        self.windows, self.masking, self.cls, self.sep, self.seed = windows, masking, cls, sep, seed
+        super().__init__(windows)
+        self.masking, self.cls, self.sep, self.seed = masking, cls, sep, seed
 
-    def count(self, epoch: int) -> int:
-        return len(self.windows)
-
-    def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
-        item = self.windows[index]
-        ids = np.concatenate([[self.cls], item["input_ids"].numpy(), [self.sep]])
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        item = window_arrays(self.windows, index)
+        ids = np.concatenate([[self.cls], item["input_ids"], [self.sep]])
         draw = generator(self.seed, 0 if self.masking.settings.static else epoch, index, "masked")
         inputs, labels = self.masking.apply(ids, draw)
         example = {"input_ids": inputs, "labels": labels, "window": item["window"]}
         if "position_ids" in item:
-            positions = item["position_ids"].numpy()
+            positions = item["position_ids"]
             first = np.cumsum(positions == 0) == 1
-            example["position_ids"] = torch.from_numpy(
-                np.concatenate([[0], positions + first, [positions[-1] + first[-1] + 1]])
+            example["position_ids"] = np.concatenate(
+                [[0], positions + first, [positions[-1] + first[-1] + 1]]
             )
         return example

@@ -1,19 +1,23 @@
 """Several objectives in one run."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field, model_validator
-from torch.utils.data import Dataset
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.data.corpus import Corpus
-from contextwise.objectives.choice import SingleObjective
-from contextwise.objectives.objective import NO_LOSS, Cut, ExampleStream, Kind
+from contextwise.objectives.objective import NO_LOSS, Cut, Kind, Objective
+from contextwise.objectives.registry import AnySingleObjective
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+    from contextwise.data.corpus import Corpus
 
 _BLOCK = 4096
 _SALTS = {"objective": 0x6D6978, "corpus": 0x636F72}
@@ -24,10 +28,10 @@ class Part(Settings):
     """An objective of a mixture, and its share of the examples."""
 
     weight: float = Field(gt=0, le=1)
-    objective: SingleObjective
+    objective: AnySingleObjective
 
 
-class Mixture(Settings):
+class Mixture(Objective):
     """Each example comes from one of several objectives of the same kind, drawn with their weights.
 
     Each objective goes through the corpus on its own, epoch by epoch.
@@ -37,7 +41,7 @@ class Mixture(Settings):
     parts: list[Part] = Field(min_length=2)
 
     @model_validator(mode="after")
-    def _whole(self) -> "Mixture":
+    def _whole(self) -> Mixture:
         weights = [part.weight for part in self.parts]
         total = sum(weights)
         if abs(total - 1) > 1e-6:
@@ -53,33 +57,32 @@ class Mixture(Settings):
 
     @property
     def kind(self) -> Kind:
-        """The kind of model that the examples are for."""
         return self.parts[0].objective.kind
 
     @property
     def special_tokens(self) -> list[SpecialToken]:
-        """The special tokens of all its objectives."""
         return list(dict.fromkeys(token for part in self.parts for token in part.objective.special_tokens))
+
+    @property
+    def has_prefix(self) -> bool:
+        return any(part.objective.has_prefix for part in self.parts)
+
+    @property
+    def has_pairs(self) -> bool:
+        return any(part.objective.has_pairs for part in self.parts)
 
     def stream(
         self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int
-    ) -> "Dataset[dict[str, torch.Tensor]]":
-        """The ``length`` examples of a run.
-
-        Raises:
-            ConfigError, DataError: what the objectives raise.
-        """
+    ) -> MixtureStream:
         streams = [
-            ExampleStream(
-                part.objective.examples(corpus, cut, seed, vocabulary), seed, length, salt=(1 + number,)
-            )
+            part.objective.stream(corpus, cut, seed, vocabulary, length, salt=(1 + number,))
             for number, part in enumerate(self.parts)
         ]
         return MixtureStream(streams, [part.weight for part in self.parts], seed, length)
 
 
-class MixtureStream(Dataset):
-    """Item k is the next example of a stream that (seed, k) alone decides.
+class MixtureStream:
+    """A map-style dataset: item k is the next example of a stream that (seed, k) alone decides.
 
     Its items have all keys of all streams: those that a stream does not have are filled with what changes nothing
     (no prefix, no padding, one segment, no pair label), and labels to the longest with -100.
@@ -93,7 +96,7 @@ class MixtureStream(Dataset):
 
     def __init__(
         self,
-        streams: "Sequence[Dataset[dict[str, torch.Tensor]]]",
+        streams: Sequence[Any],
         weights: list[float],
         seed: int,
         length: int,
@@ -129,6 +132,8 @@ class MixtureStream(Dataset):
         return part, int(self._before[block][part] + (drawn[:rest] == part).sum())
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        import torch
+
         if not 0 <= index < self.length:
             raise IndexError(index)
         part, item = self.place(index)
@@ -141,6 +146,8 @@ class MixtureStream(Dataset):
 
 def _neutral(key: str, example: dict[str, torch.Tensor]) -> torch.Tensor:
     """What a key that an example does not have would say of it."""
+    import torch
+
     context = len(example["input_ids"])
     return {
         "prefix": torch.zeros(context, dtype=torch.bool),

@@ -4,9 +4,9 @@
 2. :class:`Examples` are one pass over the corpus for each epoch: ``example(epoch, index)`` is made when it is asked for.
 3. :class:`ExampleStream` orders the examples of one epoch after the other, as a run takes them.
 
-Whatever is drawn for an example comes from :func:`generator`, seeded with (seed, epoch, number of the window or document,
-name of the objective) and nothing else. So an example is the same whatever reads it: any number of workers or processes,
-after any restart.
+All random numbers of an example come from :func:`generator`, seeded with (seed, epoch, number of the window or document,
+name of the objective) and nothing else. So an example is the same in any number of workers or processes, and after any
+restart.
 
 Examples are dictionaries of tensors with the same shapes throughout an objective:
 
@@ -16,23 +16,30 @@ Examples are dictionaries of tensors with the same shapes throughout an objectiv
   ``attention_mask`` (T,) and ``pair_label`` ();
 - encoder-decoder: ``input_ids`` (S,) for the encoder, ``labels`` (U,) for the decoder, not shifted.
 
-A label of -100 stands where there is no loss. ``window`` () is the number of the example in its epoch.
+A label of -100 means that the position has no loss. ``window`` () is the number of the example in its epoch.
+
+Modules of objectives import neither torch nor the corpus reader when they are imported, so that a recipe can be checked
+before torch is loaded: examples are made as NumPy arrays and become tensors in :meth:`Examples.example`.
 """
+
+from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
-from torch.utils.data import Dataset
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.data.corpus import Corpus
-from contextwise.data.windows import Documents, Windows
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+    from contextwise.data.corpus import Corpus
+    from contextwise.data.windows import Documents, Windows
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
 NO_LOSS = -100
@@ -52,13 +59,15 @@ class Cut:
         Raises:
             ConfigError, DataError: as :class:`~contextwise.data.windows.Windows` does.
         """
+        from contextwise.data.windows import Windows
+
         return Windows(corpus, length, self.cross_documents, self.separate_documents, vocabulary.size)
 
     def refuse_separate_documents(self, name: str) -> None:
-        """For objectives whose windows cannot keep several documents apart.
+        """Refuse ``separate_documents`` for objectives whose windows cannot keep several documents apart.
 
         Raises:
-            ConfigError: they are asked to.
+            ConfigError: it is set.
         """
         if self.separate_documents:
             raise ConfigError(
@@ -75,14 +84,48 @@ class Examples(ABC):
         """Number of examples of an epoch."""
 
     @abstractmethod
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        """Example ``index`` of an epoch, 0 <= index < count(epoch), as NumPy arrays (int64 or bool) and numbers."""
+
     def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
-        """Example ``index`` of an epoch, 0 <= index < count(epoch)."""
+        """Example ``index`` of an epoch, as tensors."""
+        import torch
+
+        return {name: torch.as_tensor(value) for name, value in self.arrays(epoch, index).items()}
+
+
+def window_arrays(windows: Windows, index: int) -> dict[str, np.ndarray]:
+    """A window as arrays: ``input_ids``, ``labels`` (shifted), ``window``, and ``position_ids`` where they apply."""
+    return {name: tensor.numpy() for name, tensor in windows[index].items()}
+
+
+class WindowExamples(Examples):
+    """Examples that are made of one window each; the windows are the same in every epoch."""
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+
+    def count(self, epoch: int) -> int:
+        return len(self.windows)
 
 
 class Objective(Settings, ABC):
-    """Settings of an objective. Subclasses have a field ``name``, by which recipes choose them."""
+    """Settings of an objective. A subclass registers itself under the default of its field ``name``.
+
+    Attributes:
+        registered: all objectives by name, as far as their modules are imported; use
+            :func:`contextwise.objectives.registry.objectives` for all of them.
+    """
+
+    registered: ClassVar[dict[str, type[Objective]]] = {}
 
     name: str
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        name = cls.model_fields["name"].default
+        if isinstance(name, str):
+            cls.registered[name] = cls
 
     @property
     @abstractmethod
@@ -94,29 +137,55 @@ class Objective(Settings, ABC):
         """The special tokens that it needs beside end-of-text."""
         return []
 
+    @property
+    def has_prefix(self) -> bool:
+        """Whether examples for a decoder have positions that see each other in both directions."""
+        return False
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether examples are pairs of segments with a label, for an encoder's pair head."""
+        return False
+
     @abstractmethod
-    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
-        """The examples of a corpus.
+    def stream(
+        self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int
+    ) -> torch.utils.data.Dataset[dict[str, torch.Tensor]]:
+        """The ``length`` examples of a run.
 
         Raises:
             ConfigError: the settings contradict each other, the window or the vocabulary.
             DataError: no example can be made of the corpus.
         """
 
+
+class SingleObjective(Objective):
+    """An objective with examples of one form, which may be a part of a mixture."""
+
+    @abstractmethod
+    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
+        """The examples of a corpus; raises what :meth:`stream` does."""
+
     def stream(
-        self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int
-    ) -> "Dataset[dict[str, torch.Tensor]]":
-        """The ``length`` examples of a run; raises what :meth:`examples` does."""
-        return ExampleStream(self.examples(corpus, cut, seed, vocabulary), seed, length)
+        self,
+        corpus: Corpus,
+        cut: Cut,
+        seed: int,
+        vocabulary: Vocabulary,
+        length: int,
+        salt: tuple[int, ...] = (),
+    ) -> ExampleStream:
+        """The ``length`` examples of a run; ``salt`` as for :class:`ExampleStream`."""
+        return ExampleStream(self.examples(corpus, cut, seed, vocabulary), seed, length, salt)
 
 
 def generator(seed: int, epoch: int, index: int, name: str) -> np.random.Generator:
-    """The source of all that is drawn for one example."""
+    """The source of all random numbers of one example."""
     return np.random.Generator(np.random.PCG64([seed, epoch, index, zlib.crc32(name.encode())]))
 
 
-class ExampleStream(Dataset):
-    """As many examples as a run takes: each epoch's shuffled anew from (seed, epoch).
+class ExampleStream:
+    """A map-style dataset of as many examples as a run takes: each epoch is shuffled anew from (seed, epoch).
 
     Epochs may differ in their number of examples; to find item k all epochs before its own are counted, once.
 

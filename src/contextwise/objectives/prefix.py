@@ -1,17 +1,29 @@
 """Prefix language modeling: a prefix that sees itself in both directions, a suffix that is predicted (objectives, 6.2.4)."""
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 
-from contextwise.data.corpus import Corpus
-from contextwise.data.windows import Windows
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, Kind, Objective, generator
+from contextwise.objectives.objective import (
+    NO_LOSS,
+    Cut,
+    Examples,
+    Kind,
+    SingleObjective,
+    WindowExamples,
+    generator,
+    window_arrays,
+)
 from contextwise.objectives.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
+    from contextwise.data.windows import Windows
 
-class PrefixLM(Objective):
+
+class PrefixLM(SingleObjective):
     """Of a window of T inputs the first P, uniform from 1 to T, are the prefix.
 
     ``prefix`` is True at them: each sees all of them, the others see what stands before them. The loss is on the suffix
@@ -29,28 +41,29 @@ class PrefixLM(Objective):
     def kind(self) -> Kind:
         return "decoder"
 
+    @property
+    def has_prefix(self) -> bool:
+        return True
+
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
         return PrefixExamples(cut.windows(corpus, cut.context, vocabulary), seed)
 
 
-class PrefixExamples(Examples):
+class PrefixExamples(WindowExamples):
     """Windows with prefixes drawn anew in each epoch."""
 
     def __init__(self, windows: Windows, seed: int) -> None:
-        self.windows, self.seed = windows, seed
+        super().__init__(windows)
+        self.seed = seed
 
-    def count(self, epoch: int) -> int:
-        return len(self.windows)
-
-    def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
-        item = self.windows[index]
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        item = window_arrays(self.windows, index)
         context = len(item["input_ids"])
-        positions = item["position_ids"].numpy() if "position_ids" in item else np.arange(context)
+        positions = item["position_ids"] if "position_ids" in item else np.arange(context)
         starts = np.flatnonzero(positions == 0)
         lengths = np.diff(starts, append=context)
         prefixes = generator(self.seed, epoch, index, "prefix").integers(1, lengths + 1)
         place = np.arange(context) - np.repeat(starts, lengths)  # in the piece
         prefix = np.repeat(prefixes, lengths)
-        item["prefix"] = torch.from_numpy(place < prefix)
-        item["labels"] = item["labels"].masked_fill(torch.from_numpy(place < prefix - 1), NO_LOSS)
-        return item
+        labels = np.where(place < prefix - 1, NO_LOSS, item["labels"])
+        return item | {"prefix": place < prefix, "labels": labels}

@@ -7,21 +7,24 @@ sees nothing of it, and without a loss. A sentence that has more labels than the
 ``cross_documents`` and ``separate_documents`` say nothing here: a sentence is always of one document.
 """
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from contextwise.base.errors import DataError
 from contextwise.base.progress import say
-from contextwise.data.corpus import Corpus
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, Kind, Objective
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, Kind, SingleObjective
 from contextwise.objectives.splitting import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
 
-class Sentence(Objective):
+
+class Sentence(SingleObjective):
     """Next-token prediction within single sentences: nothing before a sentence is seen. Nothing is drawn."""
 
     name: Literal["sentence"] = "sentence"
@@ -31,7 +34,7 @@ class Sentence(Objective):
     def kind(self) -> Kind:
         return "decoder"
 
-    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> "SentenceExamples":
+    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> SentenceExamples:
         end = vocabulary.end(self.name)
         examples = SentenceExamples(SentenceIndex(corpus, vocabulary, self.language), end, cut.context)
         if examples.cut:
@@ -66,15 +69,11 @@ class SentenceExamples(Examples):
     def count(self, epoch: int) -> int:
         return len(self.sentences)
 
-    def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
         document, sentence = self.sentences.place(index)
         tokens = self.sentences.read(document, sentence, sentence + 1)[: self.context]
         labels = np.append(tokens, self.end_of_text)[: self.context]
         input_ids = np.full(self.context, self.end_of_text, dtype=np.int64)
         input_ids[1 : len(labels)] = tokens[: len(labels) - 1]
         padding = np.full(self.context - len(labels), NO_LOSS)
-        return {
-            "input_ids": torch.from_numpy(input_ids),
-            "labels": torch.from_numpy(np.concatenate([labels, padding])),
-            "window": torch.tensor(index),
-        }
+        return {"input_ids": input_ids, "labels": np.concatenate([labels, padding]), "window": index}

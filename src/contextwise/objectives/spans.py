@@ -7,21 +7,34 @@ paper's Figure 2 and the exercise end the target with one more sentinel instead;
 exercise counts no end of the input: 512 tokens become 461 and end-of-text, and a target of 104.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.corpus import Corpus
-from contextwise.data.windows import Windows
-from contextwise.objectives.objective import Cut, Examples, Kind, Objective, generator
+from contextwise.objectives.objective import (
+    Cut,
+    Examples,
+    Kind,
+    SingleObjective,
+    WindowExamples,
+    generator,
+    window_arrays,
+)
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
+if TYPE_CHECKING:
+    import torch
 
-class SpanCorruption(Objective):
+    from contextwise.data.corpus import Corpus
+    from contextwise.data.windows import Windows
+
+
+class SpanCorruption(SingleObjective):
     """T5's objective. ``data.context`` is the encoder's input; the window is longer, so that its input fills it exactly."""
 
     name: Literal["spans"] = "spans"
@@ -37,7 +50,7 @@ class SpanCorruption(Objective):
     def special_tokens(self) -> list[SpecialToken]:
         return sentinel_tokens(self.sentinels)
 
-    def corruption(self, vocabulary: Vocabulary) -> "Corruption":
+    def corruption(self, vocabulary: Vocabulary) -> Corruption:
         """Turns windows into inputs and targets, and back."""
         return Corruption(np.array(vocabulary.ids(self.special_tokens, self.name)))
 
@@ -51,27 +64,24 @@ class SpanCorruption(Objective):
         return SpanExamples(self, windows, corruption, end, seed)
 
 
-class SpanExamples(Examples):
+class SpanExamples(WindowExamples):
     """Windows with spans drawn anew in each epoch: ``input_ids`` (context,), ``labels`` of a fixed length, no padding."""
 
     def __init__(
-        self, settings: SpanCorruption, windows: Windows, corruption: "Corruption", end: int, seed: int
+        self, settings: SpanCorruption, windows: Windows, corruption: Corruption, end: int, seed: int
     ) -> None:
-        self.settings, self.windows, self.corruption, self.end = settings, windows, corruption, end
-        self.seed = seed
+        super().__init__(windows)
+        self.settings, self.corruption, self.end, self.seed = settings, corruption, end, seed
 
-    def count(self, epoch: int) -> int:
-        return len(self.windows)
-
-    def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
-        item = self.windows[index]
-        tokens = item["input_ids"].numpy()
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        item = window_arrays(self.windows, index)
+        tokens = item["input_ids"]
         draw = generator(self.seed, epoch, index, "spans")
         noise = noise_mask(len(tokens), self.settings.rate, self.settings.mean_span, draw)
         inputs, targets = self.corruption.corrupt(tokens, noise)
         return {
-            "input_ids": torch.from_numpy(np.append(inputs, self.end)),
-            "labels": torch.from_numpy(np.append(targets, self.end)),
+            "input_ids": np.append(inputs, self.end),
+            "labels": np.append(targets, self.end),
             "window": item["window"],
         }
 

@@ -9,18 +9,23 @@ regular expressions hang on some texts, NLTK's Punkt needs a download, spaCy's r
 wheel has 42 MB.
 """
 
+from __future__ import annotations
+
 import importlib
 import re
 from collections.abc import Callable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import models
 
 from contextwise.base.errors import ConfigError
-from contextwise.data.corpus import Corpus
 from contextwise.objectives.text import TokenText, next_visible, visible_places
 from contextwise.objectives.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
 
 _SPACED_NUMBER = re.compile(r"(?<=\d) ?\. ?(?=\d)")
 # sentencex takes every white space for one byte: others are read as a space. Places stay what they are.

@@ -1,14 +1,18 @@
 """The text of tokens, and where in it each token stands: for whole words, sentences and cuts between characters."""
 
+from __future__ import annotations
+
 import codecs
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import decoders, models
-from transformers import PreTrainedTokenizerFast
 
-from contextwise.data.tokenizers import byte_characters
 from contextwise.objectives.vocabulary import special_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 _ERRORS = "contextwise-one-character-a-byte"
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
@@ -113,6 +117,8 @@ def visible_places(starts: np.ndarray, visible: np.ndarray) -> np.ndarray:
 
 def _byte_table(tokenizer: PreTrainedTokenizerFast) -> dict[int, bytes]:
     """The bytes of each token of a tokenizer over bytes; of an added token those of its text."""
+    from contextwise.data.tokenizers import byte_characters
+
     byte_of = {character: byte for byte, character in enumerate(byte_characters())}
     table = {i: token.content.encode() for i, token in tokenizer.added_tokens_decoder.items()}
     for token, i in tokenizer.get_vocab().items():

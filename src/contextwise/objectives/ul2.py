@@ -5,17 +5,16 @@ are span corruption; S has one span, at the end, as in the examples of the relea
 token in front of the input says which kind it is.
 """
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.corpus import Corpus
-from contextwise.data.windows import Windows
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, Kind, Objective, generator
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, Kind, SingleObjective, generator
 from contextwise.objectives.spans import (
     Corruption,
     check_spans,
@@ -25,6 +24,12 @@ from contextwise.objectives.spans import (
     span_numbers,
 )
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+    from contextwise.data.corpus import Corpus
+    from contextwise.data.windows import Windows
 
 
 class Denoiser(Settings):
@@ -38,7 +43,7 @@ class Denoiser(Settings):
     weight: float = Field(1.0, gt=0, description="share of the examples, relative to the other denoisers'")
 
     @model_validator(mode="after")
-    def _span(self) -> "Denoiser":
+    def _span(self) -> Denoiser:
         if (self.mean_span is None) != (self.mode == "S"):
             raise ConfigError(
                 "mean_span is missing for a denoiser of mode R or X"
@@ -77,7 +82,7 @@ class ModeTokens(Settings):
     X: str = "[NLG]"
 
 
-class UL2(Objective):
+class UL2(SingleObjective):
     """The published seven denoisers, mixed evenly.
 
     The stream of an epoch is cut window by window, each as long as its denoiser takes to fill ``data.context`` exactly, so
@@ -106,6 +111,10 @@ class UL2(Objective):
     @property
     def kind(self) -> Kind:
         return self.model
+
+    @property
+    def has_prefix(self) -> bool:
+        return self.model == "decoder"
 
     @property
     def special_tokens(self) -> list[SpecialToken]:
@@ -205,26 +214,20 @@ class UL2Examples(Examples):
             )
         return tokens
 
-    def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
         tokens, which = self.tokens(epoch, index), self.denoiser(epoch, index)
         noise = self.settings.denoisers[which].mask(len(tokens), generator(self.seed, epoch, index, "ul2"))
         inputs, targets = self.corruption.corrupt(tokens, noise)
         inputs, targets = np.append(self.modes[which], inputs), np.append(targets, self.end)
-        made = (
-            self._decoder(inputs, targets)
-            if self.settings.model == "decoder"
-            else self._pair(inputs, targets)
-        )
-        return {name: torch.from_numpy(value) for name, value in made.items()} | {
-            "window": torch.tensor(index)
-        }
+        form = self._decoder if self.settings.model == "decoder" else self._pair
+        return form(inputs, targets) | {"window": index}
 
-    def _pair(self, inputs: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
+    def _pair(self, inputs: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
         labels = np.full(self.target, NO_LOSS)
         labels[: len(targets)] = targets
         return {"input_ids": np.append(inputs, self.end), "labels": labels}
 
-    def _decoder(self, inputs: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
+    def _decoder(self, inputs: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
         ids, labels = np.full(self.context, self.end), np.full(self.context, NO_LOSS)
         ids[: len(inputs)] = inputs
         ids[len(inputs) : len(inputs) + len(targets) - 1] = targets[:-1]

@@ -1,13 +1,17 @@
 """The vocabulary of a run: the corpus's tokenizer, and the special tokens that an objective needs."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.models.building import parameter_count
 from contextwise.models.flops import training_flops_per_example, training_flops_per_target
-from contextwise.models.sizes import parameter_count
 from contextwise.sweeps.folder import PlannedRun, Sweep
 from contextwise.sweeps.grid import SweepRecipe, run_id, size_name
 from contextwise.training.recipe import Recipe

@@ -8,11 +8,10 @@ from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.files import atomic_directory, write_json
 from contextwise.base.runs import RunFolder
-from contextwise.models.building import build_model
+from contextwise.models.building import build_model, parameter_count
 from contextwise.models.cue import CueForCausalLM
 from contextwise.models.embedding import Frame
 from contextwise.models.kinds import Kind, kind_of
-from contextwise.models.sizes import parameter_count
 from contextwise.models.tokenizers import put_around
 from contextwise.training.meter import Meter
 from contextwise.training.recipe import Recipe

@@ -9,12 +9,13 @@ from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.data.contexts import ContextSettings as ArticleContexts
 from contextwise.data.synthetic import ParityData
-from contextwise.models.context import ContextLMConfig
+from contextwise.models.building import backbone_config
+from contextwise.models.contextlm import ContextLMConfig
 from contextwise.models.cue import UnigramConfig
 from contextwise.models.kinds import Kind, kind_of
 from contextwise.models.loading import load_config
 from contextwise.models.multitoken import MultiTokenConfig
-from contextwise.models.sizes import ModelSize, backbone_config, named_size
+from contextwise.models.sizes import ModelSize, named_size
 from contextwise.training import parity
 from contextwise.training.cue.settings import CueSettings
 

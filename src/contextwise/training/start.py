@@ -7,7 +7,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.building import build_model, pretraining_class
-from contextwise.models.context import ContextLMForCausalLM
+from contextwise.models.contextlm import ContextLMForCausalLM
 from contextwise.models.kinds import kind_of
 from contextwise.models.loading import load_as, load_model
 from contextwise.models.losses import has_plain_head

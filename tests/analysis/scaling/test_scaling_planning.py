@@ -10,7 +10,8 @@ from contextwise.analysis.scaling.experiments import _left
 from contextwise.analysis.scaling.observations import check_bracketed, check_enough, observations
 from contextwise.analysis.scaling.reach import bound_notes
 from contextwise.base.errors import CheckpointError, DataError
-from contextwise.models.sizes import backbone_config, named_size, parameter_count
+from contextwise.models.building import backbone_config, parameter_count
+from contextwise.models.sizes import named_size
 from laws import CONTEXTS, SIZES, drawn_points, flops_per_token, one_size_loss, true_loss, write_sweep
 
 

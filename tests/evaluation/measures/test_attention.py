@@ -32,8 +32,8 @@ from contextwise.evaluation.measures.attention import (
     token_pieces,
 )
 from contextwise.models import token_losses
-from contextwise.models.context.ablation import context_pathway, without_context
-from contextwise.models.context.injection import INJECTIONS
+from contextwise.models.contextlm.ablation import context_pathway, without_context
+from contextwise.models.contextlm.injection import INJECTIONS
 
 VOCABULARY = 300
 TEXT = "The model reads tokens, and predicts the next chunk."

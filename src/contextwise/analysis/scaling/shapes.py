@@ -8,7 +8,8 @@ import numpy as np
 from contextwise.analysis.points import size_name
 from contextwise.analysis.scaling.observations import Observations
 from contextwise.base.errors import ContextwiseError
-from contextwise.models.sizes import SIZES, parameter_count
+from contextwise.models.building import parameter_count
+from contextwise.models.sizes import SIZES
 from contextwise.training.settings import ModelSettings
 
 NEAR = 1.15

@@ -26,7 +26,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.evaluation.measures.loss import chosen_device, chosen_dtype, is_run, positions
 from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise.models import load_model, load_tokenizer, token_losses
-from contextwise.models.context.ablation import context_pathway, without_context
+from contextwise.models.contextlm.ablation import context_pathway, without_context
 from contextwise.models.tokenizers import model_tokenizer_hash
 
 MOST_MODELS = 3

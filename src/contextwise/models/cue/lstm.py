@@ -15,7 +15,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import values_are_at_hand
-from contextwise.models.context.static import StateLayer
+from contextwise.models.contextlm.static import StateLayer
 from contextwise.models.losses import loss_and_logits, next_tokens
 
 

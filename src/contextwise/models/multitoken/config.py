@@ -6,7 +6,7 @@ from transformers import PreTrainedConfig
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedConfig
-from contextwise.models.context.families import family_of
+from contextwise.models.families import family_of
 
 HEADS = ("layer", "linear")
 

@@ -29,9 +29,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, check_labels
-from contextwise.models.context.families import family_of
-from contextwise.models.context.modeling import Decoded
-from contextwise.models.context.static import static_inputs
+from contextwise.models.contextlm.modeling import Decoded
+from contextwise.models.contextlm.static import static_inputs
+from contextwise.models.families import family_of
 from contextwise.models.loading import load_model
 from contextwise.models.losses import kept_positions, next_tokens
 from contextwise.models.multitoken.config import MultiTokenConfig, shorten

@@ -26,7 +26,7 @@ from transformers.generation.logits_process import UnbatchedClassifierFreeGuidan
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.context.cache import ChunkLayer, ContextState
+from contextwise.models.contextlm.cache import ChunkLayer, ContextState
 
 MOVABLE = (DynamicLayer, ChunkLayer, ContextState)
 """Layers of a cache whose rows can forget different numbers of tokens."""

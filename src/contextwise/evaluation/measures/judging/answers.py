@@ -27,7 +27,7 @@ from contextwise.evaluation.journal import Journal, content_key
 from contextwise.evaluation.measures.judging.files import Benchmark, Question, read_questions, read_rows
 from contextwise.evaluation.measures.loss import default_destination, model_on_device, tell_of_contexts
 from contextwise.models import load_tokenizer
-from contextwise.models.context.cache import ChunkLayer, ContextState
+from contextwise.models.contextlm.cache import ChunkLayer, ContextState
 from contextwise.models.rope import follows_length, frequencies_for, rotary_modules
 
 # FastChat, ``llm_judge/common.py``; other categories have 0.7.

@@ -16,8 +16,8 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError
 from contextwise.base.files import read_json
-from contextwise.models.context.config import ContextLMConfig
-from contextwise.models.context.modeling import ContextLMForCausalLM
+from contextwise.models.contextlm.config import ContextLMConfig
+from contextwise.models.contextlm.modeling import ContextLMForCausalLM
 
 NAMES: dict[str, list[tuple[str, str]]] = {
     "gpt2": [
@@ -59,7 +59,7 @@ def translate(name: str, family: str, encoder_blocks: int) -> str | None:
                 expanded,
             )
     raise CheckpointError(
-        f"the checkpoint has {name}, for which the names of {family} in contextwise.models.context.published have no "
+        f"the checkpoint has {name}, for which the names of {family} in contextwise.models.contextlm.published have no "
         "place; add a line there if it belongs to the model"
     )
 

@@ -14,8 +14,8 @@ from torch import nn
 from transformers.cache_utils import Cache, DynamicLayer, StaticLayer
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.context.config import ContextLMConfig
-from contextwise.models.context.static import StateLayer, StaticChunkLayer, StaticContextState
+from contextwise.models.contextlm.config import ContextLMConfig
+from contextwise.models.contextlm.static import StateLayer, StaticChunkLayer, StaticContextState
 
 
 class ChunkLayer(DynamicLayer):

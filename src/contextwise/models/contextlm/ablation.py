@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.context.pathway import ContextPathway
+from contextwise.models.contextlm.pathway import ContextPathway
 
 
 def context_pathway(model: nn.Module) -> ContextPathway | None:

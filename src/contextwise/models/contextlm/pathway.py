@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.context.cache import Cache, ContextState, StaticContextState
-from contextwise.models.context.chunks import ChunkLayout, chunk_attention
-from contextwise.models.context.config import ContextLMConfig
-from contextwise.models.context.families import family_of
-from contextwise.models.context.injection import INJECTIONS
-from contextwise.models.context.pooling import POOLINGS
+from contextwise.models.contextlm.cache import Cache, ContextState, StaticContextState
+from contextwise.models.contextlm.chunks import ChunkLayout, chunk_attention
+from contextwise.models.contextlm.config import ContextLMConfig
+from contextwise.models.contextlm.injection import INJECTIONS
+from contextwise.models.contextlm.pooling import POOLINGS
+from contextwise.models.families import family_of
 
 
 class ContextPathway(nn.Module):

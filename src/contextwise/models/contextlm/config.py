@@ -6,9 +6,9 @@ from transformers import PreTrainedConfig
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedConfig
-from contextwise.models.context.families import family_of
-from contextwise.models.context.injection import INJECTIONS
-from contextwise.models.context.pooling import POOLINGS
+from contextwise.models.contextlm.injection import INJECTIONS
+from contextwise.models.contextlm.pooling import POOLINGS
+from contextwise.models.families import family_of
 
 
 class ContextLMConfig(ComposedConfig):
@@ -19,11 +19,11 @@ class ContextLMConfig(ComposedConfig):
         chunk_size: w, tokens a chunk; at least 1. The paper's default is 4 (ContextLM, Section 3.1).
         predictor_layers: blocks of the context predictor, each of the backbone's own kind.
         pooling: how the w token vectors of a chunk become its context vector: ``mean``, ``mlp``, ``attention`` or
-            ``latent_attention`` (see :mod:`contextwise.models.context.pooling`).
+            ``latent_attention`` (see :mod:`contextwise.models.contextlm.pooling`).
         injection: ``gate`` (``h + g * c`` with one learned factor per channel, zero at the start, so that the model starts
             as exactly its backbone), ``add`` (``h + c``, the form that the paper prints), or one of the forms compared with
             them: ``scalar_gate``, ``norm_gate``, ``projection``, ``norm_add`` (see
-            :mod:`contextwise.models.context.injection`).
+            :mod:`contextwise.models.contextlm.injection`).
         injection_layer: how many backbone layers form the token encoder; 0 is the embedding alone (the paper's "0/12").
         inject_every_layer: add the context before every layer of the token decoder, each with a gate of its own, instead
             of before the first one only.

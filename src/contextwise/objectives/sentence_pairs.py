@@ -14,18 +14,21 @@
 ``cross_documents`` and ``separate_documents`` say nothing here: a segment is always of one document.
 """
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.corpus import Corpus
 from contextwise.objectives.masked import CLS, MASK, SEP, Masking, MaskSettings
 from contextwise.objectives.objective import Cut, Examples, generator
 from contextwise.objectives.splitting import SentenceIndex
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
 
 PAD = SpecialToken("[PAD]", "pad")
 SHORTEST = 8  # [CLS], two [SEP], and something to see on both sides
@@ -40,7 +43,11 @@ class SentencePairs(MaskSettings):
     def special_tokens(self) -> list[SpecialToken]:
         return [MASK, CLS, SEP, PAD]
 
-    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> "PairExamples":
+    @property
+    def has_pairs(self) -> bool:
+        return True
+
+    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> PairExamples:
         if cut.context < SHORTEST:
             raise ConfigError(
                 f"data.context is {cut.context}, but the objective {self.name!r} needs at least {SHORTEST}"
@@ -136,7 +143,7 @@ class PairExamples(Examples):
         last = int(np.searchsorted(borders, borders[first] + room, side="right")) - 1
         return self.sentences.read(other, first, max(last, first + 1))
 
-    def example(self, epoch: int, index: int) -> dict[str, torch.Tensor]:
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
         draw = generator(self.seed, 0 if self.settings.static else epoch, index, self.settings.name)
         a, b, label = self.pair(index, draw)
         ids = np.concatenate([[self.cls], a, [self.sep], b, [self.sep]])
@@ -146,12 +153,10 @@ class PairExamples(Examples):
         return {
             "input_ids": inputs,
             "labels": labels,
-            "token_type_ids": torch.from_numpy(
-                ((places >= len(a) + 2) & (places < len(ids))).astype(np.int64)
-            ),
-            "attention_mask": torch.from_numpy((places < len(ids)).astype(np.int64)),
-            "pair_label": torch.tensor(label),
-            "window": torch.tensor(index),
+            "token_type_ids": ((places >= len(a) + 2) & (places < len(ids))).astype(np.int64),
+            "attention_mask": (places < len(ids)).astype(np.int64),
+            "pair_label": label,
+            "window": index,
         }
 
 

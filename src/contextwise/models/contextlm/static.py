@@ -65,7 +65,7 @@ class StateLayer(CacheLayerMixin):
 
 
 class StaticContextState(StateLayer):
-    """What :class:`~contextwise.models.context.cache.ContextState` keeps, in tensors of fixed size.
+    """What :class:`~contextwise.models.contextlm.cache.ContextState` keeps, in tensors of fixed size.
 
     ``tail_BUD``: the last w - 1 token vectors. ``current_BD``: the context that the last token added. ``end_BP``: index of each
     slot's last token, -1 for no chunk. ``count_B1``: chunks so far. ``length``: tokens so far, ().

@@ -25,12 +25,12 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, check_labels
-from contextwise.models.context.cache import context_state
-from contextwise.models.context.config import ContextLMConfig
-from contextwise.models.context.families import Rotary, family_of
-from contextwise.models.context.injection import Injection
-from contextwise.models.context.pathway import ContextPathway, Contexts
-from contextwise.models.context.static import StaticContextState, static_inputs
+from contextwise.models.contextlm.cache import context_state
+from contextwise.models.contextlm.config import ContextLMConfig
+from contextwise.models.contextlm.injection import Injection
+from contextwise.models.contextlm.pathway import ContextPathway, Contexts
+from contextwise.models.contextlm.static import StaticContextState, static_inputs
+from contextwise.models.families import Rotary, family_of
 from contextwise.models.loading import load_model
 from contextwise.models.losses import loss_and_logits, next_tokens
 
