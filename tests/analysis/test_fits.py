@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from contextwise.analysis.fits import correlation_interval, correlations, fit_line, fit_power, joined
+from contextwise.analysis.fits import correlations, fit_line, fit_power, joined
 from contextwise.base.errors import ConfigError
+from contextwise.base.intervals import correlation_estimate
 
 CONTEXTS = [16, 32, 64, 128, 256, 512, 1024]
 QUICK = settings(max_examples=40)
@@ -80,15 +81,15 @@ def test_intervals_of_correlations_are_scipys(points):
     draw = np.random.default_rng(points)
     x, y = draw.normal(size=(2, points))
     expected = stats.pearsonr(x, x + y)
-    found = correlation_interval(float(expected.statistic), points)
+    found = correlation_estimate(float(expected.statistic), points)
     interval = expected.confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
 
 
 def test_a_perfect_correlation_has_an_interval_and_three_points_none():
-    perfect = correlation_interval(1 + 1e-16, 9)
+    perfect = correlation_estimate(1 + 1e-16, 9)
     assert 0.99999 < perfect.low <= perfect.high <= 1
-    assert correlation_interval(0.5, 3).low is None
+    assert correlation_estimate(0.5, 3).low is None
 
 
 def test_values_are_joined_by_context_not_by_place():

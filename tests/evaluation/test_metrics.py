@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextwise.evaluation.metrics import Estimate, exponential, measures, ratios
+from contextwise.base.estimates import Estimate, exponential
+from contextwise.base.intervals import ratios
+from contextwise.evaluation.metrics import measures
 
 
 def test_measures_by_hand():

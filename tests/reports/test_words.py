@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from contextwise.base.estimates import Estimate
 from contextwise.comparison.comparison import Comparison, Difference, Group
-from contextwise.evaluation.metrics import Estimate
 from contextwise.reports import verdict
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
 from contextwise.data import prepare_corpus
-from contextwise.evaluation.metrics import Estimate
 from contextwise.reproductions.cost import plan
 from contextwise.reproductions.item import Item, Scale, list_items, measure_at
 from contextwise.reproductions.trained_models import TrainedModels, below_zero

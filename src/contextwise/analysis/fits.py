@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.metrics import CONFIDENCE, Estimate
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import plus_minus, student_t
 
 LARGEST_EXPONENT, SMALLEST_EXPONENT = 20.0, 1e-3
 
@@ -104,11 +105,11 @@ def fit_power(losses: Mapping[int, float]) -> PowerFit:
     covariance = _covariance(jacobian, squares)
     gradient = np.array([0.0, change, scaled * change * np.log(contexts[0])])
     scale_error = float(np.sqrt(gradient @ covariance @ gradient))
-    t = _t(len(y) - 3)
+    t = student_t(len(y) - 3)
     return PowerFit(
-        _estimate(floor, errors[0] * t),
-        _estimate(scaled * change, scale_error * t),
-        _estimate(exponent, errors[2] * t),
+        plus_minus(floor, errors[0] * t),
+        plus_minus(scaled * change, scale_error * t),
+        plus_minus(exponent, errors[2] * t),
         _r_squared(y, squares),
         contexts,
     )
@@ -130,12 +131,12 @@ def fit_line(x: Mapping[int, float], y: Mapping[int, float]) -> LineFit:
     design = np.stack([xs - xs.mean(), np.ones_like(xs)], 1)
     slope, middle = np.linalg.lstsq(design, ys, rcond=None)[0]
     squares = float(((ys - design @ np.array([slope, middle])) ** 2).sum())
-    errors, t = _errors(design, squares), _t(len(ys) - 2)
+    errors, t = _errors(design, squares), student_t(len(ys) - 2)
     at_zero = float(np.hypot(errors[1], errors[0] * xs.mean()))
     correlation = float(np.corrcoef(xs, ys)[0, 1]) if np.ptp(ys) > 0 else 0.0
     return LineFit(
-        _estimate(float(slope), errors[0] * t),
-        _estimate(float(middle - slope * xs.mean()), at_zero * t),
+        plus_minus(float(slope), errors[0] * t),
+        plus_minus(float(middle - slope * xs.mean()), at_zero * t),
         _r_squared(ys, squares),
         correlation,
         contexts,
@@ -161,16 +162,6 @@ def correlations(series: Mapping[str, Mapping[int, float]]) -> tuple[list[str], 
     return varying, np.atleast_2d(np.corrcoef(np.stack([rows[name] for name in varying])))
 
 
-def correlation_interval(correlation: float, points: int) -> Estimate:
-    """A correlation over so many points with its 95% interval, by Fisher's transformation; no ends below four points."""
-    if points < 4:
-        return Estimate(correlation)
-    edge = 1 - 1e-15
-    middle = np.arctanh(np.clip(correlation, -edge, edge))
-    half = stats.norm.ppf(0.5 + CONFIDENCE / 2) / np.sqrt(points - 3)
-    return Estimate(correlation, float(np.tanh(middle - half)), float(np.tanh(middle + half)))
-
-
 def _covariance(jacobian: np.ndarray, squares: float) -> np.ndarray:
     points, parameters = jacobian.shape
     return np.linalg.pinv(jacobian.T @ jacobian) * squares / (points - parameters)
@@ -178,14 +169,6 @@ def _covariance(jacobian: np.ndarray, squares: float) -> np.ndarray:
 
 def _errors(jacobian: np.ndarray, squares: float) -> np.ndarray:
     return np.sqrt(np.diag(_covariance(jacobian, squares)))
-
-
-def _t(freedom: int) -> float:
-    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
-
-
-def _estimate(value: float, half: float) -> Estimate:
-    return Estimate(float(value), float(value - half), float(value + half))
 
 
 def _r_squared(y: np.ndarray, squares: float) -> float:

@@ -26,9 +26,9 @@ from contextwise.analysis.spectra import (
     shared_rank,
 )
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import Estimate
 from contextwise.comparison.comparison import finite
 from contextwise.evaluation.measures.entropy.files import Measurement
-from contextwise.evaluation.metrics import Estimate
 
 ByContext = dict[int, float]
 K = TypeVar("K")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import estimate_over_seeds
 from contextwise.comparison.compared_runs import Member
-from contextwise.evaluation.metrics import Estimate
-from contextwise.evaluation.paired import estimate_over_seeds
 
 BUDGETS = ("seconds", "tokens")
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import Estimate, exponential
 from contextwise.base.files import write_json
+from contextwise.base.intervals import Interval, crossed_interval, estimate, per_seed, seed_interval
 from contextwise.comparison.budgets import Budget, equal_budgets
 from contextwise.comparison.compared_runs import Member, groups_of, open_members
-from contextwise.evaluation.metrics import Estimate, exponential
-from contextwise.evaluation.paired import Interval, crossed_interval, estimate, per_seed, seed_interval
 
 UNITS = {"token": "nats per token", "byte": "bits per byte"}
 

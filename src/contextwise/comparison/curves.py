@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import percentile_estimate, resampled_ratios
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.measures.curve.readings import estimate, resampled
 from contextwise.evaluation.measures.curve.results import ContextwiseCurve
-from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.results import is_curve
 
 
@@ -106,14 +106,14 @@ def compare_curves(curves: list[ContextwiseCurve]) -> list[ComparedCurve]:
             place: int, other: int, loss: np.ndarray = loss, draws: np.ndarray | None = draws
         ) -> Estimate:
             pairs = None if draws is None else draws[:, place] - drawn[0][:, other]
-            return estimate(loss[place] - losses[0][other], pairs)
+            return percentile_estimate(loss[place] - losses[0][other], pairs)
 
         found.append(
             ComparedCurve(
                 name=str(curve.summary["model"]),
                 context=bins[-1]["visible_to"],
-                average=estimate(loss[0], None if draws is None else draws[:, 0]),
-                best=estimate(loss[1 + best], None if draws is None else draws[:, 1 + best]),
+                average=percentile_estimate(loss[0], None if draws is None else draws[:, 0]),
+                best=percentile_estimate(loss[1 + best], None if draws is None else draws[:, 1 + best]),
                 best_from=bins[best]["visible_from"],
                 best_to=bins[best]["visible_to"],
                 average_difference=None if itself else difference(0, 0),
@@ -136,7 +136,7 @@ def _measured(nats_DK: np.ndarray, targets_DK: np.ndarray) -> tuple[np.ndarray, 
     """The average and the loss of each bin, (1 + K,), and the same for each resample of the documents."""
     nats, targets = (np.hstack([x.sum(1, keepdims=True), x]) for x in (nats_DK, targets_DK))
     # The resamples have a fixed seed: those of all curves draw the same documents.
-    return nats.sum(0) / targets.sum(0), resampled(nats, targets) if len(nats) > 1 else None
+    return nats.sum(0) / targets.sum(0), resampled_ratios(nats, targets) if len(nats) > 1 else None
 
 
 def _below(

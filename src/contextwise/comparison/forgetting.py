@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
 from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.budgets import equal_budgets
@@ -19,7 +20,6 @@ from contextwise.comparison.compared_runs import evaluate_missing, groups_of, op
 from contextwise.comparison.comparison import Comparison, Difference, Group, compare
 from contextwise.data import Corpus
 from contextwise.evaluation.measures.loss import is_run, label
-from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.results import is_evaluation
 
 DEFINITION = "forgetting: loss on the old documents after, minus before; nats per token"

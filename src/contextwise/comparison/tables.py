@@ -9,12 +9,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from contextwise.base.estimates import Estimate
 from contextwise.comparison.budgets import Budget
 from contextwise.comparison.comparison import Comparison
 from contextwise.comparison.curves import ComparedCurve
 from contextwise.comparison.ledger import Ledger
 from contextwise.evaluation.measures.curve.tables import visible
-from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.tables import count, duration, interval, known, number
 
 MID_SCHEDULE = (

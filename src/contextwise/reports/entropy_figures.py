@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from contextwise.analysis.fits import LineFit
 from contextwise.analysis.intrinsic import ByContext, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
-from contextwise.evaluation.metrics import Estimate
+from contextwise.base.estimates import Estimate
 from contextwise.reports.figures import SYMBOLS
 
 MOST_POINTS = 400

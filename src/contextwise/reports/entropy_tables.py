@@ -12,10 +12,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from contextwise.analysis.fits import LineFit, correlation_interval
+from contextwise.analysis.fits import LineFit
 from contextwise.analysis.intrinsic import SHARE_OF_SUBSPACES, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
-from contextwise.evaluation.metrics import Estimate
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import correlation_estimate
 from contextwise.evaluation.tables import NOT_KNOWN, interval
 from contextwise.reports.entropy_figures import shown_thresholds
 
@@ -193,7 +194,7 @@ def verdict(found: IntrinsicEntropy) -> list[str]:
         said.append(_direction(found))
     least = found.least_subspace_correlation()
     if least is not None:
-        over = ends(correlation_interval(least, len(contexts)))
+        over = ends(correlation_estimate(least, len(contexts)))
         said.append(
             f"Between the entropies S_N of subspaces of at least {SHARE_OF_SUBSPACES:.0%} of the channels, the least "
             f"correlation over contexts is {least:.3f}{f' {over}' if over else ''} (the source: above 0.97)."

@@ -6,10 +6,10 @@ more room.
 
 from typing import Any
 
+from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import Comparison, Group
 from contextwise.comparison.tables import MID_SCHEDULE, difference_cell
-from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.results import Evaluation, is_evaluation
 from contextwise.evaluation.tables import MEASURES, NOT_KNOWN, count, duration, interval, number
 from contextwise.reports.words import lowest

@@ -1,7 +1,7 @@
 """What a comparison comes to, in sentences: which model is better, by how much, and at what cost."""
 
+from contextwise.base.estimates import Estimate
 from contextwise.comparison.comparison import UNITS, Comparison, Difference, Group
-from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.tables import count
 
 

@@ -14,11 +14,11 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.compared_runs import evaluate_missing
 from contextwise.comparison.comparison import Comparison, Difference, Group, compare
 from contextwise.data import Corpus
-from contextwise.evaluation.metrics import Estimate
 from contextwise.models.sizes import readable_count
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Table, registered

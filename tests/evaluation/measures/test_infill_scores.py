@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError, Interrupted
+from contextwise.base.intervals import ratios
 from contextwise.evaluation.measures.infill.filling import Filling
 from contextwise.evaluation.measures.infill.scores import (
     edit_similarity,
@@ -16,7 +17,6 @@ from contextwise.evaluation.measures.infill.scores import (
     scores,
 )
 from contextwise.evaluation.measures.infill.tasks import Task, TaskSet
-from contextwise.evaluation.metrics import ratios
 from filling import LETTERS, middle, write_run
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from contextwise.base.intervals import ratios
 from contextwise.evaluation.measures.long_tasks.results import level_of, level_rows, mean_level
 from contextwise.evaluation.measures.long_tasks.tables import _heading, verdict
-from contextwise.evaluation.metrics import ratios
 
 
 def scores(*columns):

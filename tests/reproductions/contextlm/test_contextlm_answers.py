@@ -10,7 +10,6 @@ from test_contextlm_tasks import corpus, item_of, settings  # noqa: F401
 from contextwise.base.config import validate
 from contextwise.evaluation.measures.attention import ModelReading, Reading
 from contextwise.evaluation.measures.judging.endpoint import Endpoint
-from contextwise.reproductions.contextlm.compared_models import above
 from contextwise.reproductions.contextlm.figure_5_attention import AttentionReceived, chunks_table, tokens_of
 from contextwise.reproductions.contextlm.table_4_figure_3_answers import (
     NO_JUDGE,
@@ -111,7 +110,7 @@ def test_a_judge_that_likes_the_first_answer_tells_nothing(answering, judge):
 @pytest.mark.parametrize(("questions", "holds"), [(3, None), (20, True)])
 def test_wins_in_all_questions_are_certain_only_where_there_are_many(questions, holds):
     found = win_rate({"value": 1.0, "low": 1.0, "high": 1.0, "questions": questions})
-    assert found.low < 1 and above(found, 0.5) is holds
+    assert found.low < 1 and found.above(0.5) is holds
     spread = {"value": 0.6, "low": 0.5, "high": 0.7, "questions": 9}
     assert win_rate(spread) == estimate_of(spread) and win_rate(None) is None
 

@@ -6,8 +6,6 @@ import pytest
 import yaml
 
 from contextwise.base.errors import ConfigError, ContextwiseError
-from contextwise.evaluation.metrics import Estimate
-from contextwise.reproductions.contextlm.compared_models import above
 from contextwise.reproductions.cost import plan
 from contextwise.reproductions.item import list_items, measure_at
 
@@ -140,16 +138,3 @@ def test_without_the_harness_it_is_said_how_to_get_it(tmp_path, monkeypatch):
     item = ITEMS["contextlm/table3"]
     with pytest.raises(ConfigError, match=r"contextwise\[eval\]"):
         measure_at(item, "tiny").measure(item, tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("found", "holds"),
-    [
-        (Estimate(0.6, 0.55, 0.7), True),
-        (Estimate(0.4, 0.3, 0.45), False),
-        (Estimate(0.6, 0.45, 0.7), None),
-        (Estimate(0.9), None),
-    ],
-)
-def test_a_claim_holds_where_the_interval_lies_above_the_level(found, holds):
-    assert above(found, 0.5) is holds

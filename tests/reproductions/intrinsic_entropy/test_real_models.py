@@ -8,8 +8,8 @@ import pytest
 from contextwise.analysis.fits import correlations, fit_line, fit_power
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
 from contextwise.data import prepare_corpus
-from contextwise.evaluation.metrics import Estimate
 from contextwise.reproductions.intrinsic_entropy.figures_1_to_15_real_models import (
     RealEntropy,
     without_refutation,

@@ -12,10 +12,11 @@ from transformers import PreTrainedModel
 
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import CONFIDENCE
 from contextwise.base.files import atomic_directory, atomic_write, read_json, write_json
+from contextwise.base.intervals import RESAMPLES
 from contextwise.base.progress import progress_bar
 from contextwise.evaluation.answering.batches import AnswerLog, Batch, Key, ModelReader, Prompted, answer_all
-from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES
 from contextwise.evaluation.results import Measured
 
 SUMMARY, ANSWERS = "summary.json", "answers.jsonl"

@@ -12,11 +12,13 @@ from transformers import PreTrainedModel
 
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import CONFIDENCE
+from contextwise.base.intervals import RESAMPLES
 from contextwise.base.memory import keep_freed_memory
 from contextwise.base.progress import progress_bar, say
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
-from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, measures
+from contextwise.evaluation.metrics import measures
 from contextwise.evaluation.results import Evaluation, check_destination, write_evaluation
 from contextwise.evaluation.scoring.windows import (
     DEFAULT_BATCH_TOKENS,

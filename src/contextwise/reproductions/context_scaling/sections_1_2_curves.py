@@ -7,12 +7,12 @@ import numpy as np
 from pydantic import Field
 
 from contextwise.base.config import validate
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import percentile_estimate, resampled_ratios, wilson
 from contextwise.comparison.curves import compare_curves
 from contextwise.data import Corpus
 from contextwise.evaluation.measures.curve import ContextwiseCurve, CurveSettings, measure_contextwise
-from contextwise.evaluation.measures.curve.readings import estimate, resampled
-from contextwise.evaluation.metrics import Estimate
-from contextwise.reproductions.claims import above, point, share_of, shown
+from contextwise.reproductions.claims import point
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.given_model import GivenModel, slug
 from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
@@ -63,7 +63,7 @@ def bins_table(curves: list[ContextwiseCurve]) -> Table:
     rows = []
     for ends in sorted(set().union(*columns)):
         found = [column.get(ends) for column in columns]
-        cells = ["" if b is None else shown(_bin_loss(b)) for b in found]
+        cells = ["" if b is None else f"{_bin_loss(b):.3f}" for b in found]
         rows.append([" to ".join(f"{end:,}" for end in sorted(set(ends))), *cells])
     names = [Path(curve.summary["model"]).name for curve in curves]
     title = (
@@ -79,9 +79,9 @@ def _read_off(curve: ContextwiseCurve) -> Table:
     rows = [
         [
             "best-context loss",
-            f"{shown(_estimate(best))} at {best['visible_from']:,} to {best['visible_to']:,} tokens",
+            f"{_estimate(best):.3f} at {best['visible_from']:,} to {best['visible_to']:,} tokens",
         ],
-        ["average loss", shown(_estimate(measures["average_loss"]))],
+        ["average loss", f"{_estimate(measures['average_loss']):.3f}"],
         [
             f"context from which a doubling brings less than {effective['worth']:g} nats",
             "none measured" if effective["value"] is None else f"{effective['value']:,.0f}",
@@ -109,9 +109,9 @@ def bins_difference(curve: ContextwiseCurve, one: int, other: int) -> Estimate:
     nats, targets = (table[name].to_numpy().reshape(-1, count) for name in ("nats", "targets"))
     sizes = targets.astype(float)
     losses = nats.sum(0) / sizes.sum(0)
-    drawn = resampled(nats, sizes) if len(nats) > 1 else None
+    drawn = resampled_ratios(nats, sizes) if len(nats) > 1 else None
     pairs = None if drawn is None else drawn[:, one] - drawn[:, other]
-    return estimate(float(losses[one] - losses[other]), pairs)
+    return percentile_estimate(float(losses[one] - losses[other]), pairs)
 
 
 def _improves(curve: ContextwiseCurve, trained: int) -> Claim:
@@ -125,8 +125,8 @@ def _improves(curve: ContextwiseCurve, trained: int) -> Claim:
     ends = f"{curve.bins[half]['visible_to']:,} to {curve.bins[last]['visible_to']:,} tokens"
     return Claim(
         "the loss improves throughout the training context",
-        above(found),
-        f"from {ends} it falls by {shown(found)} nats",
+        found.above(0.0),
+        f"from {ends} it falls by {found:.3f} nats",
     )
 
 
@@ -137,8 +137,8 @@ def _deteriorates(curve: ContextwiseCurve, trained: int) -> Claim:
     ends = f"{curve.bins[inside]['visible_to']:,} to {curve.bins[-1]['visible_to']:,} tokens"
     return Claim(
         "beyond the training context the loss deteriorates",
-        above(found),
-        f"from {ends} it changes by {shown(found, 3, '+')}",
+        found.above(0.0),
+        f"from {ends} it changes by {found:+.3f}",
     )
 
 
@@ -197,7 +197,7 @@ def compared_table(pair: list[ContextwiseCurve]) -> Table:
 
 
 def _cells(short: Estimate, long: Estimate, difference: Estimate | None) -> list[str]:
-    return [shown(short), shown(long), "" if difference is None else shown(difference, 3, "+")]
+    return [f"{short:.3f}", f"{long:.3f}", "" if difference is None else f"{difference:+.3f}"]
 
 
 def misleading_claims(pair: list[ContextwiseCurve], prefix: str = "") -> list[Claim]:
@@ -209,7 +209,7 @@ def misleading_claims(pair: list[ContextwiseCurve], prefix: str = "") -> list[Cl
         Claim(
             f"{prefix}the model of the longer context has the lower average loss",
             below_zero(long.average_difference),
-            f"long minus short {shown(long.average_difference, 3, '+')}",
+            f"long minus short {long.average_difference:+.3f}",
         ),
         Claim(
             f"{prefix}yet the model of the shorter context is better at every context that both have",
@@ -218,8 +218,8 @@ def misleading_claims(pair: list[ContextwiseCurve], prefix: str = "") -> list[Cl
         ),
         Claim(
             f"{prefix}and has the lower best-context loss",
-            above(long.best_difference),
-            f"long minus short {shown(long.best_difference, 3, '+')}",
+            long.best_difference.above(0.0),
+            f"long minus short {long.best_difference:+.3f}",
         ),
     ]
 
@@ -256,9 +256,9 @@ class DocumentLengths(CorpusSource, ItemMeasure):
         )
         claims = []
         if self.claimed is not None:
-            found = share_of(int((lengths < self.claimed).sum()), len(lengths))
+            found = wilson(float((lengths < self.claimed).mean()), len(lengths))
             text = f"over {self.share:.0%} of the documents are shorter than {self.claimed:,} tokens"
-            claims = [Claim(text, above(found, self.share), shown(found))]
+            claims = [Claim(text, found.above(self.share), f"{found:.3f}")]
         series = {"documents": [{"x": n, "y": float((lengths < n).mean())} for n in sorted(self.lengths)]}
         plot = Plot("Share of documents that are shorter", "tokens", "share", series, logarithmic="x")
         figures = {"documents": len(lengths), "tokens": int(lengths.sum())}

@@ -4,7 +4,7 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.metrics import Estimate
+from contextwise.base.estimates import Estimate
 from contextwise.reproductions.item import Claim
 from contextwise.reproductions.trained_models import TrainedModels
 
@@ -35,13 +35,6 @@ class ComparedModels(TrainedModels):
         return f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
 
 
-def above(found: Estimate, level: float = 0.0) -> bool | None:
-    """Whether an interval lies above a level: True; False where it lies below; None where it holds the level, or is none."""
-    if found.low is None or found.high is None or found.low <= level <= found.high:
-        return None
-    return found.low > level
-
-
 def points(found: Estimate) -> str:
     """A difference of shares, in percentage points: ``+1.20 [-0.35, +2.75] points``."""
     ends = (
@@ -55,4 +48,4 @@ def points(found: Estimate) -> str:
 def difference_claim(one: Better, found: Estimate, what: str, remark: str = "") -> Claim:
     """A claim on a difference of shares; ``remark`` follows the evidence."""
     evidence = f"{one.better} minus {one.than}, {what}: {points(found)}"
-    return Claim(one.text, above(found), f"{evidence}{'; ' if remark else ''}{remark}")
+    return Claim(one.text, found.above(0.0), f"{evidence}{'; ' if remark else ''}{remark}")

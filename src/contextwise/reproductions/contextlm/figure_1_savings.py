@@ -18,9 +18,9 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.metrics import Estimate
-from contextwise.evaluation.paired import estimate_over_seeds
 from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
 from contextwise.reproductions.trained_models import TrainedModels
 

@@ -12,11 +12,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import estimate_over_seeds
 from contextwise.evaluation.measures.attention import Measure as Received
 from contextwise.evaluation.measures.attention import Reading, read_with_models
-from contextwise.evaluation.metrics import Estimate
-from contextwise.evaluation.paired import estimate_over_seeds
-from contextwise.reproductions.contextlm.compared_models import Better, ComparedModels, above
+from contextwise.reproductions.contextlm.compared_models import Better, ComparedModels
 from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
 
 
@@ -73,7 +73,7 @@ class AttentionReceived(ComparedModels):
         places = tokens_of(reading, self.text, phrase)
         better, than = (attention[name][:, places].sum(axis=1) for name in (one.better, one.than))
         found = estimate_over_seeds(better, than, paired=True)
-        holds = above(found) if len(self.seeds) > 1 else bool(found.value > 0)
+        holds = found.above(0.0) if len(self.seeds) > 1 else bool(found.value > 0)
         ratio = better.mean() / than.mean() - 1
         evidence = f"{one.better} minus {one.than} on {len(places)} tokens: {_signed(found)}, {ratio:+.1%}; {self.with_seeds}"
         return Claim(f"{one.text}: {phrase!r}", holds, evidence)

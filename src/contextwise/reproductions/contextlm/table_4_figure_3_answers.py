@@ -16,7 +16,9 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import validate, with_overrides
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import Estimate
 from contextwise.base.files import sha256_file
+from contextwise.base.intervals import wilson
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
@@ -28,9 +30,7 @@ from contextwise.evaluation.measures.judging.answers import Answering, answer_qu
 from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
 from contextwise.evaluation.measures.judging.files import Benchmark, read_questions, read_references
 from contextwise.evaluation.measures.judging.judge import Match, judge_answers
-from contextwise.evaluation.measures.ruler.scoring import accuracy
-from contextwise.evaluation.metrics import Estimate
-from contextwise.reproductions.contextlm.compared_models import Better, ComparedModels, above
+from contextwise.reproductions.contextlm.compared_models import Better, ComparedModels
 from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
@@ -303,7 +303,7 @@ def _rated(one: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
             one.text, None, f"no answer of both was rated; {_asked(summary)}"
         )
     # What all questions agree on has no spread to take an interval from.
-    holds = None if found.low == found.high else above(found)
+    holds = None if found.low == found.high else found.above(0.0)
     evidence = f"{one.better} minus {one.than}: {_signed(found)}; {_asked(summary)}"
     return Table(title, ["category", one.than, one.better], rows), Claim(one.text, holds, evidence)
 
@@ -320,14 +320,14 @@ def _compared(one: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
     evidence = "no comparison has a verdict in both orders" if found is None else f"win rate {shown}%"
     return (
         Table(title, columns, [row]),
-        Claim(one.text, None if found is None else above(found, 0.5), f"{evidence}; {_asked(summary)}"),
+        Claim(one.text, None if found is None else found.above(0.5), f"{evidence}; {_asked(summary)}"),
     )
 
 
 def win_rate(found: dict[str, Any] | None) -> Estimate | None:
     """A summary's win rate; with Wilson's interval where the questions agree, which the bootstrap takes for certain."""
     if found is not None and found["low"] == found["high"]:
-        return accuracy(np.full(found["questions"], found["value"]))
+        return wilson(found["value"], found["questions"])
     return estimate_of(found)
 
 

@@ -16,13 +16,13 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.journal import content_key
 from contextwise.evaluation.measures.long_tasks.results import Level, level_of, mean_level
 from contextwise.evaluation.measures.long_tasks.running import chosen_items, evaluate_long_tasks
 from contextwise.evaluation.measures.long_tasks.settings import Settings as Asked
 from contextwise.evaluation.measures.long_tasks.settings import read_range
-from contextwise.evaluation.metrics import Estimate
 from contextwise.models.rope import Rope
 from contextwise.reproductions.contextlm.compared_models import ComparedModels, difference_claim, points
 from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered

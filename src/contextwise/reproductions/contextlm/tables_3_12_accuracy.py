@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
-from scipy import stats
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import Estimate
 from contextwise.base.files import read_json
+from contextwise.base.intervals import NORMAL, estimate_over_seeds
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.data.hub import hub_problem
 from contextwise.evaluation.journal import content_key
 from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS
-from contextwise.evaluation.metrics import CONFIDENCE, Estimate
-from contextwise.evaluation.paired import estimate_over_seeds
 from contextwise.reproductions.contextlm.compared_models import (
     Better,
     ComparedModels,
@@ -50,7 +49,6 @@ CHANCE = {
     "race": 0.25,
 }
 """What guessing gets: one over the number of choices (ARC has a few questions with three or five)."""
-NORMAL = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
 
 
 @dataclass(frozen=True)

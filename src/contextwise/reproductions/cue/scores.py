@@ -8,12 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.evaluation.metrics import (
-    Estimate,
-    bootstrap,
-    exponential,
-)
-from contextwise.evaluation.paired import estimate
+from contextwise.base.estimates import Estimate, exponential
+from contextwise.base.intervals import bootstrap_estimate, estimate
 from contextwise.evaluation.results import Evaluation
 
 
@@ -87,7 +83,4 @@ def kept_gain(part: Scored, base: Scored, best: Scored) -> Estimate:
         return (ppl_base - ppl_part) / (ppl_base - ppl_best)
 
     value = float(statistic(*rows, weights, axis=-1))
-    if len(weights) < 2:
-        return Estimate(value)
-    found = bootstrap((*rows, weights), statistic).confidence_interval
-    return Estimate(value, float(found.low), float(found.high))
+    return bootstrap_estimate(value, (*rows, weights), statistic)

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import Field
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
 from contextwise.evaluation.measures.sentences.cache_effect import ALL, BINS, effect_between
-from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.results import Evaluation
 from contextwise.reproductions.cue.one_run import OneRun
 from contextwise.reproductions.cue.tables_3_4_6_perplexity import Row, evaluated

@@ -7,11 +7,11 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
 from contextwise.data import Corpus
 from contextwise.evaluation.measures.loss import default_destination
 from contextwise.evaluation.measures.sentences import evaluate_sentences
 from contextwise.evaluation.measures.sentences.running import Conditions, sentence_label
-from contextwise.evaluation.metrics import Estimate
 from contextwise.evaluation.results import Evaluation, is_evaluation
 from contextwise.reproductions.cue.runs import StagedRuns
 from contextwise.reproductions.cue.scores import Scored, kept_gain

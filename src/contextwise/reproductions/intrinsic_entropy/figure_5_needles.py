@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import mean_estimate
 from contextwise.evaluation.measures.needles import STEPS, measure_needles
-from contextwise.evaluation.metrics import Estimate
-from contextwise.reproductions.claims import above, mean_of, point, shown
+from contextwise.reproductions.claims import point
 from contextwise.reproductions.given_model import GivenModel
 from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
 
@@ -37,7 +38,7 @@ class NeedleCurves(GivenModel):
             self.subject(folder), length=self.length, samples=self.samples, seed=self.seed, out=out
         ).summary
         rows = [
-            [f"{row['masked']:,}", f"{row['perplexity']['value']:,.2f}", shown(Estimate(**row["nats"])),
+            [f"{row['masked']:,}", f"{row['perplexity']['value']:,.2f}", f'{Estimate(**row["nats"]):.3f}',
              f"{row['far_in_view']:.0%}", f"{row['near_in_view']:.0%}"]
             for row in found["rows"]
         ]  # fmt: skip
@@ -67,13 +68,13 @@ def needle_claims(found: dict[str, Any]) -> list[Claim]:
     return [
         Claim(
             "the answer's perplexity rises when the first needle is masked",
-            above(first) if answers else None,
-            f"{shown(first, 3, '+')} nats per answer token{aside}",
+            first.above(0.0) if answers else None,
+            f"{first:+.3f} nats per answer token{aside}",
         ),
         Claim(
             "and far less when the second one is masked as well",
-            above(difference) if answers else None,
-            f"then {shown(second, 3, '+')}; first minus second {shown(difference, 3, '+')}{aside}",
+            difference.above(0.0) if answers else None,
+            f"then {second:+.3f}; first minus second {difference:+.3f}{aside}",
         ),
     ]
 
@@ -100,7 +101,7 @@ def needle_costs(found: dict[str, Any]) -> tuple[Estimate, Estimate]:
     losses = needle_losses(found)
     if not len(losses):
         return Estimate(float("nan")), Estimate(float("nan"))
-    return mean_of(losses[:, 1] - losses[:, 0]), mean_of(losses[:, 2] - losses[:, 1])
+    return mean_estimate(losses[:, 1] - losses[:, 0]), mean_estimate(losses[:, 2] - losses[:, 1])
 
 
 def _difference(first: Estimate, second: Estimate, found: dict[str, Any]) -> Estimate:
@@ -108,4 +109,4 @@ def _difference(first: Estimate, second: Estimate, found: dict[str, Any]) -> Est
     losses = needle_losses(found)
     if not len(losses):
         return Estimate(first.value - second.value)
-    return mean_of(2 * losses[:, 1] - losses[:, 0] - losses[:, 2])
+    return mean_estimate(2 * losses[:, 1] - losses[:, 0] - losses[:, 2])

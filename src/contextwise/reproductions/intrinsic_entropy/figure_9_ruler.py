@@ -8,10 +8,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
 from contextwise.evaluation.measures.ruler.running import evaluate_ruler
 from contextwise.evaluation.measures.ruler.settings import FRACTIONS, TASKS, Settings
-from contextwise.evaluation.metrics import Estimate
-from contextwise.reproductions.claims import all_hold, point, shown
+from contextwise.reproductions.claims import all_hold, point
 from contextwise.reproductions.given_model import GivenModel
 from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
 
@@ -91,7 +91,7 @@ class RulerCurves(GivenModel):
 
 
 def _row(name: str, one: dict[str, Any]) -> list[str]:
-    accuracy = shown(Estimate(**one["accuracy"]))
+    accuracy = f"{Estimate(**one['accuracy']):.3f}"
     return [name, f"{one['visible']:,}", accuracy, f"{one['in_view']:.0%}", f"{one['best_share']:.0%}"]
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from contextwise.analysis.fits import LineFit, fit_line, fit_power
 from contextwise.analysis.spectra import relative_eigenvalues
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.metrics import Estimate
+from contextwise.base.estimates import Estimate
 from contextwise.reproductions.intrinsic_entropy.table_1_figure_7_parity import (
     feature_eigenvalues,
     held_out,

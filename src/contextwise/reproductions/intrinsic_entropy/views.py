@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from contextwise.analysis.fits import LineFit, correlation_interval
+from contextwise.analysis.fits import LineFit
 from contextwise.analysis.intrinsic import SHARE_OF_SUBSPACES, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.config import Settings
-from contextwise.evaluation.metrics import Estimate
-from contextwise.reproductions.claims import above, all_hold, point, shown
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import correlation_estimate
+from contextwise.reproductions.claims import all_hold, point
 from contextwise.reproductions.item import Claim, Plot, Table
 
 View = tuple[list[Table], list[Claim], list[Plot]]
@@ -85,7 +86,7 @@ def context_view(found: IntrinsicEntropy, limits: Limits) -> View:
         fitted = "" if fit is None else f"{float(fit.at(np.array([context]))[0]):.4f}"
         more = found.differences.get(context)
         rows.append([
-            f"{context:,}", shown(found.losses[context], 4), fitted, "" if more is None else shown(more, 4, "+")
+            f"{context:,}", f"{found.losses[context]:.4f}", fitted, "" if more is None else f"{more:+.4f}"
         ])  # fmt: skip
     tables = [Table(f"{LOSS}, with 95% intervals over documents",
                     ["context", "loss", "C0 + C/l^γ", f"minus that at {found.contexts[-1]:,}"], rows)]  # fmt: skip
@@ -93,7 +94,7 @@ def context_view(found: IntrinsicEntropy, limits: Limits) -> View:
     holds, evidence = None, "no power law has its optimum here: the losses do not level off"
     if fit is not None:
         pairs = {"C0": fit.floor, "C": fit.scale, "γ": fit.exponent}
-        rows = [[name, shown(value)] for name, value in pairs.items()]
+        rows = [[name, f"{value:.3f}"] for name, value in pairs.items()]
         tables.append(
             Table(
                 "CE = C0 + C / l^γ, with 95% intervals", ["", "ours"], [*rows, ["R²", f"{fit.r_squared:.5f}"]]
@@ -102,15 +103,15 @@ def context_view(found: IntrinsicEntropy, limits: Limits) -> View:
         x = np.geomspace(found.contexts[0], found.contexts[-1], 40)
         series["C0 + C/l^γ"] = [{"x": float(a), "y": float(b)} for a, b in zip(x, fit.at(x), strict=True)]
         holds = _fits(fit.r_squared, fit.exponent, limits.fit)
-        evidence = f"R² {fit.r_squared:.5f}, γ {shown(fit.exponent)}"
-    falls = all_hold(above(more) for more in found.differences.values())
+        evidence = f"R² {fit.r_squared:.5f}, γ {fit.exponent:.3f}"
+    falls = all_hold(more.above(0.0) for more in found.differences.values())
     least = min(found.differences.items(), key=lambda pair: pair[1].value, default=None)
     claims = [
         Claim("the loss falls as the context grows, as C0 + C/l^γ", holds, evidence),
         Claim(
             f"at every shorter context the loss is above that at {found.contexts[-1]:,} tokens",
             falls,
-            "one context" if least is None else f"least at {least[0]:,}: {shown(least[1], 4, '+')} nats",
+            "one context" if least is None else f"least at {least[0]:,}: {least[1]:+.4f} nats",
         ),
     ]
     return tables, claims, [Plot("Loss against context", "visible tokens", LOSS, series, logarithmic="x")]
@@ -227,18 +228,18 @@ VIEWS: dict[str, Callable[[IntrinsicEntropy, Limits], View]] = {
 
 
 def _line_cells(line: LineFit, digits: int, points: int) -> list[str]:
-    correlated = shown(correlation_interval(-line.correlation, points))
-    return [shown(line.slope, digits), f"{line.r_squared:.4f}", correlated]
+    correlated = f"{correlation_estimate(-line.correlation, points):.3f}"
+    return [f"{line.slope:.{digits}f}", f"{line.r_squared:.4f}", correlated]
 
 
 def _all_linear(text: str, found: Mapping[Any, float], points: int, bound: float, what: str) -> Claim:
     """Whether all of some correlations are above the bound."""
     if not found:
         return Claim(text, None, "there is no line to tell it by")
-    verdicts = [above(correlation_interval(value, points), bound) for value in found.values()]
+    verdicts = [correlation_estimate(value, points).above(bound) for value in found.values()]
     name, least = min(found.items(), key=lambda pair: pair[1])
     name = f"{name:.4g}" if isinstance(name, float) else name
-    lowest = shown(correlation_interval(least, points))
+    lowest = f"{correlation_estimate(least, points):.3f}"
     evidence = f"least correlation {lowest}, at {what} = {name}; {len(found)} lines, {points} contexts"
     return Claim(text, all_hold(verdicts), evidence)
 
@@ -246,14 +247,14 @@ def _all_linear(text: str, found: Mapping[Any, float], points: int, bound: float
 def _correlated(text: str, value: float | None, points: int, bound: float) -> Claim:
     if value is None:
         return Claim(text, None, "there is no correlation to tell it by")
-    found = correlation_interval(value, points)
-    return Claim(text, above(found, bound), f"{shown(found)}; {points} contexts")
+    found = correlation_estimate(value, points)
+    return Claim(text, found.above(bound), f"{found:.3f}; {points} contexts")
 
 
 def _fits(r_squared: float, exponent: Estimate, least: float) -> bool | None:
     if r_squared < least:
         return False
-    return True if above(exponent) else None
+    return True if exponent.above(0.0) else None
 
 
 def _grows(medians: list[float], noise: float) -> bool | None:

@@ -17,7 +17,6 @@ from contextwise.comparison.forgetting import Forgetting, measure_forgetting
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.manifest import FILE
 from contextwise.data.stdlib import iter_stdlib_documents
-from contextwise.reproductions.claims import above, shown
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.given_model import slug
 from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
@@ -174,7 +173,7 @@ def changes_table(found: Forgetting, first: str) -> Table:
     for change in found.changes:
         own = change.group != first
         rows.append([
-            change.group, shown(change.forgetting, 3, "+"), shown(change.learning, 3, "+"),
+            change.group, f"{change.forgetting:+.3f}", f"{change.learning:+.3f}",
             interval(find(found.old, change.group, first)) if own else "",
             interval(find(found.new, change.group, first)) if own else "",
         ])  # fmt: skip
@@ -193,9 +192,9 @@ def forgetting_claims(found: Forgetting, first: str, others: list[str]) -> list[
     claims = [
         Claim(
             f"{first}: the model forgets its old documents while it learns the new ones",
-            None if above(plain.forgetting) is None or below_zero(plain.learning) is None
-            else bool(above(plain.forgetting) and below_zero(plain.learning)),
-            f"forgotten {shown(plain.forgetting, 3, '+')}, learned {shown(plain.learning, 3, '+')} nats per token",
+            None if plain.forgetting.above(0.0) is None or below_zero(plain.learning) is None
+            else bool(plain.forgetting.above(0.0) and below_zero(plain.learning)),
+            f"forgotten {plain.forgetting:+.3f}, learned {plain.learning:+.3f} nats per token",
         )
     ]  # fmt: skip
     for way in others:

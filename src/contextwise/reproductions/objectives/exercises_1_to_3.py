@@ -17,8 +17,9 @@ from pydantic import Field
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import mean_estimate, wilson
 from contextwise.data import Corpus
-from contextwise.evaluation.metrics import Estimate
 from contextwise.models.multitoken.losses import future_targets
 from contextwise.objectives import (
     NO_LOSS,
@@ -35,7 +36,6 @@ from contextwise.objectives.infilling import Arrangement, Characters, InfilledDo
 from contextwise.objectives.objective import Kind
 from contextwise.objectives.spans import SpanExamples, kept_and_sentinels
 from contextwise.objectives.text import TokenText
-from contextwise.reproductions.claims import mean_of, share_of, shown
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Table, registered
 from contextwise.training.recipe import Recipe
@@ -98,7 +98,7 @@ class ObjectiveCounts(TextOnly):
         found = {name: self._count(name, one, corpus) for name, one in self.objectives.items()}
         columns = ["positions", "text", "targets", "learned"]
         rows = [
-            [name, *(f"{counts[key].mean():,.1f}" for key in columns), shown(_share(counts))]
+            [name, *(f"{counts[key].mean():,.1f}" for key in columns), f"{_share(counts):.3f}"]
             for name, counts in found.items()
         ]
         table = Table(
@@ -188,7 +188,7 @@ def count_example(
 
 def _share(counts: dict[str, np.ndarray]) -> Estimate:
     """Text targets per token of text, with the interval over examples."""
-    return mean_of(counts["learned"] / counts["text"])
+    return mean_estimate(counts["learned"] / counts["text"])
 
 
 @registered("span_budget")
@@ -269,7 +269,8 @@ class FimFormats(TextOnly):
             form = _form(written, arrangement)
             forms[form].append(text.read(back)[0] == text.read(own)[0])
         rewritten = len(forms["PSM"]) + len(forms["SPM"])
-        share, psm = share_of(rewritten, len(numbers)), share_of(len(forms["PSM"]), max(1, rewritten))
+        share = wilson(rewritten / len(numbers), len(numbers))
+        psm = wilson(len(forms["PSM"]) / max(1, rewritten), max(1, rewritten))
         shaped, fitting = self._exercise(corpus, numbers, arrangement, tokenizer)
         rows = [[form, str(len(found)), f"{sum(found)}"] for form, found in forms.items()]
         rows.append(
@@ -334,4 +335,4 @@ def _form(ids: np.ndarray, arrangement: Arrangement) -> str:
 def _near(text: str, found: Estimate, expected: float) -> Claim:
     """Whether the interval of a share holds what is expected."""
     inside = None if found.low is None or found.high is None else found.low <= expected <= found.high
-    return Claim(text, inside, f"{shown(found)}; {expected:g} is asked for")
+    return Claim(text, inside, f"{found:.3f}; {expected:g} is asked for")

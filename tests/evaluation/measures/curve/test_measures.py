@@ -9,12 +9,12 @@ from hypothesis.extra import numpy as arrays
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
+from contextwise.base.intervals import ratios, resampled_ratios
 from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass
-from contextwise.evaluation.measures.curve.readings import curve_measures, effective_contexts, resampled
+from contextwise.evaluation.measures.curve.readings import curve_measures, effective_contexts
 from contextwise.evaluation.measures.curve.sums import Bins
 from contextwise.evaluation.measures.curve.unfinished import Unfinished
 from contextwise.evaluation.measures.curve.windows import whole_windows
-from contextwise.evaluation.metrics import ratios
 from contextwise.evaluation.scoring.truncated import choose_targets
 
 
@@ -183,6 +183,6 @@ def test_resamples_draw_whole_documents_as_the_other_measures_do():
     draw = np.random.default_rng(1)
     targets = draw.integers(1, 50, (30, 1)).astype(float)
     nats = targets * draw.normal(3, 0.5, (30, 1))
-    low, high = np.quantile(resampled(nats, targets)[:, 0], [0.025, 0.975])
+    low, high = np.quantile(resampled_ratios(nats, targets)[:, 0], [0.025, 0.975])
     known = ratios(nats[:, 0], {"tokens": targets[:, 0]})["tokens"]
     assert (low, high) == pytest.approx((known.low, known.high), abs=0.1 * (high - low))

@@ -10,13 +10,13 @@
 Legend of shapes: D documents, K bins, R resamples.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import percentile_estimate, resampled_ratios
 from contextwise.evaluation.measures.curve.sums import CurveSums
-from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, SEED, Estimate, resamples_at_once
 
 DEFAULT_WORTH = 0.01
 
@@ -37,8 +37,10 @@ def curve_measures(
         sizes.append(sums.tail.targets[:, None])
     nats, targets = np.hstack(columns), np.hstack(sizes).astype(float)
     losses = nats.sum(0) / targets.sum(0)
-    drawn = resampled(nats, targets) if len(nats) > 1 else None
-    found = [estimate(losses[i], None if drawn is None else drawn[:, i]) for i in range(len(losses))]
+    drawn = resampled_ratios(nats, targets) if len(nats) > 1 else None
+    found = [
+        percentile_estimate(losses[i], None if drawn is None else drawn[:, i]) for i in range(len(losses))
+    ]
 
     count = len(bins)
     rows = [
@@ -70,7 +72,7 @@ def best_context(
 ) -> dict[str, Any]:
     """The lowest bin: its loss with the interval of that bin, and where the lowest bin lies in the resamples."""
     bins, best = sums.bins, int(losses_K.argmin())
-    context = estimate(
+    context = percentile_estimate(
         bins.high[best], None if drawn_RK is None else bins.high[drawn_RK.argmin(1)], "nearest"
     )
     return {
@@ -97,7 +99,7 @@ def effective(
     value = effective_contexts(losses_K[None], centre, worth)[0]
     drawn = None if drawn_RK is None else effective_contexts(drawn_RK, centre, worth)
     reach = {"measured_from": float(measured[0]), "measured_to": float(measured[-1])}
-    return {**estimate(value, drawn, "nearest").to_dict(), **reach, "worth": worth}
+    return {**percentile_estimate(value, drawn, "nearest").to_dict(), **reach, "worth": worth}
 
 
 def effective_contexts(losses_RK: np.ndarray, centre_K: np.ndarray, worth: float) -> np.ndarray:
@@ -126,28 +128,3 @@ def effective_contexts(losses_RK: np.ndarray, centre_K: np.ndarray, worth: float
     part = np.where(first > 0, (gain[rows, before] - worth) / np.where(drop > 0, drop, 1), 1)
     found = 2 ** (x[before] + part * (x[first] - x[before]))
     return np.where(below.any(1), found, np.inf)
-
-
-def resampled(nats_DK: np.ndarray, targets_DK: np.ndarray) -> np.ndarray:
-    """Losses (R, K) of resamples of whole documents, drawn with replacement; 2000 of them, with a fixed seed."""
-    return np.concatenate(
-        [(weights @ nats_DK) / (weights @ targets_DK) for weights in _weights(len(nats_DK))]
-    )
-
-
-def _weights(documents: int) -> Iterator[np.ndarray]:
-    """How often each document is drawn, for some resamples at a time: (resamples, D) float64."""
-    draw, left = np.random.default_rng(SEED), RESAMPLES
-    while left:
-        count = min(left, resamples_at_once(documents))
-        yield draw.multinomial(documents, np.full(documents, 1 / documents), size=count).astype(float)
-        left -= count
-
-
-def estimate(value: float, drawn_R: np.ndarray | None, method: str = "linear") -> Estimate:
-    """A value with the percentile interval of its resamples; without one where there are none."""
-    if drawn_R is None:
-        return Estimate(float(value))
-    tails = [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]
-    low, high = np.quantile(drawn_R, tails, method=method)  # type: ignore[call-overload]
-    return Estimate(float(value), float(low), float(high))

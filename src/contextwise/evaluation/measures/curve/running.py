@@ -11,6 +11,8 @@ from transformers import PreTrainedModel
 from contextwise.base.config import Settings
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.estimates import CONFIDENCE
+from contextwise.base.intervals import RESAMPLES
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass
@@ -29,7 +31,6 @@ from contextwise.evaluation.measures.loss import (
     subject,
     tell_of_contexts,
 )
-from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES
 from contextwise.evaluation.results import check_destination, is_curve
 from contextwise.evaluation.scoring.truncated import choose_targets
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS

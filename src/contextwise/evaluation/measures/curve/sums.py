@@ -6,10 +6,9 @@ Legend of shapes: D documents, K bins of visible tokens, P numbers of visible to
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
+from contextwise.base.intervals import student_t
 from contextwise.data.tails import log_bins
-from contextwise.evaluation.metrics import CONFIDENCE
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class CurveSums:
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """Ends of the 95% intervals of :attr:`loss`, (P,) each, by Student's t over documents; NaN with one document."""
         degrees = max(1, len(self.documents) - 1)
-        reach = stats.t.ppf((1 + CONFIDENCE) / 2, degrees) * self.error
+        reach = student_t(degrees) * self.error
         return self.loss - reach, self.loss + reach
 
 

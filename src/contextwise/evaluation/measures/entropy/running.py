@@ -18,6 +18,8 @@ from transformers import PreTrainedModel
 
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
+from contextwise.base.estimates import CONFIDENCE
+from contextwise.base.intervals import RESAMPLES, ratios
 from contextwise.base.progress import progress_bar, say
 from contextwise.data import Corpus
 from contextwise.evaluation.measures.entropy.files import (
@@ -38,7 +40,6 @@ from contextwise.evaluation.measures.loss import (
     label,
     tell_of_contexts,
 )
-from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, ratios
 from contextwise.evaluation.scoring.truncated import LAST, Features, Targets, choose_targets, truncated_passes
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, vocabulary_size
 from contextwise.models import load_model

@@ -27,7 +27,9 @@ from rich.text import Text
 
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError, Interrupted
+from contextwise.base.estimates import CONFIDENCE
 from contextwise.base.files import read_json, write_json
+from contextwise.base.intervals import RESAMPLES, ratios
 from contextwise.base.memory import keep_freed_memory
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
@@ -40,7 +42,6 @@ from contextwise.evaluation.measures.infill.filling import (
 )
 from contextwise.evaluation.measures.infill.tasks import TaskSet
 from contextwise.evaluation.measures.loss import chosen_device, chosen_dtype, default_destination, is_run
-from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, ratios
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS
 from contextwise.evaluation.tables import evaluation_table
 from contextwise.models import load_generating_model, load_tokenizer

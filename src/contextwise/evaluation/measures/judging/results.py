@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from contextwise.base.estimates import CONFIDENCE, Estimate
+from contextwise.base.intervals import RESAMPLES, estimate
 from contextwise.evaluation.measures.judging.files import Answers, Question
-from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, Estimate
-from contextwise.evaluation.paired import estimate
 
 Row = Mapping[str, Any]
 Values = dict[tuple[int | str, int], float]

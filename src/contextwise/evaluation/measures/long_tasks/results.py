@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import SEED, Interval, percentile_interval, resampled_ratios, wilson
 from contextwise.evaluation.answering.batches import Key
 from contextwise.evaluation.measures.long_tasks.metrics import score
 from contextwise.evaluation.measures.long_tasks.prompts import LongPrompt
-from contextwise.evaluation.measures.ruler.scoring import accuracy
-from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, SEED, Estimate, resamples_at_once
 
 EQUAL = 1e-12
 
@@ -52,8 +52,8 @@ class Level:
         value = float(self.values_V[place])
         if self.draws_RV is None:
             return Estimate(value)
-        wilson = float(self.low_V[place]), float(self.high_V[place])
-        return Estimate(value, *_ends(self.draws_RV[:, place], wilson))
+        without_spread = float(self.low_V[place]), float(self.high_V[place])
+        return Estimate(value, *_limits(self.draws_RV[:, place], without_spread))
 
     def gain(self, place: int, other: int) -> Estimate:
         """Score at ``other`` minus that at ``place``, paired."""
@@ -61,22 +61,19 @@ class Level:
         if self.draws_RV is None:
             return Estimate(value)
         unseen = max(-1.0, value - self.unseen), min(1.0, value + self.unseen)
-        return Estimate(value, *_ends(self.draws_RV[:, other] - self.draws_RV[:, place], unseen))
+        return Estimate(value, *_limits(self.draws_RV[:, other] - self.draws_RV[:, place], unseen))
 
     def stops_helping(self) -> int | None:
         """Place of the visible context at which more input stops helping; None where there are no intervals."""
         if self.draws_RV is None:
             return None
         count = len(self.values_V)
-        better = [any((self.gain(i, j).low or 0.0) > 0 for j in range(i + 1, count)) for i in range(count)]
+        better = [any(self.gain(i, j).above(0.0) for j in range(i + 1, count)) for i in range(count)]
         return better.index(False)
 
 
-def _ends(draws_R: np.ndarray, without_spread: tuple[float, float]) -> tuple[float, float]:
-    if np.ptp(draws_R) < EQUAL:
-        return without_spread
-    low, high = np.quantile(draws_R, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
+def _limits(draws_R: np.ndarray, without_spread: Interval) -> Interval:
+    return without_spread if np.ptp(draws_R) < EQUAL else percentile_interval(draws_R)
 
 
 def level_of(scores_QV: np.ndarray, documents: Sequence[str], stream: int = 0) -> Level:
@@ -91,26 +88,14 @@ def level_of(scores_QV: np.ndarray, documents: Sequence[str], stream: int = 0) -
     sums_DV = np.zeros((len(sizes_D), scores_QV.shape[1]))
     np.add.at(sums_DV, place_Q, scores_QV)
     values_V = scores_QV.mean(axis=0)
-    wilson = [accuracy(np.full(len(sizes_D), value)) for value in values_V]
+    limits = [wilson(float(value), len(sizes_D)) for value in values_V]
     return Level(
         values_V,
-        None if len(sizes_D) < 2 else _resampled(sums_DV, sizes_D, stream),
-        np.array([estimate.low for estimate in wilson]),
-        np.array([estimate.high for estimate in wilson]),
-        float(accuracy(np.zeros(len(sizes_D))).high or 0.0),
+        None if len(sizes_D) < 2 else resampled_ratios(sums_DV, sizes_D, (SEED, stream)),
+        np.array([limit.low for limit in limits]),
+        np.array([limit.high for limit in limits]),
+        float(wilson(0.0, len(sizes_D)).high or 0.0),
     )
-
-
-def _resampled(sums_DV: np.ndarray, sizes_D: np.ndarray, stream: int) -> np.ndarray:
-    count = len(sizes_D)
-    draw = np.random.default_rng((SEED, stream))
-    found = []
-    at_once = resamples_at_once(count)
-    for first in range(0, RESAMPLES, at_once):
-        rows = min(at_once, RESAMPLES - first)
-        chosen_RD = draw.multinomial(count, np.full(count, 1 / count), size=rows)
-        found.append(chosen_RD @ sums_DV / (chosen_RD @ sizes_D)[:, None])
-    return np.concatenate(found)
 
 
 def mean_level(levels: Sequence[Level]) -> Level:

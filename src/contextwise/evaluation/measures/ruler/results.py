@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from contextwise.base.intervals import wilson
 from contextwise.evaluation.answering.batches import Key
 from contextwise.evaluation.answering.prompts import Encoded
 from contextwise.evaluation.measures.ruler.questions import Task
-from contextwise.evaluation.measures.ruler.scoring import accuracy, best_shares, string_match
+from contextwise.evaluation.measures.ruler.scoring import best_shares, string_match
 
 KIND = "ruler"
 SUMMARY, ANSWERS = "summary.json", "answers.jsonl"
@@ -33,7 +34,7 @@ def task_summary(
     rows = [
         {
             "visible": context,
-            "accuracy": accuracy(scores[:, i]).to_dict(),
+            "accuracy": wilson(float(np.mean(scores[:, i])), len(scores)).to_dict(),
             "in_view": float(np.mean([question.in_view(context) for question in questions])),
             "best_share": float(shares[i]),
         }

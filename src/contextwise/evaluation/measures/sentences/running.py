@@ -13,6 +13,8 @@ from transformers import PreTrainedModel
 
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import CONFIDENCE, exponential
+from contextwise.base.intervals import RESAMPLES, estimate, ratios
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
@@ -43,8 +45,6 @@ from contextwise.evaluation.measures.sentences.conditioning import (
     settings_of,
     trained_types,
 )
-from contextwise.evaluation.metrics import CONFIDENCE, RESAMPLES, exponential, ratios
-from contextwise.evaluation.paired import estimate
 from contextwise.evaluation.results import Evaluation, write_evaluation
 from contextwise.evaluation.scoring.sentences import Sentences, dropped, score_rows, window_of
 from contextwise.evaluation.scoring.windows import Scores

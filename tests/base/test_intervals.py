@@ -2,13 +2,19 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
-from contextwise.evaluation.paired import (
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import (
     crossed_interval,
     estimate,
     estimate_over_seeds,
+    mean_estimate,
     per_seed,
     seed_interval,
+    wilson,
 )
 
 
@@ -96,3 +102,27 @@ def test_seeds_alone():
     # Welch by hand: two variances of 1/3, four degrees of freedom, t = 2.776.
     assert unpaired.high - 0.1 == pytest.approx(2.776 * (2 / 3) ** 0.5, abs=1e-3)
     assert estimate_over_seeds(np.array([1.0]), np.array([2.0]), paired=True).low is None
+
+
+@given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
+def test_the_interval_is_wilsons(counts: tuple[int, int]) -> None:
+    total, right = counts
+    got = wilson(right / total, total)
+    expected = stats.binomtest(right, total).proportion_ci(0.95, method="wilson")
+    assert (got.value, got.low, got.high) == pytest.approx(
+        (right / total, expected.low, expected.high), abs=1e-12
+    )
+
+
+def test_an_interval_says_something_where_every_answer_is_wrong() -> None:
+    z = 1.959964
+    assert wilson(0.0, 10).high == pytest.approx(z**2 / (10 + z**2), abs=1e-6)  # by hand: 0.2775
+
+
+def test_the_mean_lies_in_its_interval_which_shrinks_with_the_number_of_values():
+    draw = np.random.default_rng(0)
+    few, many = (mean_estimate(draw.normal(3.0, 1.0, size=n)) for n in (20, 2000))
+    assert few.low < few.value < few.high
+    assert many.high - many.low < few.high - few.low
+    assert many.low < 3.0 < many.high
+    assert mean_estimate(np.ones(5)) == Estimate(1.0)

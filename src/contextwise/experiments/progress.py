@@ -1,7 +1,7 @@
-"""What a person sees of a sweep: a table that changes on a terminal, a line now and then in a log."""
+"""The progress of a run set: a live table on a terminal, a line now and then in a log."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from rich.console import Group
 from rich.live import Live
@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from contextwise.base.progress import console, say
+from contextwise.experiments.folder import PlannedRun, RunSetFolder, RunState
 from contextwise.models.sizes import readable_count
-from contextwise.sweeps.folder import PlannedRun, RunState, Sweep
 
 REFRESH_SECONDS = 2.0
 LINE_EVERY_SECONDS = 60.0
@@ -24,44 +24,49 @@ def readable_time(seconds: float) -> str:
 
 
 def dash(value: float | None, form: str) -> str:
+    """A number, or a dash where there is none."""
     return "–" if value is None else format(value, form)
 
 
 def state_table(states: Iterable[RunState], running: dict[str, float | None]) -> Table:
-    """A row a run.
+    """A table with one row for each run.
 
     Args:
-        running: ids of the runs that run now, with the seconds that each still needs, if known.
+        running: ids of the runs that are being trained, with the seconds that each still needs, if known.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("run", overflow="fold", no_wrap=False)
     table.add_column("state")
     for name in ("step", "tok/s", "loss", "left"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in states:
-        state = "running" if one.run.id in running and one.state != "finished" else one.state
-        left = running.get(one.run.id)
+    for state in states:
+        shown = _shown_state(state, running)
+        left = running.get(state.run.id)
         table.add_row(
-            one.run.id,
-            Text(state, style=_STYLES.get(state, "")),
-            f"{one.step or 0}/{one.run.steps}",
-            dash(one.tokens_per_second, ",.0f"),
-            dash(one.loss, ".4f"),
+            state.run.id,
+            Text(shown, style=_STYLES.get(shown, "")),
+            f"{state.step or 0}/{state.run.steps}",
+            dash(state.tokens_per_second, ",.0f"),
+            dash(state.loss, ".4f"),
             readable_time(left) if left is not None else "–",
         )
     return table
 
 
+def _shown_state(state: RunState, running: Container[str]) -> str:
+    return "running" if state.run.id in running and state.state != "finished" else state.state
+
+
 class LiveTable:
-    """The state of a sweep while it goes on.
+    """The states of the runs while they are trained.
 
     Args:
-        sweep: whose metrics are read again and again.
+        folder: of the run set, whose metrics are read every few seconds.
     """
 
-    def __init__(self, sweep: Sweep) -> None:
-        self.sweep = sweep
-        self.states = {run.id: sweep.state(run) for run in sweep.plan}
+    def __init__(self, folder: RunSetFolder) -> None:
+        self.folder = folder
+        self.states = {run.id: folder.state(run) for run in folder.plan}
         self.begin, self.done_before = time.monotonic(), self._done()
         self.waiting: set[str] = set()
         self.started_at: dict[str, tuple[float, int]] = {}
@@ -83,10 +88,10 @@ class LiveTable:
         step = self._read(run).step or 0
         self.started_at[run.id] = time.monotonic(), step
         if not console.is_terminal:
-            say(f"{run.id}: " + (f"goes on from about step {step}" if step else "started"))
+            say(f"{run.id}: " + (f"resumed from about step {step}" if step else "started"))
 
     def waits(self, run: PlannedRun) -> None:
-        """Somebody else is training it; said once."""
+        """Another process is training it; reported once."""
         if run.id not in self.waiting:
             self.waiting.add(run.id)
             say(f"{run.id}: another process is training it; waiting for that")
@@ -101,12 +106,12 @@ class LiveTable:
         say(f"{run.id}: failed: {reason}" + ("; it is tried again" if again else ""))
 
     def update(self, running: set[str]) -> None:
-        """Read the running runs' metrics again, if it is time, and show the table."""
+        """Read the metrics of the running runs again, every few seconds, and show the table."""
         now = time.monotonic()
         if now - self.last_read < REFRESH_SECONDS:
             return
         self.last_read = now
-        for run in self.sweep.plan:
+        for run in self.folder.plan:
             if run.id in running:
                 self._read(run)
         if console.is_terminal:
@@ -116,7 +121,7 @@ class LiveTable:
             say(self.summary(running))
 
     def _read(self, run: PlannedRun) -> RunState:
-        self.states[run.id] = self.sweep.state(run)
+        self.states[run.id] = self.folder.state(run)
         return self.states[run.id]
 
     def _table(self, running: set[str]) -> Group:
@@ -140,40 +145,36 @@ class LiveTable:
 
     def summary(self, running: set[str]) -> str:
         """One line: counts, share of the work, time left."""
-        shown = [
-            "running" if one.run.id in running and one.state != "finished" else one.state
-            for one in self.states.values()
-        ]
+        shown = [_shown_state(state, running) for state in self.states.values()]
         count = {name: shown.count(name) for name in ("finished", "running", "failed")}
         waiting = len(shown) - sum(count.values())
         done, elapsed = self._done(), time.monotonic() - self.begin
         pace = (done - self.done_before) / elapsed
         left = (
-            f", about {readable_time((self.sweep.flops - done) / pace)} left"
-            if pace > 0 and done < self.sweep.flops
+            f", about {readable_time((self.folder.flops - done) / pace)} left"
+            if pace > 0 and done < self.folder.flops
             else ""
         )
         parts = [f"{number} {name}" for name, number in {**count, "waiting": waiting}.items() if number]
         runs = f"{len(shown)} run{'s' * (len(shown) != 1)}"
-        return f"{runs}: {', '.join(parts)}; {done / self.sweep.flops:.0%} of the work done{left}"
+        return f"{runs}: {', '.join(parts)}; {done / self.folder.flops:.0%} of the work done{left}"
 
 
 def plan_table(states: Sequence[RunState]) -> Table:
-    """The runs with what each is, what it costs, and how far it is."""
+    """A table of the runs with what each is, what it costs, and how far it is."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold")
     for name in ("params", "lr", "tokens", "FLOPs", "done", "loss"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in states:
-        run = one.run
-        done = "failed" if one.state == "failed" else f"{one.share:.0%}"
+    for state in states:
+        run = state.run
         table.add_row(
             run.id,
             readable_count(run.parameters),
             f"{run.learning_rate:.2g}",
             readable_count(run.tokens),
             f"{run.flops:.2e}",
-            done,
-            dash(one.loss, ".4f"),
+            "failed" if state.state == "failed" else f"{state.share:.0%}",
+            dash(state.loss, ".4f"),
         )
     return table

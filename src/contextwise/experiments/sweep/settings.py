@@ -6,10 +6,7 @@ point along a run stands for a smaller run that ended there.
 """
 
 import copy
-import hashlib
-import itertools
-import json
-from collections.abc import Iterator
+import difflib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,34 +14,33 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError
-from contextwise.base.runs import KEPT_OUT_OF_COMPARISON
+from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.run_set import (
+    axis_points,
+    axis_settings,
+    content_id,
+    grid_points,
+    set_value,
+    size_name,
+)
 from contextwise.models.sizes import readable_count
-from contextwise.sweeps.axes import CONTEXT, LENGTHS, parse_axis, place, points_of_axis
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import ModelSettings
 
 RESOLVED, PLAN = "sweep.yaml", "plan.json"
 """Files of a sweep's folder: its settings, and its runs."""
+CONTEXT = "data.context"
+SIZE = ("model.size", "model.layers", "model.width", "model.heads")
+LENGTHS = ("training.tokens", "training.steps")
+AXES = (*SIZE, CONTEXT, *LENGTHS, "seed")
+"""Settings that may be axes: size, context, length and seed. Everything else is the same for all runs of a sweep."""
+NEVER = {
+    "training.learning_rate": "the rule of learning_rate sets it",
+    "training.tokens_per_step": "it is the same for every context",
+    "data.corpus": "the runs of a sweep share one corpus",
+}
 
 LearningRateRule = Literal["size", "fixed", "width"]
-
-
-class ExecutorSettings(Settings):
-    """Where the runs run. Changes no result."""
-
-    kind: Literal["local", "ray"] = "local"
-    jobs: int = Field(1, ge=1, description="runs at a time on this machine")
-    threads: int | None = Field(
-        None,
-        ge=1,
-        description="threads of each run; OMP_NUM_THREADS, else the cores shared out, if not given",
-    )
-    retries: int = Field(1, ge=0, description="how often a run that failed is tried again in one call")
-    address: str | None = Field(
-        None, description="of a Ray cluster; auto: the one that runs here; none: a new one"
-    )
-    cpus: float = Field(1, gt=0, description="that Ray sets aside for a run")
-    gpus: float = Field(0, ge=0, description="that Ray sets aside for a run")
 
 
 class SweepRecipe(Settings):
@@ -97,8 +93,8 @@ class SweepRecipe(Settings):
         problems, seen = ([] if grid else ["it is empty; give model.size and data.context values"]), set()
         for name, values in grid.items():
             try:
-                settings = parse_axis(name)
-                points_of_axis(name, values)
+                settings = _checked_axis(name)
+                axis_points(name, values)
             except ConfigError as error:
                 problems.append(str(error))
                 continue
@@ -124,16 +120,13 @@ class SweepRecipe(Settings):
 
     @property
     def folder(self) -> Path:
-        """Where the sweep goes."""
+        """The sweep's folder."""
         return Path(self.output or f"sweeps/{self.name}")
 
     def values(self, setting: str) -> list[Any]:
         """The values that a setting takes in the grid, in its order; none if it is no axis."""
-        for name, values in self.grid.items():
-            if setting in parse_axis(name):
-                found = [point[setting] for point in points_of_axis(name, values)]
-                return list(dict.fromkeys(found))
-        return []
+        points = [point for name, values in self.grid.items() for point in axis_points(name, values)]
+        return list(dict.fromkeys(point[setting] for point in points if setting in point))
 
     @property
     def longest(self) -> int | None:
@@ -149,32 +142,27 @@ class SweepRecipe(Settings):
             ConfigError: runs that cannot be; all that is wrong, in one message.
         """
         self._check_step()
-        found: dict[str, Recipe] = {}
+        recipes: dict[str, Recipe] = {}
         problems: dict[str, None] = {}
-        for point in self._points():
-            where = ", ".join(f"{name}={value}" for name, value in point.items())
+        for point in grid_points(self.grid):
             try:
                 recipe = self._recipe(point)
             except ConfigError as error:
                 problems[str(error).removeprefix("the run has a problem: ")] = None
                 continue
             name = run_id(recipe)
-            if name in found:
+            if name in recipes:
+                where = ", ".join(f"{setting}={value}" for setting, value in point.items())
                 problems[f"the grid has one run twice ({where})"] = None
-            found[name] = recipe
+            recipes[name] = recipe
         if problems:
             raise ConfigError("; ".join(problems))
-        return found
-
-    def _points(self) -> Iterator[dict[str, Any]]:
-        axes = [points_of_axis(name, values) for name, values in self.grid.items()]
-        for chosen in itertools.product(*axes):
-            yield {setting: value for part in chosen for setting, value in part.items()}
+        return recipes
 
     def _check_step(self) -> None:
         step = (self.base.get("training") or {}).get("tokens_per_step", 8192)
         if not isinstance(step, int) or step < 1:
-            return  # the recipe says so
+            return  # the recipe reports it
         wrong = [c for c in self.values(CONTEXT) if isinstance(c, int) and c > 0 and step % c]
         if wrong:
             raise ConfigError(
@@ -192,8 +180,8 @@ class SweepRecipe(Settings):
             for length in LENGTHS:
                 training.pop(length.removeprefix("training."), None)
         for setting, value in point.items():
-            place(data, setting, value)
-        place(data, "name", self.name)
+            set_value(data, setting, value)
+        data["name"] = self.name
         training.setdefault("schedule", "constant")
         training.setdefault("contextwise_longest", self.longest)
         given_rate = training.pop("learning_rate", None)
@@ -226,10 +214,23 @@ class SweepRecipe(Settings):
         return given * base.shape.width / recipe.model.shape.width
 
 
-def size_name(model: dict[str, Any]) -> str:
-    """Name of a recipe's model size, with the numbers that differ from it: ``nano`` or ``nano-layers6``."""
-    changed = [f"{name}{model[name]}" for name in ("layers", "width", "heads") if model.get(name)]
-    return "-".join([model["size"], *changed])
+def _checked_axis(name: str) -> list[str]:
+    """The settings of an axis.
+
+    Raises:
+        ConfigError: one of them cannot be an axis.
+    """
+    settings = axis_settings(name)
+    for setting in settings:
+        if setting in NEVER:
+            raise ConfigError(f"{setting} cannot be an axis: {NEVER[setting]}; leave it out of grid")
+        if setting not in AXES:
+            near = difflib.get_close_matches(setting, AXES, n=1, cutoff=0.5) or [
+                axis for axis in AXES if axis.split(".")[-1] == setting.split(".")[-1]
+            ]
+            hint = f"did you mean {near[0]!r}?" if near else f"the axes are {', '.join(AXES)}"
+            raise ConfigError(f"{setting!r} cannot be an axis; {hint}")
+    return settings
 
 
 def run_name(recipe: Recipe) -> str:
@@ -239,19 +240,8 @@ def run_name(recipe: Recipe) -> str:
 
 
 def run_id(recipe: Recipe) -> str:
-    """``pico-c256-4.0M-s0-1f0c9ab2``: size, context, tokens, seed, and a hash of every setting that changes the result.
-
-    Settings at their defaults do not count, so that a run keeps its id when Contextwise learns new ones.
-    """
-    chosen = recipe.model_dump(mode="json", exclude_defaults=True)
-    for setting in {*KEPT_OUT_OF_COMPARISON, "name"}:
-        *sections, last = setting.split(".")
-        section: Any = chosen
-        for part in sections:
-            section = section.get(part) or {}
-        section.pop(last, None)
-    digest = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
-    return f"{run_name(recipe)}-s{recipe.seed}-{digest}"
+    """``pico-c256-4.0M-s0-1f0c9ab2``: size, context, tokens, seed, and a hash of every setting that changes the result."""
+    return f"{run_name(recipe)}-s{recipe.seed}-{content_id(recipe)}"
 
 
 def load_sweep(path: Path, overrides: list[str] | None = None, output: Path | None = None) -> SweepRecipe:

@@ -1,7 +1,7 @@
-"""Runs on a Ray cluster: one task a run. The sweep's folder and the corpus must lie on a file system that every node shares.
+"""Runs on a Ray cluster, one task each. The folder and the corpus must lie on a file system that every node shares.
 
-A node that is lost takes its tasks with it; Ray starts them again on another node, where each goes on from the checkpoint that
-lies in the run's folder.
+A node that is lost takes its tasks with it; Ray starts them again on another node, where each resumes from the checkpoint in the
+run's folder.
 """
 
 import logging
@@ -10,18 +10,18 @@ import time
 from typing import Any
 
 from contextwise.base.errors import ConfigError
-from contextwise.sweeps.folder import PlannedRun, Sweep
-from contextwise.sweeps.process import Outcome, train_run
+from contextwise.experiments.executors import Outcome, train_run
+from contextwise.experiments.folder import PlannedRun, RunSetFolder
 
 LEAVE_SECONDS = 120.0
 """How long runs that were asked to stop may take to save."""
 
 
-def _knock(address: str | None) -> None:
-    """See whether anything answers at host:port; Ray itself would try for minutes.
+def _check_address(address: str | None) -> None:
+    """Connect to host:port once; Ray itself would try for minutes.
 
     Raises:
-        OSError: nothing does.
+        OSError: nothing answers.
     """
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
@@ -40,18 +40,18 @@ class RayExecutor:
         ConfigError: Ray is not installed, there is no such cluster, or no node has that much.
     """
 
-    def __init__(self, sweep: Sweep, address: str | None, cpus: float, gpus: float, retries: int) -> None:
+    def __init__(self, folder: RunSetFolder, address: str | None, cpus: float, gpus: float, retries: int) -> None:
         try:
             import ray
         except ImportError:
             raise ConfigError(
                 "the executor is ray, which is not installed; pip install contextwise[sweeps], or use --executor local"
             ) from None
-        self.ray, self.sweep = ray, sweep
+        self.ray, self.folder = ray, folder
         self.started_here = not ray.is_initialized()
         if self.started_here:
             try:
-                _knock(address)
+                _check_address(address)
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError) as error:
                 raise ConfigError(
@@ -59,7 +59,7 @@ class RayExecutor:
                     "leave --address out"
                 ) from error
         self._check_room(cpus, gpus)
-        # A process of its own for each run: nothing stays behind in it.
+        # max_calls: a new process for each run.
         self.task = ray.remote(max_calls=1, max_retries=retries, num_cpus=cpus, num_gpus=gpus)(train_run)
         self.tasks: dict[Any, tuple[PlannedRun, float]] = {}
 
@@ -85,11 +85,11 @@ class RayExecutor:
         return {run.id for run, since in self.tasks.values() if self._log_time(run) >= since}
 
     def _log_time(self, run: PlannedRun) -> float:
-        log = self.sweep.log_file(run.id)
+        log = self.folder.log_file(run.id)
         return log.stat().st_mtime if log.exists() else 0.0
 
     def start(self, run: PlannedRun) -> bool:
-        reference = self.task.options(name=run.id).remote(str(self.sweep.path.absolute()), run.id)
+        reference = self.task.options(name=run.id).remote(str(self.folder.path.absolute()), run.id)
         self.tasks[reference] = run, time.time()
         return True
 

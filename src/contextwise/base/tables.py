@@ -1,0 +1,269 @@
+"""One table of estimates, counts and texts, and its four forms: terminal (80 columns), HTML, CSV and JSON.
+
+A cell is a text, a number, an :class:`~contextwise.base.estimates.Estimate`, None (not known), or a tuple of texts, which stand
+below each other. Its column says how numbers are written. A difference is bold where it is decided, on the terminal and on
+pages, and never where its interval contains zero.
+"""
+
+import csv
+import html
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from contextwise.base.estimates import NOT_KNOWN, Estimate, as_json, written
+
+Kind = Literal["text", "estimate", "difference", "count", "integer", "percent", "duration"]
+KINDS: dict[str, str] = {"estimate": "number", "difference": "+.4f"}
+"""Format of the numbers of a kind; the format of others has the kind's own name."""
+MOST_WIDE_COLUMNS = 5
+"""Columns of a table that has two spaces between them on the terminal; one with more has one."""
+
+Cell = str | float | Estimate | None | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column holds.
+
+    Attributes:
+        title: may break with a newline, which a page shows as a space.
+        kind: of its numbers.
+        form: how they are written (:func:`~contextwise.base.estimates.written`), where not as their kind is.
+        interval: where the interval of an estimate goes: ``beside`` its value, ``below`` it, into its ``own`` column, or
+            nowhere.
+        align: the first column is aligned left and the others right, if it is not given.
+        missing: what stands for None.
+        width: least width on the terminal, in characters.
+    """
+
+    title: str
+    kind: Kind = "text"
+    form: str = ""
+    interval: Literal["beside", "below", "own", "none"] = "beside"
+    align: Literal["left", "right"] | None = None
+    missing: str = NOT_KNOWN
+    width: int | None = None
+
+    @property
+    def format(self) -> str:
+        """How its numbers are written."""
+        return self.form or KINDS.get(self.kind, "number" if self.kind == "text" else self.kind)
+
+    def lines(self, cell: Cell) -> list[str]:
+        """A cell as lines of text; the interval of a column of its own is left out."""
+        if isinstance(cell, str):
+            return [cell]
+        if isinstance(cell, tuple):
+            return [line for line in cell if line]
+        if not isinstance(cell, Estimate):
+            return [written(cell, self.format, self.missing)]
+        if self.interval == "beside":
+            return [written(cell, self.format)]
+        limits = cell.interval(self.format) if self.interval == "below" else ""
+        return [written(cell.value, self.format), *([limits] if limits else [])]
+
+    def limits(self, cell: Cell) -> str:
+        """A cell of the column of its own that holds the interval."""
+        return cell.interval(self.format, self.missing) if isinstance(cell, Estimate) else ""
+
+    def bold(self, cell: Cell) -> bool:
+        """Whether the cell is a difference that is decided."""
+        return self.kind == "difference" and isinstance(cell, Estimate) and cell.decided
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cells with what distinguishes their row.
+
+    Attributes:
+        series: number of the colour that figures on the same page give it.
+        bold: of the whole row.
+        last: whether a rule follows.
+    """
+
+    cells: Sequence[Cell]
+    series: int | None = None
+    bold: bool = False
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; printing it with rich and putting it into a template show it.
+
+    Attributes:
+        title: what it holds, in one sentence or less.
+        columns: a text stands for a column of texts.
+        rows: of cells, one a column.
+        notes: sentences below it.
+    """
+
+    title: str
+    columns: Sequence[Column | str]
+    rows: Sequence[Row | Sequence[Cell]]
+    notes: Sequence[str] = field(default=())
+
+    @property
+    def heads(self) -> list[Column]:
+        """The columns."""
+        return [Column(column) if isinstance(column, str) else column for column in self.columns]
+
+    @property
+    def lines(self) -> list[Row]:
+        """The rows."""
+        return [row if isinstance(row, Row) else Row(row) for row in self.rows]
+
+    def __rich__(self) -> RenderableType:
+        """For the terminal."""
+        narrow = len(self.columns) > MOST_WIDE_COLUMNS
+        table = RichTable(
+            title=Text(f" {self.title}") if self.title else None,
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 1, 0, 0) if narrow else (0, 1),
+        )
+        for number, column in enumerate(self.heads):
+            text = column.kind == "text"
+            table.add_column(
+                Text(column.title),
+                justify=column.align or ("right" if number else "left"),
+                overflow="fold",
+                no_wrap=not text,
+                min_width=column.width,
+            )
+            if column.interval == "own":
+                table.add_column(self._interval_title, justify="right", no_wrap=True)
+        for row in self.lines:
+            cells: list[Text] = []
+            for column, cell in zip(self.heads, row.cells, strict=True):
+                style = "bold" if row.bold or column.bold(cell) else ""
+                cells.append(Text("\n".join(column.lines(cell)), style=style))
+                if column.interval == "own":
+                    cells.append(Text(column.limits(cell), style=style))
+            table.add_row(*cells, end_section=row.last)
+        return terminal(table, *self.notes)
+
+    def __html__(self) -> str:
+        """For a page: escaped, with classes that the style sheet knows."""
+        title, escape = html.escape(self.title), html.escape
+        head, body = [], []
+        for column in self.heads:
+            head.append(column.title)
+            if column.interval == "own":
+                head.append(self._interval_title)
+        for row in self.lines:
+            cells = []
+            for number, (column, cell) in enumerate(zip(self.heads, row.cells, strict=True)):
+                first, *others = column.lines(cell) or [""]
+                text = escape(first) + "".join(f"<small>{escape(line)}</small>" for line in others)
+                bold = ' class="decided"' if column.bold(cell) else ""
+                if number == 0:
+                    cells.append(f'<th scope="row">{mark(row.series)}{text}</th>')
+                else:
+                    cells.append(f"<td{bold}>{text}</td>")
+                if column.interval == "own":
+                    cells.append(f"<td{bold}>{escape(column.limits(cell))}</td>")
+            best = ' class="best"' if row.bold else ""
+            body.append(f"<tr{best}>{''.join(cells)}</tr>")
+        titles = "".join(f'<th scope="col">{escape(name)}</th>' for name in map(_in_line, head))
+        lines = [f'<p class="caption">{title}</p>'] if title else []
+        lines += [
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{title or "table"}">',
+            "<table>",
+        ]
+        lines += [f"<thead><tr>{titles}</tr></thead>", "<tbody>", *body, "</tbody>", "</table>", "</div>"]
+        lines += [f'<p class="caption">{escape(note)}</p>' for note in self.notes]
+        return "\n".join(lines)
+
+    def to_csv(self) -> str:
+        """As CSV, with a head: numbers in full, an estimate as value, low and high; what is not known is empty."""
+        estimated = {
+            number
+            for row in self.lines
+            for number, cell in enumerate(row.cells)
+            if isinstance(cell, Estimate)
+        }
+        head: list[str] = []
+        for number, column in enumerate(self.heads):
+            name = _in_line(column.title)
+            head += [name, f"{name} low", f"{name} high"] if number in estimated else [name]
+        return csv_text(head, ([*_flat(row.cells, estimated)] for row in self.lines))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, from which :meth:`from_dict` makes the table again."""
+        columns = [
+            {name: value for name, value in asdict(column).items() if value not in (None, "")}
+            if isinstance(column, Column)
+            else column
+            for column in self.columns
+        ]
+        rows = [
+            {**asdict(row), "cells": as_json(list(row.cells))} if isinstance(row, Row) else as_json(list(row))
+            for row in self.rows
+        ]
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        return {"title": self.title, "columns": columns, "rows": rows, **notes}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Table":
+        """A table that :meth:`to_dict` wrote."""
+        columns = [column if isinstance(column, str) else Column(**column) for column in values["columns"]]
+        rows = [
+            [_cell(cell) for cell in row]
+            if isinstance(row, list)
+            else Row(**{**row, "cells": [_cell(cell) for cell in row["cells"]]})
+            for row in values["rows"]
+        ]
+        return cls(values["title"], columns, rows, values.get("notes", ()))
+
+    @property
+    def _interval_title(self) -> str:
+        found = [cell for row in self.lines for cell in row.cells if isinstance(cell, Estimate)]
+        return f"{found[0].confidence:.0%} interval" if found else "95% interval"
+
+
+def terminal(*parts: RenderableType | Table) -> Group:
+    """Sentences, tables and blank lines (empty texts) below each other, sentences as far from the margin as tables are."""
+    return Group(
+        *(Padding(Text(part), (0, 0, 0, 1)) if isinstance(part, str) and part else part for part in parts)
+    )
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV with a head; None is empty."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    return text.getvalue()
+
+
+def mark(series: int | None) -> str:
+    """HTML: the coloured square of a series of the page's figures."""
+    return "" if series is None else f'<span class="mark series-{series % 6}" aria-hidden="true"></span>'
+
+
+def _in_line(title: str) -> str:
+    return " ".join(title.split())
+
+
+def _flat(cells: Sequence[Cell], estimated: set[int]) -> Iterable[Any]:
+    for number, cell in enumerate(cells):
+        if isinstance(cell, Estimate):
+            yield from (cell.value, cell.low, cell.high)
+        else:
+            yield " ".join(cell) if isinstance(cell, tuple) else cell
+            yield from ("", "") if number in estimated else ()
+
+
+def _cell(value: Any) -> Cell:
+    if isinstance(value, dict):
+        return Estimate.from_dict(value)
+    return tuple(value) if isinstance(value, list) else value

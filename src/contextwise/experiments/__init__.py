@@ -1,0 +1,1 @@
+"""Experiments: sets of training runs (arms × seeds × a grid), sweeps and the demo."""

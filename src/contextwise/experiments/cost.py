@@ -1,0 +1,100 @@
+"""What training runs cost, computed before any of them is started: parameters, tokens, FLOPs and memory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from contextwise.base.errors import ConfigError
+from contextwise.models.flops import training_flops_per_example, training_flops_per_target
+from contextwise.models.sizes import parameter_count
+from contextwise.training.cue.settings import TRAINED
+from contextwise.training.cue.upstream import Upstream
+from contextwise.training.recipe import Recipe
+from contextwise.training.task import Task
+
+STATE_BYTES = 16
+"""Of each parameter: weight, gradient and two moments in float32."""
+ACTIVATION_BYTES = 34
+"""Of a Transformer block for each position and channel in 16 bits, with attention that keeps no matrix of its own (Korthikanti
+et al. 2022, "Reducing activation recomputation in large Transformer models", Section 4.1)."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a training run, or a measurement, costs.
+
+    Attributes:
+        name: of the run or the measurement.
+        parameters: of the model, embeddings included.
+        examples: over the whole run.
+        flops: of training; of a measurement, of its forward passes.
+        state_bytes: weights, gradients and the optimizer's moments.
+        activation_bytes: of one micro-batch's forward pass, kept for backward; an estimate.
+    """
+
+    name: str
+    parameters: int
+    steps: int
+    examples: int
+    tokens: int
+    flops: float
+    state_bytes: int
+    activation_bytes: int
+
+
+def costs_of(recipes: list[Recipe], vocab_size: int | None = None) -> list[Cost]:
+    """The cost of each run; some may be made from others that have not been trained.
+
+    Args:
+        vocab_size: tokens of the vocabulary of a corpus that does not exist yet.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: the corpus does not fit, or does not exist and its vocabulary is unknown.
+    """
+    by_folder = {str(recipe.folder): recipe for recipe in recipes}
+    upstream = Upstream(by_folder.get, vocab_size)
+    return [cost_of(recipe, vocab_size, upstream) for recipe in recipes]
+
+
+def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | None = None) -> Cost:
+    """The cost of one run, checked against its corpus where that exists.
+
+    Args:
+        vocab_size: tokens of the vocabulary of a corpus that does not exist yet.
+        upstream: knows the runs that it is made from; without it all of them must exist.
+
+    Raises:
+        ConfigError, DataError: the corpus does not fit, or does not exist and its vocabulary is unknown.
+    """
+    steps, step_tokens = recipe.training.total_steps, recipe.training.tokens_per_step
+    context = recipe.data.context
+    trained = None if recipe.model.cue is None else TRAINED[recipe.model.cue.stage]
+    if recipe.objective.name == "sentence" and upstream is not None:
+        config, lengths = upstream.config_of(recipe), (context, 0)  # at most: sentences are shorter
+    elif recipe.data.synthetic is None and not Path(recipe.data.corpus).exists():
+        if recipe.model.vocab_size is None and vocab_size is None:
+            raise ConfigError(
+                f"there is no corpus at {recipe.data.corpus}, and the size of its vocabulary is unknown; prepare the "
+                "corpus, or give model.vocab_size"
+            )
+        config, lengths = recipe.model_config_for(vocab_size, None), (context, 0)
+    else:
+        task = Task.of(recipe)
+        config, lengths = task.config, task.lengths
+    examples = steps * step_tokens // context
+    parameters = parameter_count(config)
+    targets = 1 if recipe.data.synthetic is not None else lengths[0]
+    flops = training_flops_per_example(config, *lengths, trained) + targets * training_flops_per_target(
+        config
+    )
+    positions = min(step_tokens, recipe.training.micro_batch_tokens or step_tokens)
+    layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
+    return Cost(
+        name=recipe.name,
+        parameters=parameters,
+        steps=steps,
+        examples=examples,
+        tokens=steps * step_tokens,
+        flops=examples * flops,
+        state_bytes=STATE_BYTES * parameters,
+        activation_bytes=ACTIVATION_BYTES * positions * layers * width,
+    )

@@ -1,0 +1,265 @@
+"""Executors: what starts the runs of a set, as processes on this machine or as tasks of a Ray cluster.
+
+Every run is ``python -m contextwise train`` in a process of its own, with a log file.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+from pydantic import Field
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import ConfigError
+from contextwise.base.files import is_held
+from contextwise.experiments.folder import PlannedRun, RunSetFolder
+
+INPUT_AT_FAULT = 2
+_PR_SET_PDEATHSIG = 1
+POLL_SECONDS = 0.5
+WAIT_FOR_LOCK_SECONDS = 120.0
+"""How long a run waits for a process that still holds it: one whose node was lost may be saving."""
+
+
+class ExecutorSettings(Settings):
+    """Where runs are trained. Changes no result."""
+
+    kind: Literal["local", "ray"] = Field(
+        "local", description="processes on this machine, or tasks of a Ray cluster"
+    )
+    jobs: int = Field(1, ge=1, description="runs at a time on this machine")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="threads of each run; OMP_NUM_THREADS, else the cores shared out, if not given",
+    )
+    retries: int = Field(1, ge=0, description="how often a run that failed is tried again in one call")
+    address: str | None = Field(
+        None, description="of a Ray cluster; auto: the one that runs here; none: a new one"
+    )
+    cpus: float = Field(1, gt=0, description="that Ray sets aside for a run")
+    gpus: float = Field(0, ge=0, description="that Ray sets aside for a run")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt at a run ended.
+
+    Attributes:
+        status: exit status; negative: minus the signal that killed the process.
+        reason: of a failure, one sentence.
+    """
+
+    status: int
+    reason: str
+
+    @property
+    def may_be_retried(self) -> bool:
+        """Whether the same command may succeed next time; not if the input was at fault."""
+        return self.status != INPUT_AT_FAULT
+
+
+class Executor(Protocol):
+    """Starts runs and reports how they ended."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another run can be started now."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether any run has been started and has not ended."""
+
+    def running(self) -> set[str]:
+        """Ids of the runs that are being trained; those that wait for a node are not counted."""
+
+    def start(self, run: PlannedRun) -> bool:
+        """Start a run; False if another process is training it, so that it must wait."""
+
+    def poll(self) -> list[tuple[PlannedRun, Outcome]]:
+        """The runs that ended since the last call."""
+
+    def stop(self) -> None:
+        """Ask all runs to save and end."""
+
+    def close(self) -> None:
+        """Leave nothing running."""
+
+
+class RunProcess:
+    """A training process. :meth:`stop` lets it save; if the process that started it is killed, it ends too, at worst with the
+    loss of the steps since its last checkpoint.
+
+    Args:
+        folder: of the run set.
+        run: id of the run, whose recipe must be in the folder.
+        environment: the variables of the process.
+    """
+
+    def __init__(self, folder: Path, run: str, environment: Mapping[str, str]) -> None:
+        folder = folder.absolute()
+        command = [sys.executable, "-m", "contextwise", "train", str(folder / "recipes" / f"{run}.yaml")]
+        command += ["--out", str(folder / "runs" / run)]
+        self.log = folder / "logs" / f"{run}.log"
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("ab") as log:
+                log.write(f"---- {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
+                log.flush()
+                self.begin = log.tell()
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environment),
+                    start_new_session=True,  # Ctrl-C reaches the parent alone, which passes it on
+                    preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                )
+        except OSError as error:
+            raise ConfigError(f"the run {run} cannot be started: {error}") from error
+
+    def poll(self) -> Outcome | None:
+        """How it ended; None while it runs."""
+        status = self.process.poll()
+        return None if status is None else Outcome(status, self._reason(status))
+
+    def stop(self) -> None:
+        """Ask it to save and end."""
+        if self.process.poll() is None:
+            self.process.terminate()
+
+    def wait(self) -> Outcome:
+        """Wait until it has ended."""
+        status = self.process.wait()
+        return Outcome(status, self._reason(status))
+
+    def _reason(self, status: int) -> str:
+        """The error that its log ends with."""
+        if status < 0:
+            name = signal.Signals(-status).name
+            memory = "; the machine may have run out of memory" if name == "SIGKILL" else ""
+            return f"killed by {name}{memory}"
+        with self.log.open("rb") as log:
+            log.seek(self.begin)
+            lines = log.read().decode(errors="replace").splitlines()
+        lines = [line.strip() for line in lines if line.strip()]
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return (errors or lines or [f"exit status {status}"])[-1]
+
+
+def _die_with_parent() -> None:
+    # The kernel may send it again for each thread of the parent, and a second SIGTERM does not wait for training to save.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def train_run(folder: str, run: str) -> tuple[int, str]:
+    """Train one run of the set in ``folder`` on the machine where this is called.
+
+    For schedulers that start a function on some node: the training inherits their settings of threads and GPUs.
+
+    Returns:
+        The exit status and, of a failure, the reason.
+    """
+    if not (Path(folder) / "recipes" / f"{run}.yaml").exists():
+        name = os.uname().nodename
+        return (
+            INPUT_AT_FAULT,
+            f"{name} does not see {folder}; a sweep needs a file system that all nodes share",
+        )
+    deadline = time.monotonic() + WAIT_FOR_LOCK_SECONDS
+    while is_held(Path(folder) / "runs" / run, inside=True) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    process = RunProcess(Path(folder), run, os.environ)
+    try:
+        while (outcome := process.poll()) is None:
+            time.sleep(POLL_SECONDS)
+    except BaseException:  # cancelled: KeyboardInterrupt
+        process.stop()
+        process.wait()
+        raise
+    return outcome.status, outcome.reason
+
+
+class LocalExecutor:
+    """Trains ``jobs`` runs at a time on this machine.
+
+    Args:
+        threads: of each run; not given: OMP_NUM_THREADS where it is set, else the cores shared out.
+    """
+
+    def __init__(self, folder: RunSetFolder, jobs: int, threads: int | None = None) -> None:
+        self.folder, self.jobs, self.threads = folder, jobs, threads
+        self.gpus = visible_gpus()
+        self.processes: dict[str, tuple[PlannedRun, RunProcess]] = {}
+        self.gpu_of: dict[str, str] = {}
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.processes) < self.jobs
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.processes)
+
+    def running(self) -> set[str]:
+        return set(self.processes)
+
+    def start(self, run: PlannedRun) -> bool:
+        if is_held(self.folder.run_folder(run.id).path, inside=True):
+            return False
+        process = RunProcess(self.folder.path, run.id, self._environment(run.id))
+        self.processes[run.id] = run, process
+        return True
+
+    def _environment(self, run: str) -> dict[str, str]:
+        environment = dict(os.environ)
+        if self.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(self.threads)
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // self.jobs)))
+        if self.gpus:
+            taken = Counter(self.gpu_of.values())
+            self.gpu_of[run] = min(self.gpus, key=lambda gpu: taken[gpu])
+            environment["CUDA_VISIBLE_DEVICES"] = self.gpu_of[run]
+        return environment
+
+    def poll(self) -> list[tuple[PlannedRun, Outcome]]:
+        ended = []
+        for name, (run, process) in list(self.processes.items()):
+            outcome = process.poll()
+            if outcome is not None:
+                ended.append((run, outcome))
+                del self.processes[name]
+                self.gpu_of.pop(name, None)
+        return ended
+
+    def stop(self) -> None:
+        for _, process in self.processes.values():
+            process.stop()
+
+    def close(self) -> None:
+        """Leave no process running, whatever the reason to end."""
+        self.stop()
+        for _, process in self.processes.values():
+            process.wait()
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def visible_gpus() -> list[str]:
+    """GPUs that runs are shared out over, by their names in CUDA_VISIBLE_DEVICES."""
+    count = torch.cuda.device_count()
+    given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return given[:count] if given else [str(i) for i in range(count)]

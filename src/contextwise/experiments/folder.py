@@ -1,0 +1,159 @@
+"""The folder of a run set: where its runs lie, what each costs, and how far each is.
+
+``plan.json`` (the runs and what each costs) · ``recipes/<id>.yaml`` · ``runs/<id>/`` (ordinary run folders) · ``logs/<id>.log`` ·
+``failures/<id>.json`` (why a run failed; removed when it finishes). The folder of a set that was trained in one process has
+``runs/`` alone.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from contextwise.base.files import atomic_write, read_json, write_json
+from contextwise.base.runs import RunFolder
+
+State = Literal["finished", "unfinished", "failed", "missing"]
+STATES: tuple[State, ...] = ("finished", "unfinished", "failed", "missing")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What a run is and what its training costs, computed without starting it.
+
+    Attributes:
+        id: names its folder.
+        size: name of the model size.
+        parameters: of the model, embeddings included.
+        context: tokens of the training context.
+        tokens, steps: of the whole run.
+        flops: of its training, without measuring.
+    """
+
+    id: str
+    size: str
+    parameters: int
+    context: int
+    tokens: int
+    steps: int
+    seed: int
+    learning_rate: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run failed, and how often it was tried."""
+
+    reason: str
+    attempts: int
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How far a run is.
+
+    Attributes:
+        step, tokens_per_second: at its newest row of metrics; None before the first.
+        loss: newest best-context loss, nats per token; None before the first.
+        failure: of a failed run.
+    """
+
+    run: PlannedRun
+    state: State
+    step: int | None = None
+    tokens_per_second: float | None = None
+    loss: float | None = None
+    failure: Failure | None = None
+
+    @property
+    def share(self) -> float:
+        """How much of the run is done, 0 to 1."""
+        return 1.0 if self.state == "finished" else min(1.0, (self.step or 0) / self.run.steps)
+
+
+class RunSetFolder(ABC):
+    """A run set on disk.
+
+    Attributes:
+        path: its folder.
+    """
+
+    path: Path
+
+    @property
+    @abstractmethod
+    def plan(self) -> list[PlannedRun]:
+        """What each run is and costs, in their order."""
+
+    def parents(self, run: str) -> tuple[str, ...]:
+        """Ids of the runs that a run is made from."""
+        return ()
+
+    def recipe_file(self, run: str) -> Path:
+        return self.path / "recipes" / f"{run}.yaml"
+
+    def log_file(self, run: str) -> Path:
+        return self.path / "logs" / f"{run}.log"
+
+    def run_folder(self, run: str) -> RunFolder:
+        return RunFolder(self.path / "runs" / run)
+
+    def write_recipe(self, run: str, recipe: dict[str, Any]) -> None:
+        """Write the recipe of a run for the process that trains it; an equal file stays as it is."""
+        text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+        file = self.recipe_file(run)
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            atomic_write(file, text, "a run's recipe")
+
+    @property
+    def flops(self) -> float:
+        """Of the training of all runs."""
+        return sum(run.flops for run in self.plan)
+
+    def failure(self, run: str) -> Failure | None:
+        """Why a run failed; None if it did not."""
+        file = self.path / "failures" / f"{run}.json"
+        return Failure(**read_json(file, "a run's failure")) if file.exists() else None
+
+    def note_failure(self, run: str, reason: str) -> None:
+        """Write down that a run failed, and count its attempts."""
+        before = self.failure(run)
+        failure = Failure(reason, before.attempts + 1 if before else 1)
+        write_json(self.path / "failures" / f"{run}.json", asdict(failure), "a run's failure")
+
+    def clear_failure(self, run: str) -> None:
+        """Remove the failure of a run that has finished since."""
+        (self.path / "failures" / f"{run}.json").unlink(missing_ok=True)
+
+    def states(self) -> list[RunState]:
+        """The state of every run, in the order of the plan."""
+        return [self.state(run) for run in self.plan]
+
+    def state(self, run: PlannedRun) -> RunState:
+        """How far a run is."""
+        folder = self.run_folder(run.id)
+        newest: dict[str, dict[str, Any]] = {row.get("kind", ""): row for row in folder.metrics()}
+        failure = None if folder.finished else self.failure(run.id)
+        state: State = "missing"
+        if folder.finished:
+            state = "finished"
+        elif failure is not None:
+            state = "failed"
+        elif folder.recipe_file.exists():
+            state = "unfinished"
+        return RunState(
+            run,
+            state,
+            max((row["step"] for row in newest.values()), default=None),
+            newest.get("train", {}).get("tokens_per_second"),
+            newest.get("contextwise", {}).get("best_context_loss"),
+            failure,
+        )
+
+    def count(self) -> dict[State, int]:
+        """How many runs are in each state."""
+        states = [state.state for state in self.states()]
+        return {state: states.count(state) for state in STATES}

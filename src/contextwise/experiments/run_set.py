@@ -1,0 +1,493 @@
+"""Run sets: training runs that belong together.
+
+A run set is named arms × seeds × the points of a grid. An arm is the shared recipe with some settings of its own, or a model that
+exists already::
+
+    settings = RunSetSettings(
+        recipe={"data": {"context": 256}, "model": {"size": "nano"}, "training": {"tokens": 1_000_000}},
+        arms={"GPT-2": [], "ContextLM": ["model.context_predictor.chunk_size=4"]},
+        seeds=[0, 1, 2],
+    )
+    runs = RunSet.of(settings, Path("runs/compared"), corpus=Path("corpora/stdlib"))
+    runs.plan                      # parameters, tokens and FLOPs of each run; nothing is trained
+    runs.train_missing()           # one after another in this process; or runs.train_missing(ExecutorSettings(jobs=4))
+    runs.folders("ContextLM")      # run folders, seed by seed
+
+1. ``@NAME`` in an arm's settings stands for the run folder of the arm NAME with the same seed (its only run, if it has one seed):
+   its parent, which is trained first. ``model.pretrained=@base`` continues it.
+2. A run's folder is ``runs/<name>-s<seed>-<id>``, where the id is a hash of every setting that changes the result, of the training
+   data, and of the parents' ids: a run is found again for the same question only.
+3. What has finished is not trained again, what was stopped resumes. A run that another process trains is waited for.
+"""
+
+import contextlib
+import copy
+import hashlib
+import itertools
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from contextwise.base.config import Settings, validate, with_overrides
+from contextwise.base.errors import ConfigError
+from contextwise.base.files import exclusive, is_held
+from contextwise.base.progress import say
+from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder
+from contextwise.data.corpus import Corpus
+from contextwise.experiments.cost import cost_of
+from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.folder import PlannedRun, RunSetFolder
+from contextwise.experiments.scheduling import train_planned
+from contextwise.models.sizes import readable_count
+from contextwise.training.cue.upstream import Upstream
+from contextwise.training.recipe import Recipe, with_newer_settings
+from contextwise.training.run import train
+from contextwise.training.signals import StopRequest
+
+POLL_SECONDS = 0.5
+
+
+class Arm(Settings):
+    """One way to train: the shared recipe with settings of its own; or a model that exists already."""
+
+    settings: list[str] = Field(
+        default_factory=list,
+        description="before the shared recipe's, as in --set: model.extra_layers=2; @NAME stands for the run of another arm",
+    )
+    recipe: dict[str, Any] | None = Field(None, description="in place of the shared recipe")
+    seeds: list[int] | None = Field(None, min_length=1, description="in place of the set's")
+    model: str = Field(
+        "", description="a run, a folder of a model or a name on the Hub, which is used as it is"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settings_alone(cls, data: Any) -> Any:
+        return {"settings": data} if isinstance(data, list) else data
+
+
+class RunSetSettings(Settings):
+    """Arms, seeds and a grid."""
+
+    recipe: dict[str, Any] = Field(default_factory=dict, description="what the arms share")
+    arms: dict[str, Arm] = Field(min_length=1, description="name -> settings of its own")
+    seeds: list[int] = Field([0], min_length=1, description="every arm is trained with each")
+    grid: dict[str, list[Any]] = Field(
+        default_factory=dict,
+        description="settings of the recipe and the values that they take; settings that change together: "
+        "'model.size, training.tokens': [[pico, 1000000], [nano, 2000000]]",
+    )
+
+    @field_validator("grid", mode="after")
+    @classmethod
+    def _axes(cls, grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        grid_points(grid)
+        return grid
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a set.
+
+    Attributes:
+        id: names its folder.
+        point: setting -> value, where there is a grid.
+        folder: of the run; of a model that exists already, what it was named by.
+        values: its recipe as plain values; None for a model that exists already.
+        parents: the runs that it is made from.
+    """
+
+    id: str
+    arm: str
+    seed: int
+    point: dict[str, Any]
+    folder: Path
+    values: dict[str, Any] | None
+    parents: tuple["Run", ...] = ()
+
+    @property
+    def source(self) -> str:
+        """What names the model to those that measure it."""
+        return str(self.folder)
+
+    def recipe(self) -> Recipe:
+        """The recipe to train with.
+
+        Raises:
+            ConfigError: a setting is wrong, or does not fit a parent.
+            CheckpointError: a parent whose model is continued has not been trained.
+        """
+        return validate(Recipe, self.values or {}, f"the run {self.arm}")
+
+    def planned_recipe(self) -> Recipe:
+        """The recipe with a new model of the same size in place of a parent's, which may not have been trained."""
+        return validate(Recipe, _stand_in(self.values or {}, self.parents), f"the run {self.arm}")
+
+
+class RunSet(RunSetFolder):
+    """Training runs that belong together, in one folder.
+
+    Attributes:
+        runs: each behind its parents.
+        vocab_size: of a corpus that does not exist yet, for the plan.
+    """
+
+    def __init__(self, path: Path, runs: list[Run], vocab_size: int | None = None) -> None:
+        self.path, self.runs, self.vocab_size = path, runs, vocab_size
+
+    @classmethod
+    def of(
+        cls,
+        settings: RunSetSettings,
+        path: Path,
+        *,
+        corpus: Path | None = None,
+        prefix: str = "",
+        content_ids: bool = True,
+        vocab_size: int | None = None,
+    ) -> "RunSet":
+        """The runs of arms, seeds and grid; nothing is trained.
+
+        Args:
+            path: folder of the set; the runs lie in its subfolder ``runs``.
+            corpus: of arms whose recipe names none.
+            prefix: stands before the arms' names in folder names.
+            content_ids: without them a run's folder has the arm's name, and another recipe in it is refused.
+            vocab_size: of a corpus that does not exist yet, for the plan.
+
+        Raises:
+            ConfigError: settings that no recipe has; an arm that is made from itself or from one that does not exist.
+        """
+        return cls(path, _Expansion(settings, path, corpus, prefix, content_ids).runs, vocab_size)
+
+    @cached_property
+    def plan(self) -> list[PlannedRun]:  # type: ignore[override]
+        """What each run is and costs; nothing is trained.
+
+        Raises:
+            ConfigError, DataError: a recipe does not fit its corpus, or that does not exist and its vocabulary is unknown.
+        """
+        recipes = {run.id: run.planned_recipe() for run in self.trained}
+        upstream = Upstream({str(recipe.folder): recipe for recipe in recipes.values()}.get, self.vocab_size)
+        return [planned_run(name, recipe, self.vocab_size, upstream) for name, recipe in recipes.items()]
+
+    @property
+    def trained(self) -> list[Run]:
+        """The runs without the models that exist already."""
+        return [run for run in self.runs if run.values is not None]
+
+    def parents(self, run: str) -> tuple[str, ...]:
+        return next(
+            (tuple(p.id for p in one.parents if p.values is not None) for one in self.runs if one.id == run),
+            (),
+        )
+
+    def of_arm(self, arm: str, **point: Any) -> list[Run]:
+        """The runs of an arm, seed by seed; with values of settings, written ``data__context=64``, those of these points."""
+        wanted = {setting.replace("__", "."): value for setting, value in point.items()}
+        return [run for run in self.runs if run.arm == arm and wanted.items() <= run.point.items()]
+
+    def folders(self, arm: str, **point: Any) -> list[RunFolder]:
+        """The folders of an arm's runs, as :meth:`of_arm` selects them."""
+        return [RunFolder(run.folder) for run in self.of_arm(arm, **point)]
+
+    def train_missing(self, executor: ExecutorSettings | None = None) -> None:
+        """Train every run that has not finished; what was stopped resumes.
+
+        Args:
+            executor: starts a process for each run; without one they are trained one after another in this process.
+
+        Raises:
+            ConfigError, DataError, CheckpointError: the input is at fault.
+            TrainingError: some runs failed; on an executor all others have finished.
+            Interrupted: a signal asked to stop; the progress is saved.
+        """
+        if executor is None:
+            for run in self.trained:
+                train_or_wait(run.recipe())
+            return
+        with self.claimed(), StopRequest().listening() as stop:
+            left = [state for state in self.states() if state.state != "finished"]
+            if not left:
+                say(f"{self.path} is finished already: nothing to do")
+                return
+            tokens = readable_count(sum(run.tokens for run in self.plan))
+            say(
+                f"{self.name}: {len(left)} of {len(self.plan)} runs to do, {self.flops:.2e} FLOPs and {tokens} tokens in all"
+            )
+            train_planned(self, executor, stop)
+
+    @property
+    def name(self) -> str:
+        """Of the set, in messages."""
+        return self.path.name
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the folder for this process, with everything in it that the runs' processes need.
+
+        A process that asks for a folder which another one holds waits, and says so.
+        """
+        with exclusive(self.path, "the runs in", wait=True, inside=True):
+            self.write()
+            yield
+
+    def write(self) -> None:
+        """Write the recipe of each run."""
+        for run in self.trained:
+            self.write_recipe(run.id, run.values or {})
+
+
+def train_or_wait(recipe: Recipe) -> RunFolder:
+    """Train a recipe, or resume; a run that another process trains is waited for, one that has finished is left alone.
+
+    Raises:
+        ConfigError, DataError, CheckpointError, TrainingError, Interrupted: as :func:`~contextwise.training.run.train`.
+    """
+    run = RunFolder(recipe.folder)
+    run.check_free(recipe.resolved(), with_newer_settings)
+    if run.finished:
+        return run
+    # Of several processes of one training (torchrun) the first alone holds the lock.
+    first = os.environ.get("RANK", "0") == "0"
+    with exclusive(run.path, "the run", wait=True) if first else contextlib.nullcontext():
+        if first and is_held(run.path, inside=True):
+            say(f"another process is training {run.path}; waiting for it to end")
+            while is_held(run.path, inside=True):
+                time.sleep(POLL_SECONDS)
+        return train(recipe)
+
+
+def planned_run(
+    name: str, recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | None = None
+) -> PlannedRun:
+    """What a run is and costs, as :func:`~contextwise.experiments.cost.cost_of` counts it."""
+    cost = cost_of(recipe, vocab_size, upstream)
+    return PlannedRun(
+        id=name,
+        size=size_name(recipe.model.model_dump()),
+        parameters=cost.parameters,
+        context=recipe.data.context,
+        tokens=cost.tokens,
+        steps=cost.steps,
+        seed=recipe.seed,
+        learning_rate=recipe.learning_rate,
+        flops=cost.flops,
+    )
+
+
+def size_name(model: dict[str, Any]) -> str:
+    """Name of a recipe's model size, with the numbers that differ from it: ``nano`` or ``nano-layers6``."""
+    changed = [f"{name}{model[name]}" for name in ("layers", "width", "heads") if model.get(name)]
+    return "-".join([model["size"], *changed])
+
+
+def content_id(recipe: Recipe, parents: Mapping[str, str] | None = None, data: tuple[str, ...] = ()) -> str:
+    """Eight hexadecimal digits: a hash of every setting that changes the result.
+
+    Settings at their defaults do not count, so that a run keeps its id when Contextwise learns new ones; paths do not count.
+
+    Args:
+        parents: setting -> id of the parent that it names.
+        data: fingerprints of the corpora.
+    """
+    chosen = recipe.model_dump(mode="json", exclude_defaults=True)
+    for setting in {*KEPT_OUT_OF_COMPARISON, "name", *(parents or {})}:
+        *sections, last = setting.split(".")
+        section: Any = chosen
+        for part in sections:
+            section = section.get(part) or {}
+        section.pop(last, None)
+    if parents:
+        chosen["parents"] = dict(parents)
+    if data:
+        chosen["corpora"] = list(data)
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def slug(name: str) -> str:
+    """A name as part of a file's name."""
+    return re.sub(r"[^\w.=+]+", "-", name).strip("-").lower()
+
+
+def axis_settings(name: str) -> list[str]:
+    """The settings of an axis: one, or several that change together (``model.size, training.tokens``)."""
+    return [part.strip() for part in str(name).split(",")]
+
+
+def axis_points(name: str, values: list[Any]) -> list[dict[str, Any]]:
+    """Setting -> value at each point of an axis.
+
+    Raises:
+        ConfigError: no value, one twice, or a point that does not give each setting its value.
+    """
+    settings = axis_settings(name)
+    if not values:
+        raise ConfigError(f"{name} has no values; give one at least, or leave the axis out")
+    twice = [value for i, value in enumerate(values) if value in values[:i]]
+    if twice:
+        raise ConfigError(f"{name} has {twice[0]!r} twice")
+    if len(settings) == 1:
+        return [{settings[0]: value} for value in values]
+    for value in values:
+        if not isinstance(value, list) or len(value) != len(settings):
+            raise ConfigError(
+                f"{name} are {len(settings)} settings that change together, but {value!r} is no list of "
+                f"{len(settings)} values"
+            )
+    return [dict(zip(settings, value, strict=True)) for value in values]
+
+
+def grid_points(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Setting -> value at each point of a grid; one empty point where there is no grid.
+
+    Raises:
+        ConfigError: as :func:`axis_points`.
+    """
+    axes = [axis_points(name, values) for name, values in grid.items()]
+    return [
+        {setting: value for part in parts for setting, value in part.items()}
+        for parts in itertools.product(*axes)
+    ]
+
+
+def set_value(data: dict[str, Any], setting: str, value: Any) -> None:
+    """Set ``section.key`` of nested dictionaries."""
+    *sections, last = setting.split(".")
+    for section in sections:
+        if data.get(section) is None:
+            data[section] = {}
+        data = data[section]
+    data[last] = value
+
+
+class _Expansion:
+    """The runs that settings stand for."""
+
+    def __init__(
+        self, settings: RunSetSettings, path: Path, corpus: Path | None, prefix: str, content_ids: bool
+    ) -> None:
+        self.settings, self.path, self.corpus = settings, path, corpus
+        self.prefix, self.content_ids = prefix, content_ids
+        self.made: dict[tuple[str, int, int], Run] = {}
+        self.fingerprints: dict[tuple[str, str], str] = {}
+        self.points = grid_points(settings.grid)
+        seeds = dict.fromkeys([*settings.seeds, *(s for arm in settings.arms.values() for s in arm.seeds or [])])
+        # Seed by seed, so that a set that was stopped has whole seeds.
+        for seed in seeds:
+            for number in range(len(self.points)):
+                for name in settings.arms:
+                    if seed in self._seeds(name):
+                        self._make(name, seed, number, ())
+        self.runs = list(self.made.values())
+
+    def _seeds(self, arm: str) -> list[int]:
+        own = self.settings.arms[arm]
+        return [0] if own.model else own.seeds or self.settings.seeds
+
+    def _make(self, name: str, seed: int, number: int, children: tuple[str, ...]) -> Run:
+        """The run of an arm, seed and point, made behind its parents."""
+        if name in children:
+            raise ConfigError(f"the arm {name!r} is made from itself: {' <- '.join([*children, name])}")
+        if name not in self.settings.arms:
+            raise ConfigError(
+                f"the arm {children[-1]!r} names {name!r}, which is none of {', '.join(self.settings.arms)}"
+            )
+        seeds = self._seeds(name)
+        if seed not in seeds:
+            if len(seeds) > 1:
+                raise ConfigError(f"the arm {children[-1]!r} is made from {name!r}, which has no seed {seed}")
+            seed = seeds[0]
+        key = name, seed, number
+        if key not in self.made:
+            self.made[key] = self._run(name, seed, number, children)
+        return self.made[key]
+
+    def _run(self, name: str, seed: int, number: int, children: tuple[str, ...]) -> Run:
+        arm, point = self.settings.arms[name], self.points[number]
+        if arm.model:
+            return Run(slug(arm.model), name, seed, point, Path(arm.model), None)
+        shared = self.settings.recipe if arm.recipe is None else arm.recipe
+        values = _with_settings({"data": {}, **copy.deepcopy(shared)}, arm.settings)
+        for setting, value in point.items():
+            set_value(values, setting, value)
+        parents = {
+            setting: self._make(parent, seed, number, (*children, name))
+            for setting, parent in _named_parents(values)
+        }
+        for setting, parent in parents.items():
+            set_value(values, setting, parent.source)
+        if self.corpus is not None and "synthetic" not in values["data"]:
+            values["data"].setdefault("corpus", str(self.corpus))
+        own = "".join(f"-{setting.rpartition('.')[-1]}{slug(str(value))}" for setting, value in point.items())
+        if not any(setting.startswith("name=") for setting in arm.settings):
+            values["name"] = f"{name}{own}"
+        values["seed"] = seed
+        made_from = tuple(parents.values())
+        label = "-".join(part for part in (slug(self.prefix), f"{slug(name)}{own}") if part)
+        several = len(self._seeds(name)) > 1
+        if self.content_ids:
+            recipe = validate(Recipe, _stand_in(values, made_from), f"the run {name}")
+            ids = {setting: parent.id for setting, parent in parents.items()}
+            run_id = f"{label}-s{seed}-{content_id(recipe, ids, self._data(recipe))}"
+        else:
+            run_id = f"{label}-s{seed}" if several else label
+        folder = self.path / "runs" / run_id if self.content_ids else self.path / run_id
+        values["output"] = str(folder)
+        return Run(run_id, name, seed, point, folder, values, made_from)
+
+    def _data(self, recipe: Recipe) -> tuple[str, ...]:
+        """Fingerprints of the training data, as far as it exists."""
+        if recipe.data.synthetic is not None:
+            return ()
+        paths = [recipe.data.corpus] + ([recipe.data.replay.corpus] if recipe.data.replay else [])
+        return tuple(
+            self._fingerprint(path, recipe.data.split) if Path(path).exists() else Path(path).name
+            for path in paths
+        )
+
+    def _fingerprint(self, path: str, split: str) -> str:
+        key = path, split
+        if key not in self.fingerprints:
+            self.fingerprints[key] = Corpus.open(path, split=split).fingerprint
+        return self.fingerprints[key]
+
+
+def _named_parents(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The settings whose value is ``@NAME``, with the name."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _named_parents(value, f"{prefix}{key}.")
+        elif isinstance(value, str) and value.startswith("@"):
+            yield f"{prefix}{key}", value[1:]
+
+
+def _with_settings(values: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+    """Values with ``section.key=value`` settings applied; ``@NAME`` is no YAML and stays text."""
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if equals and text.strip().startswith("@"):
+            values = with_overrides(values, [f"{key}={json.dumps(text.strip())}"])
+        else:
+            values = with_overrides(values, [setting])
+    return values
+
+
+def _stand_in(values: dict[str, Any], parents: tuple[Run, ...]) -> dict[str, Any]:
+    """The values of a recipe, with a new model of the same size where it continues a parent's."""
+    model = values.get("model") or {}
+    continued = {parent.source: parent for parent in parents}.get(model.get("pretrained") or "")
+    if continued is None or continued.values is None:
+        return values
+    own = {name: value for name, value in model.items() if name not in ("pretrained", "freeze_backbone")}
+    data = {name: value for name, value in values["data"].items() if name != "watch"}
+    before = _stand_in(continued.values, continued.parents).get("model") or {}
+    return {**values, "data": data, "model": {**before, **own}}

@@ -1,0 +1,123 @@
+"""Estimates and tables: one verdict, one way to write a number, four forms."""
+
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+
+from contextwise.base.estimates import Estimate, as_json, count, duration, number, written
+from contextwise.base.tables import Column, Row, Table
+
+BETTER, TIE = Estimate(-0.5, -0.75, -0.25), Estimate(-0.5, -1.0, 0.0)
+TABLE = Table(
+    "Losses",
+    [
+        Column("model"),
+        Column("loss", "estimate", interval="own"),
+        Column("to the\nfirst", "difference", interval="below"),
+        Column("tokens", "count"),
+    ],
+    [
+        Row([("first [x]", "3 seeds"), Estimate(2.5, 2.25, 2.75), None, 8_190_000], series=7),
+        Row(["<b>second", Estimate(2.0), BETTER, 940], bold=True),
+        ["third", None, TIE, None],
+    ],
+    notes=["Lower is better."],
+)
+
+
+def lines(table, width=80):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(table)
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("estimate", "above", "decided"),
+    [
+        (Estimate(1.0, 0.1, 2.0), True, True),
+        (BETTER, False, True),
+        (TIE, None, False),
+        (Estimate(1.0), None, False),
+        (Estimate(math.nan, math.nan, math.nan), None, False),
+    ],
+)
+def test_a_difference_is_decided_where_its_interval_excludes_zero(estimate, above, decided):
+    assert estimate.above(0.0) is above
+    assert estimate.decided is decided
+
+
+def test_an_estimate_is_written_with_its_interval():
+    assert f"{BETTER:+.2f}" == "-0.50 [-0.75, -0.25]"
+    assert f"{-BETTER:percent}" == "50.0% [25.0%, 75.0%]"
+    assert f"{Estimate(123456.0)}" == "1.235e+05"
+    assert f"{BETTER.scaled(100):.0f}" == "-50 [-75, -25]"
+    assert [written(None), count(8_190_000), duration(150), number(12.3456)] == [
+        "–",
+        "8.19M",
+        "2.5 min",
+        "12.346",
+    ]
+
+
+def test_json_holds_no_infinity():
+    assert as_json({"a": [Estimate(math.inf, 1.0, math.nan)], "b": math.nan}) == {
+        "a": [{"value": None, "low": 1.0, "high": None}],
+        "b": None,
+    }
+
+
+def test_the_terminal_shows_texts_as_they_are_and_fits_80_columns():
+    shown = lines(TABLE)
+    assert max(map(len, shown)) <= 80
+    text = "\n".join(shown)
+    for part in (
+        "first [x]",
+        "3 seeds",
+        "2.5000",
+        "[2.2500, 2.7500]",
+        "-0.5000",
+        "[-0.7500, -0.2500]",
+        "8.19M",
+        "–",
+    ):
+        assert part in text
+    assert "95% interval" in text and shown[-1].strip() == "Lower is better."
+
+
+def test_a_tie_is_never_bold_on_the_terminal_or_on_a_page():
+    page = TABLE.__html__()
+    assert '<td class="decided">-0.5000<small>[-0.7500, -0.2500]</small></td>' in page
+    assert "<td>-0.5000<small>[-1.0000, +0.0000]</small></td>" in page
+    console = Console(width=80, force_terminal=True, record=True, file=io.StringIO())
+    console.print(TABLE)
+    styled = console.export_text(styles=True)
+    assert "\x1b[1m[-0.7500, -0.2500]" in styled
+    assert "\x1b[1m[-1.0000, +0.0000]" not in styled
+
+
+def test_a_page_escapes_texts_and_marks_series():
+    page = TABLE.__html__()
+    assert "&lt;b&gt;second" in page and "<b>second" not in page
+    assert 'class="mark series-1"' in page and page.count('<tr class="best">') == 1
+
+
+def test_csv_has_values_in_full():
+    assert TABLE.to_csv().splitlines() == [
+        "model,loss,loss low,loss high,to the first,to the first low,to the first high,tokens",
+        "first [x] 3 seeds,2.5,2.25,2.75,,,,8190000",
+        "<b>second,2.0,,,-0.5,-0.75,-0.25,940",
+        "third,,,,-0.5,-1.0,0.0,",
+    ]
+
+
+def test_json_makes_the_same_table_again():
+    again = Table.from_dict(json.loads(json.dumps(TABLE.to_dict())))
+    assert lines(again) == lines(TABLE)
+    assert Table("", ["a", "b"], [["c", "1"]]).to_dict() == {
+        "title": "",
+        "columns": ["a", "b"],
+        "rows": [["c", "1"]],
+    }
