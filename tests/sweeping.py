@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from contextwise.base.errors import ContextwiseError
-from contextwise.sweeps.folder import PlannedRun, Sweep
-from contextwise.sweeps.process import Outcome
+from contextwise.experiments.executors import Outcome
+from contextwise.experiments.folder import PlannedRun, RunSetFolder
 from contextwise.training import load_recipe, train
 
 TIMES = ("seconds", "tokens_per_second", "flops_per_second")
@@ -49,7 +49,7 @@ class InProcess:
         before: called with the run and the number of the attempt; what it raises is how the attempt fails.
     """
 
-    def __init__(self, sweep: Sweep, before: Callable[[PlannedRun, int], None] | None = None) -> None:
+    def __init__(self, sweep: RunSetFolder, before: Callable[[PlannedRun, int], None] | None = None) -> None:
         self.sweep, self.before = sweep, before
         self.started: list[str] = []
         self.ended: list[tuple[PlannedRun, Outcome]] = []

@@ -11,7 +11,8 @@ import yaml
 
 from contextwise.base.files import write_json
 from contextwise.data.tails import log_bins
-from contextwise.sweeps.folder import PlannedRun, Sweep
+from contextwise.experiments.folder import PlannedRun
+from contextwise.experiments.sweep import Sweep
 
 SIZES = {"pico": 400_000, "nano": 1_600_000, "micro": 6_400_000}
 CONTEXTS = (64, 128, 256, 512, 1024)

@@ -14,7 +14,6 @@ ORDER = [
     "training",
     "evaluation",
     "comparison",
-    "sweeps",
     "experiments",
     "analysis",
     "reproductions",

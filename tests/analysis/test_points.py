@@ -8,8 +8,7 @@ import yaml
 from contextwise.analysis.points import COLUMNS, Point, as_rows, run_points, size_name, sweep_points
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, DataError
-from contextwise.sweeps import Sweep, SweepRecipe
-from contextwise.sweeps.planning import planned
+from contextwise.experiments.sweep import Sweep, SweepRecipe
 from sweeping import sweep_values
 
 
@@ -31,8 +30,8 @@ def sweep(corpus_folder, tmp_path):
     """Three runs: one finished, one failed after a measurement, one not begun."""
     grid = {"data.context": [8, 16, 32], "training.steps": [12], "seed": [4]}
     wanted = validate(SweepRecipe, sweep_values(corpus_folder, tmp_path / "sweep", grid=grid), "the sweep")
-    plan, recipes = planned(wanted)
-    sweep = Sweep.claim(wanted, recipes, plan.plan, plan.corpus)
+    sweep = Sweep.planned(wanted)
+    sweep.write()
     first, second, _ = sweep.plan
     for run in (first, second):
         sweep.run_folder(run.id).claim(yaml.safe_load(sweep.recipe_file(run.id).read_text()))

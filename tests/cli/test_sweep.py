@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from contextwise.base.errors import TrainingError
-from contextwise.sweeps import Sweep
+from contextwise.experiments.sweep import Sweep
 from sweeping import InProcess, sweep_values
 
 
@@ -15,8 +15,10 @@ def workplace(corpus_folder, tmp_path, monkeypatch):
     """A sweep file of two runs, which train in the process of the test."""
     values = sweep_values(corpus_folder, tmp_path) | {"output": ""}
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(values))
-    monkeypatch.setattr("contextwise.sweeps.run.LocalExecutor", lambda sweep, *_: InProcess(sweep))
-    monkeypatch.setattr("contextwise.sweeps.drive.POLL_SECONDS", 0.0)
+    monkeypatch.setattr(
+        "contextwise.experiments.scheduling.LocalExecutor", lambda sweep, *_: InProcess(sweep)
+    )
+    monkeypatch.setattr("contextwise.experiments.scheduling.POLL_SECONDS", 0.0)
     return tmp_path
 
 
@@ -47,7 +49,9 @@ def test_what_failed_is_listed_with_its_reason(contextwise, workplace, monkeypat
         if run.context == 32:
             raise TrainingError("lightning struck")
 
-    monkeypatch.setattr("contextwise.sweeps.run.LocalExecutor", lambda sweep, *_: InProcess(sweep, unlucky))
+    monkeypatch.setattr(
+        "contextwise.experiments.scheduling.LocalExecutor", lambda sweep, *_: InProcess(sweep, unlucky)
+    )
     status, output, errors = contextwise("sweep", "tiny.yaml", "--out", "mine", "--retries", "0")
     assert (status, output) == (1, "") and "1 of 2 runs failed (lightning struck)" in errors
     status, output, _ = contextwise("sweep", "--status", "mine")

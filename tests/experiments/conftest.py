@@ -3,8 +3,7 @@
 import pytest
 
 from contextwise.base.config import validate
-from contextwise.sweeps import Sweep, SweepRecipe
-from contextwise.sweeps.planning import planned
+from contextwise.experiments.sweep import Sweep, SweepRecipe
 from sweeping import sweep_values
 
 
@@ -24,8 +23,8 @@ def claimed(settings):
     """Make the tiny sweep on disk, with nothing trained yet."""
 
     def make(**changes):
-        wanted = settings(**changes)
-        sweep, recipes = planned(wanted)
-        return Sweep.claim(wanted, recipes, sweep.plan, sweep.corpus)
+        sweep = Sweep.planned(settings(**changes))
+        sweep.write()
+        return sweep
 
     return make

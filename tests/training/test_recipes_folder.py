@@ -11,7 +11,7 @@ from contextwise.models import ContextLMConfig, MultiTokenConfig, backbone_confi
 from contextwise.training import load_recipe
 
 FOLDER = Path(__file__).parents[2] / "recipes"
-SWEEPS = FOLDER / "context_scaling"  # grids of runs: tests/sweeps
+SWEEPS = FOLDER / "context_scaling"  # grids of runs: tests/experiments
 ITEMS = FOLDER / "intrinsic_entropy"  # tables and figures: tests/cli/test_reproduce.py
 CUE = FOLDER / "cue"  # made of the parts of earlier runs: tests/training/cue/test_cue_recipes.py
 RUNS = (path for path in FOLDER.rglob("*.yaml") if "training" in yaml.safe_load(path.read_text()))

@@ -12,8 +12,8 @@ from typing import Any
 
 from contextwise.base.errors import DataError
 from contextwise.base.runs import RunFolder
-from contextwise.sweeps.folder import Sweep
-from contextwise.sweeps.grid import size_name
+from contextwise.experiments.naming import size_name
+from contextwise.experiments.sweep import Sweep
 
 
 @dataclass(frozen=True)

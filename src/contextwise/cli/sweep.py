@@ -8,7 +8,7 @@ import typer
 from contextwise.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from contextwise.sweeps.folder import Sweep
+    from contextwise.experiments.sweep import Sweep
 
 
 def sweep(
@@ -50,7 +50,7 @@ def sweep(
         bool, typer.Option("--json", help="With --dry-run or --status: the list as JSON.")
     ] = False,
 ) -> None:
-    """Train a grid of model sizes and contexts; the same command again goes on.
+    """Train a grid of model sizes and contexts; run it again to resume.
 
     Every run keeps its tokens per step while the context grows, and measures its
     best-context loss along the way, so that one run stands for every smaller one.
@@ -61,7 +61,7 @@ def sweep(
             raise ConfigError(
                 f"--status lists the sweep in the folder {status}; leave the recipe {recipe} out"
             )
-        from contextwise.sweeps import Sweep
+        from contextwise.experiments.sweep import Sweep
 
         _list(Sweep.open(status), as_json)
         return
@@ -71,44 +71,44 @@ def sweep(
         raise ConfigError("--json goes with --dry-run or --status")
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs is {jobs}, but at least one run at a time is needed")
-    from contextwise.sweeps import load_sweep, run_sweep
-    from contextwise.sweeps.planning import notes, planned
+    from contextwise.experiments.sweep import Sweep, load_sweep, run_sweep
+    from contextwise.experiments.sweep.sweep import notes
 
     given = {"kind": executor, "jobs": jobs, "address": address, "retries": retries}
     options = [f"executor.{name}={value}" for name, value in given.items() if value is not None]
     wanted = load_sweep(recipe, [*(settings or []), *options], out)
     if dry_run:
-        found, _ = planned(wanted)
-        _list(found, as_json, notes(found.plan))
+        planned = Sweep.planned(wanted)
+        _list(planned, as_json, notes(planned.plan))
         return
     print(run_sweep(wanted).path)
 
 
-def _list(found: "Sweep", as_json: bool, notes: list[str] | None = None) -> None:
+def _list(listed: "Sweep", as_json: bool, notes: list[str] | None = None) -> None:
     """The runs, what they cost and how far they are, on standard output."""
     import json
     from dataclasses import asdict
 
     from rich.console import Console
 
+    from contextwise.experiments.progress import plan_table
     from contextwise.models.sizes import readable_count
-    from contextwise.sweeps.live import plan_table
 
-    states = found.states()
+    states = listed.states()
     if as_json:
         runs = [
             {**asdict(state.run), **{k: v for k, v in asdict(state).items() if k != "run"}}
             for state in states
         ]
-        print(json.dumps({"sweep": str(found.path), "flops": found.flops, "runs": runs}, indent=2))
+        print(json.dumps({"sweep": str(listed.path), "flops": listed.flops, "runs": runs}, indent=2))
         return
     printed = Console(highlight=False)
     printed.print(plan_table(states))
-    count = found.count()
-    tokens = readable_count(sum(run.tokens for run in found.plan))
+    count = listed.count()
+    tokens = readable_count(sum(run.tokens for run in listed.plan))
     parts = [f"{number} {state}" for state, number in count.items() if number]
     printed.print(
-        f"{len(states)} run{'s' * (len(states) != 1)} ({', '.join(parts)}), {tokens} tokens, {found.flops:.2e} FLOPs",
+        f"{len(states)} run{'s' * (len(states) != 1)} ({', '.join(parts)}), {tokens} tokens, {listed.flops:.2e} FLOPs",
         markup=False,
     )
     for state in states:

@@ -1,8 +1,7 @@
 """The folder of a run set: where its runs lie, what each costs, and how far each is.
 
-``plan.json`` (the runs and what each costs) · ``recipes/<id>.yaml`` · ``runs/<id>/`` (ordinary run folders) · ``logs/<id>.log`` ·
-``failures/<id>.json`` (why a run failed; removed when it finishes). The folder of a set that was trained in one process has
-``runs/`` alone.
+``runs/<id>/`` (ordinary run folders) and, where each run is a process of its own, ``recipes/<id>.yaml`` · ``logs/<id>.log`` ·
+``failures/<id>.json`` (why a run failed; removed when it finishes).
 """
 
 from abc import ABC, abstractmethod

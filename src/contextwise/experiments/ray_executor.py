@@ -1,7 +1,7 @@
 """Runs on a Ray cluster, one task each. The folder and the corpus must lie on a file system that every node shares.
 
-A node that is lost takes its tasks with it; Ray starts them again on another node, where each resumes from the checkpoint in the
-run's folder.
+A node that is lost takes its tasks with it; Ray starts them again on another node, where each resumes from its newest
+checkpoint.
 """
 
 import logging
@@ -40,7 +40,9 @@ class RayExecutor:
         ConfigError: Ray is not installed, there is no such cluster, or no node has that much.
     """
 
-    def __init__(self, folder: RunSetFolder, address: str | None, cpus: float, gpus: float, retries: int) -> None:
+    def __init__(
+        self, folder: RunSetFolder, address: str | None, cpus: float, gpus: float, retries: int
+    ) -> None:
         try:
             import ray
         except ImportError:

@@ -1,7 +1,7 @@
 """Run sets: training runs that belong together.
 
-A run set is named arms × seeds × the points of a grid. An arm is the shared recipe with some settings of its own, or a model that
-exists already::
+A run set is named arms × seeds × the points of a grid. An arm is the shared recipe with some settings of its own, or a model
+that exists already::
 
     settings = RunSetSettings(
         recipe={"data": {"context": 256}, "model": {"size": "nano"}, "training": {"tokens": 1_000_000}},
@@ -13,22 +13,19 @@ exists already::
     runs.train_missing()           # one after another in this process; or runs.train_missing(ExecutorSettings(jobs=4))
     runs.folders("ContextLM")      # run folders, seed by seed
 
-1. ``@NAME`` in an arm's settings stands for the run folder of the arm NAME with the same seed (its only run, if it has one seed):
-   its parent, which is trained first. ``model.pretrained=@base`` continues it.
-2. A run's folder is ``runs/<name>-s<seed>-<id>``, where the id is a hash of every setting that changes the result, of the training
+1. ``@NAME`` in an arm's settings stands for the run folder of the arm NAME with the same seed (or its only run): the run's
+   parent, which is trained first. ``model.pretrained=@base`` continues it.
+2. A run's folder is ``runs/<name>-s<seed>-<id>``. The id is a hash of every setting that changes the result, of the training
    data, and of the parents' ids: a run is found again for the same question only.
 3. What has finished is not trained again, what was stopped resumes. A run that another process trains is waited for.
 """
 
 import contextlib
 import copy
-import hashlib
-import itertools
 import json
 import os
-import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,11 +37,13 @@ from contextwise.base.config import Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import exclusive, is_held
 from contextwise.base.progress import say
-from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder
+from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
 from contextwise.experiments.cost import cost_of
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
+from contextwise.experiments.grid import grid_points, set_value
+from contextwise.experiments.naming import content_id, size_name, slug
 from contextwise.experiments.scheduling import train_planned
 from contextwise.models.sizes import readable_count
 from contextwise.training.cue.upstream import Upstream
@@ -284,91 +283,6 @@ def planned_run(
     )
 
 
-def size_name(model: dict[str, Any]) -> str:
-    """Name of a recipe's model size, with the numbers that differ from it: ``nano`` or ``nano-layers6``."""
-    changed = [f"{name}{model[name]}" for name in ("layers", "width", "heads") if model.get(name)]
-    return "-".join([model["size"], *changed])
-
-
-def content_id(recipe: Recipe, parents: Mapping[str, str] | None = None, data: tuple[str, ...] = ()) -> str:
-    """Eight hexadecimal digits: a hash of every setting that changes the result.
-
-    Settings at their defaults do not count, so that a run keeps its id when Contextwise learns new ones; paths do not count.
-
-    Args:
-        parents: setting -> id of the parent that it names.
-        data: fingerprints of the corpora.
-    """
-    chosen = recipe.model_dump(mode="json", exclude_defaults=True)
-    for setting in {*KEPT_OUT_OF_COMPARISON, "name", *(parents or {})}:
-        *sections, last = setting.split(".")
-        section: Any = chosen
-        for part in sections:
-            section = section.get(part) or {}
-        section.pop(last, None)
-    if parents:
-        chosen["parents"] = dict(parents)
-    if data:
-        chosen["corpora"] = list(data)
-    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def slug(name: str) -> str:
-    """A name as part of a file's name."""
-    return re.sub(r"[^\w.=+]+", "-", name).strip("-").lower()
-
-
-def axis_settings(name: str) -> list[str]:
-    """The settings of an axis: one, or several that change together (``model.size, training.tokens``)."""
-    return [part.strip() for part in str(name).split(",")]
-
-
-def axis_points(name: str, values: list[Any]) -> list[dict[str, Any]]:
-    """Setting -> value at each point of an axis.
-
-    Raises:
-        ConfigError: no value, one twice, or a point that does not give each setting its value.
-    """
-    settings = axis_settings(name)
-    if not values:
-        raise ConfigError(f"{name} has no values; give one at least, or leave the axis out")
-    twice = [value for i, value in enumerate(values) if value in values[:i]]
-    if twice:
-        raise ConfigError(f"{name} has {twice[0]!r} twice")
-    if len(settings) == 1:
-        return [{settings[0]: value} for value in values]
-    for value in values:
-        if not isinstance(value, list) or len(value) != len(settings):
-            raise ConfigError(
-                f"{name} are {len(settings)} settings that change together, but {value!r} is no list of "
-                f"{len(settings)} values"
-            )
-    return [dict(zip(settings, value, strict=True)) for value in values]
-
-
-def grid_points(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """Setting -> value at each point of a grid; one empty point where there is no grid.
-
-    Raises:
-        ConfigError: as :func:`axis_points`.
-    """
-    axes = [axis_points(name, values) for name, values in grid.items()]
-    return [
-        {setting: value for part in parts for setting, value in part.items()}
-        for parts in itertools.product(*axes)
-    ]
-
-
-def set_value(data: dict[str, Any], setting: str, value: Any) -> None:
-    """Set ``section.key`` of nested dictionaries."""
-    *sections, last = setting.split(".")
-    for section in sections:
-        if data.get(section) is None:
-            data[section] = {}
-        data = data[section]
-    data[last] = value
-
-
 class _Expansion:
     """The runs that settings stand for."""
 
@@ -380,7 +294,9 @@ class _Expansion:
         self.made: dict[tuple[str, int, int], Run] = {}
         self.fingerprints: dict[tuple[str, str], str] = {}
         self.points = grid_points(settings.grid)
-        seeds = dict.fromkeys([*settings.seeds, *(s for arm in settings.arms.values() for s in arm.seeds or [])])
+        seeds = dict.fromkeys(
+            [*settings.seeds, *(s for arm in settings.arms.values() for s in arm.seeds or [])]
+        )
         # Seed by seed, so that a set that was stopped has whole seeds.
         for seed in seeds:
             for number in range(len(self.points)):

@@ -18,8 +18,9 @@ from contextwise.data.corpus import Corpus
 from contextwise.data.meter import LengthMeter, kibitokens, measure_lengths
 from contextwise.evaluation.measures.curve.results import ContextwiseCurve
 from contextwise.evaluation.results import is_curve
+from contextwise.experiments.folder import RunState
+from contextwise.experiments.sweep import Sweep
 from contextwise.models.tokenizers import corpus_tokenizer_hash
-from contextwise.sweeps import RunState, Sweep
 
 UNITS = ("flops", "seconds", "gpu_hours", "tokens")
 

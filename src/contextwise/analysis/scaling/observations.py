@@ -17,7 +17,7 @@ from contextwise.analysis.points import Point, run_points, size_name
 from contextwise.analysis.scaling.forms import Array
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, differing_keys
-from contextwise.sweeps import Sweep
+from contextwise.experiments.sweep import Sweep
 
 EARLY = 0.05
 """Share of a run's tokens before which its points are left out."""

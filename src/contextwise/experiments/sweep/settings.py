@@ -15,14 +15,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.experiments.executors import ExecutorSettings
-from contextwise.experiments.run_set import (
-    axis_points,
-    axis_settings,
-    content_id,
-    grid_points,
-    set_value,
-    size_name,
-)
+from contextwise.experiments.grid import axis_points, axis_settings, grid_points, set_value
+from contextwise.experiments.naming import content_id, size_name
 from contextwise.models.sizes import readable_count
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import ModelSettings

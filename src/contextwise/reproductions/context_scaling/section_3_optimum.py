@@ -10,12 +10,13 @@ from pydantic import Field
 from contextwise.analysis.optimum import Landscape, landscape
 from contextwise.analysis.points import Point, sweep_points
 from contextwise.base.config import validate
+from contextwise.experiments.naming import size_name
+from contextwise.experiments.sweep import SweepRecipe, run_sweep
+from contextwise.experiments.sweep.settings import LearningRateRule
 from contextwise.models.sizes import readable_count
 from contextwise.reproductions.claims import all_hold
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
-from contextwise.sweeps.grid import LearningRateRule, SweepRecipe, size_name
-from contextwise.sweeps.run import run_sweep
 from contextwise.training.recipe import Recipe
 
 SHOWN = 6

@@ -7,17 +7,18 @@ import yaml
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import prepare_corpus
+from contextwise.experiments.folder import Failure
+from contextwise.experiments.sweep import Sweep
+from contextwise.experiments.sweep.sweep import notes
 from contextwise.models import load_model
-from contextwise.sweeps import Sweep
-from contextwise.sweeps.folder import Failure
-from contextwise.sweeps.planning import notes, planned
 from contextwise.training import load_recipe, train
 from small import write_documents
 
 
 def claim(wanted):
-    sweep, recipes = planned(wanted)
-    return Sweep.claim(wanted, recipes, sweep.plan, sweep.corpus)
+    sweep = Sweep.planned(wanted)
+    sweep.write()
+    return sweep
 
 
 def test_every_run_has_a_state_and_none_a_loss_that_it_did_not_reach(claimed):
@@ -62,11 +63,11 @@ def test_a_folder_belongs_to_one_sweep_which_may_grow(settings, tmp_path):
     grown = claim(settings(grid=wider))
     assert {run.id for run in sweep.plan} < {run.id for run in Sweep.open(sweep.path).plan}
     with pytest.raises(ConfigError, match="differs in grid.data.context; 1 of its runs are not in this one"):
-        planned(settings())
+        Sweep.planned(settings())
     base = settings().base
     base["training"]["weight_decay"] = 0.0
     with pytest.raises(ConfigError, match="it differs in base.training.weight_decay; 3 of its runs"):
-        planned(settings(grid=wider, base=base))
+        Sweep.planned(settings(grid=wider, base=base))
     assert [run.id for run in Sweep.open(sweep.path).plan] == [run.id for run in grown.plan]
 
 
@@ -78,16 +79,16 @@ def test_a_folder_belongs_to_one_corpus(settings, tmp_path):
     )
     base["data"]["corpus"] = str(tmp_path / "other")
     with pytest.raises(ConfigError, match="the corpus is not the one that the sweep .* was begun with"):
-        planned(settings(base=base))
+        Sweep.planned(settings(base=base))
 
 
 def test_other_folders_are_left_alone(settings, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(ConfigError, match="mine is not empty and holds no sweep"):
-        planned(settings(tmp_path / "mine"))
+        Sweep.planned(settings(tmp_path / "mine"))
     with pytest.raises(ConfigError, match="letter.txt is a file"):
-        planned(settings(tmp_path / "mine" / "letter.txt"))
+        Sweep.planned(settings(tmp_path / "mine" / "letter.txt"))
     with pytest.raises(CheckpointError, match="mine is not a sweep: it has no plan.json"):
         Sweep.open(tmp_path / "mine")
     (tmp_path / "mine" / "plan.json").write_text(json.dumps({"runs": [{"id": "a"}], "corpus": ""}))
@@ -102,10 +103,10 @@ def test_every_run_is_checked_against_the_corpus_before_anything_is_written(sett
     with pytest.raises(
         ConfigError, match="no document of the split 'validation' .* is longer than 1024 tokens"
     ):
-        planned(settings(grid=long, base=base))
+        Sweep.planned(settings(grid=long, base=base))
     base["data"]["corpus"] = str(tmp_path / "nowhere")
     with pytest.raises((ConfigError, DataError), match="there is no corpus at"):
-        planned(settings(base=base))
+        Sweep.planned(settings(base=base))
     assert not (tmp_path / "sweep").exists()
 
 
@@ -114,11 +115,15 @@ def test_several_problems_are_listed_once_each(settings):
     base["training"]["contextwise_longest"] = 16
     base["model"]["vocab_size"] = 10
     with pytest.raises(ConfigError) as error:
-        planned(settings(base=base, grid={"data.context": [16, 32], "training.steps": [12], "seed": [0, 1]}))
+        Sweep.planned(
+            settings(base=base, grid={"data.context": [16, 32], "training.steps": [12], "seed": [0, 1]})
+        )
     assert str(error.value).count("model.vocab_size is 10") == 1
 
 
 def test_an_axis_with_one_point_is_allowed_and_said(settings):
-    sweep, _ = planned(settings(grid={"data.context": [16], "model.width": [16, 32], "training.steps": [12]}))
+    sweep = Sweep.planned(
+        settings(grid={"data.context": [16], "model.width": [16, 32], "training.steps": [12]})
+    )
     assert notes(sweep.plan) == ["all runs have one training context (16): nothing can be compared along it"]
-    assert len(notes(planned(settings())[0].plan)) == 1  # one size
+    assert len(notes(Sweep.planned(settings()).plan)) == 1  # one size

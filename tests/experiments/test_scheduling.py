@@ -1,24 +1,28 @@
 """What is started, skipped, tried again and counted; the runs train in this process."""
 
+import threading
+
 import pytest
 
 from contextwise.base.errors import ConfigError, Interrupted, TrainingError
-from contextwise.sweeps import Sweep, drive, run_sweep
-from contextwise.sweeps.live import LiveTable
+from contextwise.base.files import exclusive
+from contextwise.experiments import scheduling
+from contextwise.experiments.progress import LiveTable
+from contextwise.experiments.sweep import Sweep, run_sweep
 from contextwise.training.signals import StopRequest
 from sweeping import InProcess
 
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    monkeypatch.setattr(drive, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(scheduling, "POLL_SECONDS", 0.0)
 
 
 def go(sweep, before=None, retries=1, stop=None):
     """Drive the sweep; gives the ids in the order in which they were started."""
     executor = InProcess(sweep, before)
     with LiveTable(sweep) as table:
-        drive.drive(sweep, executor, retries, StopRequest() if stop is None else stop, table)
+        scheduling.schedule(sweep, executor, retries, StopRequest() if stop is None else stop, table)
     return executor.started
 
 
@@ -114,13 +118,15 @@ def test_a_run_that_somebody_else_trains_is_waited_for(claimed, capsys):
 
     executor.start = busy
     with LiveTable(sweep) as table:
-        drive.drive(sweep, executor, 0, StopRequest(), table)
+        scheduling.schedule(sweep, executor, 0, StopRequest(), table)
     assert len(refused) == 5 and sweep.count()["finished"] == 2
     assert capsys.readouterr().err.count("another process is training it") == 2  # once for each run
 
 
 def test_the_whole_sweep_from_its_settings(settings, monkeypatch, capsys):
-    monkeypatch.setattr("contextwise.sweeps.run.LocalExecutor", lambda sweep, *_: InProcess(sweep))
+    monkeypatch.setattr(
+        "contextwise.experiments.scheduling.LocalExecutor", lambda sweep, *_: InProcess(sweep)
+    )
     sweep = run_sweep(settings())
     assert Sweep.open(sweep.path).count()["finished"] == 2
     assert "tiny: 2 of 2 runs to do" in capsys.readouterr().err
@@ -128,9 +134,16 @@ def test_the_whole_sweep_from_its_settings(settings, monkeypatch, capsys):
     assert "is finished already: nothing to do" in capsys.readouterr().err
 
 
-def test_one_sweep_is_driven_by_one_process(settings, claimed):
+def test_a_second_start_in_the_same_folder_waits_and_reports_it(settings, claimed, capsys):
     sweep = claimed()
-    from contextwise.base.runs import RunFolder
-
-    with RunFolder(sweep.path).locked(), pytest.raises(ConfigError, match="another process"):
-        run_sweep(settings())
+    go(sweep)
+    second = threading.Thread(target=run_sweep, args=[settings()], daemon=True)
+    with exclusive(sweep.path, "the runs in", inside=True):
+        second.start()
+        second.join(1.0)
+        assert second.is_alive()
+    second.join(60)
+    assert not second.is_alive()
+    errors = capsys.readouterr().err
+    assert f"another process is writing the runs in {sweep.path}; waiting" in " ".join(errors.split())
+    assert "is finished already: nothing to do" in errors

@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 
 from contextwise.base.files import is_held
 from contextwise.base.runs import RunFolder
-from contextwise.sweeps import drive, local, process
-from contextwise.sweeps.live import LiveTable
-from contextwise.sweeps.local import LocalExecutor, visible_gpus
+from contextwise.experiments import executors, scheduling
+from contextwise.experiments.executors import LocalExecutor, visible_gpus
+from contextwise.experiments.progress import LiveTable
 from contextwise.training import load_recipe, train
 from contextwise.training.checkpoints import list_checkpoints
 from contextwise.training.signals import StopRequest
@@ -61,7 +61,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_been(settings, claimed,
 
     threading.Thread(target=kill, daemon=True).start()
     with LiveTable(sweep) as table:
-        drive.drive(sweep, executor, 1, StopRequest(), table)
+        scheduling.schedule(sweep, executor, 1, StopRequest(), table)
     errors = capfd.readouterr().err
     assert f"{run}: failed: killed by SIGKILL" in errors and "it is tried again" in errors
     log = sweep.log_file(run).read_text()
@@ -78,7 +78,7 @@ def fake(monkeypatch, tmp_path):
     def make(script):
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(program.stat().st_mode | stat.S_IEXEC)
-        monkeypatch.setattr(process.sys, "executable", str(program))
+        monkeypatch.setattr(executors.sys, "executable", str(program))
 
     return make
 
@@ -95,15 +95,15 @@ def fake(monkeypatch, tmp_path):
 )
 def test_a_failure_has_the_reason_that_its_log_ends_with(fake, tmp_path, script, status, reason):
     fake("echo 'error: of an earlier attempt'; exit 2")
-    assert process.RunProcess(tmp_path, "a", os.environ).wait().worth_another is False
+    assert executors.RunProcess(tmp_path, "a", os.environ).wait().may_be_retried is False
     fake(script)
-    assert process.RunProcess(tmp_path, "a", os.environ).wait() == process.Outcome(status, reason)
+    assert executors.RunProcess(tmp_path, "a", os.environ).wait() == executors.Outcome(status, reason)
 
 
 def test_threads_and_gpus_are_shared_out(fake, claimed, monkeypatch):
     sweep = claimed(grid={"data.context": [8, 16, 32], "training.steps": [12]})
-    monkeypatch.setattr(local, "visible_gpus", lambda: ["2", "5"])
-    monkeypatch.setattr(local, "cores", lambda: 8)
+    monkeypatch.setattr(executors, "visible_gpus", lambda: ["2", "5"])
+    monkeypatch.setattr(executors, "cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     fake('echo "threads $OMP_NUM_THREADS gpu $CUDA_VISIBLE_DEVICES $@"; while true; do sleep 0.1; done')
     executor = LocalExecutor(sweep, jobs=3)

@@ -5,12 +5,12 @@ import sys
 import threading
 
 import pytest
-from test_local import long_enough, same_as_alone, wait_for_checkpoint
+from test_executors import long_enough, same_as_alone, wait_for_checkpoint
 
 from contextwise.base.errors import ConfigError
-from contextwise.sweeps import run_sweep
-from contextwise.sweeps.process import train_run
-from contextwise.sweeps.ray_cluster import RayExecutor
+from contextwise.experiments.executors import train_run
+from contextwise.experiments.ray_executor import RayExecutor
+from contextwise.experiments.sweep import run_sweep
 
 
 def test_without_ray_the_sentence_says_how_to_get_it(claimed, monkeypatch):
