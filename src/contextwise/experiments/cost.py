@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.building import parameter_count
 from contextwise.models.flops import training_flops_per_example, training_flops_per_target
-from contextwise.models.sizes import parameter_count
 from contextwise.training.cue.settings import TRAINED
 from contextwise.training.cue.upstream import Upstream
 from contextwise.training.recipe import Recipe

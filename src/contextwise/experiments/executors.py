@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-import torch
 from pydantic import Field
 
 from contextwise.base.config import Settings
@@ -260,6 +259,8 @@ def cores() -> int:
 
 def visible_gpus() -> list[str]:
     """GPUs that runs are shared out over, by their names in CUDA_VISIBLE_DEVICES."""
+    import torch
+
     count = torch.cuda.device_count()
     given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return given[:count] if given else [str(i) for i in range(count)]
