@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from contextwise.base.errors import ConfigError
 
 Model = TypeVar("Model", bound="Settings")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The safe loader in C where PyYAML has it: several times faster."""
 
 
 class Settings(BaseModel):
@@ -27,7 +29,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: missing or unreadable file, broken YAML, or not a mapping.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except FileNotFoundError:
         raise ConfigError(f"there is no recipe at {path}; give the path of a YAML file") from None
     except (OSError, UnicodeDecodeError) as error:

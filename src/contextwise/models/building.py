@@ -44,6 +44,23 @@ def build_model(config: PreTrainedConfig) -> Any:
     return build(config)
 
 
+_META_MODELS: dict[tuple[type, str], Any] = {}
+
+
+def meta_model(config: PreTrainedConfig) -> Any:
+    """The model of a configuration on the meta device, without memory, to be counted; built once for equal configurations.
+
+    A plan asks for the same few models again and again, and drawing weights costs time on the meta device too.
+    """
+    key = type(config), config.to_json_string(use_diff=False)
+    if key not in _META_MODELS:
+        if len(_META_MODELS) == 64:
+            _META_MODELS.clear()
+        with torch.device("meta"):
+            _META_MODELS[key] = build_model(config)
+    return _META_MODELS[key]
+
+
 def pretraining_class(config: PreTrainedConfig) -> Any:
     """The class of transformers that is pretrained with a configuration: an Auto class, or the one that an encoder names."""
     kind = kind_of(config)
@@ -151,9 +168,8 @@ def _t5_config(
 
 
 def parameter_count(config: PreTrainedConfig) -> int:
-    """Exact number of parameters, tied weights counted once; builds the model on the meta device (no memory)."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in build_model(config).parameters())
+    """Exact number of parameters, tied weights counted once; takes no memory."""
+    return sum(parameter.numel() for parameter in meta_model(config).parameters())
 
 
 @dataclass(frozen=True)

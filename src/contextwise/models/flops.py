@@ -10,12 +10,11 @@ a pair head. Padding counts: it is computed.
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
 
-from contextwise.models.building import build_model
+from contextwise.models.building import meta_model
 from contextwise.models.contextlm import ContextLMConfig
 from contextwise.models.cue import CueConfig, LSTMConfig, UnigramConfig
 from contextwise.models.kinds import kind_of
@@ -37,8 +36,7 @@ def training_flops_per_example(
         outputs: positions of an encoder-decoder's decoder.
         trained: the parts of a CUE model that are; all but the sentence encoder if not given.
     """
-    with torch.device("meta"):
-        model = build_model(config)
+    model = meta_model(config)
     if isinstance(config, CueConfig):
         return _cue(model, config, inputs, trained)
     if isinstance(config, LSTMConfig):
