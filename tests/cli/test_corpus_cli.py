@@ -44,8 +44,9 @@ def test_contexts_that_are_asked_for(contextwise) -> None:
     status, output, _ = contextwise("corpus", "corpus", "--context", "64", "--context", "65536")
     assert status == 0
     assert "A training context of 64 tokens is rewarded: " in flat(output)
-    assert "Warning: a training context of 64 KiT is longer than this corpus can reward: no document" in flat(
-        output
+    assert (
+        "Warning: a training context of 65,536 tokens is longer than this corpus can reward: no document"
+        in flat(output)
     )
     assert "Train with " in output
     contexts = json.loads(contextwise("corpus", "corpus", "--context", "65536", "--json")[1])["contexts"]
@@ -56,7 +57,10 @@ def test_a_bin_file_is_one_document(contextwise) -> None:
     _, output, _ = contextwise("corpus", "text.bin", "--context", "4096")
     assert "one document of 5,000 tokens" in flat(output) and "counts as one" in flat(output)
     # (5000 - 2048) of 5000 tokens have 2,048 or more before them.
-    assert "A training context of 4 KiT is rewarded: 59.0% of the tokens have 2 KiT or more" in flat(output)
+    assert (
+        "A training context of 4,096 tokens is rewarded: 59.0% of the tokens have 2,048 tokens or more"
+        in flat(output)
+    )
 
 
 def test_bad_input(contextwise) -> None:

@@ -176,7 +176,7 @@ def test_ways_to_give_texts(models, run, tmp_path, monkeypatch, way):
         (
             "field.jsonl",
             b'{"body": "a"}\n',
-            "field.jsonl:1: there is no field 'text' .*--text-field names another",
+            "field.jsonl:1: there is no field 'text' .*text_field names another",
         ),
         ("broken.jsonl", b'{"text": "a"}\n{', "broken.jsonl:2: the line is not JSON"),
         ("cut.txt.gz", gzip.compress(b"a\n" * 1000, mtime=0)[:20], "cut.txt.gz is damaged or cut short"),
@@ -248,7 +248,7 @@ def test_an_interrupted_run_leaves_what_was_there(models, texts, run, tmp_path, 
 
 
 def test_a_file_that_grows_meanwhile_is_noticed(models, texts, run, tmp_path, monkeypatch):
-    from contextwise.data.lines import Lines
+    from contextwise.data.input_files import Lines
 
     monkeypatch.setattr(Lines, "count", lambda _: 5)
     status, said = run(models["gpt2"], texts, "--out", tmp_path / "v.npy")

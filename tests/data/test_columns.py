@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextwise.data.columns import column_of, columns_of, final_column, is_json, rename_reserved, settle
+from contextwise.data.corpus.columns import (
+    column_of,
+    columns_of,
+    final_column,
+    is_json,
+    rename_reserved,
+    settle,
+)
 
 
 def settled(*batches: list[dict[str, Any]]) -> tuple[dict[str, pa.DataType | None], list[dict[str, Any]]]:

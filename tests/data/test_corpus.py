@@ -16,7 +16,7 @@ import pytest
 from contextwise.base.errors import DataError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data import documents as documents_module
-from contextwise.data import writing as writing_module
+from contextwise.data.corpus import writing as writing_module
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_the_first_tokens_of_a_corpus_are_a_corpus(corpus: Corpus, share: float)
 
 
 def test_more_tokens_than_there_are(corpus: Corpus) -> None:
-    with pytest.raises(DataError, match=f"but the split 'train' has {corpus.tokens:,}; ask for that at most"):
+    with pytest.raises(DataError, match=f"has {corpus.tokens:,}; give at most that"):
         corpus.first(corpus.tokens + 1)
 
 
@@ -150,7 +150,7 @@ def test_a_corpus_that_is_not_whole_does_not_open(corpus: Corpus, tmp_path: Path
         with pytest.raises(DataError, match=rf"{name} has [\d,]+ bytes, its manifest says [\d,]+"):
             Corpus.open(corpus.path)
         path.unlink()
-        with pytest.raises(DataError, match=rf"is not whole: {name} is missing"):
+        with pytest.raises(DataError, match=rf"is incomplete: {name} is missing"):
             Corpus.open(corpus.path)
         path.write_bytes(whole)
     assert len(Corpus.open(corpus.path)) == len(corpus)
@@ -181,7 +181,7 @@ def test_a_changed_manifest_does_not_open(corpus: Corpus) -> None:
 def test_what_is_no_corpus(tmp_path: Path, corpus: Corpus) -> None:
     with pytest.raises(DataError, match=r"there is no corpus at .*missing"):
         Corpus.open(tmp_path / "missing")
-    with pytest.raises(DataError, match=r"is not a corpus: it is no folder with a manifest\.json"):
+    with pytest.raises(DataError, match=r"is not a corpus: neither a folder with a manifest\.json"):
         Corpus.open(tmp_path)
     with pytest.raises(DataError, match=r"has no split 'tset'; it has train, validation, test"):
         Corpus.open(corpus.path, "tset")

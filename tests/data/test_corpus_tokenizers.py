@@ -137,11 +137,9 @@ def test_the_smallest_type_that_holds_every_id(tmp_path: Path, tokens: int, dtyp
 
 def test_tokenizers_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = str(word_tokenizer(tmp_path / "words", 20))
-    with pytest.raises(
-        DataError, match=r"names no end-of-text token; give one of its tokens with --end-of-text"
-    ):
+    with pytest.raises(DataError, match=r"names no end-of-text token; set end_of_text to one of its tokens"):
         load_tokenizer(words)
-    with pytest.raises(DataError, match=r"has no token 'end' for --end-of-text"):
+    with pytest.raises(DataError, match=r"has no token 'end'; set end_of_text"):
         load_tokenizer(words, end_of_text="end")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty holds no tokenizer: neither tokenizer\.json nor vocab\.json"):
@@ -166,7 +164,7 @@ def test_a_text_that_a_tokenizer_cannot_take(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["train:", "train:4k", "train:-5", "train:256", "train:4096.0", "train:²"])
 def test_vocabulary_sizes_at_fault(spec: str) -> None:
-    with pytest.raises(ConfigError, match=f"--tokenizer is {spec!r}"):
+    with pytest.raises(ConfigError, match=f"tokenizer is {spec!r}"):
         vocabulary_to_learn(spec)
 
 

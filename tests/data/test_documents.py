@@ -15,12 +15,12 @@ from contextwise.data.documents import (
     BadRecord,
     Document,
     Skipped,
-    SplitFractions,
     in_batches,
     read_ahead,
     read_documents,
     text_digest,
 )
+from contextwise.data.splits import SplitFractions
 
 
 def test_split_follows_the_first_64_bits_of_blake2b() -> None:
@@ -45,7 +45,7 @@ def test_shares_are_met_and_a_test_share_leaves_validation_alone() -> None:
     ("validation", "test"), [(-0.1, 0), (1.0, 0), (0, 1.5), (0.6, 0.4), (float("nan"), 0)]
 )
 def test_impossible_shares(validation: float, test: float) -> None:
-    with pytest.raises(ConfigError, match=r"--validation|--test"):
+    with pytest.raises(ConfigError, match=r"validation|test"):
         SplitFractions(validation, test)
 
 
@@ -55,7 +55,7 @@ def test_bad_and_empty_records_are_counted_and_the_limit_counts_documents() -> N
     skipped = Skipped()
     assert [d.text for d in read_documents(records, True, 2, skipped)] == ["a", "b"]
     assert (skipped.bad, skipped.empty, skipped.first_bad) == (2, 1, bad)
-    with pytest.raises(DataError, match=r"f:2: is bad; mend it, or pass --skip-bad"):
+    with pytest.raises(DataError, match=r"f:2: is bad; fix it, or set skip_bad"):
         list(read_documents(records, False, None, Skipped()))
 
 

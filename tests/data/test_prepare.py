@@ -16,8 +16,9 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import sha256_file
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data import documents as documents_module
-from contextwise.data import writing as writing_module
-from contextwise.data.documents import SplitFractions, text_digest
+from contextwise.data.corpus import writing as writing_module
+from contextwise.data.documents import text_digest
+from contextwise.data.splits import SplitFractions
 
 
 def texts_of(corpus: Corpus) -> list[str]:
@@ -227,11 +228,11 @@ def test_uint32_where_the_vocabulary_needs_it(tmp_path: Path, write_jsonl: Calla
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limit": 0}, "--limit is 0"),
-        ({"validation": 1.0}, "--validation is 1.0"),
+        ({"limit": 0}, "limit is 0"),
+        ({"validation": 1.0}, "validation is 1.0"),
         ({"validation": 0.5, "test": 0.5}, "leave no document for training"),
         ({"tokenizer": "train:12"}, "at least 257"),
-        ({"tokenizer": "train:300", "end_of_text": "x"}, "--end-of-text"),
+        ({"tokenizer": "train:300", "end_of_text": "x"}, "end_of_text"),
         ({"sources": []}, "no source is given"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 
 from contextwise.base.errors import DataError
 from contextwise.data import BadRecord, Document, open_source
-from contextwise.data import sources as module
+from contextwise.data.sources import tables as module
 
 
 def read(source: str | Path, text_field: str = "text") -> list[Any]:
@@ -44,7 +44,7 @@ def test_gzip_byte_order_mark_windows_lines_and_blank_lines(tmp_path: Path) -> N
         (b"7", "the line is not a JSON object but a number"),
         (
             b'{"body": "a", "id": 3}',
-            "there is no field 'text' (fields: 'body', 'id'; --text-field names another)",
+            "there is no field 'text' (fields: 'body', 'id'; text_field names another)",
         ),
         (b'{"text": null}', "the field 'text' is not a string but null"),
         (b'{"text": ["a"]}', "the field 'text' is not a string but a list"),

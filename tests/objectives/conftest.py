@@ -6,7 +6,7 @@ import pytest
 from objective_corpora import vocabulary
 
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.stdlib import iter_stdlib_documents
+from contextwise.data.sources.stdlib import iter_stdlib_documents
 from contextwise.data.tokenizers import CorpusTokenizer, byte_tokenizer
 
 

@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.instructions import CHAT_TEMPLATE, PROMPT_CHARACTERS, prompt_text
+from contextwise.data.sources.alpaca import CHAT_TEMPLATE, PROMPT_CHARACTERS, prompt_text
 from contextwise.data.windows import stack
 from contextwise.models import ContextLMForCausalLM, load_model, load_tokenizer
 from contextwise.models.pretraining import pretraining_losses
@@ -158,13 +158,13 @@ def test_what_is_no_alpaca_file(tmp_path):
     for records, message in [
         ([{"instruction": "Go."}], "there is no field 'output' .fields: 'instruction'."),
         ([{"output": "Go."}], "record 1: the field 'instruction' is missing"),
-        ([{"instruction": "Go.", "input": ["a"], "output": "x"}], "'input' is no text but"),
-        ([3], "item 1: the line is not a JSON object"),
+        ([{"instruction": "Go.", "input": ["a"], "output": "x"}], "'input' is not a text but"),
+        ([3], "entry 1: the line is not a JSON object"),
         ([{"instruction": "Go.", "output": " "}], "no document with text was found"),
     ]:
         with pytest.raises(DataError, match=message) as caught:
             prepared(tmp_path / "bad", records)
-        assert "--text-field" not in str(caught.value)
+        assert "text_field" not in str(caught.value)
     (tmp_path / "cut.json").write_text(json.dumps(RECORDS)[:-5])
     with pytest.raises(DataError, match="cut.json: the file is not JSON"):
         prepare_corpus(f"alpaca:{tmp_path / 'cut.json'}", "bytes", tmp_path / "out")
@@ -176,7 +176,7 @@ def test_a_corpus_around_its_source_is_not_replaced(tmp_path):
     corpus = prepared(tmp_path / "alpaca", RECORDS).path
     inside = corpus / "alpaca.json"
     inside.write_text(json.dumps(RECORDS))
-    with pytest.raises(DataError, match="which --overwrite would remove"):
+    with pytest.raises(DataError, match="which overwriting would remove"):
         prepare_corpus(f"alpaca:{inside}", "bytes", corpus, overwrite=True)
     assert inside.exists()
 

@@ -83,7 +83,7 @@ def test_the_page_is_whole_and_loads_nothing(page: Path) -> None:
         and "connect-src" not in policy
     )
     words = " ".join(read.text.split())
-    assert "3 model sizes, 5 training contexts (64 to 1 KiT tokens)" in words
+    assert "3 model sizes, 5 training contexts (64 to 1,024 tokens)" in words
     assert "the largest budget at which the optimum and its neighbours were all measured" in words
     assert "micro is the largest size that was tried" in words
     assert "What is missing" not in words
@@ -108,7 +108,7 @@ def test_an_unfinished_sweep_says_what_is_missing(tmp_path: Path) -> None:
     assert "The corpus could not be read" in text and "there is no corpus at nowhere" in text
     landscapes = {one["unit"]: one for one in data_of(tmp_path / "page.html")["landscapes"]}
     said = " ".join(landscapes["tokens"]["said"][-1])
-    assert "Not measured at this budget, and not drawn: pico with 512; nano with 1 KiT." in said
+    assert "Not measured at this budget, and not drawn: pico with 512; nano with 1,024." in said
 
 
 def test_measurements_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.tails import TailWindows, log_bins, tail
+from contextwise.data.windows.last_tenth import LastTenthWindows, last_tenth_length, log_bins
 from contextwise.models import load_model
 from contextwise.training import Recipe, train
 from processes import finish_training, start_training
@@ -55,7 +55,7 @@ def test_the_curve_is_the_mean_loss_at_each_number_of_visible_tokens(run, books)
     row = rows[-1]
     # Again, window by window and position by position, with the exported model and torch's own cross entropy.
     model = load_model(run.path, device="cpu")
-    windows = TailWindows(Corpus.open(books, split="validation"), 32, 96, 2000)
+    windows = LastTenthWindows(Corpus.open(books, split="validation"), 32, 96, 2000)
     assert len(windows) > 20
     nats = np.zeros((len(windows), 32))
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_the_curve_is_the_mean_loss_at_each_number_of_visible_tokens(run, books)
     assert row["visible"] == edges[:-1].tolist()
     for (low, high), loss in zip(pairwise(edges), row["loss"], strict=True):
         assert loss == pytest.approx(nats[:, low - 1 : high - 1].mean(), abs=1e-4)
-    ends = nats[:, -tail(32) :]
+    ends = nats[:, -last_tenth_length(32) :]
     assert row["best_context_loss"] == pytest.approx(ends.mean(), abs=1e-4)
     assert row["targets"] == ends.size
     documents = np.unique(windows.documents)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from contextwise.data.corpus import Corpus
-    from contextwise.data.meter import LengthMeter
+    from contextwise.data.document_lengths import DocumentLengths
 
 SHORTEST_ROW = 64
 TOO_SHORT = "Warning: the documents are too short to reward any training context; take longer documents."
@@ -45,8 +45,8 @@ def corpus(
     no document is as long.
     """
     from contextwise.data import Corpus
-    from contextwise.data.meter import as_json as everything
-    from contextwise.data.meter import measure_lengths
+    from contextwise.data.document_lengths import as_json as everything
+    from contextwise.data.document_lengths import measure_lengths
 
     for wanted in context or []:
         if wanted < 2:
@@ -68,23 +68,23 @@ def corpus(
         printed.print(sentence, markup=False)
 
 
-def _heading(documents: "Corpus", meter: "LengthMeter") -> str:
+def _heading(documents: "Corpus", meter: "DocumentLengths") -> str:
     counts = f"{meter.documents:,} documents, {meter.tokens:,} tokens"
     if meter.documents == 1:
         counts = f"one document of {meter.tokens:,} tokens"
-    head = f"{documents.path}, split {documents.split}: {counts} (1 KiT = 1,024 tokens)."
+    head = f"{documents.path}, split {documents.split}: {counts}."
     if meter.documents == 1:
         return head
     quantiles = [f"{length:,} ({share})" for share, length in meter.quantiles().items()]
     return f"{head}\nQuantiles of the documents' lengths: {', '.join(quantiles)}."
 
 
-def _table(meter: "LengthMeter") -> "RenderableType":
+def _table(meter: "DocumentLengths") -> "RenderableType":
     """A row for each power of two; those below 64 that hold no document say nothing of use and are left out."""
     from rich import box
     from rich.table import Table
 
-    from contextwise.data.meter import kibitokens
+    from contextwise.data.document_lengths import token_count
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("length l", justify="right", no_wrap=True)
@@ -96,7 +96,7 @@ def _table(meter: "LengthMeter") -> "RenderableType":
         if row.shortest < SHORTEST_ROW and row.shorter == 0 and not row.documents:
             continue
         table.add_row(
-            kibitokens(row.shortest),
+            token_count(row.shortest),
             f"{row.documents:,}",
             f"{row.tokens:,}",
             f"{row.tokens / meter.tokens:.1%}",
@@ -106,17 +106,17 @@ def _table(meter: "LengthMeter") -> "RenderableType":
     return table
 
 
-def _sentences(documents: "Corpus", meter: "LengthMeter", contexts: list[int] | None) -> list[str]:
+def _sentences(documents: "Corpus", meter: "DocumentLengths", contexts: list[int] | None) -> list[str]:
     """What the lengths mean for the training contexts, with a warning for those that are too long."""
-    from contextwise.data.meter import boundary_note
+    from contextwise.data.document_lengths import boundary_note
 
     note = boundary_note(documents)
     said = [f"Note: {note}"] if note else []
     return said + (_about_asked(meter, contexts) if contexts else _about_all(meter))
 
 
-def _about_asked(meter: "LengthMeter", contexts: list[int]) -> list[str]:
-    from contextwise.data.meter import in_tokens
+def _about_asked(meter: "DocumentLengths", contexts: list[int]) -> list[str]:
+    from contextwise.data.document_lengths import in_tokens
 
     said = []
     for reward in map(meter.reward, contexts):
@@ -137,8 +137,8 @@ def _about_asked(meter: "LengthMeter", contexts: list[int]) -> list[str]:
     return said
 
 
-def _about_all(meter: "LengthMeter") -> list[str]:
-    from contextwise.data.meter import in_tokens
+def _about_all(meter: "DocumentLengths") -> list[str]:
+    from contextwise.data.document_lengths import in_tokens
 
     longest = meter.longest_rewarded()
     if longest is None:

@@ -100,7 +100,7 @@ def embed(
         return
     if file is None:
         raise ConfigError("there is nothing to embed; give a file of texts, or contexts with --contexts FILE")
-    from contextwise.data.lines import open_lines
+    from contextwise.data.input_files import open_lines
 
     with open_lines(file, text_field) as lines:
         count = lines.count()

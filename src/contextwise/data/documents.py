@@ -1,4 +1,4 @@
-"""Documents, and how they are read: bad records, empty texts and the limit, alike for all sources."""
+"""Documents, and how every source's records become batches of them: bad records, empty texts, the limit."""
 
 import queue
 import threading
@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import DataError
 
 BATCH_BYTES = 4_000_000
 BATCH_DOCUMENTS = 4096
 LONGEST_TEXT = 2**31 - 1  # Arrow's list offsets are 32-bit, and a token has at least one byte
-SPLITS = ("train", "validation", "test")
 T = TypeVar("T")
 
 
@@ -24,7 +23,7 @@ class Document(NamedTuple):
 
 
 class BadRecord(NamedTuple):
-    """A record of a source that holds no document: ``where`` it is (``file:line``) and ``why``."""
+    """A record of a source that holds no document: its place (``file:line``), and why."""
 
     where: str
     why: str
@@ -32,42 +31,11 @@ class BadRecord(NamedTuple):
 
 @dataclass
 class Skipped:
-    """What one pass over the sources passed over, and the first bad record."""
+    """Counts of the records that a pass over the sources left out, and the first bad one."""
 
     bad: int = 0
     empty: int = 0
     first_bad: BadRecord | None = None
-
-
-@dataclass(frozen=True)
-class SplitFractions:
-    """Shares of the documents held out; a document's split depends on its text alone.
-
-    Raises:
-        ConfigError: a share outside 0..1, or nothing left for training.
-    """
-
-    validation: float = 0.05
-    test: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, value in (("validation", self.validation), ("test", self.test)):
-            if not 0 <= value < 1:
-                raise ConfigError(
-                    f"--{name} is {value}, but must be a share of the documents from 0 to below 1"
-                )
-        if self.validation + self.test >= 1:
-            raise ConfigError(
-                f"--validation {self.validation} and --test {self.test} leave no document for training; "
-                "their sum must be below 1"
-            )
-
-    def split_of(self, digest: bytes) -> str:
-        """Where the document with this digest goes: its first 64 bits, as a number in [0, 1), decide."""
-        place = int.from_bytes(digest[:8], "big") / 2**64
-        if place < self.validation:
-            return "validation"
-        return "test" if place < self.validation + self.test else "train"
 
 
 def text_digest(utf8: bytes) -> bytes:
@@ -92,7 +60,7 @@ class Batch:
 def read_documents(
     records: Iterable[Document | BadRecord], skip_bad: bool, limit: int | None, skipped: Skipped
 ) -> Iterator[Document]:
-    """Yield the documents among ``records``, at most ``limit``; count in ``skipped`` what is passed over.
+    """Yield the documents among ``records``, at most ``limit``; count the others in ``skipped``.
 
     Raises:
         DataError: a bad record, unless ``skip_bad``.
@@ -104,7 +72,7 @@ def read_documents(
         if isinstance(record, BadRecord):
             if not skip_bad:
                 raise DataError(
-                    f"{record.where}: {record.why}; mend it, or pass --skip-bad to leave out such records"
+                    f"{record.where}: {record.why}; fix it, or set skip_bad to leave out such records"
                 )
             skipped.bad += 1
             skipped.first_bad = skipped.first_bad or record
@@ -118,7 +86,7 @@ def read_documents(
 
 
 def in_batches(documents: Iterable[Document]) -> Iterator[Batch]:
-    """Group documents, in order, into batches bounded by bytes; their sizes and digests are computed here."""
+    """Group documents, in order, into batches of bounded size, with their sizes and digests."""
     batch, size = Batch(), 0
     for text, metadata in documents:
         utf8 = text.encode()
@@ -136,7 +104,7 @@ def in_batches(documents: Iterable[Document]) -> Iterator[Batch]:
 
 
 def read_ahead(items: Iterator[T], depth: int = 2) -> Iterator[T]:
-    """Run ``items`` in a thread, at most ``depth`` items ahead; its errors are raised here."""
+    """Iterate over ``items`` in a thread, at most ``depth`` items ahead; its errors are raised here."""
     waiting: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=depth)
     stopped = threading.Event()
 

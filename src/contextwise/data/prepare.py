@@ -1,11 +1,11 @@
 """Text in, corpus out.
 
-1. The sources are opened; each is an iterator of documents that can be started again (``sources.py``).
+1. The sources are opened; each is an iterator of documents that can be started again (``sources/``).
 2. ``train:N`` learns its tokenizer in a first pass over the documents of the training split.
-3. A thread reads documents into batches, with their sizes and digests (``documents.py``); the tokenizer takes
-   a batch on all cores (``tokenizers.py``); each document goes to the split that its digest decides, or that
-   its source names (``splits.py``, ``writing.py``).
-4. The metadata columns get their final types (``columns.py``); the splits become Hugging Face datasets.
+3. A thread reads documents into batches, with their sizes and digests (``documents.py``); the tokenizer encodes a batch on all
+   cores (``tokenizers.py``); each document goes to the split that its digest decides or its source names (``splits.py``).
+4. The metadata columns get their final types (``corpus/columns.py``); the splits become Hugging Face datasets
+   (``corpus/writing.py``).
 5. The tokenizer and the manifest are written, everything is synced to disk, and the folder gets its name
    (:func:`contextwise.base.files.atomic_directory`).
 """
@@ -23,31 +23,29 @@ import pyarrow as pa
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_directory, exclusive, write_json
-from contextwise.base.progress import console, progress_bar
-from contextwise.data.columns import rename_reserved, settle
+from contextwise.base.progress import progress_bar, say
 from contextwise.data.corpus import Corpus
+from contextwise.data.corpus.columns import rename_reserved, settle
+from contextwise.data.corpus.manifest import is_corpus, read_manifest, write_manifest
+from contextwise.data.corpus.writing import SplitWriter, file_entry, write_split
 from contextwise.data.documents import (
-    SPLITS,
     BadRecord,
     Batch,
     Document,
     Skipped,
-    SplitFractions,
     in_batches,
     read_ahead,
     read_documents,
     text_digest,
 )
-from contextwise.data.manifest import is_corpus, read_manifest, write_manifest
 from contextwise.data.sources import Source, open_source
-from contextwise.data.splits import Apart, check_shares, in_two_splits, read_splits, shares
+from contextwise.data.splits import SPLITS, SplitFractions, read_splits
 from contextwise.data.tokenizers import CorpusTokenizer, learn_bpe, load_tokenizer, vocabulary_to_learn
-from contextwise.data.writing import SplitWriter, file_entry, write_split
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Which documents are taken from which sources; every pass over :meth:`documents` gives the same ones.
+    """The documents to read from the sources; every pass over :meth:`documents` gives the same ones.
 
     Attributes:
         names: the split of each source; None if the shares decide.
@@ -65,8 +63,13 @@ class Reading:
         """The splits that documents may go to."""
         return list(SPLITS) if self.names is None else list(dict.fromkeys(self.names))
 
+    @property
+    def source_names(self) -> str:
+        """The sources, for messages."""
+        return ", ".join(source.name for source in self.sources)
+
     def documents(self, skipped: Skipped, split: str | None = None) -> Iterator[Document]:
-        """All documents, in the order of the sources, or those of one named split; ``skipped`` counts what is left out."""
+        """All documents, in the order of the sources, or those of one named split; ``skipped`` counts the others."""
         records = chain.from_iterable(source.records(self.text_field) for source in self._of(split))
         return read_documents(records, self.skip_bad, self.limit, skipped)
 
@@ -77,7 +80,7 @@ class Reading:
                 yield split, batch
 
     def training_documents(self) -> Iterator[Document]:
-        """What a tokenizer may learn from."""
+        """The documents that a tokenizer may learn from."""
         if self.names is not None:
             yield from self.documents(Skipped(), "train")
             return
@@ -86,7 +89,7 @@ class Reading:
                 yield document
 
     def where(self, split: str, digest: bytes) -> str:
-        """Where in a split's sources the document with this digest stands."""
+        """The place of the document with this digest in a split's sources."""
         for source in self._of(split):
             for number, record in enumerate(source.records(self.text_field), start=1):
                 if not isinstance(record, BadRecord) and text_digest(record.text.encode()) == digest:
@@ -100,11 +103,11 @@ class Reading:
 
     @property
     def done(self) -> float:
-        """How much of the sources the current pass has read, from 0 to 1."""
+        """The share of the sources that the current pass has read, from 0 to 1."""
         return sum(source.done for source in self.sources) / len(self.sources)
 
     def rewind(self) -> None:
-        """Before another pass: nothing is read yet."""
+        """Set :attr:`done` to 0 before another pass."""
         for source in self.sources:
             source.done = 0.0
 
@@ -125,8 +128,8 @@ def prepare_corpus(
 ) -> Corpus:
     """Tokenize texts into a corpus folder: complete, or not there at all.
 
-    The same sources and options give the same files, byte for byte. Which split a document goes to depends on
-    its text alone. While another process prepares the same folder, this one waits.
+    The same sources and options give the same files, byte for byte. A document's split depends on its text alone. While another
+    process prepares the same folder, this one waits.
 
     Args:
         sources: as for :func:`contextwise.data.open_source`: ``stdlib``, files, folders, patterns, Hub names. Each may
@@ -135,7 +138,7 @@ def prepare_corpus(
             training split), or ``bytes``.
         out: folder to write.
         text_field: field or column that holds the text; the others are kept as metadata.
-        limit: take at most so many documents (of each split, if the sources name theirs).
+        limit: the most documents to take (of each split, if the sources name theirs).
         validation, test: shares of the documents, from 0 to below 1; 0.05 and 0 if None.
         end_of_text: the token that ends a document; the tokenizer's own if None.
         skip_bad: leave out records that hold no text instead of stopping at the first.
@@ -157,9 +160,9 @@ def prepare_corpus(
     if not given:
         raise ConfigError("no source is given; name a file, a folder, a dataset or stdlib")
     if limit is not None and limit < 1:
-        raise ConfigError(f"--limit is {limit}, but must be at least 1 document")
+        raise ConfigError(f"limit is {limit}, but must be at least 1 document")
     given, names = read_splits(given)
-    check_shares(validation, test, names)
+    fractions = SplitFractions.given(validation, test, names)
     vocabulary = vocabulary_to_learn(str(tokenizer))
     if vocabulary is not None and names is not None and "train" not in names:
         raise ConfigError(
@@ -167,33 +170,33 @@ def prepare_corpus(
             "name one train=..., or give a tokenizer that exists"
         )
     if vocabulary is not None and end_of_text is not None:
-        raise ConfigError("--end-of-text names a token of a tokenizer that exists; train:N makes its own")
+        raise ConfigError("end_of_text names a token of a tokenizer that exists; leave it out with train:N")
     if reuse and is_corpus(out):
-        return _opened(out)
-    paths = [name.removeprefix("alpaca:") for name in given]
-    check_output(out, overwrite, paths)
-    opened = [open_source(name, limit) for name in given]
-    reading = Reading(opened, names, text_field, shares(validation, test), limit, skip_bad)
+        return _open(out)
+    _check_output(out, overwrite, given)
+    reading = Reading(
+        [open_source(name, limit) for name in given], names, text_field, fractions, limit, skip_bad
+    )
     with exclusive(out, "the corpus", wait=True):
         if reuse and is_corpus(out):  # another process has prepared it while this one waited
-            return _opened(out)
-        check_output(out, overwrite, paths)
+            return _open(out)
+        _check_output(out, overwrite, given)
         if vocabulary is None:
             chosen = load_tokenizer(str(tokenizer), end_of_text)
         else:
             chosen = _learn(reading, vocabulary)
         with atomic_directory(out, "the corpus", replace=overwrite, held=True) as folder:
             write_manifest(folder, _write_corpus(reading, chosen, folder))
-    return _opened(out)
+    return _open(out)
 
 
-def _opened(out: Path) -> Corpus:
+def _open(out: Path) -> Corpus:
     """The corpus at its training split, or at the first split that has documents."""
     splits = list(read_manifest(out)["splits"])
     return Corpus.open(out, "train" if "train" in splits else splits[0])
 
 
-def check_output(out: Path, overwrite: bool, sources: Sequence[str | Path]) -> None:
+def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
     """Refuse an output folder that holds anything but a corpus that may be replaced.
 
     Raises:
@@ -202,7 +205,7 @@ def check_output(out: Path, overwrite: bool, sources: Sequence[str | Path]) -> N
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         if not overwrite:
             raise DataError(
-                f"{out} already exists; choose another folder, or pass --overwrite to replace a corpus"
+                f"{out} already exists; choose another folder, or set overwrite to replace a corpus"
             )
         if not is_corpus(out):
             raise DataError(
@@ -210,7 +213,7 @@ def check_output(out: Path, overwrite: bool, sources: Sequence[str | Path]) -> N
             )
     target = out.resolve()
     for source in sources:
-        path = Path(source).expanduser().resolve()
+        path = Path(source.removeprefix("alpaca:")).expanduser().resolve()
         if path.is_dir() and (path in (target, *target.parents) or target in path.parents):
             raise DataError(f"{out} and the source {source} lie one in the other; choose a folder beside it")
         if overwrite and target in path.parents:
@@ -237,21 +240,17 @@ def _learn(reading: Reading, vocab_size: int) -> CorpusTokenizer:
     with progress_bar("learn the tokenizer", 100, "%") as advance:
         learned = learn_bpe(texts(), vocab_size)
     if not used:
-        raise DataError(_nothing_in(reading) + "; there is nothing to learn a tokenizer from")
-    if learned.vocab_size < vocab_size:
-        console.print(
-            f"note: the text is enough for {learned.vocab_size:,} tokens, not for train:{vocab_size}"
+        raise DataError(
+            f"no document with text for the training split was found in {reading.source_names}; "
+            "there is nothing to learn a tokenizer from"
         )
+    if learned.vocab_size < vocab_size:
+        say(f"note: the text is enough for {learned.vocab_size:,} tokens, not for train:{vocab_size}")
     return learned
 
 
-def _nothing_in(reading: Reading) -> str:
-    names = ", ".join(source.name for source in reading.sources)
-    return f"no document with text for the training split was found in {names}"
-
-
 def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) -> dict[str, Any]:
-    """Everything but the manifest, which is returned."""
+    """Write everything but the manifest, which is returned."""
     skipped = Skipped()
     parts = folder / "parts"
     with contextlib.ExitStack() as stack:
@@ -260,12 +259,12 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
         }
         _tokenize(reading, tokenizer, writers, skipped)
     if not sum(writer.documents for writer in writers.values()):
-        names = ", ".join(source.name for source in reading.sources)
         raise DataError(
-            f"no document with text was found in {names} ({_count(skipped)}); there is nothing to prepare"
+            f"no document with text was found in {reading.source_names} ({skipped.empty:,} records were empty, "
+            f"{skipped.bad:,} were bad); there is nothing to prepare"
         )
     writers = {name: writer for name, writer in writers.items() if writer.documents}
-    _empty_splits(reading, writers)
+    _report_empty_splits(reading, writers)
     about_tokenizer = tokenizer.save(folder / "tokenizer")
     types = settle(
         (schema for writer in writers.values() for schema in writer.schemas),
@@ -274,14 +273,13 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
     splits = {}
     for name, writer in writers.items():
         fingerprint = writer.fingerprint(about_tokenizer["sha256"])
-        files = write_split(writer, folder / name, types, fingerprint)
         splits[name] = {
             "documents": writer.documents,
             "tokens": writer.tokens,
             "bytes": writer.bytes,
             "words": writer.words,
             "fingerprint": fingerprint,
-            "files": {path.relative_to(folder).as_posix(): file_entry(path) for path in files},
+            "files": _entries(folder, write_split(writer, folder / name, types, fingerprint)),
         }
     shutil.rmtree(parts)
     write_json(folder / "dataset_dict.json", {"splits": list(splits)})
@@ -290,17 +288,21 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
         "sources": _about_sources(reading),
         "text_field": reading.text_field,
         "limit": reading.limit,
-        "split_shares": _about_shares(reading),
-        "tokenizer": {
-            **about_tokenizer,
-            "files": {path.relative_to(folder).as_posix(): file_entry(path) for path in tokenizer_files},
+        "split_shares": {
+            name: getattr(reading.fractions, name) if reading.names is None else None
+            for name in ("validation", "test")
         },
+        "tokenizer": {**about_tokenizer, "files": _entries(folder, tokenizer_files)},
         "dtype": tokenizer.dtype.name,
         "splits": splits,
         "skipped": {"bad": skipped.bad, "empty": skipped.empty},
         "columns": list(types),
         "columns_as_json": [name for name, kind in types.items() if kind is None],
     }
+
+
+def _entries(folder: Path, files: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    return {path.relative_to(folder).as_posix(): file_entry(path) for path in files}
 
 
 def _about_sources(reading: Reading) -> list[dict[str, Any]]:
@@ -310,23 +312,17 @@ def _about_sources(reading: Reading) -> list[dict[str, Any]]:
     return [{**entry, "split": name} for entry, name in zip(about, reading.names, strict=True)]
 
 
-def _about_shares(reading: Reading) -> dict[str, float | None]:
-    """The shares held out; null where the sources name their splits."""
-    if reading.names is not None:
-        return {"validation": None, "test": None}
-    return {"validation": reading.fractions.validation, "test": reading.fractions.test}
-
-
 def _tokenize(
     reading: Reading, tokenizer: CorpusTokenizer, writers: dict[str, SplitWriter], skipped: Skipped
 ) -> None:
     """Read, tokenize and write every document."""
     reading.rewind()
-    started, shown, documents, size, apart = time.perf_counter(), 0.0, 0, 0, Apart()
+    started, shown, documents, size = time.perf_counter(), 0.0, 0, 0
+    split_of: dict[bytes, str] = {}  # of named splits; about 120 bytes a document
     with progress_bar("tokenize", 100, "%") as advance:
         for split, batch in read_ahead(reading.batches(skipped)):
             if split is not None:
-                _keep_apart(reading, apart, split, batch)
+                _keep_apart(reading, split_of, split, batch)
             splits = [split or reading.fractions.split_of(digest) for digest in batch.digests]
             _write_batch(batch, tokenizer.encode(batch.texts), splits, writers, skipped)
             documents, size = documents + len(batch), size + sum(batch.n_bytes)
@@ -336,20 +332,24 @@ def _tokenize(
             shown = done
     if skipped.first_bad:
         where, why = skipped.first_bad
-        console.print(f"left out {skipped.bad:,} bad records; the first: {where}: {why}", markup=False)
+        say(f"left out {skipped.bad:,} bad records; the first: {where}: {why}")
 
 
-def _keep_apart(reading: Reading, apart: Apart, split: str, batch: Batch) -> None:
-    """Refuse a text that another split has.
+def _keep_apart(reading: Reading, split_of: dict[bytes, str], split: str, batch: Batch) -> None:
+    """Note the split of each text in ``split_of``.
 
     Raises:
-        DataError: naming both places.
+        DataError: a text is in another split already; names both places.
     """
     for text, digest in zip(batch.texts, batch.digests, strict=True):
-        other = apart.other(split, digest)
-        if other is not None:
-            places = [(name, reading.where(name, digest)) for name in (other, split)]
-            raise in_two_splits(text, *places)
+        other = split_of.setdefault(digest, split)
+        if other != split:
+            shown = " ".join(text.split())
+            shown = shown if len(shown) <= 60 else shown[:57] + "..."
+            raise DataError(
+                f"the same text is in two splits, {other} ({reading.where(other, digest)}) and {split} "
+                f"({reading.where(split, digest)}): {shown!r}; take it out of one of them"
+            )
 
 
 def _write_batch(
@@ -375,31 +375,25 @@ def _stored_column(writers: dict[str, SplitWriter], name: str) -> Iterator[pa.Ar
     """Every stored piece of a metadata column."""
     for writer in writers.values():
         for batch in writer.batches():
-            place = batch.schema.get_field_index(name)
-            if place >= 0:
-                yield batch.column(place)
+            if name in batch.schema.names:
+                yield batch.column(name)
 
 
-def _empty_splits(reading: Reading, writers: dict[str, SplitWriter]) -> None:
-    """Say which shares got no document.
+def _report_empty_splits(reading: Reading, writers: dict[str, SplitWriter]) -> None:
+    """Warn about shares that got no document.
 
     Raises:
         DataError: a split that a source names has none.
     """
-    empty = [name for name in reading.splits if name not in writers]
-    if reading.names is not None and empty:
-        raise DataError(
-            f"the sources of the split {empty[0]!r} hold no document with text; leave that split out"
-        )
-    held_out = {"validation": reading.fractions.validation, "test": reading.fractions.test, "train": 1.0}
-    for name in empty:
-        if held_out[name]:
-            console.print(
-                f"warning: the text is so small that no document fell to the split {name!r}; it is left out"
-                + ("" if name == "train" else f"; a larger --{name} makes that less likely"),
-                markup=False,
+    for name in reading.splits:
+        if name in writers:
+            continue
+        if reading.names is not None:
+            raise DataError(
+                f"the sources of the split {name!r} hold no document with text; leave that split out"
             )
-
-
-def _count(skipped: Skipped) -> str:
-    return f"{skipped.empty:,} records were empty, {skipped.bad:,} were bad"
+        if name == "train" or getattr(reading.fractions, name):
+            say(
+                f"warning: the text is so small that no document fell to the split {name!r}; it is left out"
+                + ("" if name == "train" else f"; a larger {name} share makes that less likely")
+            )

@@ -1,34 +1,86 @@
-"""Splits that a user names, source by source (``train=a.jsonl test=b.jsonl``), in place of shares."""
+"""The split of each document: by shares that its text decides, or as its source names it (``train=a.jsonl test=b.jsonl``)."""
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.documents import SplitFractions
+from contextwise.base.errors import ConfigError
 
+SPLITS = ("train", "validation", "test")
 _NAMED = re.compile(r"([^=/.:*?~]*)=(.*)", re.DOTALL)
-_NAME = re.compile(r"[A-Za-z]\w*")  # what Hugging Face datasets take, too
-_TAKEN = ("tokenizer", "parts", "encoded")  # other folders of a corpus
+_NAME = re.compile(r"[A-Za-z]\w*")  # as Hugging Face datasets requires
+_RESERVED = ("tokenizer", "parts", "encoded")  # other folders of a corpus
+
+
+@dataclass(frozen=True)
+class SplitFractions:
+    """Shares of the documents held out; a document's split depends on its text alone.
+
+    Raises:
+        ConfigError: a share outside 0..1, or nothing left for training.
+    """
+
+    validation: float = 0.05
+    test: float = 0.0
+
+    @classmethod
+    def given(cls, validation: float | None, test: float | None, names: list[str] | None) -> "SplitFractions":
+        """The shares that a user gave, with defaults for None.
+
+        Args:
+            names: splits that the sources name.
+
+        Raises:
+            ConfigError: as the class, or there are shares and named splits.
+        """
+        shares = {
+            name: share for name, share in (("validation", validation), ("test", test)) if share is not None
+        }
+        for name, share in shares.items() if names is not None else ():
+            raise ConfigError(
+                f"{name} {share} is a share of the documents, but the sources name their splits; "
+                f"leave it out, or name a source {name}=..."
+            )
+        return cls(**shares)
+
+    def __post_init__(self) -> None:
+        for name, value in (("validation", self.validation), ("test", self.test)):
+            if not 0 <= value < 1:
+                raise ConfigError(
+                    f"{name} is {value}, but must be a share of the documents from 0 to below 1"
+                )
+        if self.validation + self.test >= 1:
+            raise ConfigError(
+                f"validation {self.validation} and test {self.test} leave no document for training; "
+                "their sum must be below 1"
+            )
+
+    def split_of(self, digest: bytes) -> str:
+        """The split of the document with this digest, whose first 64 bits decide as a number in [0, 1)."""
+        number = int.from_bytes(digest[:8], "big") / 2**64
+        if number < self.validation:
+            return "validation"
+        return "test" if number < self.validation + self.test else "train"
 
 
 def read_splits(given: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """What to open, and the split of each; None if no source names one.
+    """The sources to open, and the split of each; None if no source names one.
 
     A source whose whole text is the name of a file or folder (``year=2020/part.parquet``) names no split.
 
     Raises:
-        ConfigError: some sources name a split and others do not, or a name or a source is missing, wrong or taken.
+        ConfigError: some sources name a split and others do not, or a name or a source is missing, invalid or reserved.
     """
-    found = [None if _exists(source) else _NAMED.fullmatch(source) for source in given]
-    if not any(found):
+    matches = [None if _exists(source) else _NAMED.fullmatch(source) for source in given]
+    if not any(matches):
         return list(given), None
-    plain = [source for source, match in zip(given, found, strict=True) if match is None]
-    if plain:
-        raise ConfigError(
-            f"the source {plain[0]} names no split, but others do; write train={plain[0]}, or name no split at all"
-        )
-    named = [(match[1], match[2]) for match in found if match is not None]
+    for source, match in zip(given, matches, strict=True):
+        if match is None:
+            raise ConfigError(
+                f"the source {source} names no split, but others do; write train={source}, or name no split at all"
+            )
+    named = [(match[1], match[2]) for match in matches if match is not None]
     for name, source in named:
         _check_name(name, source)
     return [source for _, source in named], [name for name, _ in named]
@@ -42,7 +94,7 @@ def _check_name(name: str, source: str) -> None:
             f"the split of the source {name}={source} is called {name!r}, but a split's name is a letter and then letters, "
             "digits and underscores; choose such a name (a file with an equals sign in its path begins with ./)"
         )
-    if name in _TAKEN:
+    if name in _RESERVED:
         raise ConfigError(
             f"no split can be called {name!r}, which the corpus uses itself; choose another name"
         )
@@ -53,47 +105,3 @@ def _exists(source: str) -> bool:
         return Path(source).expanduser().exists()
     except (OSError, RuntimeError):
         return False
-
-
-def check_shares(validation: float | None, test: float | None, names: list[str] | None) -> None:
-    """Refuse shares together with named splits.
-
-    Raises:
-        ConfigError: both are given.
-    """
-    for option, share in (("validation", validation), ("test", test)):
-        if names is not None and share is not None:
-            raise ConfigError(
-                f"--{option} {share} is a share of the documents, but the sources name their splits; "
-                f"leave it out, or name a source {option}=..."
-            )
-
-
-def shares(validation: float | None, test: float | None) -> SplitFractions:
-    """The shares as given, or the usual ones."""
-    usual = SplitFractions()
-    return SplitFractions(
-        usual.validation if validation is None else validation, usual.test if test is None else test
-    )
-
-
-class Apart:
-    """Sees that no document is in two named splits. About 120 bytes a document."""
-
-    def __init__(self) -> None:
-        self._split: dict[bytes, str] = {}
-
-    def other(self, split: str, digest: bytes) -> str | None:
-        """Another split that has the document already; else it is noted for this one."""
-        other = self._split.setdefault(digest, split)
-        return None if other == split else other
-
-
-def in_two_splits(text: str, first: tuple[str, str], second: tuple[str, str]) -> DataError:
-    """The error about a document that stands in two splits, each (split, where)."""
-    shown = " ".join(text.split())
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    (a, where_a), (b, where_b) = first, second
-    return DataError(
-        f"the same text is in two splits, {a} ({where_a}) and {b} ({where_b}): {shown!r}; take it out of one of them"
-    )

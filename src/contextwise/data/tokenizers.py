@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import sha256_file
-from contextwise.data.hub import hub_problem
+from contextwise.base.hub import hub_problem
 
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_BPE = 257  # 256 bytes and end-of-text
 PIECE = 65_536  # characters after which a long text is cut, where that cannot change its tokens
-# Text that is tokenized at once: on the way the tokenizer needs about a hundred times this memory.
+# Text that is tokenized at once; the tokenizer needs about a hundred times this memory meanwhile.
 GROUP_BYTES = 2_000_000
 CACHED_WORDS = 200_000
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
@@ -26,7 +26,7 @@ _CUT = re.compile(r"(?<=[!-~])\n")
 
 @dataclass
 class CorpusTokenizer:
-    """A tokenizer as a corpus uses it.
+    """A tokenizer with the settings that a corpus needs.
 
     Attributes:
         kind: ``folder``, ``hub``, ``trained`` or ``bytes``.
@@ -45,7 +45,7 @@ class CorpusTokenizer:
         self.backend.no_padding()
         # "<|endoftext|>" written out in a document is text about that token, not the end of the text.
         self.backend.encode_special_tokens = True
-        # The library caches the tokens of 10,000 words; with most of the words of a corpus it is a fifth faster.
+        # The library caches the tokens of 10,000 words; caching most words of a corpus makes it a fifth faster.
         resize = getattr(self.backend.model, "_resize_cache", None)
         if resize is not None:
             resize(CACHED_WORDS)
@@ -86,7 +86,7 @@ class CorpusTokenizer:
             self.tokenizer.save_pretrained(folder)
         except (
             Exception
-        ) as error:  # the Rust library raises a bare Exception, with the system's error number in its text
+        ) as error:  # the Rust library's bare Exception has the system's error number in its text
             number = re.search(r"\(os error (\d+)\)", str(error))
             if number is None:
                 raise
@@ -101,10 +101,10 @@ class CorpusTokenizer:
 
 
 def _may_be_cut(backend: Tokenizer) -> bool:
-    """Whether tokens before a newline that follows a visible character never depend on what comes behind it.
+    """Whether text can be cut before a newline that follows a visible character without changing its tokens.
 
-    True for the regular expression of GPT-2 (GPT-2, GPT-NeoX, ``train:N``): none of its matches spans that
-    place, and none of its look-aheads sees over it. NFC composes nothing there either.
+    True for the regular expression of GPT-2 (GPT-2, GPT-NeoX, ``train:N``): no match and no look-ahead of it spans such a cut.
+    NFC composes nothing there either.
     """
     pre, normalizer = backend.pre_tokenizer, backend.normalizer
     if not isinstance(pre, pre_tokenizers.ByteLevel) or pre.add_prefix_space or not pre.use_regex:
@@ -119,11 +119,11 @@ def pieces(text: str, size: int | None) -> Iterator[str]:
     """Cut a long text about every ``size`` characters, before newlines that follow visible ASCII."""
     start = 0
     while size is not None and len(text) - start > size:
-        place = _CUT.search(text, start + size)
-        if place is None:
+        cut = _CUT.search(text, start + size)
+        if cut is None:
             break
-        yield text[start : place.start()]
-        start = place.start()
+        yield text[start : cut.start()]
+        start = cut.start()
     yield text[start:]
 
 
@@ -150,10 +150,10 @@ def vocabulary_to_learn(spec: str) -> int | None:
         return None
     number = spec.removeprefix("train:")
     if not (number.isascii() and number.isdigit()):
-        raise ConfigError(f"--tokenizer is {spec!r}, but train: takes a vocabulary size, such as train:4096")
+        raise ConfigError(f"tokenizer is {spec!r}, but train: takes a vocabulary size, such as train:4096")
     if int(number) < SMALLEST_BPE:
         raise ConfigError(
-            f"--tokenizer is {spec!r}, but a vocabulary needs at least {SMALLEST_BPE} tokens: "
+            f"tokenizer is {spec!r}, but a vocabulary needs at least {SMALLEST_BPE} tokens: "
             "256 bytes and end-of-text"
         )
     return int(number)
@@ -162,8 +162,8 @@ def vocabulary_to_learn(spec: str) -> int | None:
 def learn_bpe(texts: Iterable[str], vocab_size: int) -> CorpusTokenizer:
     """Learn a byte-level BPE (GPT-2's splitting into words) with ``<|endoftext|>`` as its only special token.
 
-    The same texts give the same tokenizer. The vocabulary is smaller than ``vocab_size`` where the texts do
-    not have as many repeated pairs.
+    The same texts give the same tokenizer. The vocabulary is smaller than ``vocab_size`` if the texts have too few repeated
+    pairs.
     """
     backend = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
@@ -173,7 +173,7 @@ def learn_bpe(texts: Iterable[str], vocab_size: int) -> CorpusTokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # Pieces instead of texts: the same words, in bounded memory.
+    # Pieces have the words of the texts, and bound the memory.
     backend.train_from_iterator((piece for text in texts for piece in pieces(text, PIECE)), trainer)
     return _wrap(backend, "trained", f"train:{vocab_size}")
 
@@ -187,7 +187,7 @@ def byte_tokenizer() -> CorpusTokenizer:
 
 
 def byte_characters() -> list[str]:
-    """What byte-level BPE writes for each byte: printable Latin-1 as it is, the others from U+0100 on."""
+    """The character that byte-level BPE writes for each byte: printable Latin-1 itself, the others from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
@@ -226,18 +226,18 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
     else:
         raise DataError(f"there is no tokenizer folder {spec}")
     if getattr(tokenizer, "backend_tokenizer", None) is None:
-        raise DataError(f"the tokenizer {spec} is a slow one; give one that has a tokenizer.json")
+        raise DataError(f"the tokenizer {spec} has no fast version; give one that has a tokenizer.json")
     vocabulary = tokenizer.get_vocab()
     end = (
         end_of_text or tokenizer.eos_token or next((name for name in _KNOWN_ENDS if name in vocabulary), None)
     )
     if end is None:
         raise DataError(
-            f"the tokenizer {spec} names no end-of-text token; give one of its tokens with --end-of-text, "
+            f"the tokenizer {spec} names no end-of-text token; set end_of_text to one of its tokens, "
             'or add "eos_token" to its tokenizer_config.json'
         )
     if end not in vocabulary:
-        raise DataError(f"the tokenizer {spec} has no token {end!r} for --end-of-text; give one that it has")
+        raise DataError(f"the tokenizer {spec} has no token {end!r}; set end_of_text to one that it has")
     if tokenizer.eos_token != end:
         tokenizer.eos_token = end
     return CorpusTokenizer(tokenizer, kind, name, vocabulary[end])
@@ -255,7 +255,7 @@ def _load_local(path: Path) -> Any:
         if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             return _from_vocabulary(folder)
     raise DataError(
-        f"{path} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt is there"
+        f"{path} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt exists in it"
     )
 
 
@@ -280,6 +280,8 @@ def _from_vocabulary(folder: Path) -> Any:
 
 
 def _from_pretrained(name: str, problem: str) -> Any:
+    from transformers import AutoTokenizer  # which imports torch
+
     try:
         return AutoTokenizer.from_pretrained(name)
     except Exception as error:

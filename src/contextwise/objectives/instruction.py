@@ -94,7 +94,7 @@ def response_starts(corpus: Corpus) -> np.ndarray:
     Raises:
         ConfigError: the corpus was not made of instructions, or its tokenizer does not keep their text.
     """
-    from contextwise.data.instructions import PROMPT_CHARACTERS, RESPONSE
+    from contextwise.data.sources.alpaca import PROMPT_CHARACTERS, RESPONSE
 
     tokenizer = corpus.tokenizer()
     if tokenizer is None or PROMPT_CHARACTERS not in corpus.columns:

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from contextwise.analysis.optimum import Landscape, Optimum
-from contextwise.data.meter import LengthMeter, kibitokens
+from contextwise.data.document_lengths import DocumentLengths, token_count
 from contextwise.reports.figures import SYMBOLS
 from contextwise.reports.rendering import plain
 from contextwise.reports.sweep_folder import CurveLine
@@ -137,11 +137,11 @@ def pair_figure(found: Landscape, series: dict[str, int]) -> dict[str, Any]:
     return go.Figure(traces, layout).to_plotly_json()
 
 
-def lengths_figure(meter: LengthMeter) -> dict[str, Any]:
+def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
     """Shares of documents and tokens by length, and the share of tokens that so many precede."""
     rows = [row for row in meter.bins() if row.shortest >= SHORTEST_SHOWN or row.documents]
-    names = [kibitokens(row.shortest) for row in rows]
-    spans = [f"{kibitokens(row.shortest)} to {kibitokens(row.longest + 1)}" for row in rows]
+    names = [token_count(row.shortest) for row in rows]
+    spans = [f"{token_count(row.shortest)} to {token_count(row.longest + 1)}" for row in rows]
     bars = {"documents": meter.documents, "tokens": meter.tokens}
     traces: list[Any] = [
         go.Bar(
@@ -224,7 +224,9 @@ def curves_json(curves: Sequence[CurveLine]) -> list[dict[str, Any]]:
 
 def _words(found: Landscape, step: int, context: int | None) -> str:
     return (
-        "" if context is None else f"{kibitokens(context)} at {budget_words(found.unit, found.budgets[step])}"
+        ""
+        if context is None
+        else f"{token_count(context)} at {budget_words(found.unit, found.budgets[step])}"
     )
 
 
@@ -248,7 +250,7 @@ def _context_axis(
         "title": {"text": title},
         "tickmode": "array",
         "tickvals": list(contexts),
-        "ticktext": [kibitokens(context) for context in contexts],
+        "ticktext": [token_count(context) for context in contexts],
         "range": ends.tolist(),
         "minor": {"ticks": ""},
     }

@@ -15,7 +15,7 @@ from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.files import read_json
 from contextwise.data.corpus import Corpus
-from contextwise.data.meter import LengthMeter, kibitokens, measure_lengths
+from contextwise.data.document_lengths import DocumentLengths, measure_lengths, token_count
 from contextwise.evaluation.measures.curve.results import ContextwiseCurve
 from contextwise.evaluation.results import is_curve
 from contextwise.experiments.folder import RunState
@@ -74,7 +74,7 @@ class SweepData:
     curves: list[CurveLine]
     loss_unit: str
     corpus: str
-    meter: LengthMeter | None
+    meter: DocumentLengths | None
     no_corpus: str
     dropped: int
 
@@ -205,7 +205,7 @@ def _names(states: list[RunState]) -> dict[str, str]:
     several_seeds = len({state.run.seed for state in states}) > 1
     names = {}
     for run in (state.run for state in states):
-        words = [kibitokens(run.context)]
+        words = [token_count(run.context)]
         words += [f"{run.tokens / 1e6:.3g}M"] if several_lengths else []
         words += [f"seed {run.seed}"] if several_seeds else []
         names[run.id] = ", ".join(words)

@@ -11,7 +11,7 @@ import numpy as np
 from contextwise.analysis.optimum import Landscape
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write
-from contextwise.data.meter import in_tokens, kibitokens
+from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.evaluation.tables import NOT_KNOWN, count
 from contextwise.reports.rendering import render
 from contextwise.reports.sweep_figures import (
@@ -68,7 +68,7 @@ def write_sweep_page(
     static = {name: text for name, text in sweep_tables(data).items() if name not in DYNAMIC}
     sent = {
         "sizes": list(data.sizes),
-        "contexts": {str(context): kibitokens(context) for context in contexts},
+        "contexts": {str(context): token_count(context) for context in contexts},
         "landscapes": [landscape_json(found, data.planned, series) for found in data.landscapes],
         "curves": curves_json(data.curves),
         "curvesUnit": data.loss_unit,
@@ -85,8 +85,8 @@ def _content(data: SweepData, contexts: list[int], others: Sequence[Path]) -> di
         "title": f"Sweep {data.name}",
         "subtitle": (
             f"{_counted(len(data.states), 'run')}: {_counted(len(data.sizes), 'model size')}, "
-            f"{_counted(len(contexts), 'training context')} ({' to '.join(map(kibitokens, _ends(contexts)))} tokens); "
-            f"corpus {data.corpus}. 1 KiT is 1,024 tokens."
+            f"{_counted(len(contexts), 'training context')} ({' to '.join(map(token_count, _ends(contexts)))} tokens); "
+            f"corpus {data.corpus}."
         ),
         "verdict": sweep_verdict(data),
         "missing": missing_sentences(data),

@@ -10,7 +10,7 @@ from contextwise.analysis.optimum import Landscape
 from contextwise.analysis.points import COLUMNS, as_rows
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write
-from contextwise.data.meter import LengthMeter
+from contextwise.data.document_lengths import DocumentLengths
 from contextwise.reports.sweep_folder import CurveLine, SweepData
 
 LOSS_HEAD = ["unit", "budget", "size", "parameters", "context", "loss", "standard_error", "runs"]
@@ -117,7 +117,7 @@ def curve_rows(curves: Iterable[CurveLine], unit: str) -> Rows:
                 yield [curve.group, curve.label, *spent, low, high, loss, *ends, unit]
 
 
-def length_rows(meter: LengthMeter) -> Rows:
+def length_rows(meter: DocumentLengths) -> Rows:
     """Document lengths: one row a doubling."""
     for one in meter.bins():
         yield [one.shortest, one.longest, one.documents, one.tokens, one.shorter, one.preceded]

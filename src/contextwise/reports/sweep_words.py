@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from contextwise.analysis.optimum import Cell, Landscape, Optimum
-from contextwise.data.meter import LengthMeter, in_tokens, kibitokens
+from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
 from contextwise.evaluation.tables import count, duration
 from contextwise.reports.sweep_folder import SweepData
 
@@ -150,7 +150,7 @@ def missing_sentences(data: SweepData) -> list[str]:
     return sentences
 
 
-def corpus_sentences(meter: LengthMeter, contexts: Sequence[int]) -> list[str]:
+def corpus_sentences(meter: DocumentLengths, contexts: Sequence[int]) -> list[str]:
     """Which of a sweep's training contexts the corpus rewards."""
     rewards = [meter.reward(context) for context in contexts]
     enough = [reward for reward in rewards if reward.enough]
@@ -171,4 +171,4 @@ def corpus_sentences(meter: LengthMeter, contexts: Sequence[int]) -> list[str]:
 
 
 def _list(contexts: Sequence[int]) -> str:
-    return ", ".join(kibitokens(context) for context in contexts)
+    return ", ".join(token_count(context) for context in contexts)

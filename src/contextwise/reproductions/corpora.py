@@ -7,7 +7,7 @@ from pydantic import Field
 
 from contextwise.base.config import Settings
 from contextwise.data import prepare_corpus
-from contextwise.data.manifest import FILE
+from contextwise.data.corpus.manifest import FILE
 
 
 class CorpusSource(Settings):

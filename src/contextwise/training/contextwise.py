@@ -2,7 +2,7 @@
 
 Trainers log one average loss, which ranks models of different training contexts wrongly (context scaling, Section 2). Here the
 loss is measured at each number of visible tokens, on held-out windows that are the same at every step and end in the same
-targets for every training context (:mod:`contextwise.data.tails`).
+targets for every training context (:mod:`contextwise.data.windows.last_tenth`).
 """
 
 from typing import Any
@@ -12,12 +12,12 @@ import torch
 
 from contextwise.base.errors import ConfigError
 from contextwise.data.corpus import Corpus
-from contextwise.data.tails import TailWindows, log_bins, tail
 from contextwise.data.windows import stack
+from contextwise.data.windows.last_tenth import LastTenthWindows, last_tenth_length, log_bins
 from contextwise.training.recipe import Recipe
 
 
-def contextwise_windows(recipe: Recipe, kind: str) -> TailWindows | None:
+def contextwise_windows(recipe: Recipe, kind: str) -> LastTenthWindows | None:
     """The windows that a run measures its curve on; None if the recipe asks for no curve.
 
     Args:
@@ -42,7 +42,7 @@ def contextwise_windows(recipe: Recipe, kind: str) -> TailWindows | None:
             f"training.contextwise_every needs held-out documents, and {held_out.path} has no split {split!r}; set it to 0, or "
             "prepare a corpus with one"
         )
-    return TailWindows(
+    return LastTenthWindows(
         held_out, recipe.data.context, settings.contextwise_longest, settings.contextwise_tokens
     )
 
@@ -58,7 +58,7 @@ class CurveSums:
         documents: (documents measured,) float64, nats of the last tenth, summed over a document's windows.
     """
 
-    def __init__(self, windows: TailWindows) -> None:
+    def __init__(self, windows: LastTenthWindows) -> None:
         self.windows = windows
         self.names, self.place = np.unique(windows.documents, return_inverse=True)
         self.positions = torch.zeros(windows.context, dtype=torch.float64)
@@ -68,7 +68,7 @@ class CurveSums:
         """Add the losses of the windows ``rows``."""
         nats_BT = nats_BT.double().cpu()
         self.positions += nats_BT.sum(0)
-        tails = nats_BT[:, -tail(self.windows.context) :].sum(1)
+        tails = nats_BT[:, -last_tenth_length(self.windows.context) :].sum(1)
         self.documents.index_add_(0, torch.from_numpy(self.place[rows.start : rows.stop]), tails)
 
     def row(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class CurveSums:
         count = len(self.windows)
         edges = log_bins(context)
         sums = np.add.reduceat(self.positions.numpy(), edges[:-1] - 1)
-        targets = np.bincount(self.place) * tail(context)
+        targets = np.bincount(self.place) * last_tenth_length(context)
         mean = float(self.documents.sum()) / targets.sum()
         documents = len(targets)
         error = None
@@ -99,7 +99,7 @@ class CurveSums:
         }
 
 
-def measure_curve(trainer: Any, windows: TailWindows) -> dict[str, Any]:
+def measure_curve(trainer: Any, windows: LastTenthWindows) -> dict[str, Any]:
     """The curve of the trainer's model, over all its processes.
 
     Args:

@@ -9,8 +9,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from contextwise.base.errors import ContextwiseError
 from contextwise.base.progress import say
 from contextwise.data.corpus import Corpus
-from contextwise.data.instructions import CHAT_TEMPLATE
-from contextwise.data.tails import TailWindows
+from contextwise.data.sources.alpaca import CHAT_TEMPLATE
+from contextwise.data.windows.last_tenth import LastTenthWindows
 from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import ExampleStream, Vocabulary, add_special_tokens
@@ -49,7 +49,7 @@ class Task:
     validation: dict[str, Dataset]
     added_tokens: list[str] = field(default_factory=list)
     replayed: Corpus | None = None
-    curve: TailWindows | None = None
+    curve: LastTenthWindows | None = None
     sentences: SentenceTask | None = None
 
     @classmethod

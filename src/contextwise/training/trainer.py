@@ -23,7 +23,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from contextwise.base.errors import TrainingError
 from contextwise.base.files import atomic_directory, read_json, write_json
 from contextwise.base.runs import RunFolder
-from contextwise.data.tails import TailWindows
+from contextwise.data.windows.last_tenth import LastTenthWindows
 from contextwise.training import checkpoints
 from contextwise.training.batches import collate, targets_in, tokens_read
 from contextwise.training.contextwise import measure_curve
@@ -72,7 +72,7 @@ class PretrainingTrainer(Trainer):
         stop: StopRequest,
         fingerprints: dict[str, str],
         keep: int,
-        curve: TailWindows | None = None,
+        curve: LastTenthWindows | None = None,
         curve_every: int = 0,
     ) -> None:
         self.curve, self.curve_every = curve, curve_every

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.cli import app
-from contextwise.data.instructions import CHAT_TEMPLATE, prompt_text
+from contextwise.data.sources.alpaca import CHAT_TEMPLATE, prompt_text
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.measures.judging.answers import Answering, Speaker, answer_questions

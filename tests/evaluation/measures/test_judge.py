@@ -16,7 +16,7 @@ from rich.console import Console
 from transformers import GPT2Config
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.instructions import CHAT_TEMPLATE
+from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
 from contextwise.evaluation.measures.judging.files import Answers, Question

@@ -4,9 +4,22 @@ task = Parity(ParitySettings(bits=60, tasks=100))
 task.minimum_cross_entropy(17)  # 0.4643 nats
 """
 
-from contextwise.data.synthetic.parity import MASK, Parity, ParitySettings, VisibleLaw, task_token, vocabulary
-from contextwise.data.synthetic.samples import ParityData, ParityStream, Samples
-from contextwise.data.synthetic.storage import open_samples, write_samples
+from typing import TYPE_CHECKING
+
+from contextwise.base.lazy import lazy_exports
+from contextwise.data.synthetic.parity import (
+    MASK,
+    Parity,
+    ParityData,
+    ParitySettings,
+    VisibleLaw,
+    task_token,
+    vocabulary,
+)
+
+if TYPE_CHECKING:
+    from contextwise.data.synthetic.samples import ParityStream, Samples
+    from contextwise.data.synthetic.storage import open_samples, write_samples
 
 __all__ = [
     "MASK",
@@ -21,3 +34,7 @@ __all__ = [
     "vocabulary",
     "write_samples",
 ]
+# These need torch; the settings do not.
+__getattr__ = lazy_exports(
+    __name__, {"samples": ["ParityStream", "Samples"], "storage": ["open_samples", "write_samples"]}
+)

@@ -23,7 +23,7 @@ import math
 from functools import cached_property
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
@@ -144,3 +144,47 @@ def _smaller_bits(larger: np.ndarray, seed: int) -> np.ndarray:
             )
         smaller[larger == bit] = 1 + draw.choice(bit - 1, size=count, replace=False)
     return smaller
+
+
+class ParityData(ParitySettings):
+    """The task, and how its samples are drawn: half of the training samples masked, as in Appendix C.4, by default."""
+
+    context: int | None = Field(None, ge=1, description="nearest bits that the inputs have; all if not given")
+    masked: float = Field(0.5, ge=0, le=1, description="share of the training samples that are masked")
+    shortest: int = Field(10, ge=0, description="fewest bits that a masked sample leaves visible")
+    samples: int | None = Field(
+        None, ge=1, description="training samples, repeated every epoch; if not given, none comes twice"
+    )
+    validation_samples: int = Field(4096, ge=1, description="never masked")
+    stored: str | None = Field(
+        None, description="folder of training samples on disk; if not given, they are made when they are read"
+    )
+
+    @property
+    def length(self) -> int:
+        """Tokens of an example."""
+        return (self.context or self.bits) + 1
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the inputs."""
+        return vocabulary(self.tasks)
+
+    def parity(self) -> Parity:
+        """The task itself."""
+        return Parity(ParitySettings(**{name: getattr(self, name) for name in ParitySettings.model_fields}))
+
+    @model_validator(mode="after")
+    def _whole(self) -> "ParityData":
+        self.parity()
+        shown = self.context or self.bits
+        if shown > self.bits:
+            raise ConfigError(
+                f"context is {self.context}, but the task has {self.bits} bits; give at most that many"
+            )
+        if self.masked and self.shortest > shown:
+            raise ConfigError(
+                f"masked samples leave {self.shortest} to {shown} bits visible, which is no range; lower shortest, or set "
+                "masked to 0"
+            )
+        return self

@@ -22,8 +22,8 @@ from contextwise.base.intervals import wilson
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
+from contextwise.data.corpus.manifest import FILE
 from contextwise.data.documents import BadRecord
-from contextwise.data.manifest import FILE
 from contextwise.data.sources import open_source
 from contextwise.evaluation.journal import content_key
 from contextwise.evaluation.measures.judging.answers import Answering, answer_questions

@@ -20,10 +20,10 @@ from pydantic import Field
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.files import read_json
+from contextwise.base.hub import hub_problem
 from contextwise.base.intervals import NORMAL, estimate_over_seeds
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
-from contextwise.data.hub import hub_problem
 from contextwise.evaluation.journal import content_key
 from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS
 from contextwise.reproductions.contextlm.compared_models import (

@@ -15,8 +15,8 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write
 from contextwise.comparison.forgetting import Forgetting, measure_forgetting
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.manifest import FILE
-from contextwise.data.stdlib import iter_stdlib_documents
+from contextwise.data.corpus.manifest import FILE
+from contextwise.data.sources.stdlib import iter_stdlib_documents
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.given_model import slug
 from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from contextwise.base.intervals import student_t
-from contextwise.data.tails import log_bins
+from contextwise.data.windows.last_tenth import log_bins
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.data.tails import tail
+from contextwise.data.windows.last_tenth import last_tenth_length
 from contextwise.evaluation.scoring.windows import Documents, Plan, plan_windows
 
 
@@ -33,4 +33,4 @@ def whole_windows(corpus: Documents, context: int, limit_documents: int | None =
 def last_tenth(context: int, trained: int | None) -> tuple[int, int]:
     """Ends of the last 10% of the training context, in visible tokens; of the window where that is shorter or alone."""
     high = min(context, trained or context)
-    return high - tail(high) + 1, high
+    return high - last_tenth_length(high) + 1, high

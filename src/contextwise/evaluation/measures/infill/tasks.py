@@ -14,7 +14,7 @@ from contextwise.base.errors import DataError
 from contextwise.base.files import sha256_file
 from contextwise.data import Corpus
 from contextwise.data.documents import text_digest
-from contextwise.data.objects import read_objects
+from contextwise.data.input_files import read_objects
 from contextwise.objectives.objective import generator
 from contextwise.objectives.text import TokenText
 

@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from contextwise.base.errors import ConfigError, Interrupted
 from contextwise.base.files import atomic_write, write_json
 from contextwise.base.progress import progress_bar
-from contextwise.data.instructions import CHAT_TEMPLATE
+from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.evaluation.answering.batches import RefuseNaN
 from contextwise.evaluation.answering.measuring import weights_fingerprint
 from contextwise.evaluation.generation import Sampling, allowed_new_tokens

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from contextwise.base.errors import DataError
-from contextwise.data.objects import read_objects
+from contextwise.data.input_files import read_objects
 
 Benchmark = Literal["mt-bench", "alpaca-eval"]
 WANTED = "the questions or answers of MT-Bench or AlpacaEval, as JSON Lines or a JSON list"

@@ -27,8 +27,7 @@ from pydantic import Field, field_validator
 
 from contextwise.base.config import Settings, validate
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.objects import read_bytes, read_objects
-from contextwise.data.sources import readable
+from contextwise.data.input_files import read_bytes, read_objects, readable
 
 MAPPINGS = ("tasks.yaml", "tasks.yml", "tasks.json")
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".txt")

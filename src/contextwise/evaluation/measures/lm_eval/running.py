@@ -30,7 +30,7 @@ from lm_eval.utils import handle_non_serializable
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_directory, atomic_write, read_json, write_json
-from contextwise.data.hub import hub_problem
+from contextwise.base.hub import hub_problem
 from contextwise.evaluation.measures.lm_eval.model import BoundedLM
 from contextwise.evaluation.measures.lm_eval.tables import table_rows
 from contextwise.evaluation.measures.lm_eval.tasks import (

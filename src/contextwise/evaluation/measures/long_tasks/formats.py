@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from contextwise.base.errors import DataError
-from contextwise.data.objects import read_objects
+from contextwise.data.input_files import read_objects
 from contextwise.evaluation.measures.long_tasks.datasets import (
     LEVAL,
     OTHER,

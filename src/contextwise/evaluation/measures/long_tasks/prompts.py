@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.objects import read_value
+from contextwise.data.input_files import read_value
 from contextwise.evaluation.answering.prompts import Encoded, Encoder, Question
 from contextwise.evaluation.measures.long_tasks.datasets import SUMMARY
 from contextwise.evaluation.measures.long_tasks.formats import Item

@@ -18,7 +18,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_write
 from contextwise.base.progress import progress_bar, say
 from contextwise.base.vectors import write_vectors
-from contextwise.data.objects import read_objects, read_value
+from contextwise.data.input_files import read_objects, read_value
 from contextwise.evaluation.measures.loss import (
     chosen_device,
     chosen_dtype,

@@ -7,7 +7,7 @@ from typing import Any
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import sha256_file
-from contextwise.data.sources import readable
+from contextwise.data.input_files import readable
 from contextwise.evaluation.measures.ruler.placement import check_gamma
 
 TASKS = ("qa_1", "fwe", "cwe", "vt")

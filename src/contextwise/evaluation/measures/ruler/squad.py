@@ -12,8 +12,7 @@ from typing import Any
 
 from contextwise.base.errors import DataError
 from contextwise.base.files import sha256_file
-from contextwise.data.objects import check_text, read_bytes, read_objects
-from contextwise.data.parsing import parse_json
+from contextwise.data.input_files import check_text, parse_json, read_bytes, read_objects
 
 FORMS = "SQuAD's JSON, or JSON Lines"
 FIELDS = "'context' (the paragraph), 'question' and 'answers' (with 'text'), and may have 'id' and 'title'"

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import zeta
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.sources import readable, unpacked
+from contextwise.data.input_files import readable, unpacked
 from contextwise.evaluation.answering.prompts import Question
 from contextwise.evaluation.measures.ruler.placement import draw_places, place_probabilities
 from contextwise.evaluation.measures.ruler.questions import Match, Size, join_pieces, largest_fit, source_of

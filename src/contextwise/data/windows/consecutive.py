@@ -1,13 +1,13 @@
-"""Windows of a training context over the documents of a corpus, in an order that only the seed decides.
+"""Consecutive windows of a training context over the documents of a corpus.
 
-1. The documents stand one behind the other, an end-of-text token before each and one at the end: a document begins with
-   the token that ended the one before, in training and in evaluation alike.
-2. That stream is cut every ``context`` tokens. A window has ``context`` inputs and as many targets, each the token behind
-   its input; every token of the stream is a target exactly once.
+1. The documents are concatenated, with an end-of-text token before each and one at the end: a document begins with the token
+   that ended the previous one, in training and in evaluation alike.
+2. That stream is cut every ``context`` tokens. A window has ``context`` inputs and as many targets, each the token after its
+   input; every token of the stream is a target exactly once.
 
-With ``cross_documents=False`` each document is cut by itself and what is left over at its end is dropped. With
-``separate_documents=True`` windows may hold several documents, but come with positions that start again at each, which
-makes attention (and ContextLM's chunks) stay inside a document.
+With ``cross_documents=False`` each document is cut separately and the remainder at its end is dropped. With
+``separate_documents=True`` windows may hold several documents, and have positions that restart at each, which keeps attention
+(and ContextLM's chunks) inside a document.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ from contextwise.base.errors import ConfigError, DataError
 
 
 class Documents(Protocol):
-    """What windows read of a corpus."""
+    """The part of a corpus that windows need."""
 
     path: Path
     split: str
@@ -68,7 +68,7 @@ class Windows(Dataset):
         # Where each document's piece of the stream begins: at the end-of-text token before it.
         self.starts = np.concatenate([[0], np.cumsum(lengths + self.separators)])
         if cross_documents:
-            # One token more than the inputs: the last target.
+            # The last target is one token after the inputs.
             self.count = max(0, int(self.starts[-1]) + self.separators - 1) // context
         else:
             pieces = np.maximum(0, lengths + 2 * self.separators - 1) // context
@@ -109,7 +109,7 @@ class Windows(Dataset):
         return item
 
     def read(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """``count`` tokens of the stream from ``start`` on, and their positions in their documents."""
+        """``count`` tokens of the stream from ``start``, and their positions in their documents, both (count,) int64."""
         tokens = np.empty(count, dtype=np.int64)
         positions = np.empty(count, dtype=np.int64)
         document = int(np.searchsorted(self.starts, start, side="right")) - 1
@@ -125,11 +125,11 @@ class Windows(Dataset):
             filled += len(body)
             positions[begin:filled] = np.arange(filled - begin)
             document += 1
-        if filled < count:  # behind the last document stands one end-of-text token
+        if filled < count:  # the stream ends with one end-of-text token
             tokens[filled], positions[filled] = self.separator, 0
         return tokens, positions
 
 
 def stack(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Windows into a batch: every tensor gets a first dimension."""
+    """Stack windows into a batch: every tensor gets a first dimension."""
     return {name: torch.stack([item[name] for item in items]) for name in items[0]}

@@ -1,12 +1,16 @@
 """The embedded corpus: the source of the standard library of the Python that runs this."""
 
+import platform
 import re
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from contextwise.base.errors import DataError
 from contextwise.data.documents import Document
+from contextwise.data.input_files import readable
+from contextwise.data.sources.source import Record, Source
 
 SMALLEST_FILE = 256
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -57,15 +61,40 @@ def stdlib_document(module: str, path: Path) -> Document | None:
     return Document(text, metadata)
 
 
-def iter_stdlib_documents() -> Iterator[Document]:
+class StandardLibrary(Source):
     """The modules of the standard library in the order of their names.
 
     Metadata: ``module`` (dotted name), ``package`` (its first part), ``docstring`` (first line, or empty).
+    """
+
+    kind = "stdlib"
+
+    def __init__(self) -> None:
+        super().__init__("stdlib")
+
+    @classmethod
+    def named(cls, given: str, limit: int | None) -> Source | None:
+        return cls() if given == cls.kind else None
+
+    def records(self, text_field: str) -> Iterator[Record]:
+        modules = stdlib_files()
+        for index, (module, path) in enumerate(modules):
+            with readable(path):
+                document = stdlib_document(module, path)
+            self.done = (index + 1) / len(modules)
+            if document is not None:
+                yield document
+
+    def description(self) -> dict[str, Any]:
+        return {**super().description(), "python": platform.python_version()}
+
+
+def iter_stdlib_documents() -> Iterator[Document]:
+    """The documents of :class:`StandardLibrary`.
 
     Raises:
         DataError: this Python comes without the source of its library.
     """
-    for module, path in stdlib_files():
-        document = stdlib_document(module, path)
-        if document is not None:
-            yield document
+    for record in StandardLibrary().records("text"):
+        if isinstance(record, Document):
+            yield record

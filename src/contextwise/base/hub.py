@@ -1,15 +1,15 @@
-"""Whether the Hugging Face Hub can be asked."""
-
-import huggingface_hub
-from huggingface_hub import constants
+"""Whether the Hugging Face Hub can be reached."""
 
 
 def hub_problem() -> str | None:
-    """Why the Hub cannot be asked, or None if it can.
+    """Why the Hub cannot be reached, or None if it can.
 
-    The Hub's own clients retry for most of a minute before they give up; this asks once, for five seconds.
-    With ``HF_HUB_OFFLINE`` set, copies in the local cache serve, so nothing is asked.
+    The Hub's own clients retry for most of a minute before they give up; this asks once, for five seconds. With
+    ``HF_HUB_OFFLINE`` set, the local cache serves, and nothing is asked.
     """
+    import huggingface_hub
+    from huggingface_hub import constants
+
     if constants.HF_HUB_OFFLINE:
         return None
     try:

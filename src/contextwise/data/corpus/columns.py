@@ -1,8 +1,7 @@
-"""Metadata columns: types that are found while documents stream by, and settled at the end.
+"""Types of the metadata columns.
 
-Records far apart may disagree about a field's type. Each batch gets the types that its values have
-(:func:`column_of`); once all batches are written, :func:`settle` finds the type that takes them all, or JSON
-text where there is none.
+Distant records may disagree about a field's type. Each batch is written with the types that its values have
+(:func:`column_of`); once all batches are written, :func:`settle` finds the type that fits them all, or chooses JSON text.
 """
 
 import json
@@ -10,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-import datasets
 import pyarrow as pa
 
-OWN_COLUMNS = ("input_ids", "n_bytes", "n_words", "document_hash")
+from contextwise.data.corpus.stores import OWN_COLUMNS
+
 MOST_FIELDS = 256  # an object with more keys than that is a dictionary, not a record
 _AS_JSON = {b"contextwise": b"json"}
 _MISFIT = (pa.ArrowException, OverflowError, UnicodeEncodeError, ValueError, TypeError)
@@ -34,15 +33,15 @@ def rename_reserved(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_json(values: Iterable[Any]) -> pa.Array:
-    """JSON text of each value; null stays null. What JSON does not know (dates, for example) is a string."""
-    written = [
+    """JSON text of each value; null stays null. Types that JSON lacks (dates, for example) become strings."""
+    texts = [
         None if value is None else json.dumps(value, ensure_ascii=False, default=str) for value in values
     ]
-    return pa.array(written, pa.string())
+    return pa.array(texts, pa.string())
 
 
 def column_of(name: str, values: Sequence[Any]) -> tuple[pa.Field, pa.Array]:
-    """A column of the type that ``values`` have in common; JSON text, marked so, if they have none."""
+    """A column of the type that ``values`` have in common; JSON text, marked as such, if there is none."""
     try:
         column = pa.array(values)
         if _acceptable(column.type) and not any(_bool_as_number(value, column.type) for value in values):
@@ -55,8 +54,8 @@ def column_of(name: str, values: Sequence[Any]) -> tuple[pa.Field, pa.Array]:
 def columns_of(rows: Sequence[dict[str, Any]]) -> tuple[list[pa.Field], list[pa.Array]]:
     """All columns of a batch's metadata, in the order in which their names appear."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    made = [column_of(name, [row.get(name) for row in rows]) for name in names]
-    return [field for field, _ in made], [column for _, column in made]
+    columns = [column_of(name, [row.get(name) for row in rows]) for name in names]
+    return [field for field, _ in columns], [column for _, column in columns]
 
 
 def is_json(field: pa.Field) -> bool:
@@ -77,6 +76,8 @@ def _bool_as_number(value: Any, kind: pa.DataType) -> bool:
 
 def _acceptable(kind: pa.DataType) -> bool:
     """Whether Hugging Face datasets can write the type down and read it, and no struct is too wide."""
+    import datasets
+
     try:
         features = datasets.Features.from_arrow_schema(pa.schema([("column", kind)]))
         again = datasets.Features.from_dict(json.loads(json.dumps(features.to_dict())))
@@ -97,7 +98,7 @@ def settle(
 
     Args:
         schemas: of all batches.
-        columns: gives all stored pieces of a column, to try the type on.
+        columns: all stored pieces of a column, to test a type with.
     """
     fields: dict[str, dict[pa.DataType, pa.Field]] = {}
     forced = set()
@@ -118,11 +119,8 @@ def _common_type(fields: list[pa.Field], pieces: Callable[[], Iterable[pa.Array]
     if len(fields) == 1:
         return fields[0].type
     try:
-        common = (
-            pa.unify_schemas([pa.schema([field]) for field in fields], promote_options="permissive")
-            .field(0)
-            .type
-        )
+        schemas = [pa.schema([field]) for field in fields]
+        common = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
         if not _acceptable(common):
             return None
         for piece in pieces():

@@ -1,17 +1,18 @@
-"""How much context a corpus has to give: the lengths of its documents, and what precedes its tokens.
+"""Lengths of a corpus's documents, and the longest training context that they support.
 
-A model learns to use context only where there is some. Of OpenWebText over 90% of the documents are shorter than 2 KiT, and the
-loss of a model trained with 8 KiT stops falling there (context scaling, Section 1): longer windows are filled with other
-documents, which tell nothing about this one.
+Over 90% of the documents of OpenWebText are shorter than 2,048 tokens, and the loss of a model trained with 8,192 stops falling
+there (context scaling, Section 1): the rest of a longer window holds other, unrelated documents.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.data.corpus import Corpus
+
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
 
 LEAST_SHARE = 0.1
 """A training context is longer than a corpus can reward if less than this share of the tokens has half of it or more before
@@ -24,7 +25,7 @@ class LengthBin:
     """Documents of ``shortest`` to ``longest`` tokens, both included: one doubling of the length.
 
     Attributes:
-        documents, tokens: that lie in such documents.
+        documents, tokens: how many such documents there are, and their tokens.
         shorter: share of all documents that have fewer than ``shortest`` tokens.
         preceded: share of all tokens that have ``shortest`` tokens or more before them in their document.
     """
@@ -39,13 +40,13 @@ class LengthBin:
 
 @dataclass(frozen=True)
 class Reward:
-    """What a training context finds in a corpus.
+    """Whether the documents of a corpus reward a training context.
 
     Attributes:
         context: tokens of the training context.
         half: half of it, rounded up.
         preceded: share of the tokens that have ``half`` tokens or more before them in their document.
-        documents: so many are as long as the context.
+        documents: number of documents that are as long as the context.
         enough: whether ``preceded`` is :data:`LEAST_SHARE` or more, and some document is as long.
     """
 
@@ -66,7 +67,7 @@ class Reward:
         )
 
 
-class LengthMeter:
+class DocumentLengths:
     """The distribution of document lengths.
 
     The first token of a document has none before it; end-of-text tokens are not counted.
@@ -101,12 +102,12 @@ class LengthMeter:
         return int(np.searchsorted(self.lengths, length)) / self.documents
 
     def quantiles(self) -> dict[str, int]:
-        """Lengths that so many of the documents do not exceed: ``{"0%": …, "50%": …}``."""
-        found = np.quantile(self.lengths, QUANTILES, method="inverted_cdf")
-        return {f"{share:.0%}": int(length) for share, length in zip(QUANTILES, found, strict=True)}
+        """Quantiles of the document lengths: ``{"0%": …, "50%": …}``."""
+        lengths = np.quantile(self.lengths, QUANTILES, method="inverted_cdf")
+        return {f"{share:.0%}": int(length) for share, length in zip(QUANTILES, lengths, strict=True)}
 
     def bins(self) -> list[LengthBin]:
-        """One for each power of two up to the longest document; empty documents lie in none."""
+        """A bin for each power of two up to the longest document; empty documents are in none."""
         edges = 2 ** np.arange(self.longest.bit_length() + 1)
         places = np.searchsorted(self.lengths, edges)
         return [
@@ -122,7 +123,7 @@ class LengthMeter:
         ]
 
     def reward(self, context: int) -> Reward:
-        """What a training context of so many tokens finds here."""
+        """Whether a training context of so many tokens is rewarded."""
         half = -(-context // 2)
         preceded = self.preceded(half)
         documents = self.documents - int(np.searchsorted(self.lengths, context))
@@ -134,22 +135,22 @@ class LengthMeter:
         return max((int(n) for n in contexts if self.reward(int(n)).enough), default=None)
 
 
-def measure_lengths(corpus: Corpus) -> LengthMeter:
-    """The meter of a corpus's split.
+def measure_lengths(corpus: "Corpus") -> DocumentLengths:
+    """The document lengths of a corpus's split.
 
     Raises:
         DataError: the split has no tokens.
     """
     try:
-        return LengthMeter(corpus.lengths)
+        return DocumentLengths(corpus.lengths)
     except DataError:
         raise DataError(
-            f"the split {corpus.split!r} of {corpus.path} has no tokens to measure; choose another with --split"
+            f"the split {corpus.split!r} of {corpus.path} has no tokens to measure; choose another split"
         ) from None
 
 
-def boundary_note(corpus: Corpus) -> str | None:
-    """What to know of a corpus without documents of its own."""
+def boundary_note(corpus: "Corpus") -> str | None:
+    """A note on corpora that do not store document boundaries; None for a prepared corpus."""
     if corpus.manifest:
         return None
     if corpus.path.suffix == ".bin" or any(corpus.path.glob("*.bin")):
@@ -157,30 +158,27 @@ def boundary_note(corpus: Corpus) -> str | None:
     return "A Zarr array has rows of one length: each counts as one document, whatever texts are in it."
 
 
-def as_json(corpus: Corpus, meter: LengthMeter, contexts: list[int]) -> dict[str, Any]:
-    """All that the meter found, for programs."""
+def as_json(corpus: "Corpus", lengths: DocumentLengths, contexts: list[int]) -> dict[str, Any]:
+    """The lengths of a corpus as JSON."""
     return {
         "corpus": str(corpus.path),
         "split": corpus.split,
-        "documents": meter.documents,
-        "tokens": meter.tokens,
-        "quantiles": meter.quantiles(),
-        "bins": [asdict(one) for one in meter.bins()],
-        "contexts": [asdict(meter.reward(context)) for context in contexts],
-        "longest_rewarded_context": meter.longest_rewarded(),
+        "documents": lengths.documents,
+        "tokens": lengths.tokens,
+        "quantiles": lengths.quantiles(),
+        "bins": [asdict(bin_) for bin_ in lengths.bins()],
+        "contexts": [asdict(lengths.reward(context)) for context in contexts],
+        "longest_rewarded_context": lengths.longest_rewarded(),
         "least_share": LEAST_SHARE,
         "note": boundary_note(corpus),
     }
 
 
-def kibitokens(tokens: float) -> str:
-    """A number of tokens with binary prefixes, as the source writes it: 512, 2 KiT, 1.5 KiT, 4 MiT."""
-    for size, unit in ((2**30, "GiT"), (2**20, "MiT"), (2**10, "KiT")):
-        if tokens >= size:
-            return f"{tokens / size:.4g} {unit}"
-    return f"{tokens:.4g}"
+def token_count(tokens: float) -> str:
+    """A number of tokens for people: 512, 2,048."""
+    return f"{tokens:,.0f}" if tokens >= 2**10 else f"{tokens:.4g}"
 
 
 def in_tokens(tokens: float) -> str:
-    """The same in a sentence: 512 tokens, 2 KiT."""
-    return kibitokens(tokens) if tokens >= 2**10 else f"{tokens:.4g} token{'' if tokens == 1 else 's'}"
+    """A number of tokens with its unit: 1 token, 2,048 tokens."""
+    return f"{token_count(tokens)} token{'' if tokens == 1 else 's'}"

@@ -5,14 +5,16 @@ import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from contextwise.base.errors import DataError
-from contextwise.data.manifest import FILE, check_hashes, check_sizes, read_manifest
-from contextwise.data.stores import ArrowStore, BinStore, Store, open_zarr, zarr_store
+from contextwise.data.corpus.manifest import FILE, check_hashes, check_sizes, read_manifest
+from contextwise.data.corpus.stores import ArrowStore, BinStore, Store, open_zarr, zarr_store
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 _ZARR_FILES = (".zarray", ".zgroup", "zarr.json")
 _BIN_SPLITS = {"train": "train.bin", "validation": "val.bin", "test": "test.bin"}
@@ -25,7 +27,7 @@ class Corpus:
         path: the folder (or file) that was opened.
         split: the split that was opened.
         splits: names of all splits that are there.
-        manifest: what a prepared corpus says about itself; empty for Zarr arrays and ``.bin`` files.
+        manifest: the manifest of a prepared corpus; empty for Zarr arrays and ``.bin`` files.
         lengths: int64, tokens of each document, without end-of-text.
     """
 
@@ -44,8 +46,7 @@ class Corpus:
         Args:
             path: a folder that ``contextwise prepare`` wrote; a Zarr array (documents, length) or a group of
                 such arrays; a flat uint16 ``.bin`` file, or a folder with ``train.bin`` and ``val.bin``.
-            split: which split. A single array or ``.bin`` file has one, ``train``, and is opened whatever is
-                asked for.
+            split: which split. A single array or ``.bin`` file has one, ``train``, which is opened for any name.
 
         Raises:
             DataError: there is no corpus, no such split, or the files are not those that the manifest lists.
@@ -69,8 +70,8 @@ class Corpus:
                 f"there is no corpus at {path}; make one with `contextwise prepare SOURCE --out {path}`"
             )
         raise DataError(
-            f"{path} is not a corpus: it is no folder with a {FILE} (`contextwise prepare` writes it), "
-            "no Zarr array, no .bin file and no folder with a train.bin"
+            f"{path} is not a corpus: neither a folder with a {FILE} (`contextwise prepare` writes it), a Zarr array, "
+            "a .bin file nor a folder with a train.bin"
         )
 
     @classmethod
@@ -98,14 +99,13 @@ class Corpus:
         """
         if not 0 < tokens <= self.tokens:
             raise DataError(
-                f"the first {tokens:,} tokens of {self.path} were asked for, but the split {self.split!r} has "
-                f"{self.tokens:,}; ask for that at most"
+                f"tokens is {tokens:,}, but the split {self.split!r} of {self.path} has {self.tokens:,}; give at most that"
             )
         part = Corpus(self.path, self.split, self.splits, self._store, self.manifest)
-        ends = np.cumsum(self.lengths)
-        count = int(np.searchsorted(ends, tokens)) + 1
+        totals = np.cumsum(self.lengths)
+        count = int(np.searchsorted(totals, tokens)) + 1
         part.lengths = self.lengths[:count].copy()
-        part.lengths[-1] -= ends[count - 1] - tokens
+        part.lengths[-1] -= totals[count - 1] - tokens
         part._limit = tokens
         return part
 
@@ -201,13 +201,13 @@ class Corpus:
     def fingerprint(self) -> str:
         """SHA-256, hexadecimal, of the split's tokens (and the tokenizer).
 
-        A prepared corpus knows it. For Zarr and ``.bin`` it is of names, sizes and 64 blocks of 1 MiB spread evenly, read the
-        first time it is asked for: those arrays may be too large to be read through at every start.
+        A prepared corpus has it in its manifest. For Zarr and ``.bin`` it is of names, sizes and 64 blocks of 1 MiB spread
+        evenly, read on first use: those arrays may be too large to be read whole at every start.
         """
-        whole = self._store.fingerprint()
+        whole = self._store.fingerprint
         return whole if self._limit is None else hashlib.sha256(f"{whole} {self._limit}".encode()).hexdigest()
 
-    def tokenizer(self) -> PreTrainedTokenizerFast | None:
+    def tokenizer(self) -> "PreTrainedTokenizerFast | None":
         """The tokenizer in the corpus's folder; None for Zarr and ``.bin``.
 
         Raises:
@@ -215,6 +215,8 @@ class Corpus:
         """
         if not self.manifest:
             return None
+        from transformers import AutoTokenizer
+
         folder = self.path / "tokenizer"
         try:
             return AutoTokenizer.from_pretrained(folder)
@@ -226,7 +228,7 @@ class Corpus:
     def verify(self) -> None:
         """Read every file of the split and the tokenizer, and compare it with its hash in the manifest.
 
-        Zarr arrays and ``.bin`` files come with no hashes to compare with; they pass.
+        Zarr arrays and ``.bin`` files have no hashes to compare with; they pass.
 
         Raises:
             DataError: naming the first file that is missing or whose bytes changed.
@@ -248,7 +250,7 @@ def _reopen(path: Path, split: str, digest: str | None, limit: int | None) -> Co
     """Open the corpus of a pickle (in a worker process, for example).
 
     Raises:
-        DataError: another corpus lies there now.
+        DataError: another corpus is at ``path`` now.
     """
     corpus = Corpus.open(path, split)
     if corpus.manifest.get("digest") != digest:

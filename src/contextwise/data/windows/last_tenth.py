@@ -1,13 +1,12 @@
-"""Windows that end where long blocks end, so that models of every training context are scored on the same targets.
+"""Windows whose targets are the last tenth of long blocks: the same targets for models of every training context.
 
-The best-context loss of a model that does not generalise past its training context is the mean over the last 10% of that
-context (context scaling, footnote 4). Models of different contexts are compared fairly if those are the *same* tokens, each
-predicted from as many tokens before it as the model was trained with:
+The best-context loss of a model that does not generalize past its training context is the mean over the last 10% of that
+context (context scaling, footnote 4). A comparison of models of different contexts is fair if those are the *same* tokens, each
+predicted from as many preceding tokens as the model was trained with:
 
-1. Each document is cut into blocks of ``longest`` tokens, the longest context that is compared; what is left over is dropped.
-2. The last tenth of each block are the targets. A model with a context of ``longest`` has one window for a block; one with a
-   shorter context several, each ending a tenth of its context before the other. So every context reads about as many
-   tokens as the others.
+1. Each document is cut into blocks of ``longest`` tokens, the longest context that is compared; the remainder is dropped.
+2. The last tenth of each block are the targets. A model with a context of ``longest`` has one window a block; a model with a
+   shorter context has several, each ending a tenth of its context before the next. So every model reads about as many tokens.
 """
 
 import numpy as np
@@ -15,15 +14,15 @@ import torch
 from torch.utils.data import Dataset
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.windows import Documents, Windows
+from contextwise.data.windows.consecutive import Documents, Windows
 
 
-def tail(context: int) -> int:
+def last_tenth_length(context: int) -> int:
     """Positions of the last 10% of a context; one at least."""
     return max(1, context // 10)
 
 
-class TailWindows(Dataset):
+class LastTenthWindows(Dataset):
     """Windows of ``context`` tokens over documents, ending in the last tenth of blocks of ``longest``.
 
     Item i is a dictionary of int64 tensors: ``input_ids`` and ``labels`` (context,), already shifted, and ``document`` ().
@@ -32,7 +31,7 @@ class TailWindows(Dataset):
         corpus: the documents.
         context: inputs of a window.
         longest: tokens of a block: the longest context that is compared; ``context`` if not given.
-        tokens: about how many inputs all windows have together; the blocks are taken evenly from all there are.
+        tokens: approximate number of inputs of all windows together; the blocks are chosen evenly from the whole split.
 
     Raises:
         ConfigError: ``longest`` is shorter than ``context``.
@@ -46,7 +45,7 @@ class TailWindows(Dataset):
                 f"the longest context to compare is {longest}, shorter than the training context {context}; give at least that"
             )
         lengths = np.asarray(corpus.lengths, dtype=np.int64)
-        # A document's sequence: end-of-text where there is one, then its tokens. The last input needs a target behind it.
+        # A document's sequence: end-of-text where there is one, then its tokens. The last input needs a target after it.
         blocks = np.maximum(0, lengths + int(corpus.end_of_text is not None) - 1) // longest
         if not blocks.any():
             raise DataError(
@@ -60,10 +59,12 @@ class TailWindows(Dataset):
         )
         document = np.searchsorted(np.cumsum(blocks), chosen, side="right")
         inside = chosen - (np.cumsum(blocks) - blocks)[document]
-        back = np.arange(max(1, tail(longest) // tail(context))) * tail(context)
+        back = np.arange(
+            max(1, last_tenth_length(longest) // last_tenth_length(context))
+        ) * last_tenth_length(context)
         self.windows = Windows(corpus, 1, cross_documents=False)
-        ends = self.windows.starts[document] + (inside + 1) * longest
-        self.starts = (ends[:, None] - back[::-1] - context).ravel()
+        block_ends = self.windows.starts[document] + (inside + 1) * longest
+        self.starts = (block_ends[:, None] - back[::-1] - context).ravel()
         self.documents = np.repeat(document, len(back))
         self.context = context
 

@@ -1,7 +1,6 @@
-"""Tokenized documents to the Arrow files of a split, in two steps: parts as they come, then the final files.
+"""Writing the Arrow files of a split in two steps: parts as documents arrive, then the final files.
 
-The parts have whatever types their metadata showed; the final files have one schema, which Hugging Face
-datasets reads.
+The parts have the types of their own metadata; the final files have one schema, which Hugging Face datasets reads.
 """
 
 import hashlib
@@ -9,18 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow as pa
 
 from contextwise.base.files import sha256_file, write_json
-from contextwise.data.columns import columns_of, final_column
+from contextwise.data.corpus.columns import columns_of, final_column
+from contextwise.data.corpus.stores import read_stream
 
 SHARD_BYTES = 500_000_000
 
 
 class SplitWriter:
-    """Collects the documents of one split in temporary Arrow files below ``folder``; a context manager.
+    """Writes the documents of one split to temporary Arrow files below ``folder``; a context manager.
 
     Attributes:
         documents, tokens, bytes, words: counts so far.
@@ -84,32 +83,28 @@ class SplitWriter:
         self._writer.write_batch(batch)
 
     def fingerprint(self, tokenizer_sha256: str) -> str:
-        """SHA-256 of every token, every document's length, their type and the tokenizer; of nothing else."""
+        """SHA-256 of every token, every document's length, the token type and the tokenizer."""
         total = hashlib.sha256(f"{self.dtype.name} {tokenizer_sha256}".encode())
         total.update(self._token_hash.digest())
         total.update(self._length_hash.digest())
         return total.hexdigest()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """What was added, memory-mapped, part by part."""
+        """The batches that were added, memory-mapped."""
         for part in self.parts:
             yield from read_stream(part)
-
-
-def read_stream(path: Path) -> Iterator[pa.RecordBatch]:
-    """Record batches of an Arrow stream file, memory-mapped: no copy is made."""
-    with pa.ipc.open_stream(pa.memory_map(str(path))) as reader:
-        yield from reader
 
 
 def write_split(
     writer: SplitWriter, folder: Path, types: dict[str, pa.DataType | None], fingerprint: str
 ) -> list[Path]:
-    """Write the split as a Hugging Face dataset folder; returns its files. The parts are deleted on the way.
+    """Write the split as a Hugging Face dataset folder and delete the parts; returns the files.
 
     Args:
-        types: of the metadata columns, from :func:`contextwise.data.columns.settle`.
+        types: of the metadata columns, from :func:`contextwise.data.corpus.columns.settle`.
     """
+    import datasets
+
     folder.mkdir()
     schema = _final_schema(writer.schemas[0], types)
     names: list[str] = []
@@ -138,6 +133,8 @@ def write_split(
 
 
 def _final_schema(stored: pa.Schema, types: dict[str, pa.DataType | None]) -> pa.Schema:
+    import datasets
+
     own = [pa.field(field.name, field.type) for field in stored if field.name not in types]
     metadata = [pa.field(name, kind or pa.string()) for name, kind in types.items()]
     schema = pa.schema([*own, *metadata])
@@ -170,5 +167,5 @@ def _dataset_state(names: list[str], split: str, fingerprint: str) -> dict[str, 
 
 
 def file_entry(path: Path) -> dict[str, Any]:
-    """What the manifest keeps of a file."""
+    """The manifest's entry about a file."""
     return {"sha256": sha256_file(path), "bytes": path.stat().st_size}

@@ -1,8 +1,8 @@
-"""How a corpus's tokens lie on disk: Arrow files, a flat ``.bin`` file, a Zarr array. Opening reads none."""
+"""Storage of a corpus's tokens: Arrow files, a flat ``.bin`` file, a Zarr array. Opening one reads no tokens."""
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,15 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from contextwise.base.errors import DataError
-from contextwise.data.columns import OWN_COLUMNS
-from contextwise.data.writing import read_stream
 
-_BIN_MAGIC, _BIN_HEADER = (
-    20240520,
-    1024,
-)  # the header of 256 int32 that llm.c and modded-nanogpt put before the tokens
-
-
+OWN_COLUMNS = ("input_ids", "n_bytes", "n_words", "document_hash")
+# The header of 256 int32 that llm.c and modded-nanogpt put before the tokens.
+_BIN_MAGIC, _BIN_HEADER = 20240520, 1024
 # Arrays that come without hashes may be hundreds of gigabytes: their fingerprint is of all names and sizes, and of the
 # content of so many blocks spread evenly. Up to 64 MiB that is all of the content.
 _BLOCKS, _BLOCK = 64, 2**20
@@ -34,19 +29,26 @@ class Store(Protocol):
     def document(self, index: int) -> np.ndarray:
         """Token ids of a document."""
 
+    @property
     def fingerprint(self) -> str:
-        """SHA-256 that tells the tokens from others."""
+        """SHA-256 of the tokens."""
+
+
+def read_stream(path: Path) -> Iterator[pa.RecordBatch]:
+    """Record batches of an Arrow stream file, memory-mapped: no copy is made."""
+    with pa.ipc.open_stream(pa.memory_map(str(path))) as reader:
+        yield from reader
 
 
 class ArrowStore:
-    """Rows of Arrow stream files, memory-mapped. Token ids are views of it; only the lengths are in memory.
+    """Rows of Arrow stream files, memory-mapped. Token ids are views of the map; only the lengths are in memory.
 
     Raises:
-        DataError: a file is no Arrow file, or lacks the columns of a corpus.
+        DataError: a file is not an Arrow file, or lacks the columns of a corpus.
     """
 
     def __init__(self, paths: Sequence[Path], fingerprint: str) -> None:
-        self._fingerprint = fingerprint
+        self.fingerprint = fingerprint
         self.batches: list[pa.RecordBatch] = []
         ids: list[pa.ListArray] = []
         for path in paths:
@@ -62,18 +64,15 @@ class ArrowStore:
         self.dtype = self._values[0].dtype
         self.lengths = np.concatenate([np.diff(offsets) for offsets in self._offsets]).astype(np.int64)
 
-    def place(self, index: int) -> tuple[int, int]:
+    def locate(self, index: int) -> tuple[int, int]:
         """Batch of a document, and its row in it."""
         batch = bisect_right(self._starts, index) - 1
         return batch, index - self._starts[batch]
 
     def document(self, index: int) -> np.ndarray:
-        batch, row = self.place(index)
+        batch, row = self.locate(index)
         offsets = self._offsets[batch]
         return self._values[batch][offsets[row] : offsets[row + 1]]
-
-    def fingerprint(self) -> str:
-        return self._fingerprint
 
     @property
     def columns(self) -> list[str]:
@@ -94,17 +93,17 @@ class ArrowStore:
 
     def row(self, index: int, names: Sequence[str]) -> dict[str, Any]:
         """Some columns of a document."""
-        batch, row = self.place(index)
+        batch, row = self.locate(index)
         return {name: self.batches[batch].column(name)[row].as_py() for name in names}
 
 
 class BinStore:
     """A flat file of uint16 token ids, as nanoGPT writes it: one document, memory-mapped.
 
-    The header of 1,024 bytes that llm.c and modded-nanogpt write is passed over.
+    The header of 1,024 bytes that llm.c and modded-nanogpt write is skipped.
 
     Raises:
-        DataError: the file is empty or holds no whole number of tokens.
+        DataError: the file is empty or does not hold a whole number of tokens.
     """
 
     dtype = np.dtype("<u2")
@@ -123,11 +122,8 @@ class BinStore:
     def document(self, index: int) -> np.ndarray:
         return self.tokens
 
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
     @cached_property
-    def _fingerprint(self) -> str:
+    def fingerprint(self) -> str:
         total = hashlib.sha256(f"{self.tokens.nbytes}".encode())
         content = self.tokens.view(np.uint8)
         for start in _evenly(len(content) // _BLOCK + 1, _BLOCKS):
@@ -136,7 +132,7 @@ class BinStore:
 
 
 class ZarrStore:
-    """Rows of a Zarr array (documents x length), as in LongCrawl64. A row is unpacked when it is asked for.
+    """Rows of a Zarr array (documents x length), as in LongCrawl64. A row is unpacked when it is read.
 
     Raises:
         DataError: the array is not two-dimensional, or not of whole numbers.
@@ -155,11 +151,8 @@ class ZarrStore:
     def document(self, index: int) -> np.ndarray:
         return np.asarray(self.array[index])
 
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
     @cached_property
-    def _fingerprint(self) -> str:
+    def fingerprint(self) -> str:
         total = hashlib.sha256(f"{self.dtype.name} {self.array.shape}".encode())
         files = sorted(path for path in self.path.rglob("*") if path.is_file())
         for file in files:
@@ -181,7 +174,7 @@ def open_zarr(path: Path) -> dict[str, Path]:
     """Folders of the arrays at ``path``, by split: one array is ``train``; those of a group keep their names.
 
     Raises:
-        DataError: zarr is not installed, or there is no array that it can read.
+        DataError: zarr is not installed, or there is no array to read.
     """
     opened = _zarr_open(path)
     if hasattr(opened, "shape"):
@@ -198,7 +191,7 @@ def zarr_store(path: Path) -> ZarrStore:
     """The array in a folder.
 
     Raises:
-        DataError: zarr is not installed, or the array is damaged or no corpus.
+        DataError: zarr is not installed, or the array is damaged or not a corpus.
     """
     return ZarrStore(_zarr_open(path), path)
 

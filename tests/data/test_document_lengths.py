@@ -9,14 +9,20 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import DataError
 from contextwise.data import Corpus
-from contextwise.data.meter import LengthMeter, boundary_note, in_tokens, kibitokens, measure_lengths
+from contextwise.data.document_lengths import (
+    DocumentLengths,
+    boundary_note,
+    in_tokens,
+    measure_lengths,
+    token_count,
+)
 
 lengths = st.lists(st.integers(0, 300), min_size=1, max_size=30).filter(any)
 
 
 @given(lengths, st.integers(0, 310))
 def test_shares_are_what_counting_gives(documents: list[int], visible: int) -> None:
-    meter = LengthMeter(np.array(documents))
+    meter = DocumentLengths(np.array(documents))
     before = [place for length in documents for place in range(length)]
     assert meter.preceded(visible) == sum(count >= visible for count in before) / len(before)
     assert meter.shorter(visible) == sum(length < visible for length in documents) / len(documents)
@@ -24,7 +30,7 @@ def test_shares_are_what_counting_gives(documents: list[int], visible: int) -> N
 
 @given(lengths)
 def test_bins_hold_every_document_once(documents: list[int]) -> None:
-    meter = LengthMeter(np.array(documents))
+    meter = DocumentLengths(np.array(documents))
     bins = meter.bins()
     assert bins[-1].shortest <= meter.longest <= bins[-1].longest
     for one in bins:
@@ -35,7 +41,7 @@ def test_bins_hold_every_document_once(documents: list[int]) -> None:
 
 
 def test_a_corpus_worked_by_hand() -> None:
-    meter = LengthMeter(np.array([2, 10, 4]))
+    meter = DocumentLengths(np.array([2, 10, 4]))
     # Before the tokens there are 0 1 | 0 … 9 | 0 1 2 3.
     assert [meter.preceded(visible) for visible in (0, 1, 2, 4, 8, 10)] == [
         1.0,
@@ -53,25 +59,25 @@ def test_a_corpus_worked_by_hand() -> None:
 
 
 def test_a_context_that_few_tokens_can_fill_is_not_rewarded() -> None:
-    """The source's case: most documents under 2 KiT, a few longer ones."""
-    meter = LengthMeter(np.array([1000] * 95 + [9000] * 2))
+    """The source's case: most documents under 2,048 tokens, a few longer ones."""
+    meter = DocumentLengths(np.array([1000] * 95 + [9000] * 2))
     assert meter.shorter(2048) > 0.9
     assert not meter.reward(8192).enough and meter.reward(8192).documents == 2
     assert meter.reward(8192).preceded == pytest.approx(2 * (9000 - 4096) / (95 * 1000 + 18000))
     assert meter.longest_rewarded() == 4096 and meter.reward(4096).preceded > 0.1
 
 
-def test_binary_prefixes() -> None:
-    assert [kibitokens(n) for n in (1, 512, 1024, 1536, 65536, 2**20, 3 * 2**30)] == [
+def test_numbers_of_tokens() -> None:
+    assert [token_count(n) for n in (1, 512, 1024, 1536, 65536, 2**20, 3 * 2**30)] == [
         "1",
         "512",
-        "1 KiT",
-        "1.5 KiT",
-        "64 KiT",
-        "1 MiT",
-        "3 GiT",
+        "1,024",
+        "1,536",
+        "65,536",
+        "1,048,576",
+        "3,221,225,472",
     ]
-    assert [in_tokens(n) for n in (1, 512, 2048)] == ["1 token", "512 tokens", "2 KiT"]
+    assert [in_tokens(n) for n in (1, 512, 2048)] == ["1 token", "512 tokens", "2,048 tokens"]
 
 
 def test_corpora_without_boundaries_say_so(tmp_path: Path) -> None:
@@ -97,4 +103,4 @@ def test_documents_of_a_prepared_corpus(corpus: Corpus) -> None:
 def test_no_tokens() -> None:
     for empty in ([], [0, 0]):
         with pytest.raises(DataError, match="there are no tokens to measure; give a corpus with documents"):
-            LengthMeter(np.array(empty, dtype=int))
+            DocumentLengths(np.array(empty, dtype=int))

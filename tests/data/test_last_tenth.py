@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.tails import TailWindows, log_bins, tail
+from contextwise.data.windows.last_tenth import LastTenthWindows, last_tenth_length, log_bins
 
 
 class Text:
@@ -30,20 +30,20 @@ class Text:
 def tails(windows):
     """Targets of the last tenth of each window."""
     return np.concatenate(
-        [windows[i]["labels"].numpy()[-tail(windows.context) :] for i in range(len(windows))]
+        [windows[i]["labels"].numpy()[-last_tenth_length(windows.context) :] for i in range(len(windows))]
     )
 
 
 def test_worked_example():
     # end-of-text, 1 ... 45: two blocks of 20 inputs, whose last two targets are 19, 20 and 39, 40.
     corpus = Text([45])
-    long = TailWindows(corpus, 20, None, tokens=10_000)
+    long = LastTenthWindows(corpus, 20, None, tokens=10_000)
     assert [window["input_ids"].tolist() for window in (long[0], long[1])] == [
         list(range(20)),
         list(range(20, 40)),
     ]
     assert tails(long).tolist() == [19, 20, 39, 40]
-    short = TailWindows(corpus, 5, 20, tokens=10_000)
+    short = LastTenthWindows(corpus, 5, 20, tokens=10_000)
     assert [short[i]["input_ids"].tolist() for i in range(len(short))] == [
         [14, 15, 16, 17, 18], [15, 16, 17, 18, 19], [34, 35, 36, 37, 38], [35, 36, 37, 38, 39],
     ]  # fmt: skip
@@ -63,15 +63,17 @@ def test_every_context_ends_in_the_same_targets(lengths, longest, share, end, to
     blocks = sum((n + (end is not None) - 1) // longest for n in lengths if n + (end is not None) > 1)
     if not blocks:
         with pytest.raises(DataError, match=f"longer than {longest} tokens"):
-            TailWindows(corpus, context, longest, tokens)
+            LastTenthWindows(corpus, context, longest, tokens)
         return
-    long, short = (TailWindows(corpus, c, longest, tokens) for c in (longest, context))
+    long, short = (LastTenthWindows(corpus, c, longest, tokens) for c in (longest, context))
     assert len(long) == min(blocks, max(1, tokens // longest))
     found, wanted = tails(short), tails(long)
     assert len(set(found)) == len(found)  # none twice
     # The last ones of each block; a tenth of the context may not go into a tenth of the block.
-    kept = tail(longest) // tail(context) * tail(context) or tail(context)
-    assert found.tolist() == wanted.reshape(-1, tail(longest))[:, -kept:].ravel().tolist()
+    kept = last_tenth_length(longest) // last_tenth_length(context) * last_tenth_length(
+        context
+    ) or last_tenth_length(context)
+    assert found.tolist() == wanted.reshape(-1, last_tenth_length(longest))[:, -kept:].ravel().tolist()
     for windows in (long, short):
         for i in range(len(windows)):
             item = windows[i]
@@ -94,8 +96,8 @@ def test_bad_settings_are_refused():
     with pytest.raises(
         ConfigError, match="longest context to compare is 10, shorter than the training context 20"
     ):
-        TailWindows(Text([100]), 20, 10, 100)
+        LastTenthWindows(Text([100]), 20, 10, 100)
     with pytest.raises(DataError, match="the longest has 100"):
-        TailWindows(Text([100, 20]), 20, 128, 100)
+        LastTenthWindows(Text([100, 20]), 20, 128, 100)
     with pytest.raises(IndexError):
-        TailWindows(Text([100]), 20, 20, 100)[5]
+        LastTenthWindows(Text([100]), 20, 20, 100)[5]

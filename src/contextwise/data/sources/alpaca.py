@@ -6,11 +6,9 @@ A record has an ``instruction``, an ``output``, and an ``input`` that may be emp
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 from contextwise.data.documents import BadRecord, Document
-from contextwise.data.sources import JsonLines, Record, Source, parse_line, unpacked
+from contextwise.data.sources.source import Record, WrappedSource
 
 PROMPT_CHARACTERS = "prompt_characters"
 RESPONSE = "### Response:"
@@ -28,11 +26,11 @@ CHAT_TEMPLATE = (
     "{% endif %}"
     "{% endfor %}"
 )
-"""The prompt without input, as transformers renders conversations. Further turns follow in the same form; what a system says
-stands as it is.
+"""The prompt without input, as a chat template of transformers. Further turns follow in the same form; a system message is
+copied unchanged.
 
-It begins with the token that a document begins with in training. Behind an answer that is to be read, and not to be written,
-stands an empty line and no end-of-text, behind which a model expects another document.
+It begins with the token that a document begins with in training. An answer that is given ends with an empty line instead of
+end-of-text, after which a model expects another document.
 """
 
 
@@ -46,29 +44,22 @@ def prompt_text(instruction: str, input_text: str = "") -> str:
     )
 
 
-class Instructions(Source):
-    """Any source whose records are instructions: ``alpaca:SOURCE``.
+class Instructions(WrappedSource):
+    """A source whose records are instructions: ``alpaca:SOURCE``.
 
-    Records with an empty output are empty documents, which nothing can be learned from.
+    Records with an empty output become empty documents, which are left out.
     """
 
     kind = "alpaca"
 
-    def __init__(self, source: Source) -> None:
-        super().__init__(source.name)
-        self.source = JsonRecords(source.name, source.files) if isinstance(source, JsonLines) else source
-
     def records(self, text_field: str) -> Iterator[Record]:
-        """The formatted texts; ``text_field`` counts for nothing, since Alpaca's fields have fixed names."""
+        """The formatted texts; ``text_field`` has no effect, since Alpaca's fields have fixed names."""
         for number, record in enumerate(self.source.records("output"), start=1):
             self.done = self.source.done
             if isinstance(record, BadRecord):
-                yield BadRecord(record.where, record.why.replace("; --text-field names another", ""))
+                yield BadRecord(record.where, record.why.replace("; text_field names another", ""))
             else:
                 yield instruction_document(record, f"{self.name} record {number:,}")
-
-    def description(self) -> dict[str, Any]:
-        return {**self.source.description(), "kind": self.kind, "form": self.source.kind}
 
 
 def instruction_document(record: Document, where: str) -> Record:
@@ -76,13 +67,15 @@ def instruction_document(record: Document, where: str) -> Record:
 
     Args:
         record: the output, with the other fields as metadata.
-        where: what it is called in an error.
+        where: its place, as an error names it.
     """
     others = dict(record.metadata)
     instruction, given = others.pop("instruction", None), others.pop("input", None)
     for name, value in (("instruction", instruction), ("input", given or "")):
         if not isinstance(value, str):
-            what = "is missing" if value is None else f"is no text but {json.dumps(value, default=str)[:40]}"
+            what = (
+                "is missing" if value is None else f"is not a text but {json.dumps(value, default=str)[:40]}"
+            )
             return BadRecord(
                 where, f"the field {name!r} {what}; Alpaca's fields are instruction, input, output"
             )
@@ -90,23 +83,3 @@ def instruction_document(record: Document, where: str) -> Record:
         return Document("", {})
     prompt = prompt_text(instruction, given or "")
     return Document(prompt + record.text, {**others, PROMPT_CHARACTERS: len(prompt)})
-
-
-class JsonRecords(JsonLines):
-    """JSON Lines, or files that hold one JSON list of objects, as Alpaca's own does."""
-
-    def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
-        with path.open("rb") as raw, unpacked(raw, path) as file:
-            head = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
-            if not head.startswith(b"["):
-                yield from super().records_of(path, text_field)
-                return
-            content = head + file.read()
-        try:
-            items = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            yield BadRecord(str(path), f"the file is not JSON ({str(error)[:100]})"), 1.0
-            return
-        for number, item in enumerate(items, start=1):
-            line = json.dumps(item).encode()
-            yield parse_line(line, f"{path} item {number:,}", text_field), number / len(items)

@@ -64,7 +64,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_sizes(folder: Path, files: dict[str, dict[str, Any]]) -> None:
-    """See that every file is there and has its size; reads none of them.
+    """Check that every file exists and has its size, without reading any.
 
     Raises:
         DataError: naming the file.
@@ -72,7 +72,7 @@ def check_sizes(folder: Path, files: dict[str, dict[str, Any]]) -> None:
     for name, entry in files.items():
         path = folder / name
         if not path.is_file():
-            raise DataError(f"the corpus {folder} is not whole: {name} is missing; {_AGAIN}")
+            raise DataError(f"the corpus {folder} is incomplete: {name} is missing; {_AGAIN}")
         if path.stat().st_size != entry["bytes"]:
             raise DataError(
                 f"the corpus {folder} is damaged: {name} has {path.stat().st_size:,} bytes, "

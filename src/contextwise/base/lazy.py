@@ -1,0 +1,22 @@
+"""Names of a package that are imported when they are first used, so that importing the package stays fast."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def lazy_exports(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """A module's ``__getattr__`` (PEP 562).
+
+    Args:
+        package: the package's ``__name__``.
+        homes: for each module below the package, the names that it defines.
+    """
+    home = {name: module for module, names in homes.items() for name in names}
+
+    def __getattr__(name: str) -> Any:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+
+    return __getattr__

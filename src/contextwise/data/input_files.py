@@ -1,0 +1,268 @@
+"""Files that a user names: opened, unpacked, read as lines or JSON, and every error names the file and the place in it."""
+
+import codecs
+import contextlib
+import gzip
+import io
+import json
+import re
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from contextwise.base.errors import DataError
+
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+STANDARD_INPUT = "-"
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_HALF_A_PAIR = "holds half of a surrogate pair, which is no text"
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while reading ``path`` into a :class:`DataError` that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise damaged(path, error) from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def damaged(path: Path, error: Exception) -> DataError:
+    """The error about a file whose content its reader refuses."""
+    reason = " ".join(str(error).split())[:200]
+    return DataError(f"{path} is damaged or cut short ({reason}); fetch it again")
+
+
+@contextlib.contextmanager
+def unpacked(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
+    """The content of an open file, unpacked if its name ends in ``.gz``."""
+    if path.suffix != ".gz":
+        yield raw
+        return
+    with gzip.GzipFile(fileobj=raw) as file:
+        yield io.BufferedReader(file, 1 << 20)  # type: ignore[misc, type-var]
+
+
+def read_bytes(path: Path) -> bytes:
+    """A whole file, unpacked if its name ends in ``.gz``.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    with readable(path), path.open("rb") as raw, unpacked(raw, path) as file:
+        return file.read()
+
+
+def is_json_lines(name: str) -> bool:
+    """Whether a file's name, without ``.gz``, is that of JSON Lines."""
+    return name.lower().removesuffix(".gz").endswith(JSON_LINES)
+
+
+def parse_json(content: bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: it is not JSON in UTF-8; the message is the end of a sentence, "is not ...".
+    """
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON ({str(error)[:100]})") from None
+
+
+def has_half_a_pair(value: Any, content: bytes) -> bool:
+    """Whether a JSON value, parsed from ``content``, holds half of a surrogate pair, which has no UTF-8."""
+    if not _SURROGATE.search(content):
+        return False
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def check_text(value: Any, content: bytes, where: str) -> None:
+    """Check the strings of a JSON value that was parsed from ``content``.
+
+    Raises:
+        DataError: one holds half of a surrogate pair.
+    """
+    if has_half_a_pair(value, content):
+        raise DataError(f"{where} {_HALF_A_PAIR}; fix it there")
+
+
+class Entry(NamedTuple):
+    """A JSON text in a file: ``where`` it is, its ``content``, and the ``share`` of the file up to its end."""
+
+    where: str
+    content: bytes
+    share: float
+
+
+def json_entries(path: Path) -> Iterator[Entry]:
+    """The JSON texts of a file: its lines, split on ``\\n`` alone, or the items of the one JSON list that it holds.
+
+    Blank lines are left out; ``.gz`` is unpacked.
+
+    Raises:
+        ValueError: the file begins as a JSON list, but is none; the message is the end of a sentence, "is not ...".
+    """
+    size = max(1, path.stat().st_size)
+    with path.open("rb") as raw, unpacked(raw, path) as file:
+        started = False
+        for number, line in enumerate(file, start=1):
+            content = line.removeprefix(codecs.BOM_UTF8).strip()
+            if content.startswith(b"[") and not started:
+                items = parse_json(content + file.read())
+                for index, item in enumerate(items, start=1):
+                    yield Entry(f"{path} entry {index:,}", json.dumps(item).encode(), index / len(items))
+                return
+            if content:
+                started = True
+                yield Entry(f"{path}:{number}", content, raw.tell() / size)
+
+
+def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file of JSON Lines or of one JSON list, each with its place as an error names it.
+
+    Args:
+        wanted: what an error tells the user to give instead, the object of "give".
+
+    Raises:
+        DataError: the file is missing or damaged, an entry is not a JSON object, or holds half of a surrogate pair.
+    """
+    where = str(path)
+    try:
+        with readable(path):
+            for where, content, _ in json_entries(path):
+                value = parse_json(content)
+                if not isinstance(value, dict):
+                    raise DataError(f"{where} is not a JSON object; give {wanted}")
+                check_text(value, content, where)
+                yield where, value
+                where = str(path)
+    except ValueError as error:
+        raise DataError(f"{where} {error}; give {wanted}") from None
+
+
+def read_value(path: Path, wanted: str) -> Any:
+    """The value of a JSON file; ``.gz`` is unpacked.
+
+    Args:
+        wanted: as for :func:`read_objects`.
+
+    Raises:
+        DataError: the file is missing or damaged, is not JSON, or holds half of a surrogate pair.
+    """
+    content = read_bytes(path)
+    try:
+        value = parse_json(content)
+    except ValueError as error:
+        raise DataError(f"{path} {error}; give {wanted}") from None
+    check_text(value, content, str(path))
+    return value
+
+
+class Lines:
+    """The texts of a file, one a line, split on ``\\n`` alone; ``.gz`` is unpacked. They can be read several times.
+
+    Every line must hold a text, so that row i of a result belongs to line i.
+
+    Args:
+        name: the file's name in messages.
+        text_field: the field of JSON Lines that holds the text; None for plain lines.
+    """
+
+    def __init__(self, path: Path, name: str, text_field: str | None) -> None:
+        self.path, self.name, self.text_field = path, name, text_field
+
+    def __iter__(self) -> Iterator[str]:
+        with readable(self.path), self.path.open("rb") as raw, unpacked(raw, self.path) as lines:
+            for number, line in enumerate(lines, start=1):
+                yield self._text(line, f"{self.name}:{number}")
+
+    def count(self) -> int:
+        """Read and check every line.
+
+        Raises:
+            DataError: the file is missing, damaged or empty, or a line is not a text; names the line.
+        """
+        count = sum(1 for _ in self)
+        if count == 0:
+            raise DataError(f"{self.name} is empty; give a file with one text a line")
+        return count
+
+    def _text(self, line: bytes, where: str) -> str:
+        if not line.strip():
+            raise DataError(f"{where}: the line is empty; every line must hold a text, so take it out")
+        if self.text_field is None:
+            try:
+                text = line.decode("utf-8-sig" if where.endswith(":1") else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError:
+                raise DataError(f"{where}: the line is not UTF-8 text; give text, or JSON Lines") from None
+        else:
+            try:
+                text, _ = text_and_others(line, self.text_field)
+            except ValueError as error:
+                raise DataError(f"{where}: {error}; fix the line, or take it out") from None
+        if not text or text.isspace():
+            raise DataError(f"{where}: the text is empty; every line must hold a text, so take it out")
+        return text
+
+
+@contextlib.contextmanager
+def open_lines(file: str, text_field: str | None = None) -> Iterator[Lines]:
+    """Open a file of texts, or standard input (``-``), which is kept in a temporary file so that it can be read twice.
+
+    Args:
+        file: text, one a line; or JSON Lines (``.jsonl``, ``.ndjson``, ``.json``), all also as ``.gz``.
+        text_field: the field of JSON Lines that holds the text (``text`` by default). If given, a file of any name and
+            standard input are read as JSON Lines.
+    """
+    if file != STANDARD_INPUT:
+        yield Lines(Path(file).expanduser(), file, text_field or ("text" if is_json_lines(file) else None))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "input"
+        with copy.open("wb") as target:
+            shutil.copyfileobj(sys.stdin.buffer, target)
+        yield Lines(copy, "standard input", text_field)
+
+
+def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any]]:
+    """The text of a JSON object, and its other fields.
+
+    Raises:
+        ValueError: why it has none, as a clause.
+    """
+    try:
+        record = parse_json(content)
+    except ValueError as error:
+        raise ValueError(f"the line {error}") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"the line is not a JSON object but {type_name(record)}")
+    if text_field not in record:
+        fields = ", ".join(map(repr, list(record)[:8])) or "none"
+        raise ValueError(f"there is no field {text_field!r} (fields: {fields}; text_field names another)")
+    if has_half_a_pair(record, content):
+        raise ValueError(f"a string {_HALF_A_PAIR}")
+    text = record.pop(text_field)
+    if not isinstance(text, str):
+        raise ValueError(f"the field {text_field!r} is not a string but {type_name(text)}")
+    return text, record
+
+
+def type_name(value: Any) -> str:
+    """The JSON type of a value, with its article."""
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)

@@ -1,0 +1,115 @@
+"""Sources of texts: one file a kind, registered by ``Source.kind``. :func:`open_source` finds the kind of what a user named."""
+
+import functools
+import glob
+import importlib
+import os
+import pkgutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from contextwise.base.errors import DataError
+from contextwise.data.input_files import readable
+from contextwise.data.sources.source import FileSource, Record, Source, WrappedSource
+from contextwise.data.sources.tables import HUB_NAME, HubDataset
+from contextwise.data.sources.text import TextFiles
+
+__all__ = ["Record", "Source", "open_source"]
+_FILE_SUFFIXES = {
+    ".txt",
+    ".md",
+    ".rst",
+    ".csv",
+    ".tsv",
+    ".gz",
+    ".zst",
+    ".zip",
+    ".bin",
+    ".arrow",
+}  # not on the Hub
+
+
+@functools.cache
+def _kinds() -> dict[str, type[Source]]:
+    """Every kind of source: importing the files of this folder registers them."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return Source.kinds
+
+
+def open_source(name: str | Path, limit: int | None = None) -> Source:
+    """Open ``stdlib``, a file, a folder, a pattern (``data/*.jsonl.gz``) or a dataset's name on the Hub.
+
+    ``alpaca:`` before any of them: its records are instructions (:mod:`contextwise.data.sources.alpaca`).
+
+    Args:
+        limit: how many documents will be read at most; a dataset on the Hub is then streamed.
+
+    Raises:
+        DataError: there is no such thing, or it cannot be read.
+    """
+    given = str(name)
+    prefix, _, rest = given.partition(":")
+    wrapper = _kinds().get(prefix)
+    if wrapper is not None and issubclass(wrapper, WrappedSource) and rest:
+        return wrapper(open_source(rest, limit))
+    for kind in _kinds().values():
+        if source := kind.named(given, limit):
+            return source
+    path = Path(given).expanduser()
+    if path.is_dir():
+        return _open_folder(path)
+    if path.exists():
+        return _open_files(path.name, [path], path.parent)
+    if glob.has_magic(given):
+        matches = [Path(match) for match in glob.glob(str(path), recursive=True)]  # noqa: PTH207
+        files = [match for match in matches if match.is_file()]
+        if not files:
+            raise DataError(f"no file matches {given}")
+        return _open_files(path.name, files, Path(os.path.commonpath([file.parent for file in files])))
+    is_file_name = _kind_of(path) is not TextFiles or path.suffix in _FILE_SUFFIXES
+    if is_file_name or not HUB_NAME.fullmatch(given):
+        raise DataError(f"there is no file or folder {given}")
+    return HubDataset.from_hub(given, limit)
+
+
+def _kind_of(path: Path) -> type[FileSource]:
+    """The kind of a file by its name; text, if no kind claims its suffix."""
+    name = path.name.lower().removesuffix(".gz")
+    for kind in _kinds().values():
+        if issubclass(kind, FileSource) and name.endswith(kind.suffixes):
+            return kind
+    return TextFiles
+
+
+def _open_files(name: str, files: Sequence[Path], root: Path) -> Source:
+    kinds = {kind.kind: kind for kind in map(_kind_of, files)}
+    if len(kinds) > 1:
+        raise DataError(
+            f"{name} holds files of several kinds ({', '.join(sorted(kinds))}); name one kind, such as *.jsonl"
+        )
+    (kind,) = kinds.values()
+    return kind(name, files, root)
+
+
+def _open_folder(folder: Path) -> Source:
+    name = folder.resolve().name
+    with readable(folder):
+        children = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
+    tables = [path for path in children if _kind_of(path) is not TextFiles]
+    if tables:
+        return _open_files(name, tables, folder)
+    files = list(_walk(folder))
+    if not files:
+        raise DataError(f"the folder {folder} holds no files")
+    return TextFiles(name, files, folder)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Files below ``folder`` that are not hidden and not in hidden folders."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [inner for inner in folders if not inner.startswith(".")]
+        for name in names:
+            path = Path(parent) / name
+            if not name.startswith(".") and path.is_file():
+                yield path

@@ -1,0 +1,149 @@
+"""Tables with the text in one column: Parquet files, folders that ``save_to_disk`` wrote, datasets on the Hub."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contextwise.base.errors import DataError
+from contextwise.base.hub import hub_problem
+from contextwise.data.input_files import damaged, readable
+from contextwise.data.sources.source import FileSource, Record, Source, as_record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS = 64  # rows that are in memory as Python objects at a time: they may be whole books
+HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(:[\w.-]+){0,2}")
+
+
+class Parquet(FileSource):
+    """Rows of Parquet files."""
+
+    kind = "parquet"
+    suffixes = (".parquet",)
+
+    def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with pq.ParquetFile(path) as file:
+                rows, count = max(1, file.metadata.num_rows), 0
+                for batch in file.iter_batches(batch_size=ROWS):
+                    for record in _records(batch, str(path), count, text_field):
+                        count += 1
+                        yield record, count / rows
+        except pa.ArrowException as error:
+            raise damaged(path, error) from None
+
+
+class SavedDataset(Source):
+    """Rows of a dataset in a folder that ``save_to_disk`` wrote."""
+
+    kind = "dataset"
+
+    def __init__(self, name: str, dataset: Any) -> None:
+        super().__init__(name)
+        self.dataset = dataset
+
+    @classmethod
+    def named(cls, given: str, limit: int | None) -> Source | None:
+        folder = Path(given).expanduser()
+        if (folder / "dataset_dict.json").exists() and (folder / "manifest.json").exists():
+            raise DataError(
+                f"{folder} is a corpus that is already prepared; give the text that it was made from"
+            )
+        if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
+            return cls(folder.resolve().name, _load_folder(folder))
+        return None
+
+    def records(self, text_field: str) -> Iterator[Record]:
+        import pyarrow as pa
+
+        rows, count = getattr(self.dataset, "num_rows", None), 0
+        self.done = 0.0
+        try:
+            with readable(Path(self.name)):
+                # The "arrow" format leaves images and sounds undecoded.
+                for table in self.dataset.with_format("arrow").iter(batch_size=ROWS):
+                    for record in _records(table, self.name, count, text_field):
+                        count += 1
+                        if rows:
+                            self.done = count / rows
+                        yield record
+        except pa.ArrowException as error:
+            raise damaged(Path(self.name), error) from None
+
+
+class HubDataset(SavedDataset):
+    """Rows of a dataset on the Hub: ``NAME``, ``NAME:CONFIG`` or ``NAME:CONFIG:SPLIT`` (``train`` by default)."""
+
+    kind = "hub"
+
+    @classmethod
+    def named(cls, given: str, limit: int | None) -> Source | None:
+        return None  # any word could be a name on the Hub: it is asked last, with `from_hub`
+
+    @classmethod
+    def from_hub(cls, given: str, limit: int | None) -> "HubDataset":
+        """Load a dataset, or stream it where only ``limit`` documents are read.
+
+        Raises:
+            DataError: the Hub cannot be reached, or did not give the dataset.
+        """
+        problem = hub_problem()
+        if problem:
+            raise DataError(f"there is no file or folder {given} here, and {problem}")
+        import datasets
+
+        name, _, rest = given.partition(":")
+        config, _, split = rest.partition(":")
+        try:
+            dataset = datasets.load_dataset(
+                name, config or None, split=split or "train", streaming=limit is not None
+            )
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300]
+            raise DataError(
+                f"there is no file or folder {given} here, and the Hub did not give that dataset: {reason}"
+            ) from None
+        return cls(given, dataset)
+
+
+def _load_folder(folder: Path) -> Any:
+    import datasets
+
+    try:
+        dataset = datasets.load_from_disk(str(folder))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{folder} is not a dataset that save_to_disk wrote, or it is damaged: {reason}"
+        ) from None
+    if isinstance(dataset, datasets.DatasetDict):
+        names = sorted(dataset)
+        if "train" not in dataset and len(names) > 1:
+            raise DataError(
+                f"{folder} has no split 'train' but {', '.join(names)}; give {folder}/{names[0]}, for example"
+            )
+        return dataset["train" if "train" in dataset else names[0]]
+    return dataset
+
+
+def _records(table: "pa.Table | pa.RecordBatch", name: str, first: int, text_field: str) -> Iterator[Record]:
+    """Rows of a table as documents; ``first`` is the number of its first row.
+
+    Raises:
+        DataError: there is no column ``text_field``.
+    """
+    if text_field not in table.schema.names:
+        columns = ", ".join(map(repr, table.schema.names[:12]))
+        raise DataError(
+            f"{name} has no column {text_field!r}; its columns are {columns}: set text_field to one of them"
+        )
+    texts = table.column(text_field).to_pylist()
+    others = table.select([column for column in table.schema.names if column != text_field]).to_pylist()
+    for row, text in enumerate(texts):
+        metadata = others[row] if others else {}
+        yield as_record(text, metadata, f"{name} row {first + row + 1:,}", f"the column {text_field!r}")
