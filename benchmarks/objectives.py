@@ -15,10 +15,9 @@ import torch
 from benchmarks.harness import publish
 from contextwise.base.config import read_yaml
 from contextwise.base.progress import say
-from contextwise.comparison.compared_runs import evaluate_missing
+from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.ledger import LedgerRow, ledger
 from contextwise.data import Corpus
-from contextwise.evaluation.results import Evaluation
 from contextwise.models.kinds import kind_of
 from contextwise.models.loading import load_config
 from contextwise.training import load_recipe, train
@@ -29,8 +28,8 @@ RECIPES = Path(__file__).parents[1] / "recipes" / "objectives"
 def next_token_losses(runs: list[Path], corpus: Path) -> dict[str, dict[str, Any]]:
     """Held-out loss of the decoders among the runs, in nats a token with its interval, by the run's name."""
     decoders = [run for run in runs if kind_of(load_config(run)) == "decoder"]
-    label = evaluate_missing([str(run) for run in decoders], Corpus.open(corpus, split="validation"))
-    return {run.name: Evaluation.open(run / "evaluation" / label).summary["loss"] for run in decoders}
+    results = evaluate_all(decoders, Corpus.open(corpus, split="validation"))
+    return {run.name: result.summary["loss"] for run, result in zip(decoders, results, strict=True)}
 
 
 def table(rows: list[LedgerRow], next_token: dict[str, dict[str, Any]]) -> str:

@@ -16,7 +16,7 @@ from rich.console import Console
 from benchmarks.harness import publish
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
-from contextwise.comparison.compared_runs import evaluate_missing
+from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import comparison_tables
 from contextwise.data import Corpus
@@ -111,10 +111,10 @@ def main(arguments: list[str] | None = None) -> None:
         train(one)
     sources = [str(one.folder) for one in sorted(recipes, key=lambda one: options.models.index(one.name))]
     held_out = Corpus.open(options.corpus, split="validation")
-    label = evaluate_missing(sources, held_out, limit_documents=options.limit_documents)
+    results = evaluate_all(sources, held_out, limit=options.limit_documents)
     comparisons = {}
     for reference in options.references or options.models[:1]:
-        comparison = compare(sources, label=label, reference=reference)
+        comparison = compare(sources, results=results, reference=reference)
         Console(highlight=False).print(comparison_tables(comparison))
         comparisons[reference] = comparison.to_dict()
         comparisons[reference]["corpus"]["path"] = options.corpus.name

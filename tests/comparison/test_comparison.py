@@ -13,7 +13,7 @@ from rich.console import Console
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import comparison_tables
-from contextwise.evaluation.results import write_evaluation
+from measured import write_evaluation
 
 DOCUMENTS = 60
 LENGTHS = np.random.default_rng(0).integers(20, 400, DOCUMENTS)
@@ -47,7 +47,7 @@ def write_result(place: Path, model: str, nats: np.ndarray, lengths=LENGTHS, **c
         "dtype": "float32",
         **changes,
     }
-    write_evaluation(place, summary, documents, pa.table({"document": pa.array([], pa.int32())}))
+    write_evaluation(place, summary, documents)
 
 
 def write_run(

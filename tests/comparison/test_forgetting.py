@@ -13,7 +13,7 @@ from rich.console import Console
 from contextwise.base.errors import ConfigError
 from contextwise.comparison.forgetting import measure_forgetting
 from contextwise.comparison.forgetting_tables import forgetting_tables
-from contextwise.evaluation.results import write_evaluation
+from measured import write_evaluation
 
 TOKENS = np.array([10, 30])
 OLD = SimpleNamespace(path=Path("corpora/books"), split="validation", fingerprint="books")
@@ -49,7 +49,7 @@ def write_run(folder, name, nats, seed=0, start="base", replay=None, curve=()):
         }
         summary |= {"documents": 2, "tokens": 40, "context": 64, "stride": 32, "dtype": "float32"}
         place = folder / "evaluation" / summary["label"]
-        write_evaluation(place, summary, documents, pa.table({"document": pa.array([], pa.int32())}))
+        write_evaluation(place, summary, documents)
     data = {
         "corpus": "corpora/x",
         "context": 64,

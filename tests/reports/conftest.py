@@ -13,9 +13,9 @@ from sweep_pages import make_sweep
 
 from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.measures.loss import totals
-from contextwise.evaluation.results import write_evaluation
+from contextwise.evaluation.scoring.windows import totals
 from contextwise.reports import write_sweep_page
+from measured import write_evaluation
 
 DOCUMENTS = 40
 STEPS = 390
@@ -112,7 +112,7 @@ def evaluate(run: RunFolder, name: str, shift: float, parameters: int) -> None:
         "stride": 128,
         **totals(documents),
     }
-    write_evaluation(run.evaluation / "corpus-validation", summary, documents, pa.table({"document": [0]}))
+    write_evaluation(run.evaluation / "corpus-validation", summary, documents)
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """The page of a run whose evaluations are sentence by sentence."""
 
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.evaluation.measures.sentences import evaluate_sentences
 from contextwise.reports import write_report
 from contextwise.training import train
 from cue_runs import Runs, recipe, write_articles
+from measured import evaluate_sentences
 
 
 def test_an_evaluation_by_sentence_is_said_to_be_one(tmp_path):

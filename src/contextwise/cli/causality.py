@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 def measured_causality(model: str, dtype: str, device: str) -> "Causality":
     """Load the model, in float32 unless told otherwise: in coarser types small leaks pass for rounding."""
-    from contextwise.evaluation.measures.loss import chosen_device, chosen_dtype
+    from contextwise.evaluation.opening import chosen_device, chosen_dtype
     from contextwise.models import load_model
     from contextwise.models.causality import measure_causality
 

@@ -79,18 +79,17 @@ def compare(
         (_print_curves if contextwise else _print_ledger)(runs, unused, out)
         return
 
-    from contextwise.comparison.compared_runs import evaluate_missing
+    from contextwise.comparison.compared_runs import evaluate_all
     from contextwise.comparison.comparison import compare as compare_evaluations
     from contextwise.comparison.tables import comparison_tables
     from contextwise.data import Corpus
-    from contextwise.training.signals import StopRequest
 
     if corpus is not None and label is not None:
         raise ConfigError("--label and --corpus both choose the evaluation; give one of them")
-    if corpus is not None:
-        with StopRequest().listening() as stop:
-            label = evaluate_missing(runs, Corpus.open(corpus, split=split), should_stop=lambda: bool(stop))
-    comparison = compare_evaluations(runs, label=label, reference=reference, all_pairs=all_pairs, unit=unit)
+    results = None if corpus is None else evaluate_all(runs, Corpus.open(corpus, split=split))
+    comparison = compare_evaluations(
+        runs, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit
+    )
     printed = Console(highlight=False)
     printed.print(comparison_tables(comparison))
     if out is not None:

@@ -50,7 +50,7 @@ def evaluate_contextwise(
     from contextwise.data import Corpus
     from contextwise.evaluation.measures.curve import CurveSettings, measure_contextwise
     from contextwise.evaluation.measures.curve.tables import bins_table, curve_heading, measures_table, notes
-    from contextwise.evaluation.measures.loss import trained_on
+    from contextwise.evaluation.opening import trained_on
     from contextwise.training.signals import StopRequest
 
     given = {name: value for name, value in curve.items() if value is not None}

@@ -131,13 +131,12 @@ def run_demo(scale: DemoScale, out: Path, seed: int, command: str) -> Path:
     Raises:
         ConfigError, DataError: ``out`` holds something else, or cannot be written to.
     """
-    from contextwise.comparison.compared_runs import evaluate_missing
+    from contextwise.comparison.compared_runs import evaluate_all
     from contextwise.comparison.comparison import compare
     from contextwise.data import Corpus
     from contextwise.evaluation.generation import Sampling, sample_runs, time_runs
     from contextwise.reports import write_report
     from contextwise.training import train
-    from contextwise.training.signals import StopRequest
 
     _say("1/4 the corpus: the source of Python's standard library")
     corpus = _corpus(scale, out / "corpus")
@@ -145,14 +144,11 @@ def run_demo(scale: DemoScale, out: Path, seed: int, command: str) -> Path:
     runs = [train(_recipe(scale, corpus, out / folder, seed, *model)) for folder, model in MODELS.items()]
     sources = [str(run.path) for run in runs]
     _say("3/4 their loss on documents that none of them has seen")
-    with StopRequest().listening() as stop:
-        evaluate_missing(
-            sources, Corpus.open(corpus.path, split="validation"), should_stop=lambda: bool(stop)
-        )
+    results = evaluate_all(sources, Corpus.open(corpus.path, split="validation"))
     _say("4/4 the time of a generated token, and a text of each")
     time_runs(runs, new_tokens=scale.timed_tokens)
     sample_runs(runs, PROMPT, scale.sample_tokens, Sampling(seed=seed))
-    comparison = compare(sources, all_pairs=True)
+    comparison = compare(sources, results=results, all_pairs=True)
     page = out / "report.html"
     write_report(
         runs,

@@ -105,7 +105,7 @@ def embed(
     with open_lines(file, text_field) as lines:
         count = lines.count()
         from contextwise.base.vectors import write_vectors
-        from contextwise.evaluation.measures.loss import chosen_device, chosen_dtype
+        from contextwise.evaluation.opening import chosen_device, chosen_dtype
         from contextwise.models import load_tokenizer
         from contextwise.models.embedding import Embedder
         from contextwise.models.layers import load_text_model

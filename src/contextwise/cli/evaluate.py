@@ -1,14 +1,12 @@
 """``contextwise evaluate``: a model's losses on held-out documents, and whatever else is asked of it: how well it fills holes,
 how much context it uses, the harness's tasks, sentences with contexts, n-best lists, and whether it sees what it must not."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.progress import console
 from contextwise.cli.options import BatchTokens, Device, Dtype, Model, Split
 
 PLAIN = "corpus"
@@ -348,27 +346,11 @@ def _evaluate_documents(
             raise typer.Exit(1)
     if corpus is None:
         return
-    from rich.console import Console
+    from contextwise.cli.measuring import run_measure
+    from contextwise.evaluation.measures.loss import Loss
 
-    from contextwise.data import Corpus
-    from contextwise.evaluation.measures.loss import evaluate_model, trained_on
-    from contextwise.evaluation.tables import evaluation_heading, evaluation_table
-    from contextwise.training.signals import StopRequest
-
-    documents = Corpus.open(corpus, split=split)
-    with StopRequest().listening() as stop:
-        evaluation = evaluate_model(model, documents, **options, should_stop=lambda: bool(stop))
-    if trained_on(model, documents):
-        console.print(
-            "note: the run was trained on these very documents; they are not held out", soft_wrap=True
-        )
-    if as_json:
-        summary = (
-            evaluation.summary if found is None else {**evaluation.summary, "causality": found.to_dict()}
-        )
-        print(json.dumps(summary, indent=2, ensure_ascii=False))
-        return
-    printed = Console(highlight=False)
-    printed.print(evaluation_heading(evaluation.summary))
-    printed.print(evaluation_table(evaluation.summary))
-    printed.print(f"written to {evaluation.path}/", markup=False, soft_wrap=True)
+    how = {name: options.pop(name) for name in ("context", "stride")} | {
+        "limit": options.pop("limit_documents")
+    }
+    extra = None if found is None else {"causality": found.to_dict()}
+    run_measure(model, Loss(**how), corpus, split, as_json, extra, **options)

@@ -30,7 +30,7 @@ def forgetting(
         int | None,
         typer.Option(help="Between windows; not given: half the context.", show_default=False),
     ] = None,
-    limit_documents: Annotated[
+    limit: Annotated[
         int | None, typer.Option(help="Score only the first N documents of each corpus.", show_default=False)
     ] = None,
     out: Annotated[
@@ -48,18 +48,15 @@ def forgetting(
     from contextwise.comparison.forgetting import measure_forgetting
     from contextwise.comparison.forgetting_tables import forgetting_tables
     from contextwise.data import Corpus
-    from contextwise.training.signals import StopRequest
 
-    with StopRequest().listening() as stop:
-        found = measure_forgetting(
-            models,
-            Corpus.open(old, split=split),
-            Corpus.open(new, split=split),
-            context=context,
-            stride=stride,
-            limit_documents=limit_documents,
-            should_stop=lambda: bool(stop),
-        )
+    found = measure_forgetting(
+        models,
+        Corpus.open(old, split=split),
+        Corpus.open(new, split=split),
+        context=context,
+        stride=stride,
+        limit=limit,
+    )
     printed = Console(highlight=False)
     printed.print(forgetting_tables(found))
     if out is not None:

@@ -154,7 +154,7 @@ def _continue(
 def _contexts(model: "PreTrainedModel", source: str, file: Path | None) -> "dict[str, torch.Tensor]":
     """What a CUE model is given beside the prompt; a note where it goes without."""
     if file is None:
-        from contextwise.evaluation.measures.loss import tell_of_contexts
+        from contextwise.evaluation.opening import tell_of_contexts
 
         tell_of_contexts(source, model, "continues")
         return {}

@@ -16,16 +16,14 @@ def evaluate_rescore(
     """
     from rich.console import Console
 
+    from contextwise.base.progress import interruption
     from contextwise.evaluation.measures.rescoring.files import rescore_file
+    from contextwise.evaluation.measures.rescoring.tables import ranking_sentence, ranking_table
     from contextwise.evaluation.measures.sentences.conditioning import trained_types
-    from contextwise.evaluation.measures.sentences.tables import ranking_sentence, ranking_table
     from contextwise.models.loading import load_config
-    from contextwise.training.signals import StopRequest
 
-    with StopRequest().listening() as stop:
-        found = rescore_file(
-            model, file, weight=1.0 if weight is None else weight, **options, should_stop=lambda: bool(stop)
-        )
+    with interruption.listening():
+        found = rescore_file(model, file, weight=1.0 if weight is None else weight, **options)
     if as_json:
         print(json.dumps(found.rows(), indent=2, ensure_ascii=False))
         return

@@ -13,7 +13,7 @@ import numpy as np
 
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import estimate_over_seeds
-from contextwise.comparison.compared_runs import Member
+from contextwise.comparison.compared_runs import ComparedRun
 
 BUDGETS = ("seconds", "tokens")
 
@@ -44,7 +44,7 @@ class Budget:
     rows: list[BudgetRow]
 
 
-def equal_budgets(groups: dict[str, list[Member]], reference: str) -> tuple[list[Budget], list[str]]:
+def equal_budgets(groups: dict[str, list[ComparedRun]], reference: str) -> tuple[list[Budget], list[str]]:
     """Compare the groups at equal training time and at equal training tokens.
 
     Returns:
@@ -63,7 +63,7 @@ def equal_budgets(groups: dict[str, list[Member]], reference: str) -> tuple[list
     ]
 
 
-def _reason_against(members: list[Member]) -> str | None:
+def _reason_against(members: list[ComparedRun]) -> str | None:
     for member in members:
         if member.run is None:
             return f"{member.name} is not a run of contextwise"
@@ -87,7 +87,7 @@ def _reason_against(members: list[Member]) -> str | None:
     return "the runs validated on different data, or with different contexts" if len(measured) > 1 else None
 
 
-def _at_equal(kind: str, groups: dict[str, list[Member]], reference: str) -> Budget | None:
+def _at_equal(kind: str, groups: dict[str, list[ComparedRun]], reference: str) -> Budget | None:
     curves = {name: [_curve(member, kind) for member in group] for name, group in groups.items()}
     ends = [curve[0][-1] for group in curves.values() for curve in group]
     at = min(ends)
@@ -107,7 +107,7 @@ def _at_equal(kind: str, groups: dict[str, list[Member]], reference: str) -> Bud
     return Budget(kind, float(at), rows)
 
 
-def _curve(member: Member, kind: str) -> tuple[np.ndarray, np.ndarray]:
+def _curve(member: ComparedRun, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """(budget spent, loss) at each validation of a run, in the order of the steps."""
     assert member.run is not None
     rows = member.run.metrics("validation")

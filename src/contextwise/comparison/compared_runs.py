@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,23 +14,25 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import read_json
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder
 from contextwise.data import Corpus
-from contextwise.evaluation.measures.loss import column_or_none, default_destination, evaluate_model, label
-from contextwise.evaluation.measures.sentences.conditioning import is_cue
-from contextwise.evaluation.measures.sentences.running import evaluate_sentences, sentence_label
-from contextwise.evaluation.results import Evaluation, is_evaluation
+from contextwise.evaluation.kernel import Result, Subject, measure, results_of
+from contextwise.evaluation.kernel.result import SUMMARY
+from contextwise.evaluation.measures.loss import Evaluation, Loss
+from contextwise.evaluation.measures.sentences import SentenceLoss
+from contextwise.evaluation.scoring.windows import column_or_none
 from contextwise.training.recipe import with_newer_settings
 
 _SEED_SUFFIX = re.compile(r"[-_. ]?s(eed)?[-_. ]?\d+$")
+COMPARABLE = (Loss.name, SentenceLoss.name)
 
 
 @dataclass(frozen=True)
-class Member:
+class ComparedRun:
     """One evaluated model: a run, or a model that somebody else trained.
 
     Attributes:
         source: as the user gave it.
         name: of the group, before clashes are resolved: the recipe's name without a seed at its end.
-        key: members with the same key differ by their seed only.
+        key: runs with the same key differ by their seed only.
         run: the run folder; None for a model that is no run.
         summary: the run's ``summary.json``; empty if there is none.
     """
@@ -60,15 +63,33 @@ class Member:
         )
 
 
-def open_members(sources: list[str], wanted: str | None) -> list[Member]:
-    """Open the evaluations of runs, models or evaluation folders.
+def evaluate_all(sources: Sequence[str | Path], corpus: Corpus, **settings: Any) -> list[Evaluation]:
+    """Evaluate runs and models on one corpus; evaluations that were made before are found again.
+
+    A CUE model can be scored sentence by sentence only; where there is one, all are scored so.
 
     Args:
-        wanted: label of the evaluation to take (``CORPUS-SPLIT``); by default the only one that all of them
-            have.
+        settings: of :class:`~contextwise.evaluation.measures.loss.Loss`, or of
+            :class:`~contextwise.evaluation.measures.sentences.SentenceLoss`.
+    """
+    subjects = [Subject(source) for source in sources]
+    by_sentence = any(subject.is_cue for subject in subjects)
+    how = SentenceLoss(**settings) if by_sentence else Loss(**settings)
+    return [measure(subject, how, corpus) for subject in subjects]
+
+
+def open_compared(
+    sources: Sequence[str], label: str | None = None, results: Sequence[Evaluation] | None = None
+) -> list[ComparedRun]:
+    """Open the evaluations of runs and models.
+
+    Args:
+        sources: runs, models, or folders of evaluations.
+        label: of the evaluation to take (``CORPUS-SPLIT``), where they have several in common.
+        results: the evaluations, if they are known, in the order of the sources.
 
     Raises:
-        ConfigError: nothing to compare, a source given twice, or several labels to choose from.
+        ConfigError: a source given twice, or several evaluations to choose from.
         DataError: a source has no evaluation (the message has the command that makes one).
     """
     repeated = [
@@ -76,38 +97,110 @@ def open_members(sources: list[str], wanted: str | None) -> list[Member]:
     ]
     if repeated:
         raise ConfigError(f"{repeated[0]} is given twice; name each run once")
-    chosen = wanted or _common_label([source for source in sources if not is_evaluation(Path(source))])
-    return [_open(source, chosen) for source in sources]
+    chosen = results or _common(sources, label)
+    return [_compared(source, result) for source, result in zip(sources, chosen, strict=True)]
 
 
-def evaluate_missing(sources: list[str], corpus: Corpus, **options: Any) -> str:
-    """Evaluate on ``corpus`` the runs and models that lack that evaluation; returns the evaluation's label.
+def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
+    """The evaluation of each source that answers the same question as those of the others."""
+    candidates = [_evaluations(source) for source in sources]
+    if label is not None:
+        candidates = [[result for result in each if result.summary["label"] == label] for each in candidates]
+    for source, each in zip(sources, candidates, strict=True):
+        if not each:
+            raise DataError(
+                f"{source} has no {'such ' if label else ''}evaluation yet; run: contextwise evaluate {source} --corpus "
+                f"{f'CORPUS (for {label})' if label else 'CORPUS'}"
+            )
+    given = [each[0] for source, each in zip(sources, candidates, strict=True) if _is_result(source)]
+    if len(given) == len(sources):
+        return given
+    searched = [
+        {result.summary["question"]: result for result in each}
+        for source, each in zip(sources, candidates, strict=True)
+        if not _is_result(source)
+    ]
+    common = set.intersection(*(set(each) for each in searched))
+    if given and len(common) > 1:
+        common &= {result.summary["question"] for result in given}
+    if len(common) != 1:
+        raise _no_choice(sources, candidates, [searched[0][question] for question in common])
+    question = common.pop()
+    return [
+        each[0] if _is_result(source) else next(r for r in each if r.summary["question"] == question)
+        for source, each in zip(sources, candidates, strict=True)
+    ]
 
-    A CUE model can be scored sentence by sentence only; where there is one, the others are scored so too.
 
-    Args:
-        options: passed to :func:`~contextwise.evaluation.measures.loss.evaluate_model`, or
-            :func:`~contextwise.evaluation.measures.sentences.evaluate_sentences`.
-    """
-    by_sentence = any(
-        not _is_evaluated(source, label(corpus), corpus.fingerprint) and is_cue(source) for source in sources
+def _no_choice(
+    sources: Sequence[str], candidates: list[list[Evaluation]], common: list[Evaluation]
+) -> ConfigError | DataError:
+    if common:
+        labels = sorted({result.summary["label"] for result in common})
+        if len(labels) > 1:
+            return ConfigError(f"the runs are evaluated on {', '.join(labels)}; choose one with label")
+        folders = "; ".join(sorted(str(result.path) for result in common))
+        return ConfigError(
+            f"the runs are evaluated on {labels[0]} with several settings; give the folders of the evaluations to compare, "
+            f"such as one of {folders}"
+        )
+    each = "; ".join(
+        f"{source} on {', '.join(sorted({result.summary['label'] for result in results}))}"
+        for source, results in zip(sources, candidates, strict=True)
     )
-    name = sentence_label(corpus) if by_sentence else label(corpus)
-    evaluate = evaluate_sentences if by_sentence else evaluate_model
-    for source in sources:
-        if not _is_evaluated(source, name, corpus.fingerprint):
-            evaluate(source, corpus, **options)
-    return name
+    return DataError(
+        f"the runs are not evaluated on the same corpus with the same settings ({each}); give one with corpus"
+    )
 
 
-def groups_of(members: list[Member]) -> dict[str, list[Member]]:
+def _is_result(source: str) -> bool:
+    return (Path(source) / SUMMARY).is_file() and not (Path(source) / "recipe.yaml").is_file()
+
+
+def _evaluations(source: str) -> list[Evaluation]:
+    if _is_result(source):
+        result = Result.open(source)
+        if result.measure not in COMPARABLE:
+            raise DataError(
+                f"{source} is a result of contextwise {result.measure}, which has no losses of documents"
+            )
+        return [Evaluation(result.path, result.summary)]
+    subject = Subject(source)
+    results = [result for result in results_of(subject.home) if result.measure in COMPARABLE]
+    if not (subject.run and not subject.run.model.exists()):  # a run without its model keeps its results
+        results = [result for result in results if result.summary["digest"] == subject.digest]
+    return [Evaluation(result.path, result.summary) for result in results]
+
+
+def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
+    folders = (Path(source), evaluation.path.parent.parent, Path(evaluation.summary["model"]))
+    run = next((RunFolder(folder) for folder in folders if (folder / "recipe.yaml").is_file()), None)
+    # One model with several sets of contexts is several compared runs.
+    condition = evaluation.summary.get("condition")
+    if run is None:
+        name, key = Path(evaluation.summary["model"]).name, f"model {evaluation.summary['model']} {condition}"
+        return ComparedRun(source, _with_condition(name, condition), key, None, evaluation, None)
+    recipe, summary = run.recipe(), run.summary() if run.finished else {}
+    name = _SEED_SUFFIX.sub("", str(recipe.get("name") or run.path.resolve().name))
+    same = _without({**with_newer_settings(recipe), "name": name}, KEPT_OUT_OF_COMPARISON | {"seed"})
+    start = same.get("model", {}).get("pretrained")
+    if start is not None:  # runs that continue one model's seeds are seeds of one recipe
+        same["model"]["pretrained"] = _SEED_SUFFIX.sub("", str(start))
+    key = json.dumps(
+        [same, summary.get("corpus", {}).get("fingerprint"), condition], sort_keys=True, default=str
+    )
+    name = _with_condition(name, condition)
+    return ComparedRun(source, name, key, recipe.get("seed"), evaluation, run, summary)
+
+
+def groups_of(runs: list[ComparedRun]) -> dict[str, list[ComparedRun]]:
     """Group members that differ only by their seed: groups in the order given, members by seed.
 
     Raises:
         ConfigError: two runs of one recipe have the same seed.
     """
-    by_key: dict[str, list[Member]] = {}
-    for member in members:
+    by_key: dict[str, list[ComparedRun]] = {}
+    for member in runs:
         by_key.setdefault(member.key, []).append(member)
     names = Counter(group[0].name for group in by_key.values())
     groups = {}
@@ -126,74 +219,6 @@ def groups_of(members: list[Member]) -> dict[str, list[Member]]:
             "two of the runs have the same name and lie in folders of the same name; rename one folder"
         )
     return groups
-
-
-def _is_evaluated(source: str, name: str, fingerprint: str) -> bool:
-    """Whether a source is an evaluation itself, or has the one of this label on this data."""
-    return is_evaluation(Path(source)) or _is_of(default_destination(source, name), fingerprint)
-
-
-def _is_of(place: Path, fingerprint: str) -> bool:
-    return is_evaluation(place) and Evaluation.open(place).summary["corpus"]["fingerprint"] == fingerprint
-
-
-def _labels(source: str) -> set[str]:
-    folder = default_destination(source, "x").parent
-    return {place.name for place in folder.iterdir() if is_evaluation(place)} if folder.is_dir() else set()
-
-
-def _common_label(sources: list[str]) -> str:
-    """The one label that all sources have an evaluation of."""
-    if not sources:
-        return ""
-    found = {source: _labels(source) for source in sources}
-    for source, labels in found.items():
-        if not labels:
-            raise _unevaluated(source, "CORPUS")
-    common = set.intersection(*found.values())
-    if len(common) == 1:
-        return common.pop()
-    if common:
-        raise ConfigError(f"the runs are evaluated on {', '.join(sorted(common))}; choose one with --label")
-    each = "; ".join(f"{source} on {', '.join(sorted(labels))}" for source, labels in found.items())
-    raise DataError(f"the runs are not evaluated on the same corpus ({each}); give one with --corpus")
-
-
-def _unevaluated(source: str, corpus: str) -> DataError:
-    if not Path(source).exists():
-        return DataError(
-            f"there is no run at {source}, and no evaluation of a model of that name; check it, or run: "
-            f"contextwise evaluate {source} --corpus {corpus}"
-        )
-    return DataError(
-        f"{source} has no such evaluation yet; run: contextwise evaluate {source} --corpus {corpus}"
-    )
-
-
-def _open(source: str, wanted: str) -> Member:
-    path = Path(source)
-    place = path if is_evaluation(path) else default_destination(source, wanted)
-    if not is_evaluation(place):
-        raise _unevaluated(source, "CORPUS" if not wanted else f"CORPUS (for {wanted})")
-    evaluation = Evaluation.open(place)
-    run = next((RunFolder(p) for p in (path, place.parent.parent) if (p / "recipe.yaml").is_file()), None)
-    condition = evaluation.summary.get(
-        "condition"
-    )  # one model with several sets of contexts is several members
-    if run is None:
-        name, key = Path(evaluation.summary["model"]).name, f"model {evaluation.summary['model']} {condition}"
-        return Member(source, _with_condition(name, condition), key, None, evaluation, None)
-    recipe, summary = run.recipe(), run.summary() if run.finished else {}
-    name = _SEED_SUFFIX.sub("", str(recipe.get("name") or run.path.resolve().name))
-    same = _without({**with_newer_settings(recipe), "name": name}, KEPT_OUT_OF_COMPARISON | {"seed"})
-    start = same.get("model", {}).get("pretrained")
-    if start is not None:  # runs that go on from one model's seeds are seeds of one recipe
-        same["model"]["pretrained"] = _SEED_SUFFIX.sub("", str(start))
-    key = json.dumps(
-        [same, summary.get("corpus", {}).get("fingerprint"), condition], sort_keys=True, default=str
-    )
-    name = _with_condition(name, condition)
-    return Member(source, name, key, recipe.get("seed"), evaluation, run, summary)
 
 
 def _with_condition(name: str, condition: str | None) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +15,8 @@ from contextwise.base.estimates import Estimate, exponential
 from contextwise.base.files import write_json
 from contextwise.base.intervals import Interval, crossed_interval, estimate, per_seed, seed_interval
 from contextwise.comparison.budgets import Budget, equal_budgets
-from contextwise.comparison.compared_runs import Member, groups_of, open_members
+from contextwise.comparison.compared_runs import ComparedRun, groups_of, open_compared
+from contextwise.evaluation.measures.loss import Evaluation
 
 UNITS = {"token": "nats per token", "byte": "bits per byte"}
 
@@ -127,6 +129,7 @@ def compare(
     sources: list[str],
     *,
     label: str | None = None,
+    results: Sequence[Evaluation] | None = None,
     reference: str | None = None,
     all_pairs: bool = False,
     unit: str = "token",
@@ -136,6 +139,7 @@ def compare(
     Args:
         sources: run folders, evaluation folders, or models that were evaluated from here.
         label: which evaluation of them (``CORPUS-SPLIT``); needed only where there are several.
+        results: the evaluations, if they are known, in the order of the sources.
         reference: name of the group that the others are compared to; by default the first.
         all_pairs: compare every pair of groups, not only each with the reference.
         unit: ``token`` (nats per token), or ``byte`` (bits per byte), which also holds across tokenizers.
@@ -148,7 +152,7 @@ def compare(
         raise ConfigError(f"--unit is {unit!r}; it must be token or byte")
     if len(sources) < 2:
         raise ConfigError("a comparison needs two runs or more; name them one after the other")
-    members = open_members(sources, label)
+    members = open_compared(sources, label, results)
     groups = groups_of(members)
     names = list(groups)
     reference = reference if reference is not None else names[0]
@@ -185,7 +189,7 @@ def compare(
     )
 
 
-def _group(name: str, members: list[Member]) -> Group:
+def _group(name: str, members: list[ComparedRun]) -> Group:
     nats, tokens = _stack(members, "nats"), members[0].column("tokens")
     n_bytes = members[0].column("bytes")
     assert tokens is not None
@@ -214,7 +218,7 @@ def _group(name: str, members: list[Member]) -> Group:
 def _difference(
     name: str,
     reference: str,
-    groups: dict[str, list[Member]],
+    groups: dict[str, list[ComparedRun]],
     sums: dict[str, np.ndarray],
     sizes_N: np.ndarray,
     unit: str,
@@ -238,11 +242,11 @@ def _difference(
     )
 
 
-def _stack(members: list[Member], column: str) -> np.ndarray:
+def _stack(members: list[ComparedRun], column: str) -> np.ndarray:
     return np.stack([values for member in members if (values := member.column(column)) is not None])
 
 
-def _sums(members: list[Member], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
+def _sums(members: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
     """(seeds, documents) nats of each document, or bits where the unit is the byte."""
     nats = np.stack(
         [member.evaluation.documents["nats"].to_numpy()[rows[member.source]] for member in members]
@@ -250,7 +254,7 @@ def _sums(members: list[Member], rows: dict[str, np.ndarray], unit: str) -> np.n
     return nats / math.log(2) if unit == "byte" else nats
 
 
-def _sizes(members: list[Member], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
+def _sizes(members: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
     """(documents,) tokens or bytes of each document, which must be the same for all.
 
     Raises:
@@ -270,7 +274,7 @@ def _sizes(members: list[Member], rows: dict[str, np.ndarray], unit: str) -> np.
     return sizes.astype(np.float64)
 
 
-def _order(member: Member, unit: str) -> np.ndarray:
+def _order(member: ComparedRun, unit: str) -> np.ndarray:
     """Rows of the documents' table in an order that all members share."""
     hashes = member.evaluation.documents["document_hash"]
     if unit == "byte" and not hashes.null_count:
@@ -278,7 +282,7 @@ def _order(member: Member, unit: str) -> np.ndarray:
     return np.arange(member.evaluation.documents.num_rows)
 
 
-def _check_same_data(members: list[Member], unit: str) -> list[str]:
+def _check_same_data(members: list[ComparedRun], unit: str) -> list[str]:
     """Refuse evaluations that may not be compared; returns notes on settings that differ.
 
     Raises:
@@ -308,7 +312,7 @@ def _check_same_data(members: list[Member], unit: str) -> list[str]:
         if same_corpus and one["documents"] != other["documents"]:
             raise DataError(
                 f"{pair} were evaluated on {one['documents']} and {other['documents']} documents; "
-                "evaluate both with the same --limit-documents"
+                "evaluate both with the same limit"
             )
         if not same_corpus and not (same_text and unit == "byte"):
             raise DataError(
@@ -316,16 +320,22 @@ def _check_same_data(members: list[Member], unit: str) -> list[str]:
                 f"({one['corpus']['path']} and {other['corpus']['path']}); "
                 "evaluate both on one corpus with contextwise evaluate"
             )
-        different = [key for key in ("context", "stride", "dtype") if one.get(key) != other.get(key)]
+        different = [
+            key for key in ("context", "stride", "dtype") if _setting(one, key) != _setting(other, key)
+        ]
         if different:
-            values = ", ".join(f"{key} {one.get(key)} and {other.get(key)}" for key in different)
+            values = ", ".join(f"{key} {_setting(one, key)} and {_setting(other, key)}" for key in different)
             notes.append(
                 f"{pair} were scored with different settings ({values}); part of a difference may be theirs."
             )
     return notes
 
 
-def _check_same_way(first: Member, member: Member) -> None:
+def _setting(summary: dict[str, Any], name: str) -> Any:
+    return {**summary, **summary["settings"]}.get(name)
+
+
+def _check_same_way(first: ComparedRun, member: ComparedRun) -> None:
     """Refuse to set a loss within sentences beside one within documents.
 
     Raises:
@@ -336,11 +346,11 @@ def _check_same_way(first: Member, member: Member) -> None:
         sentences, documents = (first, member) if ways[0] else (member, first)
         raise DataError(
             f"{sentences.source} was scored sentence by sentence, and {documents.source} document by document, which sees "
-            "more; evaluate both with contextwise evaluate --sentences"
+            "more; evaluate both with contextwise sentences"
         )
 
 
-def _hashes(member: Member) -> list[str] | None:
+def _hashes(member: ComparedRun) -> list[str] | None:
     column = member.evaluation.documents["document_hash"]
     return None if column.null_count else sorted(column.to_pylist())
 
@@ -361,7 +371,7 @@ def _note_on_sentences(summary: dict[str, Any], differences: list[Difference]) -
     ]
 
 
-def _notes_on_seeds(groups: dict[str, list[Member]], differences: list[Difference]) -> list[str]:
+def _notes_on_seeds(groups: dict[str, list[ComparedRun]], differences: list[Difference]) -> list[str]:
     single = [name for name, group in groups.items() if len(group) == 1]
     notes = []
     if single:

@@ -16,11 +16,12 @@ from contextwise.base.estimates import Estimate
 from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.budgets import equal_budgets
-from contextwise.comparison.compared_runs import evaluate_missing, groups_of, open_members
+from contextwise.comparison.compared_runs import evaluate_all, groups_of, open_compared
 from contextwise.comparison.comparison import Comparison, Difference, Group, compare
 from contextwise.data import Corpus
-from contextwise.evaluation.measures.loss import is_run, label
-from contextwise.evaluation.results import is_evaluation
+from contextwise.evaluation.kernel.result import SUMMARY
+from contextwise.evaluation.measures.loss import Evaluation
+from contextwise.evaluation.opening import is_run
 
 DEFINITION = "forgetting: loss on the old documents after, minus before; nats per token"
 
@@ -105,7 +106,7 @@ def measure_forgetting(sources: list[str], old: Corpus, new: Corpus, **options: 
         sources: runs and models. The first one is the model before; others of its recipe with other seeds belong to it.
         old: documents as the model before was trained on.
         new: documents as the others went on with.
-        options: passed to :func:`~contextwise.evaluation.measures.loss.evaluate_model` for evaluations that are missing; by
+        options: settings of the evaluations (:class:`~contextwise.evaluation.measures.loss.Loss`); by
             default all are scored with the smallest context that one of the runs was trained with.
 
     Raises:
@@ -115,8 +116,7 @@ def measure_forgetting(sources: list[str], old: Corpus, new: Corpus, **options: 
     _check_input(sources, old, new)
     if options.get("context") is None:
         options["context"] = _common_context(sources)
-    labels = [evaluate_missing(sources, corpus, **options) for corpus in (old, new)]
-    on_old, on_new = (_comparison(sources, name) for name in labels)
+    on_old, on_new = (_comparison(sources, evaluate_all(sources, corpus, **options)) for corpus in (old, new))
     if not on_old.differences:
         raise ConfigError(
             "all the given runs are of one recipe, so none of them is the model before the others; name that one first"
@@ -141,17 +141,12 @@ def _check_input(sources: list[str], old: Corpus, new: Corpus) -> None:
     if len(sources) < 2:
         raise ConfigError("give the model before, and behind it one or more runs that went on from it")
     for source in sources:
-        if is_evaluation(Path(source)):
+        if (Path(source) / SUMMARY).is_file() and not is_run(source):
             raise ConfigError(
                 f"{source} is an evaluation on one corpus; name the run or the model, which is evaluated on both"
             )
     if old.fingerprint == new.fingerprint:
-        raise ConfigError(f"--old {old.path} and --new {new.path} hold the same documents; name two corpora")
-    if label(old) == label(new):
-        raise ConfigError(
-            f"--old {old.path} and --new {new.path} lie in folders of the same name, and so would their evaluations; "
-            "rename one of them"
-        )
+        raise ConfigError(f"{old.path} and {new.path} hold the same documents; name two corpora")
 
 
 def _common_context(sources: list[str]) -> int | None:
@@ -160,10 +155,10 @@ def _common_context(sources: list[str]) -> int | None:
     return min((context for context in contexts if isinstance(context, int)), default=None)
 
 
-def _comparison(sources: list[str], name: str) -> Comparison:
+def _comparison(sources: list[str], results: list[Evaluation]) -> Comparison:
     """All pairs on one corpus, without the views at equal budgets: these models were not trained side by side."""
-    comparison = compare(sources, label=name, all_pairs=True)
-    _, reasons = equal_budgets(groups_of(open_members(sources, name)), comparison.reference)
+    comparison = compare(sources, results=results, all_pairs=True)
+    _, reasons = equal_budgets(groups_of(open_compared(sources, results=results)), comparison.reference)
     notes = [note for note in comparison.notes if note not in reasons]
     return dataclasses.replace(comparison, budgets=[], notes=notes)
 

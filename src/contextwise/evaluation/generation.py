@@ -15,7 +15,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.files import read_json, write_json
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.measures.loss import is_run, positions
+from contextwise.evaluation.opening import is_run, positions
 from contextwise.models import load_model, load_tokenizer
 from contextwise.models.loading import load_config
 

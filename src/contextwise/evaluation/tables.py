@@ -19,11 +19,12 @@ MEASURES = {
 
 def evaluation_heading(summary: dict[str, Any]) -> Text:
     """What was scored, and how: model, documents, tokens, context."""
-    visible = summary["context"] - summary["stride"]
+    settings = summary["settings"]
+    context, stride = settings["context"], settings["stride"]
     heading = (
         f"{summary['model']} on {summary['label']}: {summary['documents']:,} documents, "
-        f"{summary['tokens']:,} tokens; windows of {summary['context']:,}, stride {summary['stride']:,}: "
-        f"each token is predicted from {visible:,} tokens or more, or from all before it in its document."
+        f"{summary['tokens']:,} tokens; windows of {context:,}, stride {stride:,}: "
+        f"each token is predicted from {context - stride:,} tokens or more, or from all before it in its document."
     )
     if not summary["first_token_scored"]:
         heading += " The corpus has no end-of-text token, so the first token of each document is not scored."

@@ -8,9 +8,10 @@ from typing import Any
 
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
+from contextwise.comparison.compared_runs import COMPARABLE
 from contextwise.comparison.comparison import Comparison, Group
 from contextwise.comparison.tables import MID_SCHEDULE, difference_cell
-from contextwise.evaluation.results import Evaluation, is_evaluation
+from contextwise.evaluation.kernel import results_of
 from contextwise.evaluation.tables import MEASURES, NOT_KNOWN, count, duration, interval, number
 from contextwise.reports.words import lowest
 
@@ -101,8 +102,7 @@ def evaluation_tables(runs: list[RunFolder]) -> list[Table]:
     """The evaluations of each run, for a page without a comparison."""
     tables = []
     for run in runs:
-        folders = sorted(run.evaluation.iterdir()) if run.evaluation.is_dir() else []
-        for summary in (Evaluation.open(folder).summary for folder in folders if is_evaluation(folder)):
+        for summary in (r.summary for r in results_of(run.evaluation) if r.measure in COMPARABLE):
             measures = [
                 (name, summary[key])
                 for key, name in MEASURES.items()

@@ -16,7 +16,7 @@ from contextwise.base.config import Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
-from contextwise.comparison.compared_runs import evaluate_missing
+from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import Comparison, Difference, Group, compare
 from contextwise.data import Corpus
 from contextwise.models.sizes import readable_count
@@ -93,8 +93,8 @@ class TrainedModels(CorpusSource, ItemMeasure):
         runs = self.train(folder)
         sources = [str(run.path) for members in runs.values() for run in members]
         held_out = Corpus.open(self.prepared(folder), split="validation")
-        label = evaluate_missing(sources, held_out, limit_documents=self.limit_documents)
-        comparison = compare(sources, label=label, reference=self.reference, all_pairs=True)
+        results = evaluate_all(sources, held_out, limit=self.limit_documents)
+        comparison = compare(sources, results=results, reference=self.reference, all_pairs=True)
         tables = [losses_table(comparison, self.reference, len(self.seeds))]
         if self.curves:
             tables.append(curves_table(runs))

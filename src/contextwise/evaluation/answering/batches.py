@@ -15,7 +15,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
 from contextwise.base.files import read_json, write_json
 from contextwise.evaluation.generation import Sampling
-from contextwise.evaluation.journal import Journal
+from contextwise.evaluation.kernel.journal import Journal
 from contextwise.models.rope import frequencies_for
 
 UNFINISHED = ".unfinished"

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.measures.loss import chosen_device, chosen_dtype, is_run, positions
+from contextwise.evaluation.opening import chosen_device, chosen_dtype, is_run, positions
 from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise.models import load_model, load_tokenizer, token_losses
 from contextwise.models.contextlm.ablation import context_pathway, without_context

@@ -35,10 +35,10 @@ from contextwise.base.files import read_json, write_json
 from contextwise.base.intervals import RESAMPLES, ratios
 from contextwise.base.progress import progress_bar
 from contextwise.evaluation.answering.prompts import Encoded, Encoder, Question, check_vocabulary
-from contextwise.evaluation.measures.loss import chosen_device, chosen_dtype, default_destination, positions
 from contextwise.evaluation.measures.ruler.questions import Size, join_pieces, largest_fit, source_of
 from contextwise.evaluation.measures.ruler.settings import check_length
 from contextwise.evaluation.measures.ruler.variables import NOISE
+from contextwise.evaluation.opening import chosen_device, chosen_dtype, default_destination, positions
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, vocabulary_size
 from contextwise.evaluation.tables import NOT_KNOWN, interval, number
 from contextwise.models import load_model, load_tokenizer

@@ -25,8 +25,8 @@ from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.corpus import Corpus
-from contextwise.evaluation.measures.loss import positions
 from contextwise.evaluation.measures.sentences.conditioning import Texts
+from contextwise.evaluation.opening import positions
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, Scores, score_documents
 from contextwise.objectives.objective import generator
 from contextwise.objectives.splitting import SentenceIndex
@@ -76,7 +76,6 @@ def score_rows(
     *,
     batch_tokens: int | None = None,
     on_progress: Callable[[int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
 ) -> Scores:
     """Score every target of the sentences; ``nats`` (N,) are those of one sentence after the other.
 
@@ -90,7 +89,7 @@ def score_rows(
         ConfigError: ``batch_tokens`` is out of range.
         DataError: a token id is beyond the model's vocabulary.
         CheckpointError: the model gives a loss that is not finite.
-        Interrupted: ``should_stop`` said so.
+        Interrupted: the process was asked to stop.
     """
     window = window_of(model, rows)
     return score_documents(
@@ -100,7 +99,6 @@ def score_rows(
         max(1, window // 2),
         batch_tokens=DEFAULT_BATCH_TOKENS if batch_tokens is None else batch_tokens,
         on_progress=on_progress,
-        should_stop=should_stop,
         further=further,
     )
 

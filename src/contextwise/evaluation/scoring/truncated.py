@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-from contextwise.evaluation.measures.loss import positions
+from contextwise.evaluation.opening import positions
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, Documents, vocabulary_size
 
 Features = Literal["last"] | int | None

@@ -15,17 +15,22 @@ Legend of shapes: B windows in a batch, T positions of the longest of them, N ta
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import torch
 from transformers import PreTrainedModel
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.progress import interruption
+from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
+from contextwise.evaluation.metrics import measures
 from contextwise.models import token_losses
 
-DEFAULT_BATCH_TOKENS = 16384
+if TYPE_CHECKING:
+    from contextwise.data import Corpus
+
 IGNORED = -100
 
 
@@ -134,13 +139,12 @@ def score_documents(
     context: int,
     stride: int,
     *,
-    limit_documents: int | None = None,
+    limit: int | None = None,
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
     on_progress: Callable[[int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
     further: Callable[[np.ndarray], dict[str, torch.Tensor]] | None = None,
 ) -> Scores:
-    """Score every token of the corpus (of its first ``limit_documents`` documents, if given).
+    """Score every token of the corpus (of its first ``limit`` documents, if given).
 
     The scores do not depend on ``batch_tokens``, up to the rounding of the model's arithmetic.
 
@@ -151,20 +155,16 @@ def score_documents(
         stride: how far a window starts from the one before it, 1 to ``context``.
         batch_tokens: positions of a batch, padding included.
         on_progress: called with the number of targets scored, after each batch.
-        should_stop: asked before each batch.
         further: gives, for the documents (B,) that the windows of a batch are of, whatever else the model reads beside
             their tokens, such as contexts.
 
     Raises:
-        ConfigError: ``context``, ``stride``, ``limit_documents`` or ``batch_tokens`` are out of range.
+        ConfigError: ``context`` or ``stride`` is out of range.
         DataError: there is nothing to score, or a token id is beyond the model's vocabulary.
         CheckpointError: the model gives a loss that is not finite.
-        Interrupted: ``should_stop`` said so.
+        Interrupted: the process was asked to stop.
     """
-    for name, value in (("--batch-tokens", batch_tokens), ("--limit-documents", limit_documents)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} is {value}; it must be at least 1")
-    lengths = np.asarray(corpus.lengths[:limit_documents], dtype=np.int64)
+    lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     first_position = 0 if corpus.end_of_text is not None else 1
     targets = np.maximum(lengths - first_position, 0)
     plan = plan_windows(targets, context, stride)
@@ -179,8 +179,7 @@ def score_documents(
     try:
         with torch.inference_mode():
             for rows in batches(plan, batch_tokens):
-                if should_stop is not None and should_stop():
-                    raise Interrupted("scoring was stopped; nothing was written, run the same command again")
+                interruption.check("scoring was stopped")
                 done = _score_batch(
                     model,
                     corpus,
@@ -242,7 +241,7 @@ def window_losses(
         place = int(plan.start[rows[row]] + column) + int(corpus.end_of_text is None)
         raise CheckpointError(
             f"the model's loss is not finite at token {place} of document {int(plan.document[rows[row]])}: its weights "
-            "are damaged, or its number format is too narrow (try --dtype float32)"
+            "are damaged, or its number format is too narrow (try float32)"
         )
     return nats_BT
 
@@ -284,3 +283,40 @@ def _check_ids(
 def vocabulary_size(model: PreTrainedModel) -> int:
     """Rows of the model's input embedding."""
     return int(model.get_input_embeddings().weight.shape[0])
+
+
+def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
+    """One row a document: ``document``, its hash, ``tokens`` (targets), ``bytes``, ``words``, ``nats``."""
+    count = len(scores.targets)
+
+    def known(values: Any, kind: pa.DataType) -> pa.Array:
+        return pa.nulls(count, kind) if values is None else pa.array(values[:count], kind)
+
+    hashes = corpus.column("document_hash") if "document_hash" in corpus.columns else None
+    return pa.table(
+        {
+            "document": pa.array(np.arange(count, dtype=np.int32)),
+            "document_hash": known(hashes, pa.string()),
+            "tokens": pa.array(scores.targets),
+            "bytes": known(corpus.bytes, pa.int64()),
+            "words": known(corpus.words, pa.int64()),
+            "nats": pa.array(scores.document_sums()),
+        }
+    )
+
+
+def totals(documents: pa.Table) -> dict[str, Any]:
+    """Counts and measures of a table of documents, as they stand in ``summary.json``."""
+    columns = {name: column_or_none(documents, name) for name in ("tokens", "bytes", "words")}
+    return {
+        "documents": documents.num_rows,
+        **{name: None if values is None else int(values.sum()) for name, values in columns.items()},
+        **measures(
+            documents["nats"].to_numpy(), documents["tokens"].to_numpy(), columns["words"], columns["bytes"]
+        ),
+    }
+
+
+def column_or_none(documents: pa.Table, name: str) -> np.ndarray | None:
+    """A column as an array; None where the corpus did not know its values."""
+    return None if documents[name].null_count else documents[name].to_numpy()

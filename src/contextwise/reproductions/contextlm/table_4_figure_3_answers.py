@@ -25,7 +25,7 @@ from contextwise.data import prepare_corpus
 from contextwise.data.corpus.manifest import FILE
 from contextwise.data.documents import BadRecord
 from contextwise.data.sources import open_source
-from contextwise.evaluation.journal import content_key
+from contextwise.evaluation.kernel.journal import content_key
 from contextwise.evaluation.measures.judging.answers import Answering, answer_questions
 from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
 from contextwise.evaluation.measures.judging.files import Benchmark, read_questions, read_references

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.journal import content_key
+from contextwise.evaluation.kernel.journal import content_key
 from contextwise.evaluation.measures.long_tasks.results import Level, level_of, mean_level
 from contextwise.evaluation.measures.long_tasks.running import chosen_items, evaluate_long_tasks
 from contextwise.evaluation.measures.long_tasks.settings import Settings as Asked

@@ -24,7 +24,7 @@ from contextwise.base.hub import hub_problem
 from contextwise.base.intervals import NORMAL, estimate_over_seeds
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.journal import content_key
+from contextwise.evaluation.kernel.journal import content_key
 from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS
 from contextwise.reproductions.contextlm.compared_models import (
     Better,

@@ -23,7 +23,7 @@ from contextwise.base.files import read_json
 from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
 from contextwise.data.contexts import PREVIOUS
-from contextwise.evaluation.measures.loss import open_model
+from contextwise.evaluation.opening import open_model
 from contextwise.reproductions.cue.one_run import HeldOut, OneRun, given_contexts, sentences_of, some
 from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
 from contextwise.reproductions.trained_models import interval

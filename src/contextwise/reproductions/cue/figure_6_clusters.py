@@ -24,7 +24,7 @@ from scipy import sparse
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus
-from contextwise.evaluation.measures.loss import open_model
+from contextwise.evaluation.opening import open_model
 from contextwise.reproductions.cue.one_run import HeldOut, OneRun, given_contexts, sentences_of, some
 from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
 

@@ -9,10 +9,9 @@ from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.data import Corpus
-from contextwise.evaluation.measures.loss import default_destination
-from contextwise.evaluation.measures.sentences import evaluate_sentences
-from contextwise.evaluation.measures.sentences.running import Conditions, sentence_label
-from contextwise.evaluation.results import Evaluation, is_evaluation
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.loss import Evaluation
+from contextwise.evaluation.measures.sentences import SentenceLoss
 from contextwise.reproductions.cue.runs import StagedRuns
 from contextwise.reproductions.cue.scores import Scored, kept_gain
 from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
@@ -124,18 +123,8 @@ class StagedModels(StagedRuns):
 
 def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluation:
     """The evaluation of a run with a row's contexts: the one that is there, or a new one."""
-    conditions = Conditions.of(str(run), corpus, row.contexts, row.drop)
-    place = default_destination(str(run), sentence_label(corpus, conditions))
-    if is_evaluation(place):
-        found = Evaluation.open(place)
-        documents = len(corpus) if limit is None else min(limit, len(corpus))
-        if (found.summary["corpus"]["fingerprint"], found.summary["documents"]) == (
-            corpus.fingerprint,
-            documents,
-        ):
-            return found
-    return evaluate_sentences(
-        run, corpus, contexts=row.contexts, drop_contexts=row.drop, limit_documents=limit
+    return measure(
+        run, SentenceLoss(contexts=row.contexts, drop_contexts=row.drop or 0.0, limit=limit), corpus
     )
 
 

@@ -11,7 +11,6 @@ import yaml
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig
 
 from contextwise.base.errors import ConfigError, DataError, Interrupted
-from contextwise.comparison.compared_runs import _labels
 from contextwise.data import Corpus
 from contextwise.evaluation.measures.curve import ContextwiseCurve, CurveSettings, measure_contextwise
 from contextwise.evaluation.measures.curve.running import truncated_contexts
@@ -91,7 +90,6 @@ def test_a_run_gets_its_curve_beside_its_evaluations(held_out):
 
 def test_a_curve_is_no_evaluation_of_every_token(held_out):
     found = measure_contextwise("run", held_out)
-    assert found.path.name not in _labels("run")
     with pytest.raises(DataError, match="holds no evaluation"):
         Evaluation.open(found.path)
     with pytest.raises(DataError, match="gpt2 holds no contextwise curve; make one with"):

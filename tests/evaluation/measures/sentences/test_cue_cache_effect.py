@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import DataError
 from contextwise.data import Corpus, byte_tokenizer, load_tokenizer
-from contextwise.evaluation.measures.loss import evaluate_model
-from contextwise.evaluation.measures.sentences import evaluate_sentences
 from contextwise.evaluation.measures.sentences.cache_effect import (
     ALL,
     BINS,
@@ -27,6 +25,7 @@ from contextwise.evaluation.measures.sentences.cache_effect import (
 )
 from contextwise.evaluation.scoring.sentences import Rows
 from contextwise.objectives.text import TokenText
+from measured import evaluate_model, evaluate_sentences
 from sentence_models import cue_model, make_corpus, save, write_text_encoder
 
 BYTES = byte_tokenizer().tokenizer
@@ -152,6 +151,6 @@ def test_what_is_not_of_the_same_sentences_is_refused(folder: Path, monkeypatch:
         effect_between(lm, cue)
     with pytest.raises(DataError, match="are not of the same sentences"):
         effect_between(cue, evaluate_model("lm", corpus))
-    fewer = evaluate_sentences("lm", corpus, limit_documents=3, out=Path("fewer"))
+    fewer = evaluate_sentences("lm", corpus, limit=3, out=Path("fewer"))
     with pytest.raises(DataError, match="are not of the same sentences"):
         effect_between(cue, fewer)

@@ -13,12 +13,13 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, byte_tokenizer
 from contextwise.evaluation.measures.rescoring.files import rescore_file, write_cue_vectors
-from contextwise.evaluation.measures.sentences import Candidate, evaluate_sentences, rescore
+from contextwise.evaluation.measures.rescoring.ranking import Candidate, rescore
 from contextwise.evaluation.measures.sentences.conditioning import settings_of
 from contextwise.evaluation.scoring.sentences import Sentences
 from contextwise.models.cue import CueForCausalLM
 from contextwise.models.cue.encoding import TextEncoder
 from contextwise.objectives.contexts import ContextTexts
+from measured import evaluate_sentences
 from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder
 
 BYTES = byte_tokenizer().tokenizer

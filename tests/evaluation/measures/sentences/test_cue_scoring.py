@@ -12,14 +12,13 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.comparison.compared_runs import evaluate_missing
+from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus
-from contextwise.evaluation.measures.loss import evaluate_model
-from contextwise.evaluation.measures.sentences import evaluate_sentences
 from contextwise.evaluation.scoring.sentences import Rows, Sentences, dropped, score_rows
 from contextwise.models.cue.encoding import TextEncoder
 from contextwise.objectives.objective import generator
+from measured import evaluate_model, evaluate_sentences
 from sentence_models import cue_model, make_corpus, proxy_model, save, sentence_model, write_text_encoder
 
 LONGEST = 128
@@ -113,7 +112,7 @@ def test_batches_and_limits_change_nothing(corpus: Corpus) -> None:
     whole = evaluate_sentences("cue", corpus).tokens()["nats"].to_numpy()
     small = evaluate_sentences("cue", corpus, batch_tokens=150).tokens()["nats"].to_numpy()
     assert np.allclose(whole, small, atol=1e-4)
-    first = evaluate_sentences("cue", corpus, limit_documents=5)
+    first = evaluate_sentences("cue", corpus, limit=5)
     nats = first.tokens()["nats"].to_numpy()
     assert first.summary["documents"] == 5 and np.allclose(nats, whole[: len(nats)], atol=1e-4)
 
@@ -229,9 +228,7 @@ def test_proxies_are_scored_when_asked_for(folder: Path, corpus: Corpus) -> None
 
 
 def test_models_are_compared_by_article(corpus: Corpus) -> None:
-    label = evaluate_missing(["lm", "cue"], corpus)
-    assert label == "corpus-train-sentences"
-    found = compare(["lm", "cue"], label=label)
+    found = compare(["lm", "cue"], results=evaluate_all(["lm", "cue"], corpus))
     one, other = (evaluate_sentences(source, corpus).summary["loss"]["value"] for source in ("cue", "lm"))
     difference = found.differences[0]
     assert difference.difference.value == pytest.approx(one - other, abs=1e-6)

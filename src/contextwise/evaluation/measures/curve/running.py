@@ -21,7 +21,7 @@ from contextwise.evaluation.measures.curve.results import ContextwiseCurve, writ
 from contextwise.evaluation.measures.curve.sums import CurveSums
 from contextwise.evaluation.measures.curve.unfinished import Unfinished, model_digest
 from contextwise.evaluation.measures.curve.windows import whole_windows
-from contextwise.evaluation.measures.loss import (
+from contextwise.evaluation.opening import (
     LARGEST_DEFAULT_CONTEXT,
     default_destination,
     is_run,

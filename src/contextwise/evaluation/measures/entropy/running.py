@@ -32,7 +32,7 @@ from contextwise.evaluation.measures.entropy.files import (
     write_measurement,
 )
 from contextwise.evaluation.measures.entropy.state import ContextState, StateFolder
-from contextwise.evaluation.measures.loss import (
+from contextwise.evaluation.opening import (
     chosen_device,
     chosen_dtype,
     default_destination,

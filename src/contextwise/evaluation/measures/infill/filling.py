@@ -24,7 +24,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.generation import Sampling
-from contextwise.evaluation.measures.loss import LARGEST_DEFAULT_CONTEXT, is_run, positions
+from contextwise.evaluation.opening import LARGEST_DEFAULT_CONTEXT, is_run, positions
 from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise.models.kinds import kind_of
 from contextwise.objectives import UL2, Infilling, SpanCorruption, SpecialToken, build_objective

@@ -41,7 +41,7 @@ from contextwise.evaluation.measures.infill.filling import (
     trained_context,
 )
 from contextwise.evaluation.measures.infill.tasks import TaskSet
-from contextwise.evaluation.measures.loss import chosen_device, chosen_dtype, default_destination, is_run
+from contextwise.evaluation.opening import chosen_device, chosen_dtype, default_destination, is_run
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS
 from contextwise.evaluation.tables import evaluation_table
 from contextwise.models import load_generating_model, load_tokenizer

@@ -23,9 +23,9 @@ from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.evaluation.answering.batches import RefuseNaN
 from contextwise.evaluation.answering.measuring import weights_fingerprint
 from contextwise.evaluation.generation import Sampling, allowed_new_tokens
-from contextwise.evaluation.journal import Journal, content_key
+from contextwise.evaluation.kernel.journal import Journal, content_key
 from contextwise.evaluation.measures.judging.files import Benchmark, Question, read_questions, read_rows
-from contextwise.evaluation.measures.loss import default_destination, model_on_device, tell_of_contexts
+from contextwise.evaluation.opening import default_destination, model_on_device, tell_of_contexts
 from contextwise.models import load_tokenizer
 from contextwise.models.contextlm.cache import ChunkLayer, ContextState
 from contextwise.models.rope import follows_length, frequencies_for, rotary_modules

@@ -17,7 +17,7 @@ from typing import Any
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import write_json
 from contextwise.base.progress import progress_bar, say
-from contextwise.evaluation.journal import Journal
+from contextwise.evaluation.kernel.journal import Journal
 from contextwise.evaluation.measures.judging.endpoint import Endpoint, EndpointDown, RequestFailed
 from contextwise.evaluation.measures.judging.files import (
     WITH_REFERENCE,

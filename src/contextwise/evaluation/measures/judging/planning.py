@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contextwise.evaluation.journal import content_key
+from contextwise.evaluation.kernel.journal import content_key
 from contextwise.evaluation.measures.judging.files import WITH_REFERENCE, Answers, Question
 from contextwise.evaluation.measures.judging.prompts import Messages, comparing_prompt, grading_prompt
 

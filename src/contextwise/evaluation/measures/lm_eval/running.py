@@ -41,12 +41,7 @@ from contextwise.evaluation.measures.lm_eval.tasks import (
     harness_tasks,
     plan_from_hub,
 )
-from contextwise.evaluation.measures.loss import (
-    default_destination,
-    model_on_device,
-    positions,
-    tell_of_contexts,
-)
+from contextwise.evaluation.opening import default_destination, model_on_device, positions, tell_of_contexts
 from contextwise.evaluation.results import Measured
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS
 from contextwise.models import load_tokenizer

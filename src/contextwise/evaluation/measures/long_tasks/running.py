@@ -40,12 +40,7 @@ from contextwise.evaluation.measures.long_tasks.prompts import (
 )
 from contextwise.evaluation.measures.long_tasks.results import answer_rows, scores_of, summarise
 from contextwise.evaluation.measures.long_tasks.settings import Settings
-from contextwise.evaluation.measures.loss import (
-    default_destination,
-    model_on_device,
-    positions,
-    tell_of_contexts,
-)
+from contextwise.evaluation.opening import default_destination, model_on_device, positions, tell_of_contexts
 from contextwise.evaluation.results import Measured
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, vocabulary_size
 from contextwise.models import load_tokenizer

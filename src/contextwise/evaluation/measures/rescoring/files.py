@@ -5,7 +5,7 @@ A line of a file of lists is an object: ``candidates``, each a text or ``{"text"
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,6 @@ from contextwise.base.files import atomic_write
 from contextwise.base.progress import progress_bar, say
 from contextwise.base.vectors import write_vectors
 from contextwise.data.input_files import read_objects, read_value
-from contextwise.evaluation.measures.loss import (
-    chosen_device,
-    chosen_dtype,
-    default_destination,
-    model_on_device,
-)
 from contextwise.evaluation.measures.rescoring.ranking import (
     Candidate,
     CandidateList,
@@ -35,9 +29,15 @@ from contextwise.evaluation.measures.rescoring.ranking import (
 )
 from contextwise.evaluation.measures.sentences.conditioning import (
     ContextSets,
-    is_cue,
     open_text_encoder,
     trained_types,
+)
+from contextwise.evaluation.opening import (
+    chosen_device,
+    chosen_dtype,
+    default_destination,
+    is_cue,
+    model_on_device,
 )
 from contextwise.evaluation.scoring.sentences import Further
 from contextwise.models import load_tokenizer
@@ -85,7 +85,6 @@ def rescore_file(
     dtype: str = "auto",
     device: str = "auto",
     out: Path | None = None,
-    should_stop: Callable[[], bool] | None = None,
 ) -> RankedFile:
     """Rank the candidates of each line of a file, and write them.
 
@@ -119,7 +118,6 @@ def rescore_file(
             weight=weight,
             batch_tokens=batch_tokens,
             on_progress=advance,
-            should_stop=should_stop,
         )
     _tell_of_cuts(encoder)
     found = RankedFile(out, ranked, ids, sum(bool(one.contexts) for one in lists))

@@ -23,12 +23,6 @@ from contextwise.evaluation.answering.measuring import (
     finished_evaluation,
 )
 from contextwise.evaluation.answering.prompts import Encoded, Encoder, check_vocabulary
-from contextwise.evaluation.measures.loss import (
-    default_destination,
-    model_on_device,
-    positions,
-    tell_of_contexts,
-)
 from contextwise.evaluation.measures.ruler.documents import DocumentQA
 from contextwise.evaluation.measures.ruler.questions import Size, Task
 from contextwise.evaluation.measures.ruler.results import (
@@ -40,6 +34,7 @@ from contextwise.evaluation.measures.ruler.settings import Settings
 from contextwise.evaluation.measures.ruler.squad import read_passages
 from contextwise.evaluation.measures.ruler.variables import VariableTracking
 from contextwise.evaluation.measures.ruler.words import CommonWords, FrequentWords, read_words
+from contextwise.evaluation.opening import default_destination, model_on_device, positions, tell_of_contexts
 from contextwise.evaluation.results import Measured
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, vocabulary_size
 from contextwise.models import load_tokenizer

@@ -1,7 +1,73 @@
-"""Sentence models and models of sentences given their contexts (CUE): scored sentence by sentence, and used for rescoring."""
+"""Loss of sentences, each on its own, given its contexts where the model takes any: ``contextwise sentences``."""
 
-from contextwise.evaluation.measures.rescoring.ranking import Candidate, Ranked, rescore
-from contextwise.evaluation.measures.sentences.conditioning import is_cue
-from contextwise.evaluation.measures.sentences.running import evaluate_sentences
+from typing import TYPE_CHECKING, Any, Self
 
-__all__ = ["Candidate", "Ranked", "evaluate_sentences", "is_cue", "rescore"]
+from pydantic import Field
+
+from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
+from contextwise.evaluation.kernel.measure import corpus_label
+from contextwise.evaluation.measures.loss import Evaluation
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from contextwise.data import Corpus
+
+
+class SentenceLoss(Measure):
+    """Score each sentence of held-out documents on its own, with its contexts where the model takes any.
+
+    Prints the loss of all tokens, sentence ends included, with 95% intervals over documents; of a CUE model also the gain over
+    its sentence encoder alone, by whether a token's word stands in the contexts (CUE, Section 7).
+    """
+
+    name = "sentences"
+    result = Evaluation
+    takes_cue = True
+
+    contexts: list[str] | None = Field(
+        None,
+        description="Contexts that a CUE model is given: metadata columns, previous_sentence, or proxy; none: no contexts; "
+        "default: all that it was trained with.",
+    )
+    drop_contexts: float = Field(
+        0.0, ge=0, le=1, description="Withhold each context of each sentence with this probability."
+    )
+    limit: int | None = Field(None, ge=1, description="Score only the first N documents.")
+
+    def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        from contextwise.evaluation.measures.sentences.running import Conditions
+
+        assert corpus is not None
+        conditions = Conditions.of(subject, corpus, self.contexts, self.drop_contexts)
+        return self.model_copy(update={"contexts": conditions.types})
+
+    def label(self, corpus: "Corpus | None") -> str:
+        assert corpus is not None
+        return corpus_label(corpus)
+
+    def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+        from contextwise.evaluation.measures.sentences.running import Conditions, score_sentences
+
+        assert corpus is not None
+        given = self.contexts if subject.is_cue else None
+        conditions = Conditions.of(subject, corpus, given, self.drop_contexts)
+        return Outcome(*score_sentences(subject, corpus, conditions, self.limit))
+
+    @classmethod
+    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+        from rich.console import Group
+
+        from contextwise.evaluation.measures.sentences import tables
+        from contextwise.evaluation.tables import evaluation_table
+
+        parts = (
+            tables.against_sentence(summary),
+            tables.cache_table(summary),
+            tables.types_sentence(summary),
+        )
+        return Group(
+            tables.sentences_heading(summary),
+            evaluation_table(summary, tables.SENTENCE_MEASURES),
+            *(part for part in parts if part is not None),
+        )

@@ -5,7 +5,6 @@ Shapes: S sentences, B of a batch, K contexts of a set, C channels of the frozen
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from contextwise.data.contexts import PREVIOUS, ContextSettings
 from contextwise.data.corpus import Corpus
 from contextwise.models.cue import CueContextConfig
 from contextwise.models.cue.encoding import TextEncoder, check_encoder
-from contextwise.models.loading import load_config
 from contextwise.models.losses import IGNORED
 from contextwise.objectives.objective import generator
 
@@ -27,15 +25,6 @@ PROXY = "proxy"
 
 Texts = Sequence[str | None]
 """The texts of one sentence's contexts, one a type; None where a context is missing."""
-
-
-def is_cue(source: str | Path) -> bool:
-    """Whether a model takes contexts beside its tokens.
-
-    Raises:
-        CheckpointError: there is no such model.
-    """
-    return load_config(source).model_type == "cue"
 
 
 def trained_types(config: PreTrainedConfig) -> list[str]:
@@ -67,16 +56,16 @@ def chosen_types(asked: Sequence[str] | None, config: PreTrainedConfig, corpus: 
         return [PROXY]
     if asked and getattr(config, "context_encoder", None) is None:
         raise ConfigError(
-            f"--contexts names {asked[0]!r}, but the model has no context encoder; leave --contexts out"
+            f"contexts names {asked[0]!r}, but the model has no context encoder; leave contexts out"
         )
     others = [name for name in (*corpus.columns, PREVIOUS) if name not in (*trained, "document_hash")]
     known = [*trained, *others]
     for name in asked:
         if name not in known and name.partition(".")[0] not in known:
-            raise ConfigError(f"--contexts names {name!r}, which is no context here; {near(name, known)}")
+            raise ConfigError(f"contexts names {name!r}, which is no context here; {near(name, known)}")
     twice = [name for name in asked if list(asked).count(name) > 1]
     if twice:
-        raise ConfigError(f"--contexts names {twice[0]!r} twice; name it once")
+        raise ConfigError(f"contexts names {twice[0]!r} twice; name it once")
     return sorted(asked, key=known.index) if set(asked) <= set(known) else list(asked)
 
 

@@ -1,8 +1,6 @@
-"""Evaluate a sentence model or a CUE model, sentence by sentence, and write the evaluation beside its run."""
+"""The losses of sentences, each scored on its own, with its contexts where the model takes any."""
 
-import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,23 +9,12 @@ import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedModel
 
-from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import CONFIDENCE, exponential
-from contextwise.base.intervals import RESAMPLES, estimate, ratios
+from contextwise.base.estimates import exponential
+from contextwise.base.intervals import estimate, ratios
 from contextwise.base.progress import progress_bar
-from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
-from contextwise.evaluation.measures.loss import (
-    checked_destination,
-    documents_table,
-    is_run,
-    label,
-    open_model,
-    positions,
-    subject,
-    totals,
-)
+from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.measures.sentences.cache_effect import (
     BINS,
     bins_of,
@@ -40,16 +27,13 @@ from contextwise.evaluation.measures.sentences.conditioning import (
     Proxies,
     Texts,
     chosen_types,
-    is_cue,
     open_text_encoder,
     settings_of,
     trained_types,
 )
-from contextwise.evaluation.results import Evaluation, write_evaluation
 from contextwise.evaluation.scoring.sentences import Sentences, dropped, score_rows, window_of
-from contextwise.evaluation.scoring.windows import Scores
+from contextwise.evaluation.scoring.windows import Scores, documents_table, totals
 from contextwise.models.cue.encoding import EncodedTexts
-from contextwise.models.loading import load_config
 from contextwise.objectives.contexts import ContextTexts
 from contextwise.objectives.text import TokenText
 
@@ -71,24 +55,26 @@ class Conditions:
     takes_contexts: bool = False
 
     @classmethod
-    def of(cls, source: str, corpus: Corpus, asked: Sequence[str] | None, dropped: float) -> "Conditions":
+    def of(
+        cls, subject: Subject, corpus: Corpus, asked: Sequence[str] | None, dropped: float
+    ) -> "Conditions":
         """What is asked of a model, checked.
 
         Raises:
             ConfigError: the model takes no contexts, there are no such contexts, or none to drop.
         """
-        if not is_cue(source):
-            for name, given in (("--contexts", asked is not None), ("--drop-contexts", dropped > 0)):
+        if not subject.is_cue:
+            for name, given in (("contexts", asked is not None), ("drop_contexts", dropped > 0)):
                 if given:
                     raise ConfigError(
-                        f"{name} is given, but {source} is no CUE model and takes no contexts; leave it out"
+                        f"{name} is given, but {subject.source} is no CUE model and takes no contexts; leave it out"
                     )
             return cls()
-        config = load_config(source)
+        config = subject.config
         types = chosen_types(asked, config, corpus)
         if dropped and (not types or types == [PROXY]):
             raise ConfigError(
-                f"--drop-contexts is {dropped}, but {source} is scored without contexts; leave it out"
+                f"drop_contexts is {dropped}, but {subject.source} is scored without contexts; leave it out"
             )
         return cls(types, trained_types(config), dropped, takes_contexts=True)
 
@@ -102,97 +88,46 @@ class Conditions:
             parts.append(f"{self.dropped:g} of the contexts dropped")
         return "; ".join(parts) or None
 
-    @property
-    def suffix(self) -> str:
-        """The same, for the name of a folder."""
-        names = [re.sub(r"[^\w.]+", "_", name) for name in self.types]
-        types = "" if self.types == self.trained else "-" + ("-".join(names) or "no-contexts")
-        return types + (f"-dropped-{self.dropped:g}" if self.dropped else "")
 
-
-def sentence_label(corpus: Corpus, conditions: Conditions | None = None) -> str:
-    """Name of an evaluation sentence by sentence."""
-    return f"{label(corpus)}-sentences{conditions.suffix if conditions else ''}"
-
-
-def evaluate_sentences(
-    source: str | Path,
-    corpus: Corpus,
-    *,
-    contexts: Sequence[str] | None = None,
-    drop_contexts: float = 0.0,
-    limit_documents: int | None = None,
-    batch_tokens: int | None = None,
-    dtype: str = "auto",
-    device: str = "auto",
-    out: Path | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Evaluation:
-    """Score every sentence of a corpus on its own, with its contexts where the model takes any.
-
-    Args:
-        source: a run folder, a Hugging Face model folder, or a name on the Hub.
-        corpus: the documents (one split of a corpus).
-        contexts: for a CUE model, names of the contexts to score with: metadata columns and ``previous_sentence``; ``[]``:
-            none; ``["proxy"]``: the proxies of a model that was trained on them. By default those of its training.
-        drop_contexts: withhold each context of each sentence with this probability, drawn by the sentence's number.
-        limit_documents, batch_tokens, dtype, device, should_stop: as
-            :func:`~contextwise.evaluation.measures.loss.evaluate_model` takes them.
-        out: where to write; by default ``CORPUS-SPLIT-sentences`` where the run's evaluations are, with the contexts in the
-            name if they are not those of the training.
-
-    Raises:
-        ConfigError: an option is out of range, there are no such contexts, or ``out`` holds something else.
-        DataError: corpus and model do not fit, or there is nothing to score.
-        CheckpointError: there is no such model, or its text encoder is another by now.
-        Interrupted: ``should_stop`` said so; nothing was written.
-    """
-    started = time.monotonic()
-    source = str(source)
-    conditions = Conditions.of(source, corpus, contexts, drop_contexts)
-    out = checked_destination(out, source, corpus, sentence_label(corpus, conditions))
-    model = open_model(source, corpus, dtype, device)
-    sentences = Sentences(corpus, limit_documents, language_of(source))
-    found = _score(model, source, sentences, conditions, batch_tokens, should_stop)
-    documents = _documents(corpus, sentences, found.nats)
+def score_sentences(
+    subject: Subject, corpus: Corpus, conditions: Conditions, limit: int | None
+) -> tuple[dict[str, Any], dict[str, pa.Table]]:
+    """The summary and the tables of the sentences of a corpus, each scored on its own."""
+    sentences = Sentences(corpus, limit, language_of(subject))
+    scored = _score(subject, sentences, conditions)
+    documents = _documents(corpus, sentences, scored.nats)
     summary = {
-        **subject(source, model, corpus),
-        "label": sentence_label(corpus, conditions),
         "by_sentence": True,
         "condition": conditions.name,
-        "sentences": _about(model, sentences),
+        "sentences": _about(subject, sentences),
         **totals(documents),
         **_without_ends(documents),
-        **found.summary,
-        "confidence": CONFIDENCE,
-        "resamples": RESAMPLES,
-        "seconds": round(time.monotonic() - started, 3),
-        "environment": describe_environment(),
+        **scored.summary,
     }
-    return write_evaluation(out, summary, documents, _targets(sentences, found))
+    return summary, {"documents": documents, "tokens": _targets(sentences, scored)}
 
 
-def _about(model: PreTrainedModel, sentences: Sentences) -> dict[str, Any]:
+def _about(subject: Subject, sentences: Sentences) -> dict[str, Any]:
     """How many sentences there are, and how many are longer than the model."""
     lengths = sentences.rows.lengths
     return {
         "count": len(sentences),
         "language": sentences.index.language,
         "longest": int(lengths.max()) - 1,
-        "positions": positions(model),
-        "in_windows": int((lengths > window_of(model, sentences.rows)).sum()),
+        "positions": subject.positions,
+        "in_windows": int((lengths > window_of(subject.model, sentences.rows)).sum()),
     }
 
 
-def language_of(source: str) -> str:
+def language_of(subject: Subject) -> str:
     """Whose rules cut a run's sentences; English for a model that is no run, or was trained on other things."""
-    objective = RunFolder(source).recipe().get("objective", {}) if is_run(source) else {}
+    objective = subject.run.recipe().get("objective", {}) if subject.run else {}
     return str(objective.get("language", "en"))
 
 
 @dataclass
-class _Found:
-    """What a scoring pass found: each target's nats; of a CUE model also its sentence encoder's, and with contexts its bin."""
+class _Scored:
+    """The nats of each target; of a CUE model also those of its sentence encoder, and with contexts the target's bin."""
 
     nats: np.ndarray
     visible: np.ndarray
@@ -201,46 +136,39 @@ class _Found:
     bins: np.ndarray | None = None
 
 
-def _score(
-    model: Any,
-    source: str,
-    sentences: Sentences,
-    conditions: Conditions,
-    batch_tokens: int | None,
-    should_stop: Callable[[], bool] | None,
-) -> _Found:
+def _score(subject: Subject, sentences: Sentences, conditions: Conditions) -> _Scored:
     """Score the sentences with their contexts; those of a CUE model also with its sentence encoder alone."""
-    sets, further, about = _contexts(model, source, sentences, conditions)
+    model: Any = subject.model
+    sets, further, about = _contexts(model, subject.source, sentences, conditions)
     total = int(sentences.rows.lengths.sum()) * (2 if conditions.takes_contexts else 1)
-    with progress_bar(f"evaluate {Path(source).name}", total, "tokens") as advance:
+    with progress_bar(f"score {subject.name}", total, "tokens") as advance:
 
         def scored(scorer: PreTrainedModel, given: Any) -> Scores:
             return score_rows(
                 scorer,
                 sentences.rows,
                 given,
-                batch_tokens=batch_tokens,
+                batch_tokens=subject.batch_tokens,
                 on_progress=advance,
-                should_stop=should_stop,
             )
 
         scores = scored(model, further)
-        found = _Found(scores.nats, scores.visible)
+        result = _Scored(scores.nats, scores.visible)
         if not conditions.takes_contexts:
-            return found
-        found.alone = scored(model.sentence_encoder, None).nats
-    found.summary = about | _against(sentences, found)
+            return result
+        result.alone = scored(model.sentence_encoder, None).nats
+    result.summary = about | _against(sentences, result)
     if sets is not None:
         tokenizer = sentences.index.vocabulary.tokenizer
         assert tokenizer is not None  # the sentences needed it
         types = conditions.types
-        found.bins, occurs_KN = bins_of(TokenText(tokenizer), sentences.rows, sets, len(types))
+        result.bins, occurs_KN = bins_of(TokenText(tokenizer), sentences.rows, sets, len(types))
         articles_N = sentences.of_targets(sentences.articles)
-        found.summary["cache_effect"] = {
-            "bins": cache_effect(found.bins, articles_N, found.nats, found.alone),
-            "types": shares_of_types(occurs_KN, found.bins, articles_N, types),
+        result.summary["cache_effect"] = {
+            "bins": cache_effect(result.bins, articles_N, result.nats, result.alone),
+            "types": shares_of_types(occurs_KN, result.bins, articles_N, types),
         }
-    return found
+    return result
 
 
 def _contexts(
@@ -293,11 +221,11 @@ def _without_ends(documents: pa.Table) -> dict[str, Any]:
     }
 
 
-def _against(sentences: Sentences, found: _Found) -> dict[str, Any]:
+def _against(sentences: Sentences, result: _Scored) -> dict[str, Any]:
     """The sentence encoder's own loss on the same targets, and the difference to it, paired by article."""
-    assert found.alone is not None
-    own, alone = sentences.article_sums(found.nats), sentences.article_sums(found.alone)
-    targets = sentences.article_sums(np.ones(len(found.nats)))
+    assert result.alone is not None
+    own, alone = sentences.article_sums(result.nats), sentences.article_sums(result.alone)
+    targets = sentences.article_sums(np.ones(len(result.nats)))
     loss = ratios(alone, {"tokens": targets})["tokens"]
     difference = estimate([(own - alone)[None]], targets)
     return {
@@ -310,7 +238,7 @@ def _against(sentences: Sentences, found: _Found) -> dict[str, Any]:
     }
 
 
-def _targets(sentences: Sentences, found: _Found) -> pa.Table:
+def _targets(sentences: Sentences, result: _Scored) -> pa.Table:
     """One row a target: ``document``, ``sentence`` in it, ``position`` in that, ``visible`` tokens, ``nats``; of a CUE model
     also ``sentence_encoder_nats``, and with contexts the ``bin`` (:mod:`evaluation.sentences.cache_effect`).
     """
@@ -318,11 +246,11 @@ def _targets(sentences: Sentences, found: _Found) -> pa.Table:
         "document": sentences.of_targets(sentences.articles),
         "sentence": sentences.of_targets(sentences.numbers),
         "position": sentences.positions(),
-        "visible": found.visible,
-        "nats": found.nats,
+        "visible": result.visible,
+        "nats": result.nats,
     }
-    if found.alone is not None:
-        columns["sentence_encoder_nats"] = found.alone
-    if found.bins is not None:
-        columns["bin"] = pa.DictionaryArray.from_arrays(pa.array(found.bins), pa.array(BINS))
+    if result.alone is not None:
+        columns["sentence_encoder_nats"] = result.alone
+    if result.bins is not None:
+        columns["bin"] = pa.DictionaryArray.from_arrays(pa.array(result.bins), pa.array(BINS))
     return pa.table(columns)

@@ -11,10 +11,12 @@ import torch
 import yaml
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.base.progress import interruption
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.evaluation.measures.loss import evaluate_model
-from contextwise.evaluation.results import Evaluation
+from contextwise.evaluation.kernel import results_of
+from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.models.tokenizers import corpus_tokenizer_hash
+from measured import evaluate_model
 
 WORDS = ["the", "model", "predicts", "its", "context", "before", "next", "token", "text", "of"]
 
@@ -45,7 +47,8 @@ def model(tmp_path, corpus, model_of):
 def test_an_evaluation_holds_what_an_independent_computation_gives(corpus, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     evaluation = evaluate_model(model, corpus, context=64, stride=64)
-    assert evaluation.path.parts == ("evaluation", "small", "texts-validation")
+    *folder, name = evaluation.path.parts
+    assert folder == ["evaluation", "small"] and name.startswith("evaluate-texts-validation-")
     summary = json.loads((evaluation.path / "summary.json").read_text())
     assert summary == Evaluation.open(evaluation.path).summary
     texts = [corpus.tokenizer().decode(corpus.document(i)) for i in range(len(corpus))]
@@ -69,27 +72,46 @@ def test_a_run_is_scored_at_its_training_context_and_keeps_its_evaluation(corpus
     shutil.copytree(model, run / "model")
     (run / "recipe.yaml").write_text(yaml.safe_dump({"name": "x", "seed": 1, "data": {"context": 24}}))
     evaluation = evaluate_model(run, corpus)
-    assert evaluation.path == run / "evaluation" / "texts-validation"
-    assert (evaluation.summary["context"], evaluation.summary["stride"]) == (24, 12)
+    assert evaluation.path.parent == run / "evaluation"
+    assert evaluation.summary["settings"] == {"context": 24, "stride": 12, "limit": None}
     visible = evaluation.tokens()["visible"].to_numpy()
     assert visible.max() == 24 and visible.min() == 0
-    again = evaluate_model(run, corpus, limit_documents=3, context=1)
-    assert again.path == evaluation.path and Evaluation.open(again.path).summary["documents"] == 3
-    assert again.summary["stride"] == 1 and set(again.tokens()["visible"].to_pylist()) == {0, 1}
-    assert [place.name for place in evaluation.path.parent.iterdir()] == ["texts-validation"]
+    again = evaluate_model(run, corpus, limit=3, context=1)
+    assert Evaluation.open(again.path).summary["documents"] == 3
+    assert again.summary["settings"]["stride"] == 1 and set(again.tokens()["visible"].to_pylist()) == {0, 1}
+    assert {result.path for result in results_of(run / "evaluation")} == {evaluation.path, again.path}
+
+
+def test_a_result_is_found_again_for_the_same_question_only(corpus, model, tmp_path, monkeypatch, model_of):
+    monkeypatch.chdir(tmp_path)
+    first = evaluate_model(model, corpus)
+    written = (first.path / "summary.json").stat().st_mtime_ns
+    assert evaluate_model(f"{model}/", corpus).path == first.path
+    assert (first.path / "summary.json").stat().st_mtime_ns == written
+    others = [
+        evaluate_model(model, corpus, limit=5),
+        evaluate_model(model, corpus, context=32),
+        evaluate_model(model, corpus, stride=8),
+        evaluate_model(model, corpus, dtype="bfloat16"),
+        evaluate_model(model, Corpus.open(corpus.path, "train")),
+    ]
+    model_of("gpt2", seed=1, vocab_size=corpus.vocab_size, n_positions=64).save_pretrained(model)
+    others.append(evaluate_model(model, corpus))
+    assert len({result.path for result in (first, *others)}) == 7
+    assert others[-1].summary["loss"] != first.summary["loss"]
 
 
 def test_a_model_without_a_recipe_is_scored_at_its_positions_up_to_1024(corpus, tmp_path, model_of):
     for positions, expected in ((32, 32), (2048, 1024)):
         model_of("gpt2", vocab_size=corpus.vocab_size, n_positions=positions).save_pretrained(tmp_path / "m")
-        evaluation = evaluate_model(tmp_path / "m", corpus, limit_documents=2, out=tmp_path / f"e{positions}")
-        assert evaluation.summary["context"] == expected
+        evaluation = evaluate_model(tmp_path / "m", corpus, limit=2, out=tmp_path / f"e{positions}")
+        assert evaluation.summary["settings"]["context"] == expected
 
 
 def test_contextlm_and_a_wider_vocabulary_work(corpus, tmp_path, model_of):
     model_of("contextlm", vocab_size=corpus.vocab_size + 7).save_pretrained(tmp_path / "m")
-    summary = evaluate_model(tmp_path / "m", corpus, limit_documents=2, out=tmp_path / "e").summary
-    assert summary["context"] == 12 and summary["loss"]["value"] > 0
+    summary = evaluate_model(tmp_path / "m", corpus, limit=2, out=tmp_path / "e").summary
+    assert summary["settings"]["context"] == 12 and summary["loss"]["value"] > 0
 
 
 def test_bfloat16_is_taken_when_asked_for(corpus, model, tmp_path):
@@ -130,11 +152,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"context": 65}, "--context is 65, but .* has only 64 positions; give at most 64"),
-            ({"stride": 65}, "stride is 65 tokens; it must be between 1 and the context, 64"),
-            ({"dtype": "int8"}, "--dtype is 'int8'; it must be one of auto, float32"),
-            ({"device": "warp"}, "--device is 'warp', which this machine does not have"),
-            ({"limit_documents": 0}, "--limit-documents is 0"),
+            ({"context": 65}, "context is 65, but .* has only 64 positions; give at most 64"),
+            ({"stride": 65}, "stride is 65; it must be between 1 and the context, 64"),
+            ({"dtype": "int8"}, "dtype is 'int8'; it must be one of auto, float32"),
+            ({"device": "warp"}, "device is 'warp', which this machine does not have"),
         ],
     )
     def test_options(self, corpus, model, tmp_path, options, message):
@@ -149,13 +170,13 @@ class TestRefusals:
     def test_a_place_that_holds_something_else(self, corpus, model, tmp_path, model_of):
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-        with pytest.raises(ConfigError, match="not an evaluation; give another place with --out"):
+        with pytest.raises(ConfigError, match="holds no result of a measurement.*choose another folder"):
             evaluate_model(model, corpus, out=tmp_path / "mine")
-        evaluate_model(model, corpus, limit_documents=2, out=tmp_path / "e")
+        evaluate_model(model, corpus, limit=2, out=tmp_path / "e")
         model_of("gpt2", vocab_size=corpus.vocab_size).save_pretrained(tmp_path / "m")
-        with pytest.raises(ConfigError, match=r"holds an evaluation of another model, .*small"):
+        with pytest.raises(ConfigError, match=r"holds another result of contextwise evaluate \(of .*small"):
             evaluate_model(tmp_path / "m", corpus, out=tmp_path / "e")
-        with pytest.raises(ConfigError, match=r"holds an evaluation of other data, .*texts"):
+        with pytest.raises(ConfigError, match=r"holds another result .*texts-validation"):
             evaluate_model(model, Corpus.open(corpus.path, "train"), out=tmp_path / "e")
 
     def test_a_corpus_whose_bytes_changed(self, corpus, model, tmp_path):
@@ -167,26 +188,25 @@ class TestRefusals:
         with pytest.raises(DataError, match=file.name):
             evaluate_model(model, Corpus.open(copy, "validation"), out=tmp_path / "e")
 
-    def test_a_stopped_evaluation_leaves_the_one_before(self, corpus, model, tmp_path):
-        evaluate_model(model, corpus, limit_documents=2, out=tmp_path / "e")
-        with pytest.raises(Interrupted):
-            evaluate_model(model, corpus, out=tmp_path / "e", should_stop=lambda: True)
+    def test_a_stopped_evaluation_leaves_the_one_before(self, corpus, model, tmp_path, monkeypatch):
+        evaluate_model(model, corpus, limit=2, out=tmp_path / "e")
+        monkeypatch.setattr(type(interruption), "requested", True)
+        with pytest.raises(Interrupted, match="scoring was stopped; run the same command again"):
+            evaluate_model(model, corpus, out=tmp_path / "e", overwrite=True)
         assert Evaluation.open(tmp_path / "e").summary["documents"] == 2
 
-    @pytest.mark.parametrize(
-        "step", ["contextwise.evaluation.results.pq.write_table", "contextwise.base.files.sync_tree"]
-    )
+    @pytest.mark.parametrize("step", ["pyarrow.parquet.write_table", "contextwise.base.files.sync_tree"])
     def test_a_full_disk_leaves_the_one_before(self, corpus, model, tmp_path, monkeypatch, step):
-        evaluate_model(model, corpus, limit_documents=2, out=tmp_path / "e")
+        evaluate_model(model, corpus, limit=2, out=tmp_path / "e")
 
         def full(*_: object, **__: object) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(step, full)
-        with pytest.raises(DataError, match="no space left while writing the evaluation"):
-            evaluate_model(model, corpus, out=tmp_path / "e")
+        with pytest.raises(DataError, match="no space left while writing the result"):
+            evaluate_model(model, corpus, out=tmp_path / "e", overwrite=True)
         assert Evaluation.open(tmp_path / "e").summary["documents"] == 2
-        assert [place.name for place in tmp_path.iterdir() if "partial" in place.name] == []
+        assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
 def test_a_tokenizer_saved_again_is_the_same_tokenizer(corpus, tmp_path):

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.evaluation.journal import Journal, content_key
+from contextwise.evaluation.kernel.journal import Journal, content_key
 
 
 def by_number(row):

@@ -1,0 +1,30 @@
+"""What all measurements share: the subject that is measured, the measure, the result on disk, and its unfinished work.
+
+    subject = Subject("runs/contextlm")                      # a run, a folder, a Hub name, or a loaded model
+    result = measure(subject, Loss(context=256), corpus)     # found again if it was made before
+    print(result.summary["loss"], result.path)
+
+A new measure is a subclass of :class:`Measure` in a module of ``contextwise.evaluation.measures``
+(``docs/extending/measure.md``).
+Nothing here imports torch before a model is opened, so that settings are checked and help is printed at once.
+"""
+
+from contextwise.evaluation.kernel.journal import Journal, content_key
+from contextwise.evaluation.kernel.measure import InputFile, Measure, Outcome, measure, measures
+from contextwise.evaluation.kernel.result import Result, results_of
+from contextwise.evaluation.kernel.subject import Subject
+from contextwise.evaluation.kernel.work import Work
+
+__all__ = [
+    "InputFile",
+    "Journal",
+    "Measure",
+    "Outcome",
+    "Result",
+    "Subject",
+    "Work",
+    "content_key",
+    "measure",
+    "measures",
+    "results_of",
+]

@@ -1,0 +1,270 @@
+"""A measure: settings, how a subject is measured with them, and how the summary is shown."""
+
+import importlib
+import pkgutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.base.files import sha256_file
+from contextwise.base.progress import interruption, say
+from contextwise.evaluation.kernel.journal import content_key
+from contextwise.evaluation.kernel.result import Result, finished, write_result
+from contextwise.evaluation.kernel.subject import Subject
+from contextwise.evaluation.kernel.work import Work
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from transformers import PreTrainedModel
+
+    from contextwise.data import Corpus
+
+CONTENT = "content"
+InputFile = Annotated[Path, CONTENT]
+"""A setting that names a file or folder to read: a result is identified by its content, not its path."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a measurement gives.
+
+    Attributes:
+        summary: JSON-ready; goes into ``summary.json`` beside what all results have.
+        files: as :func:`~.result.write_result` takes them.
+    """
+
+    summary: dict[str, Any]
+    files: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Measure(Settings):
+    """Settings of a measurement, and how it is made.
+
+    A subclass is registered by its name; the command line's verb, its options and the folder of the result follow from it. Each
+    field has its help text (``Field(description=...)``), default and bounds.
+
+    Attributes:
+        name: of the verb and of the results.
+        version: raised when the same settings give other numbers than before.
+        on_corpus: whether it is made on the documents of a corpus.
+        model_types: what it can be made of: ``decoder``, ``encoder-decoder``.
+        takes_cue: whether it gives a CUE model its contexts; a model of another measure goes without, which is noted.
+        result: class of its results.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    on_corpus: ClassVar[bool] = True
+    model_types: ClassVar[tuple[str, ...]] = ("decoder",)
+    takes_cue: ClassVar[bool] = False
+    result: ClassVar[type[Result]] = Result
+
+    def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        """A copy with the settings that follow from the subject or the data; refuses what does not fit them.
+
+        Raises:
+            ConfigError: a setting does not fit the model.
+        """
+        return self
+
+    def label(self, corpus: "Corpus | None") -> str:
+        """What it is made on, in the name of the result's folder."""
+        return "" if corpus is None else corpus_label(corpus)
+
+    def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+        """Measure.
+
+        Args:
+            work: what an earlier, stopped run has kept; keep there what is worth resuming from.
+
+        Raises:
+            Interrupted: the process was asked to stop (:data:`contextwise.base.progress.interruption`).
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+        """The summary for the terminal, in 80 columns."""
+        raise NotImplementedError
+
+    def identity(self) -> dict[str, Any]:
+        """The settings, JSON-ready, with the content of files in place of their paths."""
+        settings = self.model_dump(mode="json")
+        for name, info in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value is not None and (CONTENT in info.metadata or _is_input(info.annotation)):
+                settings[name] = _content(name, value)
+        return settings
+
+
+def measure(
+    source: "str | Path | PreTrainedModel | Subject",
+    settings: Measure,
+    corpus: "Corpus | None" = None,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    dtype: str = "auto",
+    device: str = "auto",
+    batch_tokens: int | None = None,
+) -> Any:
+    """Measure a model, or find the result that was made before; a stopped measurement resumes.
+
+    A result answers one question: the model's weights and tokenizer, the data, the settings and the number format. It is found
+    again for the same question only.
+
+    Args:
+        source: a run folder, a Hugging Face model folder, a name on the Hub, a loaded model, or a subject.
+        settings: the measure.
+        corpus: the documents (one split of a corpus), for a measure that needs one.
+        out: folder of the result; by default ``RUN/evaluation/NAME-CORPUS-SPLIT-KEY``, or ``evaluation/MODEL/…`` for a model
+            that is no run.
+        overwrite: replace another result in ``out``.
+        dtype, device, batch_tokens: as :class:`Subject` takes them.
+
+    Returns:
+        The result, of the measure's class ``result``.
+
+    Raises:
+        ConfigError: a setting is out of range or does not fit the model, or ``out`` holds something else.
+        DataError: the data do not fit the model, changed, or are too few.
+        CheckpointError: there is no such model, or it is damaged.
+        Interrupted: the process was asked to stop; what is done is kept.
+    """
+    started = time.monotonic()
+    if isinstance(source, Subject):
+        subject = source
+    else:
+        subject = Subject(source, dtype=dtype, device=device, batch_tokens=batch_tokens)
+    if settings.on_corpus and corpus is None:
+        raise ConfigError(f"{settings.name} needs documents; give a prepared corpus")
+    _check_type(subject, settings)
+    asked, settings = settings.identity(), settings.resolved(subject, corpus)
+    question = question_of(settings, asked, subject, corpus)
+    key = result_key(question, settings, subject)
+    label = settings.label(corpus)
+    path = Path(out) if out else subject.home / "-".join(filter(None, (settings.name, label, key[:8])))
+    with Work.opened(
+        path, key, {"measure": settings.name, "settings": settings.identity()}, overwrite
+    ) as work:
+        if (result := finished(path, key, overwrite, settings.result)) is not None:
+            return result
+        if corpus is not None:
+            corpus.verify()
+            subject.check_corpus(corpus)
+        if subject.is_cue and not settings.takes_cue:
+            say(f"note: {subject.source} is a CUE model; it is measured without contexts")
+        outcome = _run(settings, subject, corpus, work)
+        summary = (
+            _header(settings, subject, corpus, key, question, label) | outcome.summary | _footer(started)
+        )
+        write_result(path, summary, outcome.files, overwrite=overwrite, held=True)
+        work.discard()
+    return settings.result(path, summary)
+
+
+def question_of(settings: Measure, asked: dict[str, Any], subject: Subject, corpus: "Corpus | None") -> str:
+    """Identifies what is asked, of whichever model: results with the same question can be compared."""
+    data = None if corpus is None else [corpus.fingerprint, corpus.split]
+    return content_key(measure=settings.name, version=settings.version, data=data, settings=asked)
+
+
+def result_key(question: str, settings: Measure, subject: Subject) -> str:
+    """Identifies a result: the question, the model, the resolved settings and the number format."""
+    dtype = "saved" if subject.dtype is None else str(subject.dtype)
+    return content_key(question=question, subject=subject.digest, settings=settings.identity(), dtype=dtype)
+
+
+def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+    try:
+        with interruption.listening():
+            return settings.run(subject, corpus, work)
+    except CheckpointError:
+        work.discard()  # nothing is resumed from a damaged model
+        raise
+    except Interrupted as error:
+        end = "run the same command again" + ("" if work.empty else " to resume")
+        raise Interrupted(f"{str(error).split(';')[0]}; {end}") from None
+
+
+def _check_type(subject: Subject, settings: Measure) -> None:
+    from contextwise.models.kinds import kind_of
+
+    kind = kind_of(subject.config)
+    if kind not in settings.model_types:
+        raise CheckpointError(
+            f"{subject.source} is an {kind} ({subject.config.model_type}), but {settings.name} needs a "
+            f"{' or '.join(settings.model_types)}"
+        )
+
+
+def _header(
+    settings: Measure, subject: Subject, corpus: "Corpus | None", key: str, question: str, label: str
+) -> dict[str, Any]:
+    header = {
+        "measure": settings.name,
+        "key": key,
+        "question": question,
+        "label": label,
+        **subject.describe(),
+    }
+    if corpus is not None:
+        from contextwise.models.tokenizers import corpus_tokenizer_hash
+
+        header["corpus"] = {
+            "path": str(corpus.path),
+            "fingerprint": corpus.fingerprint,
+            "split": corpus.split,
+            "tokenizer_hash": corpus_tokenizer_hash(corpus.path),
+        }
+    return header | {"settings": settings.model_dump(mode="json")}
+
+
+def _footer(started: float) -> dict[str, Any]:
+    from contextwise.base.environment import describe_environment
+    from contextwise.base.estimates import CONFIDENCE
+    from contextwise.base.intervals import RESAMPLES
+
+    return {
+        "confidence": CONFIDENCE,
+        "resamples": RESAMPLES,
+        "seconds": round(time.monotonic() - started, 3),
+        "environment": describe_environment(),
+    }
+
+
+def corpus_label(corpus: "Corpus") -> str:
+    """The corpus folder's name and the split."""
+    return f"{Path(corpus.path).resolve().name}-{corpus.split}"
+
+
+def _is_input(annotation: Any) -> bool:
+    return CONTENT in getattr(annotation, "__metadata__", ()) or any(map(_is_input, get_args(annotation)))
+
+
+def _content(name: str, path: Path) -> str:
+    """SHA-256 of a file, or of the files of a folder."""
+    try:
+        if path.is_dir():
+            files = sorted(file for file in path.rglob("*") if file.is_file())
+            content = {str(file.relative_to(path)): sha256_file(file) for file in files}
+            return content_key(files=content)
+        return sha256_file(path)
+    except OSError as error:
+        raise DataError(f"{name} is {path}, which cannot be read: {error.strerror}") from None
+
+
+def measures() -> dict[str, type[Measure]]:
+    """All measures by name: the subclasses of :class:`Measure` in the modules of ``contextwise.evaluation.measures``."""
+    package = importlib.import_module("contextwise.evaluation.measures")
+    found: dict[str, type[Measure]] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        content = vars(importlib.import_module(f"{package.__name__}.{module.name}"))
+        for value in content.values():
+            if isinstance(value, type) and issubclass(value, Measure) and "name" in vars(value):
+                found[value.name] = value
+    return found

@@ -1,0 +1,156 @@
+"""A result on disk: a folder with ``summary.json`` and the tables beside it, complete or absent."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import atomic_directory, atomic_write, read_json, write_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUMMARY = "summary.json"
+HEADER = {"measure", "key", "question"}
+"""Keys that the summary of every result has."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished measurement. ``summary`` is the content of ``summary.json`` in the folder ``path``."""
+
+    path: Path
+    summary: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: str | Path, measure: str | None = None) -> Self:
+        """Open the folder of a result.
+
+        Args:
+            measure: name of the measure that it must be of.
+
+        Raises:
+            DataError: it holds no result, a damaged one, or one of another measure.
+        """
+        path = Path(path)
+        what = f"result of contextwise {measure}" if measure else "result of a measurement"
+        if not (path / SUMMARY).is_file():
+            raise DataError(f"{path} holds no {what}: it has no {SUMMARY}")
+        summary = read_json(path / SUMMARY, f"the summary of the {what}")
+        if not isinstance(summary, dict) or not summary.keys() >= HEADER:
+            raise DataError(
+                f"{path / SUMMARY} is not the summary of a {what}; remove the folder and measure again"
+            )
+        if measure is not None and summary["measure"] != measure:
+            raise DataError(f"{path} holds a result of contextwise {summary['measure']}, not of {measure}")
+        return cls(path, summary)
+
+    @property
+    def measure(self) -> str:
+        """Name of the measure."""
+        return self.summary["measure"]
+
+    def table_of(self, name: str) -> "pa.Table":
+        """The table ``NAME.parquet``.
+
+        Raises:
+            DataError: it is missing or damaged.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        file = self.path / f"{name}.parquet"
+        try:
+            return pq.read_table(file)
+        except (OSError, pa.ArrowException) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise DataError(
+                f"the table {file} cannot be read ({reason}); remove {self.path} and measure again"
+            ) from None
+
+    def rows_of(self, name: str) -> list[dict[str, Any]]:
+        """The rows of ``NAME.jsonl``.
+
+        Raises:
+            DataError: the file is missing or damaged.
+        """
+        file = self.path / f"{name}.jsonl"
+        try:
+            return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{file} cannot be read ({error}); remove {self.path} and measure again"
+            ) from None
+
+
+def results_of(folder: Path, measure: str | None = None) -> list[Result]:
+    """The results in the folders of ``folder`` (a model's :attr:`~.subject.Subject.home`), by name.
+
+    Args:
+        measure: only those of this measure.
+    """
+    if not folder.is_dir():
+        return []
+    found = []
+    for summary in sorted(folder.glob(f"*/{SUMMARY}")):
+        if summary.parent.name.startswith(".") or ".partial-" in summary.parent.name:
+            continue
+        content = read_json(summary, "the summary of a result")
+        if isinstance(content, dict) and content.keys() >= HEADER and measure in (None, content["measure"]):
+            found.append(Result(summary.parent, content))
+    return found
+
+
+def finished(path: Path, key: str, overwrite: bool = False, result: type[Result] = Result) -> Result | None:
+    """The result at ``path`` if it answers the same question; None if nothing is there that must stay.
+
+    Raises:
+        ConfigError: the folder holds something else, and is not to be overwritten.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return None
+    try:
+        there = result.open(path)
+    except DataError as error:
+        raise ConfigError(f"{error}; choose another folder for the result, or remove that one") from None
+    if there.summary["key"] == key:
+        return there
+    if overwrite:
+        return None
+    raise ConfigError(
+        f"{path} holds another result of contextwise {there.measure} (of {there.summary['model']}, "
+        f"{there.summary.get('label') or 'other settings'}); choose another folder, or overwrite it"
+    )
+
+
+def write_result(
+    path: Path, summary: dict[str, Any], files: Mapping[str, Any], overwrite: bool = False, held: bool = False
+) -> None:
+    """Write a result, complete or not at all.
+
+    Args:
+        files: name -> content: a :class:`pyarrow.Table` becomes ``NAME.parquet``, a list of rows ``NAME.jsonl``; text,
+            bytes, and a dictionary (as JSON) are written to a file of exactly that name.
+        overwrite: replace a folder that is already there.
+        held: this process holds ``path`` with :func:`~contextwise.base.files.exclusive` already.
+
+    Raises:
+        DataError: the disk is full, or the folder cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with atomic_directory(path, "the result", replace=overwrite, held=held) as folder:
+        for name, content in files.items():
+            if isinstance(content, pa.Table):
+                pq.write_table(content, folder / f"{name}.parquet", compression="zstd")
+            elif isinstance(content, list):
+                lines = "".join(json.dumps(row) + "\n" for row in content)
+                atomic_write(folder / f"{name}.jsonl", lines, "the result")
+            elif isinstance(content, dict):
+                write_json(folder / name, content, "the result")
+            else:
+                atomic_write(folder / name, content, "the result")
+        write_json(folder / SUMMARY, summary, "the result")

@@ -1,0 +1,278 @@
+"""The subject of a measurement: a model, opened once, and where it comes from."""
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.files import sha256_file
+from contextwise.base.runs import RunFolder
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from contextwise.data import Corpus
+
+DTYPES = ("float32", "bfloat16", "float16")
+DEFAULT_BATCH_TOKENS = 16384
+DEFAULT_CONTEXT_LIMIT = 1024
+"""Tokens of the default context of a model that is no run: larger ones are asked for."""
+MODEL_FILES = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "vocab.*",
+    "merges.txt",
+    "spiece.model",
+)
+"""Files of a model folder that decide what the model computes and how text becomes tokens."""
+
+
+class Subject:
+    """A model as it is measured. Weights and tokenizer are loaded when they are first asked for.
+
+    Args:
+        source: a run folder, a Hugging Face model folder, a name on the Hub, or a loaded model.
+        dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: float32 on the CPU, else as the model was saved.
+        device: a torch device, or ``auto``: a GPU if there is one.
+        batch_tokens: positions of one batch, padding included.
+        tokenizer: of a loaded model.
+        name: of a loaded model.
+
+    Attributes:
+        source: as given; the name of a loaded model.
+        run: the run folder; None for a model that is no run.
+
+    Raises:
+        ConfigError: ``dtype`` or ``batch_tokens`` is out of range.
+    """
+
+    def __init__(
+        self,
+        source: "str | Path | PreTrainedModel",
+        *,
+        dtype: str = "auto",
+        device: str = "auto",
+        batch_tokens: int | None = None,
+        tokenizer: "PreTrainedTokenizerBase | None" = None,
+        name: str = "model",
+    ) -> None:
+        if dtype not in ("auto", *DTYPES):
+            raise ConfigError(f"dtype is {dtype!r}; it must be one of auto, {', '.join(DTYPES)}")
+        if batch_tokens is not None and batch_tokens < 1:
+            raise ConfigError(f"batch_tokens is {batch_tokens}; it must be at least 1")
+        self.batch_tokens = batch_tokens or DEFAULT_BATCH_TOKENS
+        self._dtype, self._device = dtype, device
+        if isinstance(source, str | Path):
+            self.source = str(Path(source))  # a slash at the end makes no other model
+        else:
+            self.source, self.model = name, source
+            if tokenizer is not None:
+                self.tokenizer = tokenizer
+        self.loaded = not isinstance(source, str | Path)
+        run = RunFolder(self.source)
+        self.run = run if not self.loaded and run.recipe_file.is_file() else None
+
+    @property
+    def name(self) -> str:
+        """The last part of where the model comes from."""
+        return Path(self.source).name or "model"
+
+    @property
+    def home(self) -> Path:
+        """The folder of the model's results: ``RUN/evaluation``, or ``evaluation/NAME`` for a model that is no run."""
+        return self.run.evaluation if self.run else Path("evaluation") / self.name
+
+    @cached_property
+    def folder(self) -> Path:
+        """The local folder of the model's files; of a Hub name its snapshot in the local cache.
+
+        Raises:
+            CheckpointError: there is no such model, or the run has not finished.
+        """
+        from contextwise.models.loading import model_folder
+
+        folder = Path(model_folder(self.source))
+        if folder.is_dir():
+            return folder
+        from transformers.utils import cached_file
+
+        _ = self.model  # the snapshot is complete once the model was loaded
+        return Path(cached_file(self.source, "config.json")).parent
+
+    @cached_property
+    def config(self) -> "PreTrainedConfig":
+        """The model's configuration, read without the weights.
+
+        Raises:
+            CheckpointError: there is no such model, or its configuration cannot be read.
+        """
+        from contextwise.models.loading import load_config
+
+        return self.model.config if self.loaded else load_config(self.source)
+
+    @cached_property
+    def model(self) -> "PreTrainedModel":
+        """The model in evaluation mode: a causal language model, or an encoder-decoder.
+
+        Raises:
+            CheckpointError: there is no such model, it is damaged, or it is an encoder.
+            ConfigError: this machine does not have the device.
+        """
+        from contextwise.base.memory import keep_freed_memory
+        from contextwise.models.loading import load_generating_model
+
+        if self.device.type == "cpu":
+            keep_freed_memory()
+        return load_generating_model(self.source, dtype=self.dtype, device=self.device)
+
+    @cached_property
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The tokenizer that is saved with the model.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        from contextwise.models.loading import load_tokenizer
+
+        if self.loaded:
+            raise CheckpointError("the loaded model has no tokenizer; give it with tokenizer=")
+        return load_tokenizer(self.source)
+
+    @cached_property
+    def device(self) -> "torch.device":
+        """
+        Raises:
+            ConfigError: this machine does not have the device.
+        """
+        import torch
+
+        if self.loaded:
+            return self.model.device
+        if self._device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self._device)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError):
+            raise ConfigError(
+                f"device is {self._device!r}, which this machine does not have; give cpu, or leave it out"
+            ) from None
+        return device
+
+    @cached_property
+    def dtype(self) -> "torch.dtype | None":
+        """Number format that the weights are loaded in; None: as they were saved."""
+        import torch
+
+        if self._dtype == "auto":
+            return torch.float32 if self.device.type == "cpu" else None
+        return getattr(torch, self._dtype)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, hexadecimal, of the model's configuration, weights and tokenizer."""
+        if self.loaded:
+            return _digest_of_loaded(self)
+        folder = self.folder
+        files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
+        content = {file.name: sha256_file(file) for file in files}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def positions(self) -> int | None:
+        """Positions that the model's configuration allows; None if it sets no limit."""
+        return positions(self.config)
+
+    @property
+    def run_context(self) -> int | None:
+        """Tokens of a window that the run was trained on; None for a model that is no run."""
+        context = self.run.recipe().get("data", {}).get("context") if self.run else None
+        return context if isinstance(context, int) else None
+
+    @property
+    def trained_context(self) -> int | None:
+        """Tokens of a training window: the run's own, else what the configuration allows; None if neither is known."""
+        return self.run_context or self.positions
+
+    def context(self, wanted: int | None = None) -> int:
+        """Tokens of a window to measure with: ``wanted``, else the run's training context, else at most 1,024.
+
+        Raises:
+            ConfigError: the model does not have so many positions.
+        """
+        limit = self.positions
+        if wanted is None:
+            return self.run_context or min(limit or DEFAULT_CONTEXT_LIMIT, DEFAULT_CONTEXT_LIMIT)
+        if limit is not None and wanted > limit:
+            raise ConfigError(
+                f"context is {wanted}, but {self.source} has only {limit} positions; give at most {limit}"
+            )
+        return wanted
+
+    @property
+    def is_cue(self) -> bool:
+        """Whether the model reads single sentences with their contexts."""
+        return self.config.model_type == "cue"
+
+    def check_corpus(self, corpus: "Corpus") -> None:
+        """Refuse a corpus whose token ids mean something else to the model, or nothing.
+
+        Raises:
+            DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
+        """
+        from contextwise.models.tokenizers import check_tokenizer
+
+        if not self.loaded:
+            check_tokenizer(self.source, int(self.model.get_input_embeddings().weight.shape[0]), corpus)
+
+    def trained_on(self, corpus: "Corpus") -> bool:
+        """Whether the model is a finished run that was trained on these very documents."""
+        return (
+            self.run is not None
+            and self.run.finished
+            and self.run.summary().get("corpus", {}).get("fingerprint") == corpus.fingerprint
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """The subject's part of ``summary.json``."""
+        return {
+            "model": self.source,
+            "name": self.name,
+            "run": self.run is not None,
+            "digest": self.digest,
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "device": self.model.device.type,
+        }
+
+
+def positions(config: Any) -> int | None:
+    """Positions that a configuration allows; None if it sets no limit."""
+    for part in (config, getattr(config, "backbone_config", None), config.get_text_config()):
+        limit = getattr(part, "max_position_embeddings", None)
+        if limit is not None:
+            return int(limit)
+    return None
+
+
+def _digest_of_loaded(subject: Subject) -> str:
+    import torch
+
+    model = subject.model
+    digest = hashlib.sha256(json.dumps(model.config.to_dict(), sort_keys=True, default=str).encode())
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    tokenizer = subject.__dict__.get("tokenizer")
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    digest.update((backend.to_str() if backend is not None else repr(tokenizer)).encode())
+    return digest.hexdigest()

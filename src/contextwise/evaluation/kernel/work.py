@@ -1,0 +1,115 @@
+"""The finished part of a measurement that was stopped, kept beside the folder of its result."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import atomic_write, exclusive, read_json, write_json
+from contextwise.evaluation.kernel.journal import Journal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+QUESTION = "question.json"
+
+
+class Work:
+    """Unfinished work of one measurement, in ``RESULT.unfinished/``. Only the same question resumes it.
+
+    Attributes:
+        path: the folder; it exists once something is kept.
+    """
+
+    def __init__(self, path: Path, key: str, question: dict[str, Any]) -> None:
+        self.path, self.key, self.question = path, key, question
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(
+        cls, result: Path, key: str, question: dict[str, Any], overwrite: bool = False
+    ) -> Iterator["Work"]:
+        """Hold the result's folder for this process, and open the unfinished work beside it.
+
+        A second process with the same result waits.
+
+        Args:
+            question: what ``key`` is made of, for messages.
+            overwrite: discard unfinished work of another question instead of refusing.
+
+        Raises:
+            ConfigError: there is unfinished work of another question.
+            DataError: the folder cannot be written.
+        """
+        with exclusive(result, "the result", wait=True):
+            work = cls(result.with_name(f"{result.name}.unfinished"), key, question)
+            work._check(overwrite)
+            yield work
+
+    def _check(self, overwrite: bool) -> None:
+        if not self.path.is_dir():
+            return
+        try:
+            there = read_json(self.path / QUESTION, "the unfinished work")
+        except DataError:
+            there = {}
+        if there.get("key") == self.key:
+            return
+        if there and not overwrite:
+            ours, theirs = self.question.get("settings", {}), there.get("settings", {})
+            different = [name for name in ours if ours[name] != theirs.get(name)] or ["model or data"]
+            raise ConfigError(
+                f"{self.path} holds unfinished work of another measurement ({', '.join(different[:5])} differ); choose "
+                "another folder for the result, or remove that one"
+            )
+        self.discard()
+
+    def _start(self) -> None:
+        if not (self.path / QUESTION).exists():
+            write_json(self.path / QUESTION, {"key": self.key, **self.question}, "the unfinished work")
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is kept."""
+        return not self.path.is_dir()
+
+    @contextlib.contextmanager
+    def journal(self, name: str, key: Any = None) -> Iterator[Journal]:
+        """Rows of JSON that are kept as soon as they are added.
+
+        Args:
+            name: of the file, without ``.jsonl``.
+            key: tells rows apart; by default their field ``key``.
+        """
+        self._start()
+        with Journal.opened(self.path / f"{name}.jsonl", *([] if key is None else [key])) as journal:
+            yield journal
+
+    def save(self, name: str, arrays: "dict[str, np.ndarray]") -> None:
+        """Keep arrays under a name, instead of those that were kept under it before, in one step.
+
+        Raises:
+            DataError: the disk is full, or the folder cannot be written.
+        """
+        import numpy as np
+        from safetensors.numpy import save
+
+        self._start()
+        content = save({key: np.ascontiguousarray(array) for key, array in arrays.items()})
+        atomic_write(self.path / f"{name}.safetensors", content, "the unfinished work")
+
+    def load(self, name: str) -> "dict[str, np.ndarray] | None":
+        """The arrays that were kept under a name; None if there are none, or the file is damaged."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            return load_file(self.path / f"{name}.safetensors")
+        except (OSError, SafetensorError):
+            return None
+
+    def discard(self) -> None:
+        """Remove all that is kept."""
+        shutil.rmtree(self.path, ignore_errors=True)
