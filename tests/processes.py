@@ -1,4 +1,4 @@
-"""Training runs in processes of their own, for tests that stop or kill them or run several at once.
+"""Programs and training runs in processes of their own, for tests that stop or kill them or run several at once.
 
 They are forked from one process that has imported torch and transformers already: importing costs seconds, forking nothing.
 As a script, ``processes.py RECIPE``, for torchrun.
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -54,6 +55,14 @@ def _run_forked(recipe_file: Path, delay: float, output: str, environment: dict[
     os.dup2(log, 2)
     os.environ.update(environment)
     run_recipe(recipe_file, delay)
+
+
+def _run_program(code: str, arguments: list[str], *pipes: DupFd) -> None:
+    for standard, pipe in enumerate(pipes):
+        os.dup2(pipe.detach(), standard)
+    sys.stdin = os.fdopen(0)  # multiprocessing has closed the one that was there
+    sys.argv = arguments
+    exec(code, {"__name__": "__main__"})
 
 
 class TrainingProcesses:
@@ -105,6 +114,37 @@ class TrainingProcesses:
         output = Path(self._output).read_text()
         Path(self._output).unlink(missing_ok=True)
         return output, None
+
+
+class Program:
+    """Python code in a process of its own, with the members of ``subprocess.Popen`` that tests use."""
+
+    def __init__(self, code: str, *arguments: object) -> None:
+        (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = os.pipe(), os.pipe(), os.pipe()
+        ends = (DupFd(end) for end in (stdin, stdout, stderr))
+        given = ["-c", *map(str, arguments)]
+        self._process = _FORKS.Process(target=_run_program, args=(code, given, *ends))
+        self._process.start()
+        for end in (stdin, stdout, stderr):
+            os.close(end)
+        self.stdin = os.fdopen(to_stdin, "w")
+        self.stdout, self.stderr = os.fdopen(from_stdout), os.fdopen(from_stderr)
+        self.kill = self._process.kill
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def communicate(self) -> tuple[str, str]:
+        """Close its standard input, and wait for its end: the rest of its output, and of its errors."""
+        self.stdin.close()
+        with self.stdout, self.stderr:
+            texts = self.stdout.read(), self.stderr.read()
+        self._process.join()
+        return texts
 
 
 def start_training(recipe_file: Path, delay: float = 0.0, processes: int = 1) -> TrainingProcesses:

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -17,6 +15,7 @@ from contextwise.base.files import (
     sha256_file,
     write_json,
 )
+from processes import Program
 
 
 def test_a_folder_appears_whole(tmp_path):
@@ -64,19 +63,14 @@ def test_a_folder_comes_back_where_its_successor_cannot_be_synced(tmp_path, monk
 
 WRITER = """
 import sys; from pathlib import Path; from contextwise.base.files import atomic_directory
+# Ends when its standard input is closed.
 with atomic_directory(Path(sys.argv[1]), "the thing") as folder:
     (folder / 'a').write_text(sys.argv[2]); print('ready', flush=True); sys.stdin.read()
 """
 
 
-def start_writer(path, text):
-    """A process that has begun to write the folder ``path`` and ends when its standard input is closed."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(path), text], **pipes)
-
-
 def test_a_killed_process_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
-    process = start_writer(tmp_path / "folder", "half")
+    process = Program(WRITER, tmp_path / "folder", "half")
     assert process.stdout.readline() == "ready\n"
     process.kill()
     process.communicate()
@@ -88,10 +82,10 @@ def test_a_killed_process_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
 
 
 def test_a_second_process_waits_says_so_and_replaces_nothing(tmp_path):
-    first = start_writer(tmp_path / "folder", "first")
+    first = Program(WRITER, tmp_path / "folder", "first")
     assert first.stdout.readline() == "ready\n"
     (kept,) = tmp_path.glob("folder.partial-*")
-    second = start_writer(tmp_path / "folder", "second")
+    second = Program(WRITER, tmp_path / "folder", "second")
     said = second.stderr.readline()
     assert said == f"another process is writing the thing {tmp_path / 'folder'}; waiting for it to end\n"
     assert kept.exists() and is_held(tmp_path / "folder")
@@ -149,10 +143,8 @@ def test_a_real_limit_on_file_size_is_one_sentence(tmp_path):
         "try: atomic_write(Path(sys.argv[1]), b'x' * 5000, 'the thing')\n"
         "except DataError as error: print(error)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "file")], capture_output=True, text=True
-    )
-    assert "no space left while writing the thing" in done.stdout, done.stderr
+    output, errors = Program(program, tmp_path / "file").communicate()
+    assert "no space left while writing the thing" in output, errors
     assert list(tmp_path.iterdir()) == []
 
 

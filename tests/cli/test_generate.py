@@ -253,6 +253,7 @@ def typed(
     return run
 
 
+@pytest.mark.slow
 def test_generate_prints_prompt_and_text_and_nothing_else(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", context_lm())
     command = [Path(sys.executable).with_name("contextwise"), "generate", folder, "def f(", "--greedy"]

@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing
 import resource
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from contextwise.base import files
 from contextwise.base.errors import DataError
 from contextwise.base.files import PARTIAL
 from contextwise.data import Corpus, prepare_corpus
+from processes import Program
 
 PREPARE = """
 import sys
@@ -23,10 +23,9 @@ prepare_corpus(sys.argv[1], "bytes", sys.argv[2], **{name: True for name in sys.
 """
 
 
-def prepare_in_process(source: Path, out: Path, *flags: str) -> subprocess.Popen[str]:
+def prepare_in_process(source: Path, out: Path, *flags: str) -> Program:
     """A process of its own that prepares ``source``."""
-    command = [sys.executable, "-c", PREPARE, str(source), str(out), *flags]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return Program(PREPARE, source, out, *flags)
 
 
 @contextlib.contextmanager
@@ -222,9 +221,9 @@ def test_two_processes_prepare_one_folder(big: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with files.exclusive(out, "the corpus"):
         first = prepare_in_process(big, out, "reuse")
-        assert "another process is writing the corpus" in str(first.stderr and first.stderr.readline())
+        assert "another process is writing the corpus" in first.stderr.readline()
         second = prepare_in_process(big, out)
-        assert "another process is writing the corpus" in str(second.stderr and second.stderr.readline())
+        assert "another process is writing the corpus" in second.stderr.readline()
     texts = [process.communicate()[1] for process in (first, second)]
     Corpus.open(out).verify()
     assert first.returncode == 0, texts[0]  # it was first, or opens what the other has written

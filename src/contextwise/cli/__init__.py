@@ -22,7 +22,7 @@ COMMANDS = {
     "prepare": "Tokenize text into a corpus: documents, split by their content, with their metadata.",
     "corpus": "Say how long the documents of a corpus are, and how much training context they can reward.",
     "train": "Train a model as a recipe says; the same command again goes on where a stopped run was.",
-    "sweep": "Train a grid of model sizes and contexts; the same command again goes on.",
+    "sweep": "Train a grid of model sizes and contexts; run it again to resume.",
     "evaluate": "Score every token of held-out documents.",
     "entropy": "Measure a model's loss and the spectrum of its features at several contexts.",
     "compare": "Compare runs on the same documents.",
