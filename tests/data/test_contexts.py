@@ -87,10 +87,10 @@ def test_types_are_columns_then_the_previous_sentence():
     [
         ({}, "there is no context; name columns, or set previous_sentence: true"),
         ({"columns": ["a", "b", "a"]}, "the context column 'a' is named twice"),
-        ({"columns": ["previous_sentence"]}, "is no column here but the sentence before"),
+        ({"columns": ["previous_sentence"]}, "is not a column but the sentence before"),
         (
             {"columns": ["a", "document_hash"]},
-            "'document_hash' is made of a document's own text, .*; take it out",
+            "'document_hash' is computed from the document's own text, .*; take it out",
         ),
         ({"column": ["a"]}, "unknown key 'column'; did you mean 'columns'"),
         ({"columns": "title"}, "valid list"),

@@ -98,4 +98,4 @@ def test_reading_ahead_is_bounded_and_stops_when_it_is_no_longer_wanted() -> Non
     time.sleep(0.3)
     assert made <= 6
     items.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "reader"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("reader")]

@@ -192,7 +192,7 @@ def test_samples_on_disk_that_are_damaged_or_others_are_refused(tmp_path):
         open_samples(Samples(data(), 1), tmp_path / "samples")
     with pytest.raises(DataError, match="manifest of the samples is missing"):
         open_samples(samples, tmp_path / "nothing")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         write_samples(samples, 100, tmp_path / "samples")
     with (tmp_path / "samples" / "tasks.npy").open("r+b") as file:
         file.seek(-1, 2)
@@ -210,7 +210,7 @@ def test_samples_on_disk_that_are_damaged_or_others_are_refused(tmp_path):
     [
         ({"first": 21}, "larger bits begin at 21, but there are only 20 bits"),
         ({"first": 2, "tasks": 38}, "2 tasks cannot be placed at bit 2, which has only 1 bits before it"),
-        ({"law": {"limit": 10}}, "11 tasks cannot be placed|10 tasks cannot be placed"),
+        ({"law": {"limit": 10}}, "11 tasks cannot be placed|never makes 10 tasks visible"),
         ({"context": 21}, "context is 21, but the task has 20 bits"),
         ({"shortest": 21}, "leave 21 to 20 bits visible, which is no range"),
         ({"context": 3}, "leave 4 to 3 bits visible"),
@@ -228,5 +228,5 @@ def test_tasks_and_masks_that_are_impossible_get_one_sentence(changes, words):
 def test_contexts_beyond_the_bits_are_refused():
     with pytest.raises(ConfigError, match="a context of 61 bits was asked for, but the task has 60"):
         Parity(ParitySettings()).minimum_cross_entropy(61)
-    with pytest.raises(ConfigError, match="21 bits were to be visible, but the inputs have 20"):
+    with pytest.raises(ConfigError, match="visible is 21, but the inputs have 20"):
         Samples(data(), 0).batch(np.arange(2), visible=21)

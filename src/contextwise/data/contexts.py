@@ -1,4 +1,4 @@
-"""Contexts of a sentence as English text: what a document's metadata columns say, and which of them a model is given.
+"""Contexts of a sentence as English text, made from a document's metadata columns, and the choice of them.
 
 CUE (Section 3.1) hands every context to its encoder as a string: dates as "Wednesday 29 May 1985", categories and symbols
 as their English text.
@@ -27,7 +27,7 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+
 
 
 class ContextSettings(Settings):
-    """Which contexts a sentence has, by name; their order means nothing to a model."""
+    """The contexts of a sentence, by name; their order has no effect on a model."""
 
     columns: list[str] = Field(
         [], description="metadata columns; 'meta.title' is the field title of the column meta"
@@ -43,11 +43,11 @@ class ContextSettings(Settings):
             raise ValueError(f"the context column {twice[0]!r} is named twice; name it once")
         if PREVIOUS in self.columns:
             raise ValueError(
-                f"{PREVIOUS!r} is no column here but the sentence before; set {PREVIOUS}: true instead"
+                f"{PREVIOUS!r} is not a column but the sentence before; set {PREVIOUS}: true instead"
             )
         if DOCUMENT_HASH in self.columns:
             raise ValueError(
-                f"{DOCUMENT_HASH!r} is made of a document's own text, which a context must not know; take it out"
+                f"{DOCUMENT_HASH!r} is computed from the document's own text, which a context must not contain; take it out"
             )
         if not self.types:
             raise ValueError(f"there is no context; name columns, or set {PREVIOUS}: true")
@@ -60,11 +60,10 @@ class ContextSettings(Settings):
 
 
 def as_english(value: Any) -> str | None:
-    """A metadata value as English text on one line; None where it says nothing.
+    """A metadata value as English text on one line; None if it is empty.
 
-    Dates, and strings that are ISO dates, become "Wednesday 29 May 1985" (a time of day follows as 14:05), numbers and truth
-    values words as one writes them (fractions to six digits), lists their items with commas between. White space of any kind
-    becomes single spaces.
+    Dates, and strings that are ISO dates, become "Wednesday 29 May 1985" (and a time of day 14:05); truth values "yes" or
+    "no"; numbers decimals (fractions to six digits); lists their items, separated by commas. White space becomes single spaces.
 
     Raises:
         DataError: the value is an object, or of another type that has no text.

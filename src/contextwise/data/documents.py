@@ -1,11 +1,11 @@
 """Documents, and how every source's records become batches of them: bad records, empty texts, the limit."""
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from contextwise.base.errors import DataError
 
@@ -105,37 +105,12 @@ def in_batches(documents: Iterable[Document]) -> Iterator[Batch]:
 
 def read_ahead(items: Iterator[T], depth: int = 2) -> Iterator[T]:
     """Iterate over ``items`` in a thread, at most ``depth`` items ahead; its errors are raised here."""
-    waiting: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=depth)
-    stopped = threading.Event()
-
-    def put(entry: tuple[str, Any]) -> None:
-        while not stopped.is_set():
-            try:
-                waiting.put(entry, timeout=0.1)
-                return
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for item in items:
-                put(("item", item))
-                if stopped.is_set():
-                    return
-            put(("end", None))
-        except BaseException as error:
-            put(("error", error))
-
-    thread = threading.Thread(target=work, name="reader", daemon=True)
-    thread.start()
+    end = object()
+    pool = ThreadPoolExecutor(1, thread_name_prefix="reader")
     try:
-        while True:
-            kind, value = waiting.get()
-            if kind == "end":
-                return
-            if kind == "error":
-                raise value
-            yield value
+        waiting = deque(pool.submit(next, items, end) for _ in range(depth))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(pool.submit(next, items, end))
+            yield cast(T, item)
     finally:
-        stopped.set()
-        thread.join()
+        pool.shutdown(cancel_futures=True)

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_directory, exclusive, write_json
-from contextwise.base.progress import progress_bar, say
+from contextwise.base.progress import console, progress_bar
 from contextwise.data.corpus import Corpus
 from contextwise.data.corpus.columns import rename_reserved, settle
 from contextwise.data.corpus.manifest import is_corpus, read_manifest, write_manifest
@@ -245,7 +245,9 @@ def _learn(reading: Reading, vocab_size: int) -> CorpusTokenizer:
             "there is nothing to learn a tokenizer from"
         )
     if learned.vocab_size < vocab_size:
-        say(f"note: the text is enough for {learned.vocab_size:,} tokens, not for train:{vocab_size}")
+        console.print(
+            f"note: the text is enough for {learned.vocab_size:,} tokens, not for train:{vocab_size}"
+        )
     return learned
 
 
@@ -332,7 +334,7 @@ def _tokenize(
             shown = done
     if skipped.first_bad:
         where, why = skipped.first_bad
-        say(f"left out {skipped.bad:,} bad records; the first: {where}: {why}")
+        console.print(f"left out {skipped.bad:,} bad records; the first: {where}: {why}", markup=False)
 
 
 def _keep_apart(reading: Reading, split_of: dict[bytes, str], split: str, batch: Batch) -> None:
@@ -393,7 +395,8 @@ def _report_empty_splits(reading: Reading, writers: dict[str, SplitWriter]) -> N
                 f"the sources of the split {name!r} hold no document with text; leave that split out"
             )
         if name == "train" or getattr(reading.fractions, name):
-            say(
+            console.print(
                 f"warning: the text is so small that no document fell to the split {name!r}; it is left out"
-                + ("" if name == "train" else f"; a larger {name} share makes that less likely")
+                + ("" if name == "train" else f"; a larger {name} share makes that less likely"),
+                markup=False,
             )

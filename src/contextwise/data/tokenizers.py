@@ -246,35 +246,29 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
 def _load_local(path: Path) -> Any:
     """A tokenizer folder, a ``tokenizer.json``, or a corpus or run that has a tokenizer in it."""
     if path.is_file():
-        return _from_file(path)
+        return _from_files(path)
     for folder in (path, path / "tokenizer", path / "model"):
         if (folder / "tokenizer_config.json").exists():
             return _from_pretrained(str(folder), f"the tokenizer in {path} cannot be loaded")
         if (folder / "tokenizer.json").exists():
-            return _from_file(folder / "tokenizer.json")
+            return _from_files(folder / "tokenizer.json")
         if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
-            return _from_vocabulary(folder)
+            return _from_files(folder / "vocab.json", folder / "merges.txt")
     raise DataError(
         f"{path} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt exists in it"
     )
 
 
-def _from_file(file: Path) -> Any:
+def _from_files(file: Path, merges: Path | None = None) -> Any:
+    """A ``tokenizer.json``, or GPT-2's vocabulary and merges."""
     try:
-        backend = Tokenizer.from_file(str(file))
+        if merges is None:
+            backend = Tokenizer.from_file(str(file))
+        else:
+            backend = _byte_level(models.BPE.from_file(str(file), str(merges)))
     except Exception as error:
         raise DataError(f"the tokenizer {file} cannot be read: {str(error)[:200]}") from None
-    return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False)
-
-
-def _from_vocabulary(folder: Path) -> Any:
-    """GPT-2's two files."""
-    try:
-        model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    except Exception as error:
-        raise DataError(f"the tokenizer in {folder} cannot be read: {str(error)[:200]}") from None
-    backend = _byte_level(model)
-    if backend.token_to_id(END_OF_TEXT) is not None:
+    if merges is not None and backend.token_to_id(END_OF_TEXT) is not None:
         backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False)
 

@@ -100,5 +100,5 @@ def test_linearity_must_last():
 
 
 def test_contexts_beyond_the_inputs_get_one_sentence():
-    with pytest.raises(ConfigError, match="13 bits were to be visible, but the inputs have 12"):
+    with pytest.raises(ConfigError, match="visible is 13, but the inputs have 12"):
         measure_contexts(Bayes(), SAMPLES, [13], 100)

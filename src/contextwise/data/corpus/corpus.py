@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.data.corpus.manifest import FILE, check_hashes, check_sizes, read_manifest
+from contextwise.data.corpus.manifest import FILE, check_files, read_manifest
 from contextwise.data.corpus.stores import ArrowStore, BinStore, Store, open_zarr, zarr_store
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Corpus:
         manifest = read_manifest(path)
         _check_split(path, split, list(manifest["splits"]))
         about = manifest["splits"][split]
-        check_sizes(path, {**about["files"], **manifest["tokenizer"]["files"]})
+        check_files(path, {**about["files"], **manifest["tokenizer"]["files"]})
         files = [path / name for name in about["files"] if name.endswith(".arrow")]
         store = ArrowStore(files, about["fingerprint"])
         counts = len(store.lengths), int(store.lengths.sum())
@@ -235,10 +235,8 @@ class Corpus:
         """
         if self.manifest:
             read_manifest(self.path)
-            check_hashes(
-                self.path,
-                {**self.manifest["splits"][self.split]["files"], **self.manifest["tokenizer"]["files"]},
-            )
+            files = {**self.manifest["splits"][self.split]["files"], **self.manifest["tokenizer"]["files"]}
+            check_files(self.path, files, hashes=True)
 
 
 def _check_split(path: Path, split: str, splits: list[str]) -> None:

@@ -63,8 +63,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return {**manifest, "digest": digest}
 
 
-def check_sizes(folder: Path, files: dict[str, dict[str, Any]]) -> None:
-    """Check that every file exists and has its size, without reading any.
+def check_files(folder: Path, files: dict[str, dict[str, Any]], hashes: bool = False) -> None:
+    """Check that every file exists and has its size and, with ``hashes``, its content.
 
     Raises:
         DataError: naming the file.
@@ -78,17 +78,7 @@ def check_sizes(folder: Path, files: dict[str, dict[str, Any]]) -> None:
                 f"the corpus {folder} is damaged: {name} has {path.stat().st_size:,} bytes, "
                 f"its manifest says {entry['bytes']:,}; {_AGAIN}"
             )
-
-
-def check_hashes(folder: Path, files: dict[str, dict[str, Any]]) -> None:
-    """Read every file and compare its hash with the manifest's.
-
-    Raises:
-        DataError: naming the file whose bytes changed.
-    """
-    check_sizes(folder, files)
-    for name, entry in files.items():
-        if sha256_file(folder / name) != entry["sha256"]:
+        if hashes and sha256_file(path) != entry["sha256"]:
             raise DataError(
                 f"the corpus {folder} is damaged: the bytes of {name} changed since it was prepared; {_AGAIN}"
             )

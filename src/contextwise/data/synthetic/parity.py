@@ -1,8 +1,8 @@
-"""Position-weighted multitask sparse parity: its tasks, how often each is asked, and the lowest loss there is.
+"""Position-weighted multitask sparse parity: its tasks, their frequencies, and the lowest possible loss.
 
 A sample has ``bits`` context bits, each 0 or 1 with equal probability, and one of ``tasks`` tasks. Each task names two of the
-bits, always the same; the answer is their exclusive or. Who sees the nearest l bits only, answers a task whose larger bit is
-within l without error, and knows nothing at all about the answer of any other, so that the lowest cross entropy is
+bits, always the same; the answer is their exclusive or. With only the nearest l bits visible, a task whose larger bit is within
+l can be answered without error, and nothing is known about the answer of any other, so that the lowest cross entropy is
 
     R(l) = log 2 × (share of the samples whose task has its larger bit beyond l)      (intrinsic entropy, Section 4.2)
 
@@ -13,7 +13,7 @@ What the paper prints, and what is inferred from its numbers here:
   its four decimals but for the row of context 20 (0.3986, where the paper prints 0.3988 in both columns);
 - inferred: the smaller bit of a task is any bit before the larger one with equal probability;
 - printed: in Appendix J.3 the number of tasks visible at l follows C0 - C / l ** gamma with the constants 51.1, 1700 and 1.18,
-  (16 visible at a context of 27), and the cross entropy falls by log 2 / 50 with each: 50 tasks, all asked equally often;
+  16 visible at a context of 27, and the cross entropy falls by log 2 / 50 with each: 50 tasks, all equally frequent;
 - inferred: the k-th of them has the smallest larger bit l at which that law has reached k. It puts 43 tasks within the first
   100 bits and the last one at bit 505 (Appendix F speaks of "more than 500 context bits, though most tasks require only first
   100"); with fewer bits than that, the tasks beyond the last bit have the last bit as their larger one.
@@ -58,14 +58,13 @@ class VisibleLaw(Settings):
         """
         if count >= self.limit:
             raise ConfigError(
-                f"{count} tasks cannot be placed: the law of the visible tasks has the limit {self.limit:g}; give fewer tasks, "
-                "or a larger limit"
+                f"law.limit is {self.limit:g}, which never makes {count} tasks visible; give fewer tasks, or a larger limit"
             )
         return math.ceil((self.scale / (self.limit - count)) ** (1 / self.exponent))
 
 
 class ParitySettings(Settings):
-    """The task: Table 1's form by default; with a ``law`` and ``frequency_exponent`` 0, Appendix J.3's."""
+    """Settings of the task: those of Table 1 by default; of Appendix J.3 with a ``law`` and ``frequency_exponent`` 0."""
 
     bits: int = Field(60, ge=2, description="context bits, the first the nearest")
     tasks: int = Field(100, ge=1)
@@ -85,7 +84,7 @@ class Parity:
         frequencies: (tasks,) float64, shares of the samples; their sum is 1.
 
     Raises:
-        ConfigError: the tasks have no place among the bits.
+        ConfigError: there are too few bits for the tasks.
     """
 
     def __init__(self, settings: ParitySettings) -> None:
@@ -123,8 +122,7 @@ class Parity:
 def _larger_bits(settings: ParitySettings) -> np.ndarray:
     bits, tasks, first = settings.bits, settings.tasks, settings.first
     if settings.law is not None:
-        places = [min(settings.law.context_of(k + 1), bits) for k in range(tasks)]
-        return np.array(places, dtype=np.int64)
+        return np.array([min(settings.law.context_of(k + 1), bits) for k in range(tasks)], dtype=np.int64)
     if first > bits:
         raise ConfigError(
             f"the tasks cannot be placed: their larger bits begin at {first}, but there are only {bits} bits; lower first"
@@ -133,7 +131,7 @@ def _larger_bits(settings: ParitySettings) -> np.ndarray:
 
 
 def _smaller_bits(larger: np.ndarray, seed: int) -> np.ndarray:
-    """Distinct ones for the tasks that share a larger bit."""
+    """The smaller bit of each task, distinct among the tasks that share a larger bit."""
     draw = np.random.Generator(np.random.PCG64([seed, 0x9A217]))
     smaller = np.empty_like(larger)
     for bit, count in zip(*np.unique(larger, return_counts=True), strict=True):

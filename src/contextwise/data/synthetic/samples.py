@@ -1,6 +1,6 @@
-"""Samples of the parity task, made when they are asked for: sample i depends on (seed, split, i) and nothing else.
+"""Samples of the parity task, made when they are read: sample i depends on (seed, split, i) and nothing else.
 
-All that is random comes from one SplitMix64 stream (Steele, Lea and Flood 2014, Figure 16) for each seed and split, whose n-th
+All randomness comes from one SplitMix64 stream (Steele, Lea and Flood 2014, Figure 16) for each seed and split, whose n-th
 word is a function of n. Sample i owns the words ``i * words`` to ``(i + 1) * words - 1``: its task, its mask, its bits.
 
 An example for a model is a dictionary of int64 tensors like a decoder's (:mod:`contextwise.objectives.objective`), but
@@ -24,10 +24,10 @@ Split = Literal["train", "validation"]
 
 
 class Drawn(NamedTuple):
-    """Samples as they are drawn: N of them, of ``bits`` bits.
+    """N drawn samples.
 
     Attributes:
-        bits: (N, bits) uint8, 0 or 1; those that are masked later among them.
+        bits: (N, bits) uint8, 0 or 1, before masking.
         tasks: (N,) int64.
         visible: (N,) int64, how many of the nearest bits are visible.
     """
@@ -46,7 +46,7 @@ class Samples:
         split: training samples are masked as the settings say, those of ``validation`` never.
 
     Attributes:
-        path, splits: as a corpus has them; nothing lies there.
+        path, splits: as of a corpus; there is nothing at ``path``.
     """
 
     splits = ("train", "validation")
@@ -81,10 +81,10 @@ class Samples:
         """Examples of these numbers, stacked.
 
         Args:
-            visible: how many of the nearest bits to show, instead of each sample's own number.
+            visible: number of the nearest bits to show, instead of each sample's own.
 
         Raises:
-            ConfigError: more than the inputs have.
+            ConfigError: the inputs have fewer.
         """
         drawn = self.draw(numbers)
         shown = drawn.visible if visible is None else np.full(len(drawn.tasks), self._checked(visible))
@@ -93,20 +93,20 @@ class Samples:
     def _checked(self, visible: int) -> int:
         if not 0 <= visible <= self.context:
             raise ConfigError(
-                f"{visible} bits were to be visible, but the inputs have {self.context}; give 0 to {self.context}"
+                f"visible is {visible}, but the inputs have {self.context} bits; give 0 to {self.context}"
             )
         return visible
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, hexadecimal, of all that decides the samples."""
+        """SHA-256, hexadecimal, of the settings that decide the samples."""
         settings = self.data.model_dump(mode="json", exclude={"stored", "validation_samples"})
         return hashlib.sha256(
             json.dumps([settings, self.seed, self.split], sort_keys=True).encode()
         ).hexdigest()
 
     def verify(self) -> None:
-        """Nothing lies on disk that could have changed."""
+        """Does nothing: there are no files that could have changed."""
 
 
 def as_batch(parity: Parity, drawn: Drawn, context: int, numbers: np.ndarray) -> dict[str, torch.Tensor]:
@@ -127,10 +127,10 @@ def as_batch(parity: Parity, drawn: Drawn, context: int, numbers: np.ndarray) ->
 
 
 class ParityStream(Dataset):
-    """The examples of a run, in order: each epoch's shuffled anew from (seed, epoch), or none twice.
+    """The examples of a run in their order: each epoch shuffled from (seed, epoch), or no sample twice.
 
     Args:
-        samples: what they are taken from; anything with ``batch(numbers)`` and ``seed``.
+        samples: an object with ``batch(numbers)`` and ``seed``.
         length: examples of the whole run.
         epoch: samples of an epoch; None: item i is sample i.
     """
@@ -148,23 +148,23 @@ class ParityStream(Dataset):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, torch.Tensor]]:
-        """Items together, which torch's loaders ask for: drawing many at once costs little more than drawing one."""
+        """Several items at once, for torch's loaders: drawing many costs little more than drawing one."""
         batch = self.samples.batch(self.numbers(np.asarray(indices, dtype=np.int64)))
         columns = [value.unbind(0) for value in batch.values()]
         return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def numbers(self, indices: np.ndarray) -> np.ndarray:
-        """Which samples these items are."""
+        """The numbers of the samples at these indices."""
         if self.epoch is None:
             return indices
         numbers = np.empty_like(indices)
-        epochs, places = np.divmod(indices, self.epoch)
+        epochs, positions = np.divmod(indices, self.epoch)
         for epoch in np.unique(epochs):
             if epoch != self._shuffled:
                 shuffle = np.random.Generator(np.random.PCG64([self.samples.seed, int(epoch)]))
                 self._shuffled, self._order = int(epoch), shuffle.permutation(self.epoch)
-            here = epochs == epoch
-            numbers[here] = self._order[places[here]]
+            selected = epochs == epoch
+            numbers[selected] = self._order[positions[selected]]
         return numbers
 
 

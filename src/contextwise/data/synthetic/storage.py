@@ -21,20 +21,18 @@ _AT_ONCE = 1 << 17
 
 
 def write_samples(samples: Samples, count: int, path: str | Path) -> "StoredSamples":
-    """Write the first ``count`` samples to the folder ``path``, a piece at a time.
+    """Write the first ``count`` samples to the folder ``path``.
 
     Raises:
-        ConfigError: something is there already, or more bits or tasks than the files have room for.
-        DataError: the disk is full, or the place cannot be written to.
+        ConfigError: ``path`` exists, or there are more bits or tasks than the files can hold.
+        DataError: the disk is full, or ``path`` cannot be written.
     """
     path = Path(path)
     if path.exists():
-        raise ConfigError(
-            f"{path} is there already; choose another folder for the samples, or remove that one"
-        )
+        raise ConfigError(f"{path} exists already; choose another folder for the samples, or remove that one")
     if max(samples.data.tasks, samples.data.bits) > 65535:
         raise ConfigError(
-            "samples on disk have room for 65,535 bits and tasks; draw larger ones as they are read"
+            "stored samples have at most 65,535 bits and tasks; leave data.synthetic.stored out for more"
         )
     width = -(-samples.data.bits // 8)
     with atomic_directory(path, "the samples") as folder, progress_bar("draw", count, "samples") as advance:
@@ -65,10 +63,10 @@ def open_samples(samples: Samples, path: str | Path) -> "StoredSamples":
     """Open the samples that were written to ``path``.
 
     Args:
-        samples: what they should have been drawn as.
+        samples: the settings and seed that the stored samples must have.
 
     Raises:
-        DataError: they are not there, damaged, or were drawn otherwise.
+        DataError: they do not exist, are damaged, or were drawn with other settings.
     """
     path = Path(path)
     manifest = read_json(path / MANIFEST, "the manifest of the samples")
@@ -81,7 +79,7 @@ def open_samples(samples: Samples, path: str | Path) -> "StoredSamples":
 
 
 class StoredSamples:
-    """Samples on disk, with what :class:`~contextwise.data.synthetic.samples.Samples` has for training."""
+    """Samples on disk, with the interface that training needs of :class:`~contextwise.data.synthetic.samples.Samples`."""
 
     def __init__(self, samples: Samples, path: Path, manifest: dict[str, Any]) -> None:
         self.samples, self.path, self.manifest = samples, path, manifest
