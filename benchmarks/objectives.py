@@ -1,8 +1,8 @@
 """All pretraining objectives on the same text: what each reads, is asked, costs and reaches, as one table in Markdown.
 
-``python -m benchmarks.objectives --corpus corpora/stdlib --out runs/objectives`` trains every recipe of
-``recipes/objectives`` with ``contextwise train``'s own code (a finished run is not trained again), reads the ledger, evaluates
-the decoders on the next token of the held-out documents, and keeps it all as JSON.
+``python -m benchmarks.objectives --corpus corpora/stdlib --out runs/objectives`` trains a run set whose arms are the recipes of
+``recipes/objectives`` (a finished run is not trained again), reads the ledger, evaluates the decoders on the next token of the
+held-out documents, and keeps it all as JSON.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from contextwise.base.progress import say
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.ledger import LedgerRow, ledger
 from contextwise.data import Corpus
+from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.models.kinds import kind_of
 from contextwise.models.loading import load_config
-from contextwise.training import load_recipe, train
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "objectives"
 
@@ -37,7 +37,7 @@ def table(rows: list[LedgerRow], next_token: dict[str, dict[str, Any]]) -> str:
     heads = ["objective", "model", "parameters", "read", "asked", "FLOPs", "nats a target", "next token"]
     lines = [f"| {' | '.join(heads)} |", "|---|---|" + "---:|" * 6]
     for row in rows:
-        found = next_token.get(row.name)
+        loss = next_token.get(row.name)
         cells = [
             row.name,
             row.family,
@@ -46,7 +46,7 @@ def table(rows: list[LedgerRow], next_token: dict[str, dict[str, Any]]) -> str:
             f"{row.target_tokens:,.0f}",
             f"{row.flops:.2e}",
             f"{row.loss:.3f}",
-            "" if found is None else f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]",
+            "" if loss is None else f"{loss['value']:.3f} [{loss['low']:.3f}, {loss['high']:.3f}]",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -64,23 +64,25 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
-    settings = [f"data.corpus={options.corpus}"]
-    if options.tokens:
-        settings.append(f"training.tokens={options.tokens}")
-    runs = []
-    for file in sorted(RECIPES.glob("*.yaml")):
-        if "scales" in read_yaml(file):  # an item of contextwise reproduce
-            continue
-        recipe = load_recipe(file, settings, options.out / file.stem)
-        train(recipe)
-        runs.append(recipe.folder)
-    found = ledger([str(run) for run in runs])
+    settings = [f"training.tokens={options.tokens}"] if options.tokens else []
+    recipes = {file.stem: read_yaml(file) for file in sorted(RECIPES.glob("*.yaml"))}
+    arms = {
+        name: Arm(
+            recipe={**recipe, "data": {**recipe["data"], "corpus": str(options.corpus)}}, settings=settings
+        )
+        for name, recipe in recipes.items()
+        if "scales" not in recipe  # an item of contextwise reproduce
+    }
+    run_set = RunSet.of(RunSetSettings(arms=arms), options.out, content_ids=False)
+    run_set.train_missing()
+    runs = [run.folder for run in run_set.runs]
+    costs = ledger([str(run) for run in runs])
     next_token = next_token_losses(runs, options.corpus)
-    print(table(found.rows, next_token))
-    rows = [dataclasses.asdict(row) for row in found.rows]
+    print(table(costs.rows, next_token))
+    rows = [dataclasses.asdict(row) for row in costs.rows]
     path = publish(
         options.name,
-        {"corpus": options.corpus.name, "rows": rows, "budgets": found.budgets, "next_token": next_token},
+        {"corpus": options.corpus.name, "rows": rows, "budgets": costs.budgets, "next_token": next_token},
     )
     say(f"{path}")
 

@@ -9,8 +9,9 @@ import pytest
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.cli import demo
-from contextwise.cli.demo import FULL, MODELS, QUICK, run_demo
+from contextwise.cli.demo import run_demo
 from contextwise.data import Corpus, sources
+from contextwise.experiments.demo import ARMS, FULL, PROMPT, QUICK
 
 TINY = dataclasses.replace(
     QUICK,
@@ -40,7 +41,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_three_models_on_the_same_data(finished: Path) -> None:
-    runs = [RunFolder.open(finished / name) for name in MODELS]
+    runs = [RunFolder.open(finished / name) for name in ARMS]
     summaries = [run.summary() for run in runs]
     assert len({summary["corpus"]["fingerprint"] for summary in summaries}) == 1
     assert {summary["tokens"] for summary in summaries} == {1024}
@@ -52,14 +53,14 @@ def test_three_models_on_the_same_data(finished: Path) -> None:
 
 def test_every_part_is_written(finished: Path) -> None:
     page = (finished / "report.html").read_text()
-    for folder, (name, _) in MODELS.items():
+    for folder, (name, *_) in ARMS.items():
         run = finished / folder / "evaluation"
         summary = json.loads((run / "corpus-validation" / "summary.json").read_text())
         assert summary["documents"] == len(Corpus.open(finished / "corpus", split="validation"))
         assert f"{summary['loss']['value']:.4f}" in page
         assert json.loads((run / "generation.json").read_text())["ms_per_token"] > 0
-        assert json.loads((run / "samples.json").read_text())[0]["prompt"] == demo.PROMPT
-        assert name in page
+        assert json.loads((run / "samples.json").read_text())[0]["prompt"] == PROMPT
+        assert name.removeprefix("name=") in page
     assert "contextwise demo --seed 3" in page
     assert "ContextLM − GPT-2 +2 layers (PM)" in page
 

@@ -332,7 +332,10 @@ class _Expansion:
         if arm.model:
             return Run(slug(arm.model), name, seed, point, Path(arm.model), None)
         shared = self.settings.recipe if arm.recipe is None else arm.recipe
-        values = _with_settings({"data": {}, **copy.deepcopy(shared)}, arm.settings)
+        values = {"data": {}, **copy.deepcopy(shared)}
+        if arm.recipe is None and any(setting.startswith("model.pretrained=") for setting in arm.settings):
+            values.pop("model", None)  # the shape is that of the pretrained model
+        values = _with_settings(values, arm.settings)
         for setting, value in point.items():
             set_value(values, setting, value)
         parents = {

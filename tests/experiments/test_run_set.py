@@ -1,0 +1,133 @@
+"""Run sets: what arms, seeds, a grid and parents stand for; what is trained, and what is found again."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError
+from contextwise.base.files import exclusive
+from contextwise.experiments import scheduling
+from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.run_set import RunSet, RunSetSettings
+from sweeping import InProcess
+
+RECIPE = {
+    "data": {"context": 16},
+    "model": {"family": "llama", "layers": 1, "width": 16, "heads": 2},
+    "training": {"steps": 4, "tokens_per_step": 64, "learning_rate": 1e-3, "log_every": 2},
+}
+CONTINUED = ["model.pretrained=@base", "training.steps=2"]
+
+
+def run_set(folder=Path("set"), corpus=Path("corpus"), **changes):
+    values = {"recipe": RECIPE, "arms": {"plain": [], "deep": ["model.extra_layers=1"]}} | changes
+    return RunSet.of(validate(RunSetSettings, values, "the run set"), folder, corpus=corpus)
+
+
+def test_every_arm_is_trained_with_every_seed_at_every_point():
+    runs = run_set(seeds=[0, 1], grid={"data.context": [16, 32]}).runs
+    assert [(run.seed, run.point["data.context"], run.arm) for run in runs] == [
+        (seed, context, arm) for seed in (0, 1) for context in (16, 32) for arm in ("plain", "deep")
+    ]
+    recipe = runs[-1].recipe()
+    assert (recipe.seed, recipe.data.context, recipe.model.extra_layers) == (1, 32, 1)
+    assert recipe.folder.parent == Path("set/runs")
+    assert recipe.folder.name.startswith("deep-context32-s1-")
+
+
+def test_a_run_is_found_again_for_the_same_question_only():
+    ids = {run.id for run in run_set().runs}
+    assert ids == {run.id for run in run_set(Path("elsewhere")).runs}
+    slower = {**RECIPE, "training": {**RECIPE["training"], "learning_rate": 1e-4}}
+    for other in (run_set(recipe=slower), run_set(corpus=Path("another corpus")), run_set(seeds=[1])):
+        assert ids.isdisjoint(run.id for run in other.runs)
+
+
+def test_the_training_data_tells_runs_apart(corpus_folder, tmp_path):
+    (prepared, *_), (unknown, *_) = run_set(corpus=corpus_folder).runs, run_set().runs
+    assert prepared.id != unknown.id
+    (tmp_path / "link").symlink_to(corpus_folder)
+    assert run_set(corpus=tmp_path / "link").runs[0].id == prepared.id, "its place does not matter"
+
+
+def test_a_parent_comes_first_and_is_part_of_its_children():
+    arms = {"tuned": CONTINUED, "base": []}
+    base, tuned = run_set(arms=arms).runs
+    assert (base.arm, tuned.parents) == ("base", (base,))
+    assert tuned.values["model"]["pretrained"] == str(base.folder)
+    changed = run_set(arms={"tuned": CONTINUED, "base": ["model.extra_layers=1"]}).runs
+    assert changed[1].id != tuned.id
+    one_base = {"tuned": CONTINUED, "base": {"seeds": [7]}}
+    assert [(run.arm, run.seed) for run in run_set(arms=one_base, seeds=[0, 1]).runs] == [
+        ("base", 7),
+        ("tuned", 0),
+        ("tuned", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arms", "message"),
+    [
+        ({"a": ["model.pretrained=@a"]}, "the arm 'a' is made from itself: a <- a"),
+        (
+            {"a": ["model.pretrained=@b"], "b": ["model.pretrained=@a"]},
+            "the arm 'a' is made from itself: a <- b <- a",
+        ),
+        ({"a": ["model.pretrained=@lost"]}, "the arm 'a' names 'lost', which is none of a"),
+        ({"a": ["model.depth=3"]}, "unknown key 'model.depth'"),
+    ],
+)
+def test_arms_that_cannot_be_are_refused(arms, message):
+    with pytest.raises(ConfigError, match=message):
+        run_set(arms=arms)
+
+
+def test_a_model_that_exists_is_an_arm_that_is_not_trained():
+    runs = run_set(arms={"theirs": {"model": "gpt2"}, "ours": []}, seeds=[0, 1])
+    assert [run.source for run in runs.of_arm("theirs")] == ["gpt2"]
+    assert len(runs.trained) == 2
+
+
+def test_parents_are_trained_first_and_nothing_is_trained_twice(corpus_folder, tmp_path):
+    runs = run_set(tmp_path, corpus_folder, arms={"tuned": CONTINUED, "base": []})
+    base, tuned = runs.plan  # before there is a model to continue
+    assert (base.steps, tuned.steps) == (4, 2) and base.parameters == tuned.parameters
+    runs.train_missing()
+    (run,) = runs.folders("tuned")
+    assert run.summary()["parameters"] == base.parameters
+    assert runs.count()["finished"] == 2
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()}
+    again = run_set(tmp_path, corpus_folder, arms={"tuned": CONTINUED, "base": []})
+    again.train_missing()
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()} == files
+
+
+def test_an_executor_starts_a_run_behind_its_parents(corpus_folder, tmp_path, monkeypatch):
+    executors = []
+
+    def in_process(folder, *_):
+        executors.append(InProcess(folder))
+        return executors[0]
+
+    monkeypatch.setattr(scheduling, "LocalExecutor", in_process)
+    monkeypatch.setattr(scheduling, "POLL_SECONDS", 0.0)
+    longer = [CONTINUED[0], "training.steps=40"]  # the most expensive, but not the first
+    runs = run_set(tmp_path, corpus_folder, arms={"tuned": longer, "base": []})
+    runs.train_missing(ExecutorSettings(retries=0))
+    assert [name.partition("-")[0] for name in executors[0].started] == ["base", "tuned"]
+    assert runs.count()["finished"] == 2
+
+
+def test_a_run_that_another_process_trains_is_waited_for(corpus_folder, tmp_path, capsys):
+    runs = run_set(tmp_path, corpus_folder, arms={"plain": []})
+    (run,) = runs.runs
+    second = threading.Thread(target=runs.train_missing, daemon=True)
+    with exclusive(run.folder, "the run folder", inside=True):  # as training holds it
+        second.start()
+        second.join(1.0)
+        assert second.is_alive()
+    second.join(60)
+    assert not second.is_alive() and runs.count()["finished"] == 1
+    assert f"another process is training {run.folder}; waiting" in " ".join(capsys.readouterr().err.split())
