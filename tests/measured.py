@@ -3,11 +3,17 @@
 from pathlib import Path
 
 import pyarrow as pa
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.kernel.result import write_result
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.evaluation.measures.sentences import SentenceLoss
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+
+VOCABULARY = 23
+CONTEXT = 12
 
 
 def write_evaluation(folder: Path, summary: dict, documents: pa.Table) -> None:
@@ -33,3 +39,25 @@ def evaluate_sentences(source, corpus, *, out=None, batch_tokens=None, **setting
 def evaluate_model(source, corpus, *, out=None, overwrite=False, dtype="auto", device="auto", **settings):
     """Score the documents of a corpus with :class:`Loss`."""
     return measure(source, Loss(**settings), corpus, out=out, overwrite=overwrite, dtype=dtype, device=device)
+
+
+def make_model(
+    kind: str, seed: int = 0, vocab_size: int = VOCABULARY, n_positions: int = CONTEXT
+) -> PreTrainedModel:
+    """A model of a few thousand parameters, its weights large enough for position and context to matter."""
+    torch.manual_seed(seed)
+    shared = {"vocab_size": vocab_size, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}
+    if kind == "gpt_neox":
+        neox = GPTNeoXConfig(
+            max_position_embeddings=n_positions,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            **shared,
+        )
+        return GPTNeoXForCausalLM(neox).eval()
+    gpt2 = GPT2Config(n_positions=n_positions, n_embd=16, n_layer=2, n_head=2, **shared)
+    if kind == "gpt2":
+        return GPT2LMHeadModel(gpt2).eval()
+    return ContextLMForCausalLM(ContextLMConfig(backbone_config=gpt2, chunk_size=4, injection="add")).eval()

@@ -36,7 +36,7 @@ def write_result(place: Path, model: str, nats: np.ndarray, lengths=LENGTHS, **c
         }
     )
     summary = {
-        "label": "books-validation",
+        "label": place.name if place.parent.name == "evaluation" else "books-validation",
         "model": model,
         "parameters": 1000,
         "corpus": corpus,
@@ -290,7 +290,7 @@ class TestRefusals:
     def test_other_numbers_of_documents(self, tmp_path):
         write_result(tmp_path / "a", "a", np.ones(5), np.ones(5, int))
         write_result(tmp_path / "b", "b", np.ones(4), np.ones(4, int))
-        with pytest.raises(DataError, match=r"on 5 and 4 documents; .*--limit-documents"):
+        with pytest.raises(DataError, match=r"on 5 and 4 documents; .*the same limit"):
             compare([str(tmp_path / "a"), str(tmp_path / "b")])
 
     def test_other_targets(self, tmp_path):
@@ -316,7 +316,9 @@ class TestRefusals:
         (bare / "recipe.yaml").write_text("name: bare\n")
         with pytest.raises(DataError, match=f"run: contextwise evaluate {bare} --corpus"):
             compare([runs[0], str(bare)])
-        with pytest.raises(DataError, match="no run at nowhere"):
+        with pytest.raises(
+            DataError, match="nowhere has no evaluation yet; run: contextwise evaluate nowhere"
+        ):
             compare([runs[0], "nowhere"])
 
     def test_several_evaluations_need_a_label(self, tmp_path):
@@ -324,14 +326,14 @@ class TestRefusals:
         for name in ("one", "two"):
             made.append(write_run(tmp_path / name, name, 1, 4.0))
             write_result(Path(made[-1]) / "evaluation" / "web-validation", name, np.ones(5), np.ones(5, int))
-        with pytest.raises(ConfigError, match="books-validation, web-validation; choose one with --label"):
+        with pytest.raises(ConfigError, match="books-validation, web-validation; choose one with label"):
             compare(made)
         assert compare(made, label="web-validation").documents == 5
 
     def test_no_common_evaluation(self, tmp_path):
         first = write_run(tmp_path / "a", "a", 1, 4.0)
         second = write_run(tmp_path / "b", "b", 1, 4.0, label="web-validation")
-        with pytest.raises(DataError, match="not evaluated on the same corpus"):
+        with pytest.raises(DataError, match="not evaluated on the same corpus with the same settings"):
             compare([first, second])
 
     @pytest.mark.parametrize(

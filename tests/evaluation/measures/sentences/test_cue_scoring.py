@@ -105,7 +105,7 @@ def test_the_files_agree_with_each_other(corpus: Corpus) -> None:
     assert found.summary["tokens"] == corpus.tokens + found.summary["sentences"]["count"]
     assert documents["sentences"].to_pylist() == [1 + i % 4 for i in range(12)]
     assert targets["visible"].to_pylist() == targets["position"].to_pylist()
-    assert found.summary["by_sentence"] is True and found.summary["label"] == "corpus-train-sentences"
+    assert found.summary["by_sentence"] is True and found.summary["label"] == "corpus-train"
 
 
 def test_batches_and_limits_change_nothing(corpus: Corpus) -> None:
@@ -156,7 +156,7 @@ def test_contexts_are_a_set_and_each_counts(corpus: Corpus) -> None:
         assert not np.allclose(some, whole, atol=1e-3) and not np.allclose(some, withheld, atol=1e-3)
     half = evaluate_sentences("cue", corpus, drop_contexts=0.5)
     assert half.summary["condition"] == "0.5 of the contexts dropped"
-    assert half.path.name == "corpus-train-sentences-dropped-0.5"
+    assert half.summary["settings"]["drop_contexts"] == 0.5
     assert 0.2 < half.summary["contexts"]["missing"]["date"] < 0.8
 
 
@@ -183,9 +183,9 @@ def test_contexts_are_encoded_once(corpus: Corpus, monkeypatch: pytest.MonkeyPat
 
 def test_a_context_of_no_training_is_said(corpus: Corpus) -> None:
     found = evaluate_sentences("cue", corpus, contexts=["title"])
-    assert found.summary["condition"] == "title" and found.path.name == "corpus-train-sentences-title"
+    assert found.summary["condition"] == "title"
     with pytest.raises(
-        ConfigError, match=r"--contexts names 'topcs', which is no context here; did you mean 'topics'\?"
+        ConfigError, match=r"contexts names 'topcs', which is no context here; did you mean 'topics'\?"
     ):
         evaluate_sentences("cue", corpus, contexts=["topcs"])
 

@@ -1,0 +1,82 @@
+"""Which evaluation of a model takes part in a comparison: that of these weights, these data and these settings."""
+
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+
+from contextwise.base.errors import ConfigError
+from contextwise.comparison.compared_runs import evaluate_all
+from contextwise.comparison.comparison import compare
+from contextwise.data import Corpus
+from contextwise.evaluation.measures.loss import Evaluation
+from measured import evaluate_model
+
+
+@pytest.fixture
+def corpus(corpus_folder):
+    return Corpus.open(corpus_folder, split="validation")
+
+
+@pytest.fixture
+def make_run(tmp_path, corpus, model_of):
+    """Writes a finished run with a model of random weights."""
+
+    def make(name, seed=0):
+        run = tmp_path / name
+        run.mkdir(parents=True)
+        recipe = {"name": name.replace("/", "-"), "seed": seed, "data": {"context": 12}}
+        (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+        model_of("gpt2", seed=seed, vocab_size=corpus.vocab_size).save_pretrained(run / "model")
+        for file in (corpus.path / "tokenizer").iterdir():
+            shutil.copy(file, run / "model")
+        return str(run)
+
+    return make
+
+
+@pytest.mark.parametrize("settings", [{"limit": 5}, {"context": 6}, {"stride": 3}])
+def test_an_evaluation_with_other_settings_takes_no_part(make_run, corpus, settings):
+    runs = [make_run("a"), make_run("b", seed=1)]
+    evaluate_model(runs[0], corpus, **settings)
+    results = evaluate_all(runs, corpus)
+    assert [result.summary["documents"] for result in results] == [len(corpus)] * 2
+    assert [result.summary["settings"]["stride"] for result in results] == [6, 6]
+    assert compare(runs, results=results).documents == len(corpus)
+    assert compare(runs).documents == len(corpus)  # the one question that both have answered
+
+
+def test_replaced_weights_do_not_keep_the_loss_of_the_old_ones(make_run, corpus, model_of):
+    runs = [make_run("a"), make_run("b", seed=1)]
+    before = evaluate_all(runs, corpus)
+    model_of("gpt2", seed=2, vocab_size=corpus.vocab_size).save_pretrained(f"{runs[0]}/model")
+    after = evaluate_all(runs, corpus)
+    assert after[1].path == before[1].path
+    assert after[0].summary["loss"] != before[0].summary["loss"]
+    assert compare(runs).groups[0].loss.value == after[0].summary["loss"]["value"]
+
+
+def test_models_in_folders_of_the_same_name_keep_their_own_numbers(tmp_path, corpus, model_of, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sources = ["x/m", "y/m"]
+    for seed, source in enumerate(sources):
+        model_of("gpt2", seed=seed, vocab_size=corpus.vocab_size).save_pretrained(source)
+        for file in (corpus.path / "tokenizer").iterdir():
+            shutil.copy(file, source)
+    results = evaluate_all(sources, corpus)
+    losses = [result.summary["loss"]["value"] for result in results]
+    assert len(set(losses)) == 2 and results[0].path.parent == results[1].path.parent
+    with pytest.raises(ConfigError, match="the same name; rename one folder"):
+        compare(sources)
+
+
+def test_several_settings_in_common_are_not_chosen_from(make_run, corpus):
+    runs = [make_run("a"), make_run("b", seed=1)]
+    for settings in ({}, {"limit": 5}):
+        evaluate_all(runs, corpus, **settings)
+    with pytest.raises(ConfigError, match="with several settings; give the folders of the evaluations"):
+        compare(runs)
+    few = [str(evaluate_model(run, corpus, limit=5).path) for run in runs]
+    assert compare(few).documents == 5
+    assert np.isfinite(Evaluation.open(few[0]).summary["loss"]["value"])
