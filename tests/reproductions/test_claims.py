@@ -1,10 +1,140 @@
-"""When several claims hold together."""
+"""The rule of verdicts: intervals beside a bound, agreement, exact numbers; and the estimates that they are made from."""
 
-from contextwise.reproductions.claims import all_hold
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
+from contextwise.reproductions.claims import (
+    Claim,
+    Verdict,
+    above,
+    all_agree,
+    all_hold,
+    below,
+    check_names,
+    contains,
+    exact,
+    higher,
+    percentage_points,
+    significant,
+    undecided,
+    within,
+)
+
+YES, NO, OPEN = Verdict(True), Verdict(False), undecided("no reason")
+numbers = st.floats(-1e6, 1e6)
+intervals = st.tuples(numbers, numbers, numbers).map(sorted).map(lambda x: Estimate(x[1], x[0], x[2]))
 
 
-def test_one_that_fails_settles_it_and_one_that_is_open_keeps_it_open():
-    assert all_hold([True, True]) is True
-    assert all_hold([True, None, False]) is False
-    assert all_hold([True, None]) is None
-    assert all_hold([]) is None
+@pytest.mark.parametrize(
+    ("estimate", "holds", "reason"),
+    [
+        (Estimate(1.0, 0.1, 2.0), True, ""),
+        (Estimate(-1.0, -2.0, -0.1), False, ""),
+        (Estimate(1.0, -0.1, 2.0), None, "the interval contains 0"),
+        (Estimate(1.0, 0.0, 2.0), None, "the interval contains 0"),
+        (Estimate(1.0, 0.1, math.inf), True, ""),
+        (Estimate(1.0), None, "there is no interval"),
+        (Estimate(1.0, math.nan, math.nan), None, "there is no interval"),
+        (Estimate(1.0, 0.5, math.nan), None, "there is no interval"),
+        (Estimate(math.nan, 0.5, 2.0), None, "the value is not a number"),
+    ],
+)
+def test_a_claim_is_decided_by_the_whole_interval(estimate, holds, reason):
+    assert above(estimate) == Verdict(holds, reason)
+
+
+@given(intervals, numbers)
+def test_above_and_below_are_opposites(estimate, bound):
+    one, other = above(estimate, bound), below(estimate, bound)
+    assert one.reason == other.reason
+    assert other.holds is (None if one.holds is None else not one.holds)
+    if one.holds is not None:
+        assert one.holds == (estimate.value > bound)
+
+
+@given(intervals, numbers, numbers)
+def test_an_interval_between_two_bounds_is_above_one_and_below_the_other(estimate, a, b):
+    least, most = min(a, b), max(a, b)
+    both = all_hold([above(estimate, least), below(estimate, most)])
+    assert within(estimate, least, most).holds is both.holds
+
+
+@given(intervals, intervals, st.floats(0, 1e6))
+def test_widening_an_interval_never_turns_a_verdict_around(estimate, other, by):
+    wide = Estimate(estimate.value, estimate.low - by, estimate.high + by)
+    for before, after in [
+        (above(estimate), above(wide)),
+        (below(estimate), below(wide)),
+        (higher(estimate, other), higher(wide, other)),
+    ]:
+        assert after.holds in (None, before.holds)
+    assert contains(wide, other.value).holds or not contains(estimate, other.value).holds
+
+
+@given(st.sampled_from([(math.nan, 0.0, 1.0), (1.0, math.nan, 2.0), (1.0, None, None)]), intervals, numbers)
+def test_what_is_not_known_decides_nothing(values, known, bound):
+    unknown = Estimate(*values)
+    verdicts = [above(unknown, bound), below(unknown, bound), within(unknown, bound, bound + 1)]
+    verdicts += [
+        contains(unknown, bound),
+        higher(unknown, known),
+        higher(known, unknown),
+        above(known, math.nan),
+    ]
+    assert all(verdict.holds is None and verdict.reason for verdict in verdicts)
+
+
+def test_intervals_that_overlap_rank_nothing():
+    low, high, middle = Estimate(1.0, 0.5, 1.5), Estimate(3.0, 2.5, 3.5), Estimate(2.0, 1.0, 3.0)
+    assert [higher(high, low).holds, higher(low, high).holds, higher(high, middle).holds] == [
+        True,
+        False,
+        None,
+    ]
+
+
+def test_exact_numbers_and_tests_decide_unless_they_are_not_numbers():
+    assert exact(True, 1.0) == YES and exact(False) == NO
+    assert exact(True, 1.0, math.nan).holds is None
+    assert [significant(0.1, 0.01).holds, significant(0.1, 0.2).holds, significant(-0.1, 0.9).holds] == [
+        True,
+        None,
+        False,
+    ]
+    assert significant(math.nan, 0.01).holds is None and significant(0.1, math.nan).holds is None
+
+
+def test_one_part_that_fails_settles_a_claim_of_several_parts():
+    assert all_hold([YES, YES]) == YES
+    assert all_hold([YES, OPEN, NO]) == NO
+    assert all_hold([YES, OPEN]) == OPEN
+    assert all_hold([]).holds is None
+
+
+def test_repetitions_decide_where_they_agree_and_are_enough():
+    assert all_agree([YES, YES], "seeds") == YES and all_agree([NO, NO], "seeds") == NO
+    assert all_agree([YES, NO], "seeds") == undecided("the seeds do not agree")
+    assert all_agree([OPEN], "seeds") == OPEN
+    assert all_agree([YES], "seeds", least=2) == undecided("it takes 2 seeds or more, and there are 1")
+    assert all_agree([], "seeds").holds is None
+
+
+def test_an_undecided_claim_has_its_reason_behind_the_evidence():
+    assert Claim.of("a", OPEN, "b: 1.0").evidence == "b: 1.0; no reason"
+    assert Claim.of("a", OPEN).evidence == "no reason"
+    assert Claim.of("a", YES, "b: 1.0") == Claim("a", True, "b: 1.0")
+
+
+def test_names_that_do_not_exist_are_named():
+    check_names({"claims": ["a"]}, "ab")
+    with pytest.raises(ConfigError, match="claims names the row 'c', which is none of a, b"):
+        check_names({"claims": ["c"]}, "ab", "the row ")
+
+
+def test_differences_of_shares_are_written_in_points():
+    assert percentage_points(Estimate(0.012, -0.005, 0.02)) == "+1.20 [-0.50, +2.00] points"

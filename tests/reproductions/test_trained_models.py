@@ -6,11 +6,10 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
 from contextwise.data import prepare_corpus
 from contextwise.reproductions.cost import plan
 from contextwise.reproductions.item import Item, Scale, list_items, measure_at
-from contextwise.reproductions.trained_models import TrainedModels, below_zero
+from contextwise.reproductions.trained_models import TrainedModels
 from small import write_documents
 
 SHIPPED = {
@@ -40,25 +39,12 @@ def settings(**changes):
         "reference": "plain",
         "seeds": [0, 1],
         "claims": [
-            {"text": "learning helps", "lower": "plain", "than": "slow"},
-            {"text": "learning harms", "lower": "slow", "than": "plain"},
+            {"text": "learning helps", "better": "plain", "than": "slow"},
+            {"text": "learning harms", "better": "slow", "than": "plain"},
         ],
         "curves": True,
     }
     return values | changes
-
-
-@pytest.mark.parametrize(
-    ("found", "holds"),
-    [
-        (Estimate(-1.0, -2.0, -0.1), True),
-        (Estimate(1.0, 0.1, 2.0), False),
-        (Estimate(-1.0, -2.0, 0.1), None),
-        (Estimate(-1.0), None),
-    ],
-)
-def test_a_claim_holds_where_the_interval_lies_below_zero(found, holds):
-    assert below_zero(found) is holds
 
 
 def test_models_that_are_not_there_are_named():

@@ -186,6 +186,8 @@ def _print_printed(printed: "Console", item: "Item") -> None:
 def _print_outcome(printed: "Console", outcome: "Outcome", supports: str) -> None:
     from rich.table import Table
 
+    from contextwise.reproductions.claims import VERDICTS
+
     for one in outcome.tables:
         printed.print(one.title, markup=False)
         table = Table(box=None, pad_edge=False)
@@ -197,6 +199,5 @@ def _print_outcome(printed: "Console", outcome: "Outcome", supports: str) -> Non
         printed.print()
     if supports:
         printed.print(f"what this scale can support: {supports}", markup=False)
-    verdicts = {True: "holds", False: "does not hold", None: "cannot be told"}
     for claim in outcome.claims:
-        printed.print(f"{verdicts[claim.holds]}: {claim.text} ({claim.evidence})", markup=False)
+        printed.print(f"{VERDICTS[claim.holds]}: {claim.text} ({claim.evidence})", markup=False)

@@ -30,7 +30,8 @@ class ComparedCurve:
         average: mean over all visible tokens.
         best: lowest bin, which holds ``best_from`` to ``best_to`` visible tokens.
         average_difference, best_difference: to the first curve; None for itself.
-        below: bins in which it is lower than the first curve, and bins that both have.
+        bin_differences: (visible from, visible to) of each bin that both have -> the difference to the first curve; None for
+            itself.
     """
 
     name: str
@@ -41,7 +42,14 @@ class ComparedCurve:
     best_to: int
     average_difference: Estimate | None
     best_difference: Estimate | None
-    below: tuple[int, int] | None
+    bin_differences: dict[tuple[int, int], Estimate] | None
+
+    @property
+    def below(self) -> tuple[int, int] | None:
+        """Bins in which it is lower than the first curve, and bins that both have."""
+        if self.bin_differences is None:
+            return None
+        return sum(each.value < 0 for each in self.bin_differences.values()), len(self.bin_differences)
 
 
 def open_curves(sources: list[str]) -> list[ContextwiseCurve]:
@@ -118,7 +126,11 @@ def compare_curves(curves: list[ContextwiseCurve]) -> list[ComparedCurve]:
                 best_to=bins[best]["visible_to"],
                 average_difference=None if itself else difference(0, 0),
                 best_difference=None if itself else difference(1 + best, 1 + int(losses[0][1:].argmin())),
-                below=None if itself else _below(curve, loss, curves[0], losses[0]),
+                bin_differences=None
+                if itself
+                else {
+                    bin: difference(1 + i, 1 + j) for bin, (i, j) in _shared_bins(curve, curves[0]).items()
+                },
             )
         )
     return found
@@ -139,11 +151,9 @@ def _measured(nats_DK: np.ndarray, targets_DK: np.ndarray) -> tuple[np.ndarray, 
     return nats.sum(0) / targets.sum(0), resampled_ratios(nats, targets) if len(nats) > 1 else None
 
 
-def _below(
-    curve: ContextwiseCurve, loss: np.ndarray, first: ContextwiseCurve, first_loss: np.ndarray
-) -> tuple[int, int]:
-    """Bins of the same visible tokens in which a curve is lower than the first, and how many there are."""
-    ends = [{(b["visible_from"], b["visible_to"]): i for i, b in enumerate(c.bins)} for c in (curve, first)]
-    shared = ends[0].keys() & ends[1].keys()
-    below = [bin for bin in shared if loss[1 + ends[0][bin]] < first_loss[1 + ends[1][bin]]]
-    return len(below), len(shared)
+def _shared_bins(curve: ContextwiseCurve, first: ContextwiseCurve) -> dict[tuple[int, int], tuple[int, int]]:
+    """(visible from, visible to) of the bins that both curves have -> their places in the two."""
+    places, others = (
+        {(b["visible_from"], b["visible_to"]): i for i, b in enumerate(c.bins)} for c in (curve, first)
+    )
+    return {bin: (places[bin], others[bin]) for bin in places if bin in others}

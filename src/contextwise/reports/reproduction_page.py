@@ -12,7 +12,7 @@ from contextwise.models.sizes import readable_count
 from contextwise.reports.rendering import plain, render
 from contextwise.reports.tables import environment_facts, text_table
 
-VERDICTS = {True: "Holds", False: "Does not hold", None: "Cannot be told"}
+VERDICTS = {True: "Holds", False: "Does not hold", None: "Undecided"}
 
 
 def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -> None:

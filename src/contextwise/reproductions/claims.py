@@ -1,19 +1,204 @@
-"""Verdicts on what a document says, from estimates with intervals: it holds, it does not, or this scale cannot tell."""
+"""Claims of the source documents, and the one rule by which they are decided: holds, does not hold, or undecided.
 
-from collections.abc import Iterable
+A claim holds where the whole 95% interval of an estimate lies on the claim's side of a bound. It does not hold where the whole
+interval lies on the other side. It is undecided where the interval contains the bound, and where nothing decides: no interval
+(one seed or one document), a value that is not a number, too few observations. Exact numbers, such as counts, need no interval.
+"""
 
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from pydantic import Field
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 
-
-def all_hold(verdicts: Iterable[bool | None]) -> bool | None:
-    """Of several: False if one is, True if all are, else None; None of none."""
-    found = list(verdicts)
-    if False in found:
-        return False
-    return True if found and None not in found else None
+VERDICTS = {True: "holds", False: "does not hold", None: "undecided"}
+LEVEL = 0.05
+"""Of a significance test."""
+LEAST_SEEDS = 2
 
 
-def point(x: float, found: Estimate) -> dict[str, float]:
+class Better(Settings):
+    """A claim: one model (or row of a table) is better than another."""
+
+    text: str
+    better: str
+    than: str
+
+
+class Growing(Settings):
+    """A claim: how much better one model is than another grows from pair to pair."""
+
+    text: str
+    pairs: list[tuple[str, str]] = Field(min_length=2, description="better and than")
+
+
+class Kept(Settings):
+    """A claim: a row keeps most of the gain of another."""
+
+    text: str
+    part: str
+    base: str
+    best: str
+    printed: float | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a claim holds; None where that is undecided, with the reason."""
+
+    holds: bool | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the document, whether it holds here (None: undecided), and the numbers that decide it."""
+
+    text: str
+    holds: bool | None
+    evidence: str
+
+    @classmethod
+    def of(cls, text: str, verdict: Verdict, evidence: str = "") -> "Claim":
+        """A claim with its verdict; the reason of an undecided one stands behind the evidence."""
+        return cls(text, verdict.holds, "; ".join(part for part in (evidence, verdict.reason) if part))
+
+    def without_refutation(self, reason: str) -> "Claim":
+        """The claim, undecided where it would not hold."""
+        if self.holds is not False:
+            return self
+        return replace(self, holds=None, evidence=f"{reason}: {self.evidence}")
+
+
+def undecided(reason: str) -> Verdict:
+    """Nothing decides the claim."""
+    return Verdict(None, reason)
+
+
+def above(estimate: Estimate, bound: float = 0.0) -> Verdict:
+    """Whether an estimate lies above a bound."""
+    return within(estimate, bound, math.inf)
+
+
+def below(estimate: Estimate, bound: float = 0.0) -> Verdict:
+    """Whether an estimate lies below a bound."""
+    return within(estimate, -math.inf, bound)
+
+
+def within(estimate: Estimate, least: float, most: float) -> Verdict:
+    """Whether an estimate lies between two bounds."""
+    problem = _problem(estimate)
+    if problem or math.isnan(least) or math.isnan(most):
+        return undecided(problem or "the bound is not a number")
+    low, high = _limits(estimate)
+    if (low > least or least == -math.inf) and (high < most or most == math.inf):
+        return Verdict(True)
+    if high < least or low > most:
+        return Verdict(False)
+    return undecided(f"the interval contains {least if low <= least <= high else most:g}")
+
+
+def contains(estimate: Estimate, value: float) -> Verdict:
+    """Whether an estimate agrees with a value: its interval contains it."""
+    problem = _problem(estimate)
+    if problem or math.isnan(value):
+        return undecided(problem or "the value to compare to is not a number")
+    low, high = _limits(estimate)
+    return Verdict(low <= value <= high)
+
+
+def higher(estimate: Estimate, other: Estimate) -> Verdict:
+    """Whether one estimate is higher than another that it is not paired with: their intervals do not overlap."""
+    problem = _problem(estimate) or _problem(other)
+    if problem:
+        return undecided(problem)
+    (low, high), (other_low, other_high) = _limits(estimate), _limits(other)
+    if low > other_high:
+        return Verdict(True)
+    return Verdict(False) if high < other_low else undecided("the intervals overlap")
+
+
+def _problem(estimate: Estimate) -> str:
+    """Why an estimate decides nothing; empty if it may."""
+    if math.isnan(estimate.value):
+        return "the value is not a number"
+    return "there is no interval" if any(math.isnan(limit) for limit in _limits(estimate)) else ""
+
+
+def _limits(estimate: Estimate) -> tuple[float, float]:
+    low, high = (math.nan if limit is None else limit for limit in (estimate.low, estimate.high))
+    return low, high
+
+
+def exact(holds: bool, *numbers: float) -> Verdict:
+    """A condition on exact numbers, which are the same at every repetition."""
+    if any(math.isnan(number) for number in numbers):
+        return undecided("a value is not a number")
+    return Verdict(bool(holds))
+
+
+def significant(effect: float, p: float) -> Verdict:
+    """Whether an effect is above zero, by the p value of a one-sided test."""
+    if math.isnan(effect) or math.isnan(p):
+        return undecided("the test has no result")
+    if effect <= 0:
+        return Verdict(False)
+    return Verdict(True) if p < LEVEL else undecided(f"p is not below {LEVEL:g}")
+
+
+def all_hold(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of a claim that has several parts: holds where all hold, does not hold where one does not."""
+    every = list(verdicts)
+    if any(verdict.holds is False for verdict in every):
+        return Verdict(False)
+    reasons = [verdict.reason for verdict in every if verdict.holds is None]
+    if not every:
+        return undecided("there is nothing to decide it by")
+    return undecided(reasons[0]) if reasons else Verdict(True)
+
+
+def all_agree(verdicts: Iterable[Verdict], what: str, least: int = 1) -> Verdict:
+    """Of a claim that is repeated (in seeds, in partitions): decided where the repetitions agree.
+
+    Args:
+        what: is repeated, as in "seeds".
+        least: fewer repetitions decide nothing; 1 or more.
+    """
+    every = list(verdicts)
+    if len(every) < least:
+        return undecided(f"it takes {least} {what} or more, and there are {len(every)}")
+    if len({verdict.holds for verdict in every}) > 1:
+        return undecided(f"the {what} do not agree")
+    return every[0]
+
+
+def check_names(named: Mapping[str, Iterable[str]], known: Iterable[str], what: str = "") -> None:
+    """Check that every name that a setting uses exists.
+
+    Args:
+        named: setting -> the names that it uses.
+        what: the names are of, such as "the row ".
+
+    Raises:
+        ConfigError: one does not exist.
+    """
+    known = list(known)
+    for setting, names in named.items():
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{setting} names {what}{name!r}, which is none of {', '.join(known)}")
+
+
+def percentage_points(difference: Estimate) -> str:
+    """A difference of shares: ``+1.20 [-0.35, +2.75] points``."""
+    return f"{difference.scaled(100):+.2f} points"
+
+
+def point(x: float, estimate: Estimate) -> dict[str, float]:
     """A point of a :class:`~contextwise.reproductions.item.Plot`."""
-    limits = {"low": found.low, "high": found.high} if found.has_interval else {}
-    return {"x": x, "y": found.value, **limits}
+    limits = {"low": estimate.low, "high": estimate.high} if estimate.has_interval else {}
+    return {"x": x, "y": estimate.value, **limits}

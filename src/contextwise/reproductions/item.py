@@ -25,6 +25,7 @@ from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import read_json, write_json
 from contextwise.base.runs import RunFolder
+from contextwise.reproductions.claims import Claim
 from contextwise.training.recipe import Recipe
 
 
@@ -109,15 +110,6 @@ class Table:
     title: str
     columns: list[str]
     rows: list[list[str]]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Something that the document says, and whether it held here; None: this scale cannot tell."""
-
-    text: str
-    holds: bool | None
-    evidence: str
 
 
 @dataclass(frozen=True)
@@ -234,8 +226,10 @@ def last_run(runs: Path, name: str, scale: str) -> str | None:
         return None
     outcome = read_json(file, "the outcome")
     verdicts = [claim["holds"] for claim in outcome["claims"]]
-    words = {True: "hold", False: "do not", None: "open"}
-    counts = ", ".join(f"{verdicts.count(one)} {word}" for one, word in words.items() if one in verdicts)
+    words = {True: "hold", False: "do not hold", None: "undecided"}
+    counts = ", ".join(
+        f"{verdicts.count(holds)} {word}" for holds, word in words.items() if holds in verdicts
+    )
     return f"{scale}: {counts or 'no claims'} ({outcome.get('date', 'no date')})"
 
 

@@ -1,9 +1,7 @@
-"""Several models trained on the same batches and scored on the same held-out documents: most of ContextLM's tables and figures.
+"""Models trained on the same batches and scored on the same held-out documents: most of ContextLM's tables and figures.
 
-What the models differ in are settings of a recipe, written as on the command line (``model.extra_layers=2``). Every model is
-trained with every seed. A claim that one model's loss is lower than another's holds where the 95% interval of their
-difference, paired by document and by seed, lies below zero; it does not hold where the interval lies above; where zero is
-inside, this scale cannot tell.
+The models differ in settings of a recipe, written as on the command line (``model.extra_layers=2``). Every model is trained
+with every seed. Differences are paired by document and by seed.
 """
 
 import re
@@ -12,33 +10,18 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from contextwise.base.config import Settings, validate, with_overrides
-from contextwise.base.errors import ConfigError
+from contextwise.base.config import validate, with_overrides
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.compared_runs import evaluate_all
-from contextwise.comparison.comparison import Comparison, Difference, Group, compare
+from contextwise.comparison.comparison import Comparison, Group, compare
 from contextwise.data import Corpus
 from contextwise.models.sizes import readable_count
+from contextwise.reproductions.claims import Better, Claim, Growing, below, check_names, higher
 from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Table, registered
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Table, registered
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
-
-
-class Lower(Settings):
-    """A claim: one model's loss is lower than another's."""
-
-    text: str
-    lower: str = Field(description="a model")
-    than: str = Field(description="another")
-
-
-class Growing(Settings):
-    """A claim: the lead of one model over another grows from pair to pair."""
-
-    text: str
-    pairs: list[tuple[str, str]] = Field(min_length=2)
 
 
 @registered("trained_models")
@@ -49,24 +32,25 @@ class TrainedModels(CorpusSource, ItemMeasure):
     models: dict[str, list[str]] = Field(min_length=1)
     seeds: list[int] = Field(default=[0], min_length=1)
     reference: str = Field(description="the model that the others are compared to")
-    claims: list[Lower] = Field(default_factory=list)
+    claims: list[Better] = Field(default_factory=list)
     growing: Growing | None = None
     curves: bool = Field(False, description="also show the validation losses along training")
     limit_documents: int | None = Field(None, ge=2, description="score only so many held-out documents")
 
     @model_validator(mode="after")
     def _known(self) -> "TrainedModels":
-        pairs = self.growing.pairs if self.growing else []
         named = {
             "reference": [self.reference],
-            "claims": [name for claim in self.claims for name in (claim.lower, claim.than)],
-            "growing": [name for pair in pairs for name in pair],
+            "claims": [name for claim in self.claims for name in (claim.better, claim.than)],
+            "growing": [name for pair in self.growing.pairs for name in pair] if self.growing else [],
         }
-        for where, names in named.items():
-            for name in names:
-                if name not in self.models:
-                    raise ConfigError(f"{where} names {name!r}, which is none of {', '.join(self.models)}")
+        check_names(named, self.models)
         return self
+
+    @property
+    def with_seeds(self) -> str:
+        """How many runs stand behind a number, in words."""
+        return f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
 
     def one(self, folder: Path, name: str, seed: int) -> Recipe:
         """The run of one model and seed."""
@@ -95,25 +79,24 @@ class TrainedModels(CorpusSource, ItemMeasure):
         held_out = Corpus.open(self.prepared(folder), split="validation")
         results = evaluate_all(sources, held_out, limit=self.limit_documents)
         comparison = compare(sources, results=results, reference=self.reference, all_pairs=True)
-        tables = [losses_table(comparison, self.reference, len(self.seeds))]
+        tables = [losses_table(comparison, self.reference, self.with_seeds)]
         if self.curves:
             tables.append(curves_table(runs))
         figures = comparison.to_dict()
         figures["corpus"]["path"] = Path(figures["corpus"]["path"]).name
         for group in figures["groups"]:
             group["sources"] = [Path(source).name for source in group["sources"]]
-        claims = [lower_claim(claim, comparison) for claim in self.claims]
+        claims = [better_claim(claim, comparison) for claim in self.claims]
         if self.growing is not None:
             claims.append(growing_claim(self.growing, comparison))
         return Outcome(tables, claims, {"comparison": figures}, [Path(source) for source in sources])
 
 
-def losses_table(comparison: Comparison, reference: str, seeds: int) -> Table:
+def losses_table(comparison: Comparison, reference: str, seeds: str) -> Table:
     """Loss, perplexity, difference to the reference, and cost of each model."""
     rows = [_row(group, comparison, reference) for group in comparison.groups]
-    many = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
     return Table(
-        f"{comparison.documents} held-out documents, {comparison.tokens:,} tokens; {many}; 95% intervals",
+        f"{comparison.documents} held-out documents, {comparison.tokens:,} tokens; {seeds}; 95% intervals",
         [
             "model",
             "size",
@@ -129,7 +112,9 @@ def losses_table(comparison: Comparison, reference: str, seeds: int) -> Table:
 
 
 def _row(group: Group, comparison: Comparison, reference: str) -> list[str]:
-    difference = "" if group.name == reference else interval(find(comparison, group.name, reference))
+    difference = (
+        "" if group.name == reference else f"{difference_between(comparison, group.name, reference):+.3f}"
+    )
     speed, latency = group.tokens_per_second, group.ms_per_token
     return [
         group.name,
@@ -143,58 +128,30 @@ def _row(group: Group, comparison: Comparison, reference: str) -> list[str]:
     ]
 
 
-def find(comparison: Comparison, name: str, than: str) -> Estimate:
+def difference_between(comparison: Comparison, name: str, than: str) -> Estimate:
     """Loss of one model minus that of another, nats per token, with its interval."""
-    for one in comparison.differences:
-        if (one.group, one.reference) == (name, than):
-            return one.difference
-        if (one.group, one.reference) == (than, name):
-            return _negated(one)
+    for each in comparison.differences:
+        if (each.group, each.reference) == (name, than):
+            return each.difference
+        if (each.group, each.reference) == (than, name):
+            return -each.difference
     raise KeyError((name, than))
 
 
-def _negated(difference: Difference) -> Estimate:
-    found = difference.difference
-    ends = (None if end is None else -end for end in (found.high, found.low))
-    return Estimate(-found.value, *ends)
-
-
-def interval(found: Estimate) -> str:
-    """``-0.046 [-0.084, -0.008]``."""
-    ends = "" if found.low is None or found.high is None else f" [{found.low:+.3f}, {found.high:+.3f}]"
-    return f"{found.value:+.3f}{ends}"
-
-
-def lower_claim(claim: Lower, comparison: Comparison) -> Claim:
-    """What the interval says of a claim."""
-    found = find(comparison, claim.lower, claim.than)
-    return Claim(
-        claim.text, below_zero(found), f"{claim.lower} minus {claim.than}: {interval(found)} nats per token"
-    )
+def better_claim(claim: Better, comparison: Comparison) -> Claim:
+    """Whether the loss of one model is lower than that of another."""
+    difference = difference_between(comparison, claim.better, claim.than)
+    evidence = f"{claim.better} minus {claim.than}: {difference:+.3f} nats per token"
+    return Claim.of(claim.text, below(difference), evidence)
 
 
 def growing_claim(claim: Growing, comparison: Comparison) -> Claim:
-    """Told only where the intervals of the first and the last pair do not overlap."""
-    leads = [find(comparison, *pair) for pair in claim.pairs]
+    """Whether the last pair's gain is larger than the first pair's; decided where their intervals do not overlap."""
+    gains = [difference_between(comparison, *pair) for pair in claim.pairs]
     evidence = "; ".join(
-        f"{name} minus {than}: {interval(lead)}"
-        for (name, than), lead in zip(claim.pairs, leads, strict=True)
+        f"{name} minus {than}: {gain:+.3f}" for (name, than), gain in zip(claim.pairs, gains, strict=True)
     )
-    first, last = leads[0], leads[-1]
-    holds = None
-    if None not in (first.low, first.high, last.low, last.high):
-        if last.high < first.low:  # type: ignore[operator]
-            holds = True
-        elif last.low > first.high:  # type: ignore[operator]
-            holds = False
-    return Claim(claim.text, holds, evidence)
-
-
-def below_zero(found: Estimate) -> bool | None:
-    """Whether an interval lies below zero: True, False where it lies above, None where zero is inside or there is none."""
-    if found.low is None or found.high is None or found.low <= 0 <= found.high:
-        return None
-    return found.high < 0
+    return Claim.of(claim.text, higher(gains[0], gains[-1]), evidence)
 
 
 def curves_table(runs: dict[str, list[RunFolder]]) -> Table:

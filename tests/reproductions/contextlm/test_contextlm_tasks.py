@@ -38,7 +38,7 @@ def settings(corpus, **values):
     recipe = {"name": "small", "data": {"context": 64}, "model": model, "training": training}
     predictor = ["model.context_predictor.chunk_size=4", "model.context_predictor.predictor_layers=1"]
     shared = {"corpus": str(corpus), "recipe": recipe, "models": {"a": [], "b": predictor}, "reference": "a"}
-    return shared | {"better": BETTER} | values
+    return shared | {"claims": BETTER} | values
 
 
 @functools.cache
@@ -100,11 +100,11 @@ def test_seeds_widen_an_interval():
     ("better", "than", "holds"),
     [((0.28, 0.02), (0.1, 0.02), None), ((0.6, 0.02), (0.3, 0.02), True), ((0.3, 0.02), (0.6, 0.02), False)],
 )
-def test_a_claim_is_open_where_both_models_guess(corpus, better, than, holds):
-    # Chance is a quarter: 0.28 ± 0.04 may be a guess, and the difference is told only where one model is above it.
+def test_a_claim_is_undecided_where_both_models_guess(corpus, better, than, holds):
+    # Chance is a quarter: 0.28 ± 0.04 may be a guess, and the difference is decided only where one model is above it.
     measure = validate(TaskAccuracy, settings(corpus), "the settings")
     found = {name: [summary(("arc_easy", *row))] for name, row in (("a", than), ("b", better))}
-    claim = measure._claim(measure.better[0], 0, found)
+    claim = measure._claim(measure.claims[0], 0, found)
     assert claim.holds is holds
     assert ("neither model is surely above chance, 25.0%" in claim.evidence) == (holds is None)
 
@@ -151,7 +151,6 @@ def test_perplexities_of_texts_stand_beside_the_corpus(corpus, tmp_path, monkeyp
     sets.mkdir()
     write_lines(sets / "lambada_openai.jsonl", [{"text": f"the model reads {i} tokens"} for i in range(5)])
     values = settings(corpus, task_data=str(sets))
-    del values["better"]
     measure = validate(TextPerplexity, values, "the settings")
     outcome = measure.measure(item_of("text_perplexity"), tmp_path / "out")
     table = outcome.tables[-1]
@@ -161,9 +160,7 @@ def test_perplexities_of_texts_stand_beside_the_corpus(corpus, tmp_path, monkeyp
         group = next(g for g in outcome.figures["comparison"]["groups"] if g["name"] == name)
         assert values["corpus"] == group["perplexity"]["value"] and values["lambada_openai"] > 1
     # Without the files, the corpus alone.
-    measure = validate(
-        TextPerplexity, {k: v for k, v in settings(corpus).items() if k != "better"}, "the settings"
-    )
+    measure = validate(TextPerplexity, settings(corpus), "the settings")
     alone = measure.measure(item_of("text_perplexity"), tmp_path / "out")
     assert len(alone.tables) == len(outcome.tables) - 1 and "texts" not in alone.figures
 

@@ -6,6 +6,7 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
 from contextwise.data import prepare_corpus
 from contextwise.reproductions.contextlm.figure_1_savings import Savings, parameters_at, reached_at
 from contextwise.reproductions.item import Item, Scale
@@ -92,6 +93,28 @@ def test_a_measurement_in_miniature(tmp_path):
         for points in plot.series.values()
         for point in points
     )
+
+
+def saved(*values):
+    return {f"model {i}": {"tokens": value} for i, value in enumerate(values)}
+
+
+@pytest.mark.parametrize(
+    ("savings", "holds"),
+    [
+        (saved(Estimate(0.3, 0.2, 0.4), Estimate(0.1, 0.05, 0.2)), True),
+        (saved(Estimate(-0.3, -0.4, -0.2)), False),
+        (saved(Estimate(0.3, 0.2, 0.4), Estimate(0.1, -0.05, 0.2)), None),
+        (saved(Estimate(0.3, 0.2, 0.4), Estimate(-0.1, -0.2, -0.05)), None),
+        (saved(Estimate(0.3)), None),
+        (saved(Estimate(math.nan, math.nan, math.nan)), None),
+        ({"model": {}}, None),
+    ],
+)
+def test_savings_are_decided_by_their_intervals(savings, holds):
+    claim = validate(Savings, settings("corpus"), "the settings")._claim("tokens", savings)
+    assert claim.holds is holds
+    assert "the document has 23%" in claim.evidence
 
 
 def test_a_decaying_rate_is_refused(tmp_path):

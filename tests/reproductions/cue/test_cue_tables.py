@@ -173,7 +173,7 @@ def settings(corpus, encoder):
             "adapted": {"run": "adapted"},
         },
         "reference": "alone",
-        "claims": [{"text": "contexts help", "lower": "both", "than": "alone"}],
+        "claims": [{"text": "contexts help", "better": "both", "than": "alone"}],
         "kept": [
             {
                 "text": "adaptation keeps it",

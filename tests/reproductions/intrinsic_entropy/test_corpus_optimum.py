@@ -1,6 +1,7 @@
 """The context that is best for so much text: the law against its closed form, and a whole measurement in miniature."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from contextwise.reproductions.intrinsic_entropy.figure_4_optimum import (
     best_context_of,
     fit_law,
 )
+from contextwise.reproductions.intrinsic_entropy.optima import Optima
 from contextwise.reproductions.item import Item, Scale
 
 KNOWN = {"E": 1.5, "C": 4.0, "gamma": 0.5, "A": 60.0, "alpha": 0.4, "b": 0.25}
@@ -36,6 +38,31 @@ def test_the_law_is_found_again_and_its_optimum_is_that_of_eq_6():
         assert best_context_of(law, n, (1, 1e5)) == pytest.approx(exact, rel=0.02)
     found = [best_context_of(law, n, (1, 1e5)) for n in sizes]
     assert found == sorted(found) and found[0] < found[-1]
+
+
+@pytest.mark.parametrize(
+    ("by_seed", "inner", "grows"),
+    [
+        ([(16, 32)], None, None),
+        ([(16, 32), (16, 32)], True, True),
+        ([(32, 32), (32, 32)], True, False),
+        ([(16, 64), (8, 64)], False, True),
+        ([(16, 32), (32, 16)], True, None),
+        ([(16, 32), (16, 64)], None, True),
+        ([(16, 32), (16, math.nan)], None, None),
+    ],
+)
+def test_a_moving_optimum_is_decided_where_the_seeds_agree(by_seed, inner, grows):
+    """(100, 200) training tokens have their lowest loss at these contexts, in each seed."""
+    contexts = [8, 16, 32, 64]
+    losses = {
+        (n, c): [abs(math.log2(c / best[place])) for best in by_seed]
+        for place, n in enumerate((100, 200))
+        for c in contexts
+    }
+    optima = Optima(losses, [100, 200], contexts)
+    assert optima.inner("text", 2).holds is inner
+    assert optima.grows("text").holds is grows
 
 
 @pytest.fixture

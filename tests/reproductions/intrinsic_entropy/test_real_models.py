@@ -10,9 +10,9 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.data import prepare_corpus
+from contextwise.reproductions.claims import Claim
 from contextwise.reproductions.intrinsic_entropy.figures_1_to_15_real_models import (
     RealEntropy,
-    without_refutation,
 )
 from contextwise.reproductions.intrinsic_entropy.views import (
     Limits,
@@ -21,7 +21,7 @@ from contextwise.reproductions.intrinsic_entropy.views import (
     entropy_view,
     spectra_view,
 )
-from contextwise.reproductions.item import Claim, Item, Scale
+from contextwise.reproductions.item import Item, Scale
 from small import write_documents
 
 CONTEXTS = [8, 16, 32, 64, 128, 256]
@@ -99,9 +99,9 @@ def test_directions_that_shrink_do_not_grow_evenly():
 
 def test_a_small_model_refutes_nothing():
     claims = [Claim("the law", holds, "R² 0.5") for holds in (True, False, None)]
-    kept = [without_refutation(claim) for claim in claims]
+    kept = [claim.without_refutation("the document does not speak of it") for claim in claims]
     assert [claim.holds for claim in kept] == [True, None, None]
-    assert kept[1].evidence.endswith("does not speak: R² 0.5")
+    assert kept[1].evidence.endswith("does not speak of it: R² 0.5")
 
 
 def test_no_power_law_leaves_it_open():

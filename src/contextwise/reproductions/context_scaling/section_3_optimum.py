@@ -1,6 +1,5 @@
 """The training context that is best at each budget, for each model size and over all: context scaling, Section 3."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from contextwise.experiments.naming import size_name
 from contextwise.experiments.sweep import SweepRecipe, run_sweep
 from contextwise.experiments.sweep.settings import LearningRateRule
 from contextwise.models.sizes import readable_count
-from contextwise.reproductions.claims import all_hold
+from contextwise.reproductions.claims import Claim, Verdict, all_hold, exact, undecided
 from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
 from contextwise.training.recipe import Recipe
 
 SHOWN = 6
@@ -68,9 +67,8 @@ class OptimalContext(CorpusSource, ItemMeasure):
         found = landscape(points, self.budget, planned)
         runs = [swept.run_folder(run.id).path for run in swept.plan]
         if found is None:
-            return Outcome(
-                [], [Claim("an optimal context was measured", None, "nothing was measured")], {}, runs
-            )
+            claim = Claim.of("an optimal context was measured", undecided("nothing was measured"))
+            return Outcome([], [claim], {}, runs)
         tables = [losses_table(found, planned, self.budget), optima_table(found, planned, self.budget)]
         claims = context_claims(found, planned)
         figures = {
@@ -82,14 +80,14 @@ class OptimalContext(CorpusSource, ItemMeasure):
 
 
 def _steps(found: Landscape) -> list[int]:
-    """Steps of the tables: evenly over those at which some optimum is told, else over all."""
+    """Steps of the tables: evenly over those at which some optimum is known, else over all."""
     told = [i for i, optima in enumerate(found.optima) if any(one.told for one in optima.values())]
     every = told or list(range(len(found.budgets)))
     return [every[i] for i in np.unique(np.linspace(0, len(every) - 1, SHOWN).round().astype(int))]
 
 
 def losses_table(found: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
-    """Best-context loss of each size and context at the largest budget whose optimum is told."""
+    """Best-context loss of each size and context at the largest budget whose optimum is known."""
     step = found.last_told
     cells = {(cell.size, cell.context): cell for cell in found.cells[step]}
     best = {size: optimum.cell.context for size, optimum in found.optima[step].items()}
@@ -117,11 +115,11 @@ def optima_table(found: Landscape, planned: dict[str, list[int]], unit: str) -> 
     for step in _steps(found):
         pair = found.pairs[step]
         contexts = [found.contexts[size][step] for size in planned]
-        overall = "not told" if pair is None else f"{pair[0]}, {pair[1]:,}"
+        overall = "not known" if pair is None else f"{pair[0]}, {pair[1]:,}"
         rows.append([
-            _budget(found.budgets[step], unit), *("not told" if c is None else f"{c:,}" for c in contexts), overall
+            _budget(found.budgets[step], unit), *("not known" if c is None else f"{c:,}" for c in contexts), overall
         ])  # fmt: skip
-    title = "Best training context by budget: the most common one in a window; told where its neighbours were measured"
+    title = "Best training context by budget: the most common one in a window; known where its neighbours were measured"
     return Table(title, ["budget", *planned, "of all"], rows)
 
 
@@ -132,83 +130,84 @@ def _budget(value: float, unit: str) -> str:
 def context_claims(found: Landscape, planned: dict[str, list[int]]) -> list[Claim]:
     """What Section 3 says: U-shaped curves, and an optimum that grows with the budget, more slowly for larger models."""
     step = found.last_told
-    shapes: dict[str, bool | None] = {}
-    for size, optimum in found.optima[step].items():
-        # At an edge of the grid: what lies beyond it was not tried.
-        shapes[size] = True if optimum.told and not optimum.edge else None
-    grown = {size: _growth(found.contexts[size], planned[size]) for size in planned}
-    listed = "; ".join(f"{size}: {_listed(found.contexts[size])}" for size in planned)
+    edge = undecided("the lowest loss is at the edge of what was tried, or beside what was not measured")
+    shapes = {
+        size: exact(True) if optimum.told and not optimum.edge else edge
+        for size, optimum in found.optima[step].items()
+    }
+    growth = {size: _growth(found.contexts[size], planned[size]) for size in planned}
+    grows = [exact(each > 0) if each is not None else _NO_GROWTH for each in growth.values()]
     pairs = [pair for pair in found.pairs if pair is not None]
-    overall = [context for _, context in pairs]
+    best = [f"{size}: best at {found.optima[step][size].cell.context:,}" for size in shapes]
+    doublings = [
+        f"{size}: {'undecided' if each is None else f'{each:+.1f} doublings'}"
+        for size, each in growth.items()
+    ]
+    first_to_last = "" if not pairs else "from {}, {:,} to {}, {:,}".format(*pairs[0], *pairs[-1])
     return [
-        Claim(
+        Claim.of(
             "too short and too long a training context are both worse than one between them",
             all_hold(shapes.values()),
-            "; ".join(f"{s}: best at {found.optima[step][s].cell.context:,}" for s in shapes)
-            or "nothing is told",
+            "; ".join(best),
         ),
-        Claim(
+        Claim.of(
             "the best training context grows with the budget, at every model size",
-            all_hold(None if one is None else one > 0 for one in grown.values()),
-            listed,
+            all_hold(grows),
+            "; ".join(f"{size}: {_listed(found.contexts[size])}" for size in planned),
         ),
-        Claim(
-            "more slowly for larger models",
-            _slower(grown, planned),
-            "; ".join(
-                f"{size}: {'open' if one is None else f'{one:+.1f} doublings'}" for size, one in grown.items()
-            ),
-        ),
-        Claim(
+        Claim.of("more slowly for larger models", _slower(list(growth.values())), "; ".join(doublings)),
+        Claim.of(
             "over all sizes, both the model and its context grow with the budget",
             _both_grow(pairs, list(planned)),
-            "nothing is told"
-            if not pairs
-            else f"from {pairs[0][0]}, {overall[0]:,} to {pairs[-1][0]}, {overall[-1]:,}",
+            first_to_last,
         ),
     ]
 
 
-def _growth(contexts: list[int | None], tried: list[int]) -> float | None:
-    """Doublings from the first to the last budget at which the best context is told.
+_NO_GROWTH = undecided(
+    "a best context is known at one budget only, or always the shortest or the longest that was tried"
+)
 
-    None if it is told at one budget or none, or always the shortest or the longest that was tried: it may move beyond.
+
+def _growth(contexts: list[int | None], tried: list[int]) -> float | None:
+    """Doublings from the first to the last budget at which the best context is known.
+
+    None if it is known at one budget or none, or always the shortest or the longest that was tried: it may move beyond.
     """
-    told = [context for context in contexts if context is not None]
-    if len(told) < 2 or set(told) in ({min(tried)}, {max(tried)}):
+    known = [context for context in contexts if context is not None]
+    if len(known) < 2 or set(known) in ({min(tried)}, {max(tried)}):
         return None
-    return float(np.log2(told[-1] / told[0]))
+    return float(np.log2(known[-1] / known[0]))
 
 
 def _listed(contexts: list[int | None]) -> str:
-    told = [context for context in contexts if context is not None]
-    turns = [c for i, c in enumerate(told) if i == 0 or c != told[i - 1]]
-    return ", ".join(f"{c:,}" for c in turns) or "not told"
+    known = [context for context in contexts if context is not None]
+    turns = [c for i, c in enumerate(known) if i == 0 or c != known[i - 1]]
+    return ", ".join(f"{c:,}" for c in turns) or "not known"
 
 
-def _slower(grown: dict[str, float | None], planned: dict[str, list[int]]) -> bool | None:
-    """Of sizes in their order; not told where an optimum is, or where a size cannot be told from the next."""
-    values = [grown[size] for size in planned]
-    known = [value for value in values if value is not None]
-    if len(known) < len(values) or len(known) < 2:
-        return None
+def _slower(growth: list[float | None]) -> Verdict:
+    """Whether the growth becomes less from size to size."""
+    known = [each for each in growth if each is not None]
+    if len(known) < len(growth) or len(known) < 2:
+        return _NO_GROWTH if len(growth) > 1 else undecided("there is one size")
     steps = np.diff(known)
-    if (steps > 0).any():
-        return False
-    return True if (steps < 0).all() else None
+    if (steps == 0).any() and not (steps > 0).any():
+        return undecided("it grows by as much at two sizes")
+    return exact(bool((steps < 0).all()))
 
 
-def _both_grow(pairs: list[tuple[str, int]], sizes: list[str]) -> bool | None:
-    if len(Counter(pairs)) < 2:
-        return None
+def _both_grow(pairs: list[tuple[str, int]], sizes: list[str]) -> Verdict:
+    if len(set(pairs)) < 2:
+        return undecided("fewer than two best pairs are known")
     (first, short), (last, long) = pairs[0], pairs[-1]
-    return sizes.index(last) > sizes.index(first) and long > short
+    return exact(sizes.index(last) > sizes.index(first) and long > short)
 
 
 def optimum_plots(
     found: Landscape, planned: dict[str, list[int]], points: list[Point], unit: str
 ) -> list[Plot]:
-    """Best-context loss over training context at the last told budget, and the best context over the budget."""
+    """Best-context loss over training context at the last known budget, and the best context over the budget."""
     step = found.last_told
     curves: dict[str, list[dict[str, Any]]] = {}
     for cell in found.cells[step]:

@@ -12,11 +12,10 @@ from contextwise.base.intervals import percentile_estimate, resampled_ratios, wi
 from contextwise.comparison.curves import compare_curves
 from contextwise.data import Corpus
 from contextwise.evaluation.measures.curve import ContextwiseCurve, CurveSettings, measure_contextwise
-from contextwise.reproductions.claims import point
+from contextwise.reproductions.claims import Claim, above, all_hold, below, point
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.given_model import GivenModel, slug
-from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
-from contextwise.reproductions.trained_models import below_zero
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
 
@@ -123,9 +122,9 @@ def _improves(curve: ContextwiseCurve, trained: int) -> Claim:
     )
     found = bins_difference(curve, half, last)
     ends = f"{curve.bins[half]['visible_to']:,} to {curve.bins[last]['visible_to']:,} tokens"
-    return Claim(
+    return Claim.of(
         "the loss improves throughout the training context",
-        found.above(0.0),
+        above(found),
         f"from {ends} it falls by {found:.3f} nats",
     )
 
@@ -135,9 +134,9 @@ def _deteriorates(curve: ContextwiseCurve, trained: int) -> Claim:
     inside = max(i for i, b in enumerate(curve.bins) if b["visible_to"] <= trained)
     found = bins_difference(curve, len(curve.bins) - 1, inside)
     ends = f"{curve.bins[inside]['visible_to']:,} to {curve.bins[-1]['visible_to']:,} tokens"
-    return Claim(
+    return Claim.of(
         "beyond the training context the loss deteriorates",
-        found.above(0.0),
+        above(found),
         f"from {ends} it changes by {found:+.3f}",
     )
 
@@ -203,22 +202,23 @@ def _cells(short: Estimate, long: Estimate, difference: Estimate | None) -> list
 def misleading_claims(pair: list[ContextwiseCurve], prefix: str = "") -> list[Claim]:
     """What Section 2 says of its Models A (short) and B (long)."""
     _, long = compare_curves(pair)
-    assert long.average_difference is not None and long.best_difference is not None and long.below is not None
-    below, shared = long.below
+    assert long.average_difference is not None and long.best_difference is not None
+    assert long.below is not None and long.bin_differences is not None
+    lower, shared = long.below
     return [
-        Claim(
+        Claim.of(
             f"{prefix}the model of the longer context has the lower average loss",
-            below_zero(long.average_difference),
+            below(long.average_difference),
             f"long minus short {long.average_difference:+.3f}",
         ),
-        Claim(
+        Claim.of(
             f"{prefix}yet the model of the shorter context is better at every context that both have",
-            below == 0,
-            f"the longer one's is lower in {below} of {shared} bins",
+            all_hold(above(each) for each in long.bin_differences.values()),
+            f"the longer one's is lower in {lower} of {shared} bins",
         ),
-        Claim(
+        Claim.of(
             f"{prefix}and has the lower best-context loss",
-            long.best_difference.above(0.0),
+            above(long.best_difference),
             f"long minus short {long.best_difference:+.3f}",
         ),
     ]
@@ -258,7 +258,7 @@ class DocumentLengths(CorpusSource, ItemMeasure):
         if self.claimed is not None:
             found = wilson(float((lengths < self.claimed).mean()), len(lengths))
             text = f"over {self.share:.0%} of the documents are shorter than {self.claimed:,} tokens"
-            claims = [Claim(text, found.above(self.share), f"{found:.3f}")]
+            claims = [Claim.of(text, above(found, self.share), f"{found:.3f}")]
         series = {"documents": [{"x": n, "y": float((lengths < n).mean())} for n in sorted(self.lengths)]}
         plot = Plot("Share of documents that are shorter", "tokens", "share", series, logarithmic="x")
         figures = {"documents": len(lengths), "tokens": int(lengths.sum())}

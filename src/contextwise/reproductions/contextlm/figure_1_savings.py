@@ -9,9 +9,9 @@
 Each seed gives one value; the intervals are t-intervals over seeds.
 """
 
+import math
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -21,7 +21,8 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.runs import RunFolder
-from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.claims import Claim, above, all_agree, check_names, undecided
+from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
 from contextwise.reproductions.trained_models import TrainedModels
 
 DIMENSIONS = ("parameters", "tokens", "FLOPs")
@@ -45,9 +46,9 @@ class Savings(TrainedModels):
 
     @model_validator(mode="after")
     def _pairs_known(self) -> "Savings":
-        for name in [name for pair in self.pairs for name in (pair.model, pair.baseline)]:
-            if name not in self.models:
-                raise ConfigError(f"pairs name {name!r}, which is none of {', '.join(self.models)}")
+        check_names(
+            {"pairs": [name for pair in self.pairs for name in (pair.model, pair.baseline)]}, self.models
+        )
         if self.recipe.get("training", {}).get("schedule") != "constant":
             raise ConfigError(
                 "savings in tokens need training.schedule: constant; set it in the item's recipe"
@@ -60,16 +61,18 @@ class Savings(TrainedModels):
         for path in outcome.runs:
             run = RunFolder(path)
             runs.setdefault(run.summary()["name"], []).append(run)
-        rows, found = [], {}
-        for pair in self.pairs:
-            values = self._of_pair(pair, runs)
-            found[pair.model] = {name: one.to_dict() for name, one in values.items()}
-            rows.append([pair.model, *(_percent(values.get(name)) for name in DIMENSIONS)])
+        savings = {pair.model: self._of_pair(pair, runs) for pair in self.pairs}
+        rows = [
+            [model, *(_percent(saved.get(name)) for name in DIMENSIONS)] for model, saved in savings.items()
+        ]
         outcome.tables.append(
             Table("Saved at the loss of the baseline, 95% intervals over seeds", ["", *DIMENSIONS], rows)
         )
-        outcome.figures["savings"] = found
-        outcome.claims += [self._claim(name, found) for name in DIMENSIONS]
+        outcome.figures["savings"] = {
+            model: {name: value.to_dict() for name, value in saved.items()}
+            for model, saved in savings.items()
+        }
+        outcome.claims += [self._claim(name, savings) for name in DIMENSIONS]
         outcome.plots = [
             self._against_parameters(runs),
             self._along(runs, "tokens"),
@@ -95,20 +98,16 @@ class Savings(TrainedModels):
         whole = {name: found for name, found in values.items() if len(found) == len(runs[pair.model])}
         return {name: _over_seeds(found) for name, found in whole.items()}
 
-    def _claim(self, name: str, found: dict[str, dict[str, dict[str, Any]]]) -> Claim:
-        told = {model: values[name] for model, values in found.items() if name in values}
+    def _claim(self, name: str, savings: dict[str, dict[str, Estimate]]) -> Claim:
+        known = {model: saved[name] for model, saved in savings.items() if name in saved}
         text = f"at equal loss the model needs fewer {name} than its baseline"
-        theirs = (
-            f"; the document has {self.printed_savings[name]:.0%}" if name in self.printed_savings else ""
-        )
-        if not told:
-            return Claim(text, None, f"no model reached a loss that can be read off the baselines'{theirs}")
-        lows, highs = ([one[end] for one in told.values()] for end in ("low", "high"))
-        holds = None
-        if None not in lows:
-            holds = True if min(lows) > 0 else False if max(highs) < 0 else None
-        evidence = "; ".join(f"{model}: {one['value']:.0%}" for model, one in told.items())
-        return Claim(text, holds, evidence + theirs)
+        printed = f"the document has {self.printed_savings[name]:.0%}" if name in self.printed_savings else ""
+        if not known:
+            reason = "no model reached a loss that can be read off the baselines'"
+            return Claim.of(text, undecided(reason), printed)
+        evidence = "; ".join([*(f"{model}: {saved.value:.0%}" for model, saved in known.items()), printed])
+        verdict = all_agree((above(saved) for saved in known.values()), "models")
+        return Claim.of(text, verdict, evidence.removesuffix("; "))
 
     def _against_parameters(self, runs: dict[str, list[RunFolder]]) -> Plot:
         series = {}
@@ -176,5 +175,7 @@ def _over_seeds(values: list[float]) -> Estimate:
 def _percent(found: Estimate | None) -> str:
     if found is None:
         return "cannot be read off"
-    ends = "" if found.low is None else f" [{found.low:.0%}, {found.high:.0%}]"
-    return f"{found.value:.0%}{ends}"
+    if math.isnan(found.value):
+        return "not a number"
+    interval = "" if found.low is None else f" [{found.low:.0%}, {found.high:.0%}]"
+    return f"{found.value:.0%}{interval}"

@@ -1,8 +1,8 @@
 """The attention that each token of one text receives from trained models (ContextLM, Section 4.3, Figure 5).
 
 What a token receives is the mean over layers, heads and the positions that can see it
-(:mod:`evaluation.attention`); a phrase or chunk receives the sum over its tokens. With several seeds a claim is
-told by the t-interval of the difference over seeds; with one it says what was found in these two models.
+(:mod:`evaluation.attention`); a phrase or chunk receives the sum over its tokens. A claim is
+decided by the t-interval of the difference over seeds, so one seed decides none.
 """
 
 from pathlib import Path
@@ -12,17 +12,17 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.evaluation.measures.attention import Measure as Received
 from contextwise.evaluation.measures.attention import Reading, read_with_models
-from contextwise.reproductions.contextlm.compared_models import Better, ComparedModels
-from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.claims import Better, Claim, above
+from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.trained_models import TrainedModels
 
 
 @registered("attention_received")
-class AttentionReceived(ComparedModels):
-    """The models read one text; ``better`` names who is said to attend more to each of the phrases."""
+class AttentionReceived(TrainedModels):
+    """The models read one text; ``claims`` name the model that is said to attend more to each phrase."""
 
     text: str
     phrases: list[str] = Field(min_length=1, description="of the text")
@@ -52,7 +52,7 @@ class AttentionReceived(ComparedModels):
             for m, name in enumerate(runs)
         }
         claims = [
-            self._claim(one, phrase, reading, attention) for phrase in self.phrases for one in self.better
+            self._claim(one, phrase, reading, attention) for phrase in self.phrases for one in self.claims
         ]
         figures: dict[str, Any] = {
             "pieces": reading.pieces,
@@ -69,14 +69,14 @@ class AttentionReceived(ComparedModels):
             drawn(reading, attention, self.reference),
         )
 
-    def _claim(self, one: Better, phrase: str, reading: Reading, attention: dict[str, np.ndarray]) -> Claim:
+    def _claim(self, claim: Better, phrase: str, reading: Reading, attention: dict[str, np.ndarray]) -> Claim:
         places = tokens_of(reading, self.text, phrase)
-        better, than = (attention[name][:, places].sum(axis=1) for name in (one.better, one.than))
-        found = estimate_over_seeds(better, than, paired=True)
-        holds = found.above(0.0) if len(self.seeds) > 1 else bool(found.value > 0)
+        better, than = (attention[name][:, places].sum(axis=1) for name in (claim.better, claim.than))
+        difference = estimate_over_seeds(better, than, paired=True)
         ratio = better.mean() / than.mean() - 1
-        evidence = f"{one.better} minus {one.than} on {len(places)} tokens: {_signed(found)}, {ratio:+.1%}; {self.with_seeds}"
-        return Claim(f"{one.text}: {phrase!r}", holds, evidence)
+        names = f"{claim.better} minus {claim.than} on {len(places)} tokens"
+        evidence = f"{names}: {difference:+.2g}, {ratio:+.1%}; {self.with_seeds}"
+        return Claim.of(f"{claim.text}: {phrase!r}", above(difference), evidence)
 
 
 def tokens_of(reading: Reading, text: str, phrase: str) -> list[int]:
@@ -136,8 +136,3 @@ def _by_token(reading: Reading, values: dict[str, np.ndarray]) -> dict[str, list
         name: [{"x": i, "y": float(found[i]), "text": reading.pieces[i]} for i in places]
         for name, found in values.items()
     }
-
-
-def _signed(found: Estimate) -> str:
-    ends = "" if found.low is None or found.high is None else f" [{found.low:+.2g}, {found.high:+.2g}]"
-    return f"{found.value:+.2g}{ends}"

@@ -30,8 +30,9 @@ from contextwise.evaluation.measures.judging.answers import Answering, answer_qu
 from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
 from contextwise.evaluation.measures.judging.files import Benchmark, read_questions, read_references
 from contextwise.evaluation.measures.judging.judge import Match, judge_answers
-from contextwise.reproductions.contextlm.compared_models import Better, ComparedModels
-from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.claims import Better, Claim, above, undecided
+from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.trained_models import TrainedModels
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
 
@@ -41,12 +42,12 @@ NO_JUDGE = (
 
 
 @registered("instruction_answers")
-class InstructionAnswers(ComparedModels):
+class InstructionAnswers(TrainedModels):
     """Models tuned on instructions, and their answers judged.
 
     Attributes:
         tuning: a recipe but for its corpus and model, the same for all models.
-        pairwise: compare the answers of each pair in ``better``, instead of rating them.
+        pairwise: compare the answers of each pair in ``claims``, instead of rating them.
     """
 
     tuning: dict[str, Any]
@@ -75,8 +76,8 @@ class InstructionAnswers(ComparedModels):
             raise ConfigError(f"{given} is given without {lacking}; give both, or neither")
         if self.length_controlled and not self.pairwise:
             raise ConfigError("length_controlled is for answers that are compared; give pairwise: true too")
-        if not self.better:
-            raise ConfigError("better names no pair of models whose answers are to be compared")
+        if not self.claims:
+            raise ConfigError("claims name no pair of models whose answers are to be compared")
         return self
 
     @property
@@ -122,9 +123,9 @@ class InstructionAnswers(ComparedModels):
         outcome = Outcome([table], [], {"answers": files}, runs)
         if self.endpoint is None:
             say(f"note: {NO_JUDGE}")
-            outcome.claims = [Claim(one.text, None, NO_JUDGE) for one in self.better]
+            outcome.claims = [Claim.of(one.text, undecided(NO_JUDGE)) for one in self.claims]
             return outcome
-        for one in self.better:
+        for one in self.claims:
             summary = self._judged(one, answers, questions, folder)
             _add(outcome, one, summary)
         return outcome
@@ -297,15 +298,16 @@ def _rated(one: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
         for category in dict.fromkeys(part for found in parts.values() for part in found)
     ]
     title = f"Ratings by {summary['judge']}, from 1 to 10, {_asked(summary)}"
-    found = estimate_of(summary["differences"][f"{one.better} - {one.than}"])
-    if found is None:
-        return Table(title, ["category", one.than, one.better], rows), Claim(
-            one.text, None, f"no answer of both was rated; {_asked(summary)}"
-        )
-    # What all questions agree on has no spread to take an interval from.
-    holds = None if found.low == found.high else found.above(0.0)
-    evidence = f"{one.better} minus {one.than}: {_signed(found)}; {_asked(summary)}"
-    return Table(title, ["category", one.than, one.better], rows), Claim(one.text, holds, evidence)
+    table = Table(title, ["category", one.than, one.better], rows)
+    measured = summary["differences"][f"{one.better} - {one.than}"]
+    if measured is None:
+        return table, Claim.of(one.text, undecided("no answer of both was rated"), _asked(summary))
+    difference = Estimate.from_dict(measured)
+    verdict = above(difference)
+    if difference.low is not None and difference.low == difference.high:
+        verdict = undecided("all questions agree, so nothing says how far off the mean may be")
+    evidence = f"{one.better} minus {one.than}: {difference:+.2f}; {_asked(summary)}"
+    return table, Claim.of(one.text, verdict, evidence)
 
 
 def _compared(one: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
@@ -313,22 +315,23 @@ def _compared(one: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
     columns = ["model", "win rate %", "wins", "ties", "losses", "follow the order"]
     counts = [f"{summary[name]:,}" for name in ("wins", "ties", "losses", "verdicts_that_follow_the_order")]
     found = win_rate(summary["all"])
-    shown = "" if found is None else rating(found.to_dict(), 100)
-    row = [one.better, shown, *counts]
+    rate = "" if found is None else rating(found.to_dict(), 100)
+    row = [one.better, rate, *counts]
     if summary["length_controlled"] is not None:
         columns, row = [*columns, "LC win rate %"], [*row, f"{100 * summary['length_controlled']:.2f}"]
-    evidence = "no comparison has a verdict in both orders" if found is None else f"win rate {shown}%"
-    return (
-        Table(title, columns, [row]),
-        Claim(one.text, None if found is None else found.above(0.5), f"{evidence}; {_asked(summary)}"),
-    )
+    table = Table(title, columns, [row])
+    if found is None:
+        return table, Claim.of(
+            one.text, undecided("no comparison has a verdict in both orders"), _asked(summary)
+        )
+    return table, Claim.of(one.text, above(found, 0.5), f"win rate {rate}%; {_asked(summary)}")
 
 
 def win_rate(found: dict[str, Any] | None) -> Estimate | None:
     """A summary's win rate; with Wilson's interval where the questions agree, which the bootstrap takes for certain."""
     if found is not None and found["low"] == found["high"]:
         return wilson(found["value"], found["questions"])
-    return estimate_of(found)
+    return None if found is None else Estimate.from_dict(found)
 
 
 def _asked(summary: dict[str, Any]) -> str:
@@ -341,22 +344,12 @@ def _asked(summary: dict[str, Any]) -> str:
     return words
 
 
-def estimate_of(found: dict[str, Any] | None) -> Estimate | None:
-    """The estimate that a summary holds."""
-    return None if found is None else Estimate(found["value"], found["low"], found["high"])
-
-
 def rating(found: dict[str, Any] | None, scale: float = 1.0) -> str:
     """``5.50 [4.25, 6.75]``; nothing where there is none."""
     if found is None:
         return ""
     ends = "" if found["low"] is None else f" [{scale * found['low']:.2f}, {scale * found['high']:.2f}]"
     return f"{scale * found['value']:.2f}{ends}"
-
-
-def _signed(found: Estimate) -> str:
-    ends = "" if found.low is None else f" [{found.low:+.2f}, {found.high:+.2f}]"
-    return f"{found.value:+.2f}{ends}"
 
 
 def _figure(one: Better, summary: dict[str, Any]) -> Plot:

@@ -24,14 +24,15 @@ from contextwise.evaluation.measures.long_tasks.running import chosen_items, eva
 from contextwise.evaluation.measures.long_tasks.settings import Settings as Asked
 from contextwise.evaluation.measures.long_tasks.settings import read_range
 from contextwise.models.rope import Rope
-from contextwise.reproductions.contextlm.compared_models import ComparedModels, difference_claim, points
-from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered
+from contextwise.reproductions.claims import Claim, above, percentage_points
+from contextwise.reproductions.item import Item, Outcome, Table, registered
+from contextwise.reproductions.trained_models import TrainedModels
 
 OVERALL = "all groups"
 
 
 @registered("long_task_scores")
-class LongTaskScores(ComparedModels):
+class LongTaskScores(TrainedModels):
     """Scores of each model by group of tasks, at one visible context or several."""
 
     files: list[Path] = Field(default_factory=list, description="of LongBench's or L-Eval's form")
@@ -110,7 +111,7 @@ class LongTaskScores(ComparedModels):
         for group, level in levels.items():
             scores = [_scored(level.estimate(i)) for i in range(len(self.models))]
             gains = [
-                points(level.gain(place(self.reference), place(name))).removesuffix(" points")
+                percentage_points(level.gain(place(self.reference), place(name))).removesuffix(" points")
                 for name in others
             ]
             rows.append([group, *scores, *gains])
@@ -124,14 +125,17 @@ class LongTaskScores(ComparedModels):
 
     def _claims(self, level: Level, visible: int) -> list[Claim]:
         place = list(self.models).index
-        what = f"mean score over groups with {visible:,} tokens visible"
-        remark = f"over documents, paired; {self.with_seeds}, other seeds are not in the interval"
+        remark = f"over documents, paired; {self.with_seeds}, the interval does not cover other seeds"
         if level.draws_RV is None:
-            remark = "no interval, since a data set has one document only; give more with limit"
-        return [
-            difference_claim(one, level.gain(place(one.than), place(one.better)), what, remark)
-            for one in self.better
-        ]
+            remark = "a data set has one document only; give more with limit"
+        claims = []
+        for claim in self.claims:
+            gain = level.gain(place(claim.than), place(claim.better))
+            names = (
+                f"{claim.better} minus {claim.than}, mean score over groups with {visible:,} tokens visible"
+            )
+            claims.append(Claim.of(claim.text, above(gain), f"{names}: {percentage_points(gain)}; {remark}"))
+        return claims
 
     def _figures(self, levels: dict[str, Level]) -> dict[str, Any]:
         return {

@@ -4,7 +4,7 @@ The average is the plain mean of the tasks' accuracies, and its standard error o
 difference is reckoned as if the two models' errors were independent. They answer the same questions, so it is too large
 rather than too small. With several seeds the t-interval over seeds is added in quadrature.
 
-A claim cannot be told where neither model's average is surely above chance: their difference then is one of guesses.
+A claim is undecided where neither model's average is surely above chance: their difference then is one of guesses.
 """
 
 import importlib.util
@@ -26,13 +26,9 @@ from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.journal import content_key
 from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS
-from contextwise.reproductions.contextlm.compared_models import (
-    Better,
-    ComparedModels,
-    difference_claim,
-    points,
-)
-from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered
+from contextwise.reproductions.claims import Better, Claim, above, percentage_points, undecided
+from contextwise.reproductions.item import Item, Outcome, Table, registered
+from contextwise.reproductions.trained_models import TrainedModels
 
 if TYPE_CHECKING:
     from contextwise.evaluation.measures.lm_eval.running import Settings as Asked
@@ -83,7 +79,7 @@ class Average:
 
 
 @registered("task_accuracy")
-class TaskAccuracy(ComparedModels):
+class TaskAccuracy(TrainedModels):
     """Accuracy of each model on each task, with each number of examples before the question."""
 
     tasks: list[str] = Field(list(ACCURACY_TASKS), min_length=1)
@@ -103,7 +99,7 @@ class TaskAccuracy(ComparedModels):
         first = next(iter(summaries.values()))[0]
         shots = [average["shots"] for average in first["averages"]]
         tables = [self._table(count, summaries) for count in shots]
-        claims = [self._claim(one, count, summaries) for count in shots for one in self.better]
+        claims = [self._claim(one, count, summaries) for count in shots for one in self.claims]
         notes = [*first["notes"], *_gaps(first)]
         for note in notes:
             say(f"note: {note}")
@@ -173,23 +169,22 @@ class TaskAccuracy(ComparedModels):
     def _cells(self, found: dict[str, Average], lone: str | None) -> list[str]:
         cells = [_percent(one) for one in found.values()]
         if lone is not None:
-            cells.append(points(found[lone].minus(found[self.reference])).removesuffix(" points"))
+            cells.append(percentage_points(found[lone].minus(found[self.reference])).removesuffix(" points"))
         return cells
 
-    def _claim(self, one: Better, shots: int, summaries: dict[str, list[dict[str, Any]]]) -> Claim:
-        better, than = (average_of(summaries[name], shots) for name in (one.better, one.than))
-        tasks = tasks_of(summaries[one.better][0], shots)
+    def _claim(self, claim: Better, shots: int, summaries: dict[str, list[dict[str, Any]]]) -> Claim:
+        better, than = (average_of(summaries[name], shots) for name in (claim.better, claim.than))
+        tasks = tasks_of(summaries[claim.better][0], shots)
+        difference, chance = better.minus(than), chance_of(tasks)
+        verdict = above(difference)
+        if chance is not None and not (better.surely_above(chance) or than.surely_above(chance)):
+            verdict = undecided(f"neither model is surely above chance, {chance:.1%}")
         remark = "the interval is from the tasks' standard errors, not paired by question"
         if len(self.seeds) == 1:
-            remark += ", and says nothing of other seeds"
-        named = Better(text=f"{one.text}, {shots} shots", better=one.better, than=one.than)
-        found = better.minus(than)
-        claim = difference_claim(named, found, f"mean accuracy over {len(tasks)} tasks", remark)
-        chance = chance_of(tasks)
-        if chance is None or better.surely_above(chance) or than.surely_above(chance):
-            return claim
-        return Claim(
-            claim.text, None, f"{claim.evidence}; neither model is surely above chance, {chance:.1%}"
+            remark += ", and does not cover other seeds"
+        names = f"{claim.better} minus {claim.than}, mean accuracy over {len(tasks)} tasks"
+        return Claim.of(
+            f"{claim.text}, {shots} shots", verdict, f"{names}: {percentage_points(difference)}; {remark}"
         )
 
 

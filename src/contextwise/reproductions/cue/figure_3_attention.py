@@ -24,15 +24,14 @@ from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
 from contextwise.data.contexts import PREVIOUS
 from contextwise.evaluation.opening import open_model
+from contextwise.reproductions.claims import Claim, above, all_hold, significant, undecided
 from contextwise.reproductions.cue.one_run import HeldOut, OneRun, given_contexts, sentences_of, some
-from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
-from contextwise.reproductions.trained_models import interval
+from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
 from contextwise.training.checkpoints import WEIGHTS, list_checkpoints, step_of
 
 _AT_ONCE = 1024
 _PREFIX = "model.context_encoder."
 """Of the context encoder's weights in a checkpoint."""
-LEVEL = 0.05
 
 
 @registered("attention_over_training")
@@ -129,7 +128,7 @@ def weights_table(title: str, seen: Seen, gains: dict[str, float]) -> Table:
             name,
             f"{seen.shares[name]:.0%}",
             f"{seen.relative[name][0]:.3f}",
-            interval(one).replace("+", ""),
+            f"{one:.3f}",
             f"{gains[name]:+.1%}" if name in gains else "",
         ]
         for name, one in sorted(seen.final.items(), key=lambda pair: -pair[1].value)
@@ -202,10 +201,7 @@ def _over_articles(values_N: np.ndarray, kept_N: np.ndarray, articles_N: np.ndar
 
 
 def most_weight(weights_NK: np.ndarray, present_NK: np.ndarray, held_out: HeldOut) -> Claim:
-    """Whether the previous sentence receives more attention than each other context of the same sets.
-
-    True where the intervals over articles of all differences lie above zero, False where one lies below.
-    """
+    """Whether the previous sentence receives more attention than each other context of the same sets."""
     own = held_out.types.index(PREVIOUS)
     differences = {}
     for k, name in enumerate(held_out.types):
@@ -216,34 +212,24 @@ def most_weight(weights_NK: np.ndarray, present_NK: np.ndarray, held_out: HeldOu
             )
     text = "at the end the previous sentence receives the most weight"
     if not differences:
-        return Claim(text, None, "no sentence has another context beside it")
-    above = all(one.low is not None and one.low > 0 for one in differences.values())
-    below = any(one.high is not None and one.high < 0 for one in differences.values())
+        return Claim.of(text, undecided("no sentence has another context beside it"))
     nearest = min(differences, key=lambda name: differences[name].value)
-    return Claim(
-        text,
-        True if above else False if below else None,
-        f"in sets that have both: weight minus that of {nearest}, its strongest rival, {interval(differences[nearest])}",
-    )
+    rival = f"weight minus that of {nearest}, its strongest rival, {differences[nearest]:+.3f}"
+    verdict = all_hold(above(difference) for difference in differences.values())
+    return Claim.of(text, verdict, f"in sets that have both: {rival}")
 
 
 def same_order(weights: dict[str, float], gains: dict[str, float], item: str | None) -> Claim:
-    """Whether the order of the contexts by attention goes with their order by perplexity gain (Spearman).
-
-    True where the rank correlation is above what chance would give (one-sided p < 0.05), False where it is zero or below.
-    """
+    """Whether the order of the contexts by attention goes with their order by perplexity gain (Spearman)."""
     text = "the order by attention goes with the order by perplexity gain"
     shared = [name for name in weights if name in gains]
     if len(shared) < 3:
         why = "no item has the gains" if item is None else f"{item} has not been run at this scale and folder"
-        return Claim(text, None, why if not gains else f"only {len(shared)} contexts are in both")
+        return Claim.of(text, undecided(why if not gains else f"only {len(shared)} contexts are in both"))
     ranked = [[values[name] for name in shared] for values in (weights, gains)]
     if any(len(set(values)) == 1 for values in ranked):
-        return Claim(text, None, "all weights or all gains are the same")
+        return Claim.of(text, undecided("all weights or all gains are the same"))
     found = stats.spearmanr(*ranked, alternative="greater")
-    holds = (True if found.pvalue < LEVEL else None) if found.statistic > 0 else False
-    return Claim(
-        text,
-        holds,
-        f"Spearman's correlation over {len(shared)} contexts {found.statistic:+.2f}, one-sided p {found.pvalue:.3f}",
-    )
+    correlation = f"Spearman's correlation over {len(shared)} contexts {found.statistic:+.2f}"
+    verdict = significant(found.statistic, found.pvalue)
+    return Claim.of(text, verdict, f"{correlation}, one-sided p {found.pvalue:.3f}")

@@ -25,12 +25,12 @@ from scipy import sparse
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus
 from contextwise.evaluation.opening import open_model
+from contextwise.reproductions.claims import Claim, significant
 from contextwise.reproductions.cue.one_run import HeldOut, OneRun, given_contexts, sentences_of, some
-from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
 
 _WORD = r"(?u)\b[^\W\d_]{2,}\b"
 _AT_ONCE = 1024
-LEVEL = 0.05
 FREQUENT = 0.5
 """A word of more than this share of the clusters tells none of them from the others."""
 
@@ -251,11 +251,10 @@ def likeness_table(alike: Likeness, untrained: Likeness) -> Table:
 
 
 def likeness_claim(found: Likeness) -> Claim:
-    """True where chance gives such a difference in fewer than 5% of permutations, False where there is none."""
-    more = found.within > found.between
-    return Claim(
+    """Whether chance rarely gives such a difference."""
+    return Claim.of(
         "texts of articles are more alike within clusters of their contexts than between them",
-        (True if found.p < LEVEL else None) if more else False,
+        significant(found.within - found.between, found.p),
         f"mean cosine {found.within:.3f} within and {found.between:.3f} between; p {found.p:.3f} of {found.permutations:,} "
         "permutations",
     )

@@ -13,9 +13,10 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.evaluation.measures.sentences.cache_effect import ALL, BINS, effect_between
 from contextwise.evaluation.results import Evaluation
+from contextwise.reproductions.claims import Claim, above, higher, undecided
 from contextwise.reproductions.cue.one_run import OneRun
 from contextwise.reproductions.cue.tables_3_4_6_perplexity import Row, evaluated
-from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered
+from contextwise.reproductions.item import Item, Outcome, Table, registered
 
 _IN, _NOT_IN = BINS[:2]
 
@@ -103,27 +104,15 @@ def _estimate(found: Mapping[str, float | None], form: str) -> str:
 
 
 def cache_claims(bins: Mapping[str, Any], against: str) -> list[Claim]:
-    """What the document says of the two bins, told by the intervals of the nats that a token saves.
-
-    The first is told where the two intervals do not overlap, the second where its interval excludes zero.
-    """
+    """What the document says of the two bins, by the intervals of the nats that a token saves."""
     recurring = f"against {against}, tokens of words that stand in the contexts gain more than others"
     others = f"against {against}, tokens of words that do not stand there gain too"
     if _IN not in bins or _NOT_IN not in bins:
         missing = _IN if _IN not in bins else _NOT_IN
-        return [Claim(text, None, f"no token is {missing}") for text in (recurring, others)]
-    inside, outside = (Estimate(**bins[name]["gain"]) for name in (_IN, _NOT_IN))
-    words = [_estimate(one.to_dict(), "{:+.3f}") for one in (inside, outside)]
-    more = gain = None
-    if (
-        inside.low is not None
-        and inside.high is not None
-        and outside.low is not None
-        and outside.high is not None
-    ):
-        more = True if inside.low > outside.high else False if inside.high < outside.low else None
-        gain = True if outside.low > 0 else False if outside.high < 0 else None
+        return [Claim.of(text, undecided(f"no token is {missing}")) for text in (recurring, others)]
+    inside, outside = (Estimate.from_dict(bins[name]["gain"]) for name in (_IN, _NOT_IN))
+    words = [_estimate(each.to_dict(), "{:+.3f}") for each in (inside, outside)]
     return [
-        Claim(recurring, more, f"nats saved a token: {words[0]} against {words[1]}"),
-        Claim(others, gain, f"nats saved a token: {words[1]}"),
+        Claim.of(recurring, higher(inside, outside), f"nats saved a token: {words[0]} against {words[1]}"),
+        Claim.of(others, above(outside), f"nats saved a token: {words[1]}"),
     ]

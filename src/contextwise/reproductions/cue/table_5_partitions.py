@@ -9,13 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.errors import ConfigError
 from contextwise.data.contexts import PREVIOUS
+from contextwise.reproductions.claims import Better, Claim, above, all_agree, below, check_names
 from contextwise.reproductions.cue.runs import REFERENCE, parents_of
 from contextwise.reproductions.cue.scores import Scored, kept_gain
 from contextwise.reproductions.cue.tables_3_4_6_perplexity import Row, StagedModels
-from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered
-from contextwise.reproductions.trained_models import Lower
+from contextwise.reproductions.item import Item, Outcome, Table, registered
 from contextwise.training.recipe import Recipe
 
 Set = Literal["A", "B", "both"]
@@ -36,13 +35,8 @@ class PartitionedModels(StagedModels):
 
     @model_validator(mode="after")
     def _sets_known(self) -> "PartitionedModels":
-        for where, names, known in (
-            ("trained_on", self.trained_on, self.runs),
-            ("tested_on", self.tested_on, self.rows),
-        ):
-            for name in names:
-                if name not in known:
-                    raise ConfigError(f"{where} names {name!r}, which is none of {', '.join(known)}")
+        check_names({"trained_on": self.trained_on}, self.runs)
+        check_names({"tested_on": self.tested_on}, self.rows)
         return self
 
     def partition(self, number: int) -> dict[Set, list[str]]:
@@ -110,16 +104,18 @@ class PartitionedModels(StagedModels):
             Table(title, ["", "perplexity", f"to {self.reference}"], rows),
             Table("The partitions", ["", "A", "B"], drawn),
         ]
-        claims = [_lower(claim, scores) for claim in self.claims]
+        claims = [_better(claim, scores) for claim in self.claims]
         kept = {}
-        for one_kept in self.kept:
-            parts = zip(scores[one_kept.part], scores[one_kept.base], scores[one_kept.best], strict=True)
-            values = [kept_gain(*part).value for part in parts]
-            kept[one_kept.text] = values
-            mean = float(np.mean(values))
-            theirs = "" if one_kept.printed is None else f"; the document has {one_kept.printed:.0%}"
-            holds = all(value > 0.5 for value in values) or (None if max(values) > 0.5 else False)
-            claims.append(Claim(one_kept.text, holds, f"mean {mean:.0%} of {_percents(values)}{theirs}"))
+        for claim in self.kept:
+            parts = zip(scores[claim.part], scores[claim.base], scores[claim.best], strict=True)
+            shares = [kept_gain(*part) for part in parts]
+            kept[claim.text] = values = [share.value for share in shares]
+            printed = "" if claim.printed is None else f"; the document has {claim.printed:.0%}"
+            verdict = all_agree((above(share, 0.5) for share in shares), "partitions")
+            evidence = (
+                f"mean {np.mean(values):.0%} of {', '.join(f'{value:.0%}' for value in values)}{printed}"
+            )
+            claims.append(Claim.of(claim.text, verdict, evidence))
         figures = {
             "partitions": sets,
             "perplexities": {
@@ -130,10 +126,6 @@ class PartitionedModels(StagedModels):
         return Outcome(tables, claims, figures, list(runs))
 
 
-def _percents(values: list[float]) -> str:
-    return ", ".join(f"{value:.0%}" for value in values)
-
-
 def _row(name: str, found: list[Scored], reference: list[Scored], is_reference: bool) -> list[str]:
     perplexities = [one.perplexity.value for one in found]
     spread = f" ± {np.std(perplexities, ddof=1):.2f}" if len(set(perplexities)) > 1 else ""
@@ -141,16 +133,15 @@ def _row(name: str, found: list[Scored], reference: list[Scored], is_reference: 
     return [name, f"{np.mean(perplexities):.2f}{spread}", "" if is_reference else f"{np.mean(relative):+.1%}"]
 
 
-def _lower(claim: Lower, scores: dict[str, list[Scored]]) -> Claim:
+def _better(claim: Better, scores: dict[str, list[Scored]]) -> Claim:
     """In every partition, by the intervals over articles."""
-    found = [a.minus(b) for a, b in zip(scores[claim.lower], scores[claim.than], strict=True)]
-    below = sum(one.high is not None and one.high < 0 for one in found)
-    above = sum(one.low is not None and one.low > 0 for one in found)
-    holds = True if below == len(found) else False if above == len(found) else None
-    mean = np.mean([one.value for one in found])
-    return Claim(
+    differences = [a.minus(b) for a, b in zip(scores[claim.better], scores[claim.than], strict=True)]
+    verdicts = [below(difference) for difference in differences]
+    mean = np.mean([difference.value for difference in differences])
+    lower, higher = (sum(verdict.holds is holds for verdict in verdicts) for holds in (True, False))
+    return Claim.of(
         claim.text,
-        holds,
-        f"{claim.lower} minus {claim.than}: {mean:+.3f} nats per target on average; the 95% interval over articles lies below "
-        f"zero in {below} of {len(found)} partitions, above in {above}",
+        all_agree(verdicts, "partitions"),
+        f"{claim.better} minus {claim.than}: {mean:+.3f} nats per target on average; the 95% interval over articles lies below "
+        f"zero in {lower} of {len(verdicts)} partitions, above in {higher}",
     )

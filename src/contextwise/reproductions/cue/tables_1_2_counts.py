@@ -16,8 +16,8 @@ from contextwise.data import Corpus
 from contextwise.models.sizes import readable_count
 from contextwise.objectives.splitting import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
+from contextwise.reproductions.claims import Claim, exact
 from contextwise.reproductions.item import (
-    Claim,
     Item,
     ItemMeasure,
     Outcome,
@@ -118,16 +118,18 @@ def module_claims(
         }
         worst = max(off, key=lambda name: abs(off[name]))
         claims.append(
-            Claim(
+            Claim.of(
                 f"each module has the printed number of parameters, within {tolerance:.0%}",
-                abs(off[worst]) <= tolerance,
+                exact(abs(off[worst]) <= tolerance),
                 f"the farthest is {worst}, {off[worst]:+.1%}",
             )
         )
         share = counts.get(_ADAPTED, 0) / total
         claims.append(
-            Claim(
-                "the context encoder has roughly 5% of the parameters", 0.045 <= share < 0.055, f"{share:.2%}"
+            Claim.of(
+                "the context encoder has roughly 5% of the parameters",
+                exact(0.045 <= share < 0.055),
+                f"{share:.2%}",
             )
         )
     stages = [{module.name: module.trained > 0 for module in stage} for stage in (trained, adapted)]
@@ -138,7 +140,7 @@ def module_claims(
         if name != TOTAL and stage.get(name, False) != (values[place] == "Y")
     ]
     evidence = "differs: " + ", ".join(differing) if differing else "each module in both stages"
-    return [*claims, Claim("trained and frozen as printed", not differing, evidence)]
+    return [*claims, Claim.of("trained and frozen as printed", exact(not differing), evidence)]
 
 
 class Part(Settings):
@@ -241,4 +243,6 @@ def no_article_twice(hashes: Mapping[str, Sequence[str]]) -> Claim:
     twice = {pair: number for pair, number in shared.items() if number}
     evidence = ", ".join(f"{number:,} in {pair}" for pair, number in twice.items())
     counted = ", ".join(f"{len(values):,} of {name}" for name, values in hashes.items())
-    return Claim("no article is in two splits", not twice, evidence or f"all texts differ: {counted}")
+    return Claim.of(
+        "no article is in two splits", exact(not twice), evidence or f"all texts differ: {counted}"
+    )

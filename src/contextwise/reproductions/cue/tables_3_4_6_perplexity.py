@@ -1,21 +1,19 @@
 """Rows of a table, each a trained model scored with some contexts: CUE's Tables 3, 4, 6 and Figures 4 and 5."""
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
-from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.evaluation.measures.sentences import SentenceLoss
+from contextwise.reproductions.claims import Better, Claim, Kept, above, below, check_names, point
 from contextwise.reproductions.cue.runs import StagedRuns
 from contextwise.reproductions.cue.scores import Scored, kept_gain
-from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
-from contextwise.reproductions.trained_models import Lower, below_zero, interval
+from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
 
 
 class Row(Settings):
@@ -24,16 +22,6 @@ class Row(Settings):
     run: str
     contexts: list[str] | None = None
     drop: float = Field(0.0, ge=0, le=1, description="share of the contexts that is withheld at random")
-
-
-class Kept(Settings):
-    """How much of a gain a row keeps, beside the document's own figure."""
-
-    text: str
-    part: str
-    base: str
-    best: str
-    printed: float | None = None
 
 
 class Drawn(Settings):
@@ -53,7 +41,7 @@ class StagedModels(StagedRuns):
     rows: dict[str, Row] = Field(min_length=1)
     reference: str = Field(description="the row that the others are compared to")
     seeds: list[int] = Field(default=[0], min_length=1)
-    claims: list[Lower] = Field(default_factory=list)
+    claims: list[Better] = Field(default_factory=list)
     kept: list[Kept] = Field(default_factory=list)
     figure: Drawn | None = None
     limit_documents: int | None = Field(None, ge=2)
@@ -62,23 +50,16 @@ class StagedModels(StagedRuns):
     def _known(self) -> "StagedModels":
         named = {
             "reference": [self.reference],
-            "claims": [name for claim in self.claims for name in (claim.lower, claim.than)],
+            "claims": [name for claim in self.claims for name in (claim.better, claim.than)],
             "kept": [name for one in self.kept for name in (one.part, one.base, one.best)],
         }
         if self.figure is not None:
             named["figure"] = [row for places in self.figure.series.values() for row in places]
             named["figure"] += list(self.figure.levels.values())
-        for where, names in named.items():
-            for name in names:
-                if name not in self.rows:
-                    raise ConfigError(
-                        f"{where} names the row {name!r}, which is none of {', '.join(self.rows)}"
-                    )
-        for name, row in self.rows.items():
-            if row.run not in self.runs:
-                raise ConfigError(
-                    f"the row {name!r} is of the run {row.run!r}, which is none of {', '.join(self.runs)}"
-                )
+        check_names(named, self.rows, "the row ")
+        check_names(
+            {f"the row {name!r}": [row.run] for name, row in self.rows.items()}, self.runs, "the run "
+        )
         return self
 
     @property
@@ -105,7 +86,7 @@ class StagedModels(StagedRuns):
         title = f"{articles} articles of the split {self.split}, {targets:,} targets; {many}; 95% intervals"
         rows = [row_of(name, found, reference, name == self.reference) for name, found in scores.items()]
         tables = [Table(title, ["", "perplexity", f"to {self.reference}", "nats to it"], rows)]
-        claims = [_lower(claim, scores) for claim in self.claims]
+        claims = [_better(claim, scores) for claim in self.claims]
         kept = {
             one.text: kept_gain(*(scores[name] for name in (one.part, one.base, one.best)))
             for one in self.kept
@@ -130,45 +111,28 @@ def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluat
 
 def row_of(name: str, found: Scored, reference: Scored, is_reference: bool) -> list[str]:
     perplexity = found.perplexity
-    ends = "" if perplexity.low is None else f" [{perplexity.low:.2f}, {perplexity.high:.2f}]"
+    cells = [name, f"{perplexity:.2f}"]
     if is_reference:
-        return [name, f"{perplexity.value:.2f}{ends}", "", ""]
-    return [
-        name,
-        f"{perplexity.value:.2f}{ends}",
-        f"{found.relative(reference).value:+.1%}",
-        interval(found.minus(reference)),
-    ]
+        return [*cells, "", ""]
+    return [*cells, f"{found.relative(reference).value:+.1%}", f"{found.minus(reference):+.3f}"]
 
 
-def _lower(claim: Lower, scores: dict[str, Scored]) -> Claim:
-    found = scores[claim.lower].minus(scores[claim.than])
-    return Claim(
-        claim.text, below_zero(found), f"{claim.lower} minus {claim.than}: {interval(found)} nats per target"
-    )
+def _better(claim: Better, scores: dict[str, Scored]) -> Claim:
+    difference = scores[claim.better].minus(scores[claim.than])
+    evidence = f"{claim.better} minus {claim.than}: {difference:+.3f} nats per target"
+    return Claim.of(claim.text, below(difference), evidence)
 
 
-def _kept(claim: Kept, found: Estimate) -> Claim:
+def _kept(claim: Kept, share: Estimate) -> Claim:
     """More than half of a gain is most of it."""
-    ends = "" if found.low is None else f" [{found.low:.0%}, {found.high:.0%}]"
-    theirs = "" if claim.printed is None else f"; the document has {claim.printed:.0%}"
-    holds = None
-    if found.low is not None and found.high is not None:
-        holds = True if found.low > 0.5 else False if found.high < 0.5 else None
-    return Claim(claim.text, holds, f"{found.value:.0%}{ends}{theirs}")
+    printed = "" if claim.printed is None else f"; the document has {claim.printed:.0%}"
+    return Claim.of(claim.text, above(share, 0.5), f"{share:.0%}{printed}")
 
 
 def drawn(figure: Drawn, scores: dict[str, Scored]) -> Plot:
     """The figure's numbers: perplexities with their intervals."""
     series = {}
     for name, places in figure.series.items():
-        points = []
-        for row, x in places.items():
-            found = scores[row].perplexity
-            point: dict[str, Any] = {"x": x, "y": found.value}
-            if found.low is not None:
-                point |= {"low": found.low, "high": found.high}
-            points.append(point)
-        series[name] = points
+        series[name] = [point(x, scores[row].perplexity) for row, x in places.items()]
     levels = {name: scores[row].perplexity.value for name, row in figure.levels.items()}
     return Plot(figure.title, figure.x, "perplexity", series, figure.kind, levels)

@@ -19,7 +19,8 @@ from contextwise.analysis.scaling.forms import ONE_SIZE, Law, features_of
 from contextwise.base.config import validate
 from contextwise.base.runs import RunFolder
 from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.reproductions.intrinsic_entropy.optima import Optima
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
 
@@ -65,25 +66,22 @@ class CorpusOptimum(CorpusSource, ItemMeasure):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         self.prepared(folder)
-        keys = [(size, context) for size in self.sizes for context in self.contexts]
         points: dict[tuple[int, int], list[Point]] = {}
-        means: dict[tuple[int, int], float] = {}
-        for size, context in keys:
-            runs = [train(self.one(folder, size, context, seed)) for seed in self.seeds]
-            points[size, context] = [lowest(run) for run in runs]
-            means[size, context] = float(np.mean([_lowest_mean(run) for run in runs]))
-        best = {key: float(np.mean([point.loss for point in found])) for key, found in points.items()}
-        optima, mean_optima = (
-            {n: min((losses[n, c], c) for c in self.contexts)[1] for n in self.sizes}
-            for losses in (best, means)
+        means: dict[tuple[int, int], list[float]] = {}
+        for size in self.sizes:
+            for context in self.contexts:
+                runs = [train(self.one(folder, size, context, seed)) for seed in self.seeds]
+                points[size, context] = [lowest(run) for run in runs]
+                means[size, context] = [_lowest_mean(run) for run in runs]
+        best = Optima(
+            {key: [point.loss for point in found] for key, found in points.items()}, self.sizes, self.contexts
         )
-        law = fit_law(best)
+        mean = Optima(means, self.sizes, self.contexts)
+        law = fit_law(best.means)
         predicted = {n: best_context_of(law, n, (self.contexts[0], self.contexts[-1])) for n in self.sizes}
         tables = [
-            self._losses("Lowest best-context loss, nats", best, optima),
-            self._losses(
-                "Lowest mean over all positions, nats: what the source compares", means, mean_optima
-            ),
+            best.table("Lowest best-context loss, nats", "tokens"),
+            mean.table("Lowest mean over all positions, nats: what the source compares", "tokens"),
             Table(
                 "Tokens read before the loss rose",
                 ["context", *(f"{n:,} tokens" for n in self.sizes)],
@@ -95,20 +93,28 @@ class CorpusOptimum(CorpusSource, ItemMeasure):
             Table(
                 f"Eq. 5, {LAW.formula}, and where Eq. 6 has its optimum",
                 ["training tokens", "measured", "by the law"],
-                [[f"{n:,}", str(optima[n]), f"{predicted[n]:.0f}"] for n in self.sizes],
+                [[f"{n:,}", str(best.best[n]), f"{predicted[n]:.0f}"] for n in self.sizes],
             ),
         ]
         figures = {
-            "best_context_loss": _nested(best),
-            "mean_loss": _nested(means),
-            "optima": optima,
-            "optima_of_the_mean": mean_optima,
+            "best_context_loss": _nested(best.means),
+            "mean_loss": _nested(mean.means),
+            "optima": best.best,
+            "optima_of_the_mean": mean.best,
             "optima_by_law": predicted,
             "law": {name: float(value) for name, value in law.printed().items()},
         }
-        plots = [self._plot(best, False), self._plot(best, True), self._plot(means, False)]
+        claims = [
+            best.inner(
+                "for every size of the training set a context between the shortest and the longest is best",
+                len(self.sizes),
+            ),
+            best.grows("the best context grows with the training set"),
+            mean.grows("so does the context of the lowest mean over all positions"),
+        ]
+        plots = [self._plot(best.means, False), self._plot(best.means, True), self._plot(mean.means, False)]
         plots[2] = replace(plots[2], title="The same by the mean over all positions, as the source has it")
-        return Outcome(tables, self._claims(optima, mean_optima), figures, plots=plots)
+        return Outcome(tables, claims, figures, plots=plots)
 
     def _plot(self, losses: dict[tuple[int, int], float], gap: bool) -> Plot:
         """Figure 14; with ``gap`` Figure 4, each training set's lowest loss subtracted."""
@@ -118,36 +124,6 @@ class CorpusOptimum(CorpusSource, ItemMeasure):
             series[f"{n:,} tokens"] = [{"x": c, "y": losses[n, c] - least} for c in self.contexts]
         title = "Loss minus the lowest of its training set (Figure 4)" if gap else "Lowest loss (Figure 14)"
         return Plot(title, "training context", "nats per token", series, logarithmic="x")
-
-    def _losses(self, title: str, losses: dict[tuple[int, int], float], optima: dict[int, int]) -> Table:
-        seeds = f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
-        rows = [
-            [str(c), *(f"{losses[n, c]:.4f}{'*' if optima[n] == c else ''}" for n in self.sizes)]
-            for c in self.contexts
-        ]
-        return Table(
-            f"{title} ({seeds}; * the lowest of a column)",
-            ["context", *(f"{n:,} tokens" for n in self.sizes)],
-            rows,
-        )
-
-    def _claims(self, optima: dict[int, int], mean_optima: dict[int, int]) -> list[Claim]:
-        inner = [n for n in self.sizes if self.contexts[0] < optima[n] < self.contexts[-1]]
-        shape = Claim(
-            "for every size of the training set a context between the shortest and the longest is best",
-            len(inner) == len(self.sizes),
-            f"for {len(inner)} of {len(self.sizes)}",
-        )
-        return [
-            shape,
-            self._grows("the best context grows with the training set", optima),
-            self._grows("so does the context of the lowest mean over all positions", mean_optima),
-        ]
-
-    def _grows(self, text: str, optima: dict[int, int]) -> Claim:
-        moving = [optima[n] for n in self.sizes]
-        holds = moving == sorted(moving) and moving[-1] > moving[0]
-        return Claim(text, holds, ", ".join(f"{n:,}: {optima[n]}" for n in self.sizes))
 
 
 def lowest(run: RunFolder) -> Point:

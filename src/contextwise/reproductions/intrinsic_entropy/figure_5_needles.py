@@ -9,9 +9,9 @@ from pydantic import Field
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate
 from contextwise.evaluation.measures.needles import STEPS, measure_needles
-from contextwise.reproductions.claims import point
+from contextwise.reproductions.claims import Claim, above, point, undecided
 from contextwise.reproductions.given_model import GivenModel
-from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
 
 ANSWERS = 7
 """A needle's number is 1 to 4, and so is what the other one adds: 2 to 8."""
@@ -56,25 +56,25 @@ class NeedleCurves(GivenModel):
 
 
 def needle_claims(found: dict[str, Any]) -> list[Claim]:
-    """What the figure shows; told only of a model that answers better than a guess at the answers when it sees both needles."""
+    """What the figure shows; decided only for a model that, with both needles in view, answers better than a guess."""
     first, second = needle_costs(found)
     difference = _difference(first, second, found)
     losses = needle_losses(found)
     seen = float(losses[:, 0].mean()) if len(losses) else float("inf")
     answers = seen < np.log(ANSWERS)
-    aside = (
-        "" if answers else f"; but it does not answer: a perplexity of {np.exp(seen):,.0f} with both in view"
+    unanswered = undecided(
+        f"the model does not answer: a perplexity of {np.exp(seen):,.0f} with both in view"
     )
     return [
-        Claim(
+        Claim.of(
             "the answer's perplexity rises when the first needle is masked",
-            first.above(0.0) if answers else None,
-            f"{first:+.3f} nats per answer token{aside}",
+            above(first) if answers else unanswered,
+            f"{first:+.3f} nats per answer token",
         ),
-        Claim(
+        Claim.of(
             "and far less when the second one is masked as well",
-            difference.above(0.0) if answers else None,
-            f"then {second:+.3f}; first minus second {difference:+.3f}{aside}",
+            above(difference) if answers else unanswered,
+            f"then {second:+.3f}; first minus second {difference:+.3f}",
         ),
     ]
 

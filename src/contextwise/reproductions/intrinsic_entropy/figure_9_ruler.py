@@ -11,9 +11,9 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.evaluation.measures.ruler.running import evaluate_ruler
 from contextwise.evaluation.measures.ruler.settings import FRACTIONS, TASKS, Settings
-from contextwise.reproductions.claims import all_hold, point
+from contextwise.reproductions.claims import Claim, Verdict, all_hold, exact, point, undecided
 from contextwise.reproductions.given_model import GivenModel
-from contextwise.reproductions.item import Claim, Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
 
 SURE = 0.95
 """Share of the resamples in which a visible context has to be the best to count as the optimum."""
@@ -104,44 +104,51 @@ def optimum_claims(
         results: (length, γ) -> task -> its entry of a RULER summary.
         at_longest: of this task the document says that the whole is best.
     """
-    found = {key: one[task] for key, one in results.items()}
-    inner = {key: inner_optimum(one) for key, one in found.items()}
-    longest = [value for (length, _), value in inner.items() if length == max(n for n, _ in inner)]
-    words = {True: "below", False: "at the longest", None: "open"}
+    results_of_task = {key: result[task] for key, result in results.items()}
+    inner = {key: inner_optimum(result) for key, result in results_of_task.items()}
+    longest_texts = max(length for length, _ in inner)
+    words = {True: "below", False: "at the longest", None: "undecided"}
     listed = "; ".join(
-        f"{length:,} tokens, γ = {gamma:g}: {words[one]}" for (length, gamma), one in inner.items()
+        f"{length:,} tokens, γ = {gamma:g}: {words[verdict.holds]}"
+        for (length, gamma), verdict in inner.items()
     )
-    where = "at" if at_longest else "at one below"
-    verdicts = [None if one is None else one is not at_longest for one in longest]
-    claims = [
-        Claim(f"{task}: accuracy is best {where} the longest visible context", all_hold(verdicts), listed)
+    verdicts = [
+        verdict if verdict.holds is None else exact(verdict.holds is not at_longest)
+        for (length, _), verdict in inner.items()
+        if length == longest_texts
     ]
-    for length in dict.fromkeys(length for length, _ in found):
-        by_gamma = {gamma: one["optimum"] for (n, gamma), one in sorted(found.items()) if n == length}
+    where = "at" if at_longest else "at one below"
+    claims = [
+        Claim.of(f"{task}: accuracy is best {where} the longest visible context", all_hold(verdicts), listed)
+    ]
+    for length in dict.fromkeys(length for length, _ in results_of_task):
+        by_gamma = {gamma: r["optimum"] for (n, gamma), r in sorted(results_of_task.items()) if n == length}
         if len(by_gamma) > 1:
             claims.append(_moves(task, length, by_gamma))
     return claims
 
 
-def inner_optimum(result: dict[str, Any]) -> bool | None:
+def inner_optimum(result: dict[str, Any]) -> Verdict:
     """Whether the best visible context lies below the longest one, in nearly all resamples of the questions."""
     if result["optimum"] is None or len(result["accuracies"]) < 2:
-        return None
+        return undecided("all accuracies are equal, or there is one")
     longest = result["accuracies"][-1]["best_share"]
-    if longest <= 1 - SURE:
-        return True
-    return False if longest >= SURE else None
+    if 1 - SURE < longest < SURE:
+        return undecided(f"the longest is the best in {longest:.0%} of the resamples")
+    return exact(longest <= 1 - SURE, longest)
 
 
 def _moves(task: str, length: int, optima: dict[float, dict[str, Any] | None]) -> Claim:
-    """Whether a larger γ has a shorter best context; told where each optimum is sure."""
+    """Whether a larger γ has a shorter best context; decided where each optimum is sure."""
     text = f"{task}, {length:,} tokens: the best visible context shrinks as γ grows"
-    told = {gamma: best for gamma, best in optima.items() if best is not None}
+    known = {gamma: best for gamma, best in optima.items() if best is not None}
     evidence = "; ".join(
         f"γ = {gamma:g}: {best['visible']:,} ({best['share']:.0%} of resamples)"
-        for gamma, best in told.items()
+        for gamma, best in known.items()
     )
-    if len(told) < len(optima) or min(best["share"] for best in told.values()) < SURE:
-        return Claim(text, None, evidence or "all accuracies are equal")
-    moving = np.array([best["visible"] for best in told.values()])
-    return Claim(text, bool((np.diff(moving) <= 0).all() and moving[-1] < moving[0]), evidence)
+    if len(known) < len(optima):
+        return Claim.of(text, undecided("all accuracies are equal"), evidence)
+    if min(best["share"] for best in known.values()) < SURE:
+        return Claim.of(text, undecided("an optimum is not sure"), evidence)
+    moving = np.array([best["visible"] for best in known.values()])
+    return Claim.of(text, exact(bool((np.diff(moving) <= 0).all() and moving[-1] < moving[0])), evidence)

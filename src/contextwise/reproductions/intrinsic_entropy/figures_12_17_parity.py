@@ -14,6 +14,8 @@ from contextwise.analysis.fits import LineFit, fit_line, fit_power
 from contextwise.analysis.spectra import relative_eigenvalues
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
+from contextwise.reproductions.claims import Claim, exact
+from contextwise.reproductions.intrinsic_entropy.optima import Optima
 from contextwise.reproductions.intrinsic_entropy.table_1_figure_7_parity import (
     feature_eigenvalues,
     held_out,
@@ -22,7 +24,7 @@ from contextwise.reproductions.intrinsic_entropy.table_1_figure_7_parity import 
     parity_recipe,
     spectra_plot,
 )
-from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
 
@@ -102,18 +104,22 @@ def _fits(line: LineFit, slope: float, losses: dict[int, float], dimensions: dic
 
 
 def _linear(line: LineFit, slope: float) -> Claim:
-    return Claim(
+    return Claim.of(
         "cross entropy is linear in the dimension, with a slope of -log 2 / tasks",
-        line.r_squared > 0.99 and abs(line.slope.value / slope - 1) < 0.1,
+        exact(
+            line.r_squared > 0.99 and abs(line.slope.value / slope - 1) < 0.1,
+            line.r_squared,
+            line.slope.value,
+        ),
         f"slope {line.slope.value:.5f}, exact {slope:.5f}, R² {line.r_squared:.5f}",
     )
 
 
 def _one_threshold(bounds: dict[int, tuple[float, float]]) -> Claim:
     low, high = max(low for low, _ in bounds.values()), min(high for _, high in bounds.values())
-    return Claim(
+    return Claim.of(
         "one threshold on relative eigenvalues gives the dimension at every context",
-        low < high,
+        exact(low < high, low, high),
         f"any above {low:.4f}, up to {high:.4f}"
         if low < high
         else f"one context needs more than {low:.4f}, another at most {high:.4f}",
@@ -155,9 +161,6 @@ class ParityOptimum(ItemMeasure):
         values = self.recipe | {"seed": seed}
         return parity_recipe(values, folder, name, samples=size, context=context, masked=0.0)
 
-    def _lowest(self, losses: dict[tuple[int, int], float], size: int) -> int:
-        return min(self.contexts, key=lambda context: losses[size, context])
-
     def measure(self, item: Item, folder: Path) -> Outcome:
         best = {
             (size, context): [
@@ -167,39 +170,26 @@ class ParityOptimum(ItemMeasure):
             for size in self.sizes
             for context in self.contexts
         }
-        mean = {key: float(np.mean(values)) for key, values in best.items()}
+        optima = Optima(best, self.sizes, self.contexts)
         data = self.recipes(folder)[0].data.synthetic
         assert data is not None
-        optima = {size: self._lowest(mean, size) for size in self.sizes}
-        rows = [
-            [
-                str(c),
-                f"{data.parity().minimum_cross_entropy(c):.4f}",
-                *(f"{mean[n, c]:.4f}{'*' if optima[n] == c else ''}" for n in self.sizes),
-            ]
-            for c in self.contexts
-        ]
-        seeds = f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
-        table = Table(
-            f"Best validation cross entropy, nats ({seeds}; * the lowest of a column)",
-            ["context", "lowest", *(f"{n:,} samples" for n in self.sizes)],
-            rows,
-        )
-        moving = [optima[size] for size in self.sizes]
-        inner = [n for n in self.sizes if self.contexts[0] < optima[n] < self.contexts[-1]]
+        parity = data.parity()
+        lowest = {c: f"{parity.minimum_cross_entropy(c):.4f}" for c in self.contexts}
         claims = [
-            Claim(
+            optima.inner(
                 "for most sizes of the training set the best context lies between the shortest and the longest",
-                len(inner) > len(self.sizes) / 2,
-                f"for {len(inner)} of {len(self.sizes)}",
+                len(self.sizes) // 2 + 1,
             ),
-            Claim(
-                "the best context grows with the training set",
-                moving == sorted(moving) and moving[-1] > moving[0],
-                ", ".join(f"{size:,}: {optima[size]}" for size in self.sizes),
-            ),
+            optima.grows("the best context grows with the training set"),
         ]
-        losses = {str(n): {str(c): best[n, c] for c in self.contexts} for n in self.sizes}
-        series = {f"{n:,} samples": [{"x": c, "y": mean[n, c]} for c in self.contexts] for n in self.sizes}
-        plot = Plot("Best validation cross entropy", "context, bits", "nats", series, logarithmic="x")
-        return Outcome([table], claims, {"losses": losses, "optima": optima}, plots=[plot])
+        means = optima.means
+        series = {f"{n:,} samples": [{"x": c, "y": means[n, c]} for c in self.contexts] for n in self.sizes}
+        return Outcome(
+            [optima.table("Best validation cross entropy, nats", "samples", lowest)],
+            claims,
+            {
+                "losses": {str(n): {str(c): best[n, c] for c in self.contexts} for n in self.sizes},
+                "optima": optima.best,
+            },
+            plots=[Plot("Best validation cross entropy", "context, bits", "nats", series, logarithmic="x")],
+        )

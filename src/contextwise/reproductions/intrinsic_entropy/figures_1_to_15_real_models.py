@@ -4,7 +4,6 @@ One measurement (:mod:`evaluation.entropy.running`) is behind all of them; it li
 each item takes from it what its figure shows.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +13,7 @@ from contextwise.analysis.intrinsic import IntrinsicEntropy, analyse
 from contextwise.evaluation.measures.entropy.running import checked_contexts, measure_entropy
 from contextwise.reproductions.given_model import GivenModel
 from contextwise.reproductions.intrinsic_entropy.views import VIEWS, Limits
-from contextwise.reproductions.item import Claim, Item, Outcome, Table, registered
+from contextwise.reproductions.item import Item, Outcome, Table, registered
 
 
 @registered("real_entropy")
@@ -54,9 +53,10 @@ class RealEntropy(GivenModel):
         found = self.measured(folder)
         summary = found.measurement.summary
         tables, claims, plots = VIEWS[self.show](found, self.limits)
-        claims = (
-            claims if self.well_trained or self.model else [without_refutation(claim) for claim in claims]
-        )
+        if not (self.well_trained or self.model):
+            # The claims are on models near the Bayes model (Appendix G): of another one a failure says nothing.
+            reason = "not so for this small model, of which the document does not speak"
+            claims = [claim.without_refutation(reason) for claim in claims]
         about = [
             ["model", Path(summary["model"]).name],
             ["parameters", f"{summary['parameters']:,}"],
@@ -73,14 +73,3 @@ class RealEntropy(GivenModel):
         return Outcome(
             [*tables, Table("What was measured", ["", ""], about)], claims, figures, self.runs(folder), plots
         )
-
-
-def without_refutation(claim: Claim) -> Claim:
-    """A claim on models near the Bayes model, of a model that is not: where it fails, that tells nothing.
-
-    Source: intrinsic entropy, Appendix G.
-    """
-    if claim.holds is not False:
-        return claim
-    evidence = f"not so for this small model, of which the document does not speak: {claim.evidence}"
-    return replace(claim, holds=None, evidence=evidence)

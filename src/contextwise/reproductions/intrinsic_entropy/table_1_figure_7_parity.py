@@ -16,10 +16,12 @@ from contextwise.analysis.fits import LineFit, fit_line
 from contextwise.analysis.spectra import intrinsic_entropies, relative_eigenvalues, shared_rank
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.data.synthetic import ParityData, Samples
 from contextwise.models.parity import ParityMLP, ParityTransformer
-from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.reproductions.claims import Claim, exact, point, undecided
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
 from contextwise.training.parity import VALIDATION_SEED
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
@@ -45,6 +47,12 @@ class ContextLoss:
     standard_error: float
     excess: float
     minimum: float
+
+    @property
+    def estimate(self) -> Estimate:
+        """The loss with its interval over samples."""
+        half = NORMAL * self.standard_error
+        return Estimate(self.loss, self.loss - half, self.loss + half)
 
 
 @torch.no_grad()
@@ -180,16 +188,15 @@ class ParityTable(OneModel):
             tables.append(Table(title, ["context", "lowest", "model", "excess"], shown))
         worst = max(found, key=lambda context: abs(found[context].loss - found[context].minimum))
         gap = found[worst].loss - found[worst].minimum
-        claim = Claim(
+        gaps = [one.loss - one.minimum for one in found.values()]
+        claim = Claim.of(
             f"at every context the trained model is within {self.tolerance:g} nats of the lowest cross entropy",
-            abs(gap) <= self.tolerance,
+            exact(abs(gap) <= self.tolerance, *gaps),
             f"at most {gap:+.4f} nats, at a context of {worst}",
         )
         series = {
             "model": [
-                {"x": c, "y": one.loss, "low": one.loss - NORMAL * one.standard_error,
-                 "high": one.loss + NORMAL * one.standard_error}
-                for c, one in found.items()
+                point(c, one.estimate) for c, one in found.items()
             ],
             "lowest": [{"x": c, "y": one.minimum} for c, one in found.items()],
         }  # fmt: skip
@@ -234,15 +241,19 @@ class ParityEntropy(OneModel):
         title = f"Cross entropy against S_N over {len(self.contexts)} contexts (features of {width} channels)"
         best = max(line.r_squared for line in lines.values())
         lasting = f"from N = {first} on, of {shared}; R² {lines[shared].r_squared:.4f} at the last"
-        claim = Claim(
+        claim = Claim.of(
             f"cross entropy is linear in S_N (R² of {self.linear:g} or more) from some N on",
-            first is not None,
+            exact(first is not None, best),
             lasting if first else f"R² {best:.4f} at best, {lines[shared].r_squared:.4f} at N = {shared}",
         )
         falling = all(line.slope.value < 0 for n, line in lines.items() if first and n >= first)
         claims = [
             claim,
-            Claim("the loss falls as the entropy grows", falling if first else None, "slopes below 0"),
+            Claim.of(
+                "the loss falls as the entropy grows",
+                exact(falling) if first else undecided("no line lasts"),
+                "slopes below 0" if first else "",
+            ),
         ]
         figures = {
             "eigenvalues": {context: values.tolist() for context, values in spectra.items()},

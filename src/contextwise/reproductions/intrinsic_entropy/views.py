@@ -1,7 +1,7 @@
 """What each figure of intrinsic entropy shows of one measurement: tables, plots, and verdicts on what the document says of it.
 
-A line is told by the 95% interval of its correlation over contexts (Fisher's transformation); over few contexts that interval
-is wide, and the verdict open.
+Whether a line holds is decided by the 95% interval of its correlation over contexts (Fisher's transformation), which is wide
+over few contexts.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,8 +16,8 @@ from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.config import Settings
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import correlation_estimate
-from contextwise.reproductions.claims import all_hold, point
-from contextwise.reproductions.item import Claim, Plot, Table
+from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, point, undecided
+from contextwise.reproductions.item import Plot, Table
 
 View = tuple[list[Table], list[Claim], list[Plot]]
 LOSS = "cross entropy, nats per token"
@@ -91,7 +91,8 @@ def context_view(found: IntrinsicEntropy, limits: Limits) -> View:
     tables = [Table(f"{LOSS}, with 95% intervals over documents",
                     ["context", "loss", "C0 + C/l^γ", f"minus that at {found.contexts[-1]:,}"], rows)]  # fmt: skip
     series = {"measured": [point(c, found.losses[c]) for c in found.contexts]}
-    holds, evidence = None, "no power law has its optimum here: the losses do not level off"
+    verdict = undecided("no power law has its optimum here: the losses do not level off")
+    evidence = ""
     if fit is not None:
         pairs = {"C0": fit.floor, "C": fit.scale, "γ": fit.exponent}
         rows = [[name, f"{value:.3f}"] for name, value in pairs.items()]
@@ -102,13 +103,13 @@ def context_view(found: IntrinsicEntropy, limits: Limits) -> View:
         )
         x = np.geomspace(found.contexts[0], found.contexts[-1], 40)
         series["C0 + C/l^γ"] = [{"x": float(a), "y": float(b)} for a, b in zip(x, fit.at(x), strict=True)]
-        holds = _fits(fit.r_squared, fit.exponent, limits.fit)
+        verdict = _fits(fit.r_squared, fit.exponent, limits.fit)
         evidence = f"R² {fit.r_squared:.5f}, γ {fit.exponent:.3f}"
-    falls = all_hold(more.above(0.0) for more in found.differences.values())
+    falls = all_hold(above(more) for more in found.differences.values())
     least = min(found.differences.items(), key=lambda pair: pair[1].value, default=None)
     claims = [
-        Claim("the loss falls as the context grows, as C0 + C/l^γ", holds, evidence),
-        Claim(
+        Claim.of("the loss falls as the context grows, as C0 + C/l^γ", verdict, evidence),
+        Claim.of(
             f"at every shorter context the loss is above that at {found.contexts[-1]:,} tokens",
             falls,
             "one context" if least is None else f"least at {least[0]:,}: {least[1]:+.4f} nats",
@@ -133,14 +134,16 @@ def spectra_view(found: IntrinsicEntropy, limits: Limits) -> View:
     last = found.contexts[-1]
     low, middle, high = (float(value) for value in quartiles[last])
     claims = [
-        Claim(
+        Claim.of(
             "the longer the context, the larger the relative eigenvalues",
             _grows(medians, noise),
             f"median of ln growth: {listed}; an eigenvalue's own chance is about {noise:.3f}",
         ),
-        Claim(
+        Claim.of(
             "relative eigenvalues grow by about the same factor in all directions",
-            None if abs(middle) < 2 * noise else middle > 0 and (high - low) / 2 <= limits.spread * middle,
+            undecided("the median is within chance")
+            if abs(middle) < 2 * noise
+            else exact(middle > 0 and (high - low) / 2 <= limits.spread * middle, middle),
             f"at {last:,} tokens half of the directions lie between {low:+.3f} and {high:+.3f}, the median is {middle:+.3f}",
         ),
     ]
@@ -235,33 +238,31 @@ def _line_cells(line: LineFit, digits: int, points: int) -> list[str]:
 def _all_linear(text: str, found: Mapping[Any, float], points: int, bound: float, what: str) -> Claim:
     """Whether all of some correlations are above the bound."""
     if not found:
-        return Claim(text, None, "there is no line to tell it by")
-    verdicts = [correlation_estimate(value, points).above(bound) for value in found.values()]
+        return Claim.of(text, undecided("there is no line to decide it by"))
+    verdicts = [above(correlation_estimate(value, points), bound) for value in found.values()]
     name, least = min(found.items(), key=lambda pair: pair[1])
     name = f"{name:.4g}" if isinstance(name, float) else name
     lowest = f"{correlation_estimate(least, points):.3f}"
     evidence = f"least correlation {lowest}, at {what} = {name}; {len(found)} lines, {points} contexts"
-    return Claim(text, all_hold(verdicts), evidence)
+    return Claim.of(text, all_hold(verdicts), evidence)
 
 
 def _correlated(text: str, value: float | None, points: int, bound: float) -> Claim:
     if value is None:
-        return Claim(text, None, "there is no correlation to tell it by")
+        return Claim.of(text, undecided("there is no correlation to decide it by"))
     found = correlation_estimate(value, points)
-    return Claim(text, found.above(bound), f"{found:.3f}; {points} contexts")
+    return Claim.of(text, above(found, bound), f"{found:.3f}; {points} contexts")
 
 
-def _fits(r_squared: float, exponent: Estimate, least: float) -> bool | None:
-    if r_squared < least:
-        return False
-    return True if exponent.above(0.0) else None
+def _fits(r_squared: float, exponent: Estimate, least: float) -> Verdict:
+    return above(exponent) if r_squared >= least else exact(False, r_squared)
 
 
-def _grows(medians: list[float], noise: float) -> bool | None:
+def _grows(medians: list[float], noise: float) -> Verdict:
     steps = np.diff(medians)
-    if (steps < -noise).any():
-        return False
-    return True if medians[-1] - medians[0] > noise else None
+    if (steps >= -noise).all() and medians[-1] - medians[0] <= noise:
+        return undecided("the growth is within chance")
+    return exact(not (steps < -noise).any(), *medians)
 
 
 def _correlation(one: Mapping[int, float], other: Mapping[int, float]) -> float | None:

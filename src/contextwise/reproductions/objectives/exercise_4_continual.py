@@ -17,10 +17,11 @@ from contextwise.comparison.forgetting import Forgetting, measure_forgetting
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.corpus.manifest import FILE
 from contextwise.data.sources.stdlib import iter_stdlib_documents
+from contextwise.reproductions.claims import Claim, above, all_hold, below
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.given_model import slug
-from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Plot, Table, registered
-from contextwise.reproductions.trained_models import below_zero, find, interval
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.reproductions.trained_models import difference_between
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
 
@@ -174,8 +175,8 @@ def changes_table(found: Forgetting, first: str) -> Table:
         own = change.group != first
         rows.append([
             change.group, f"{change.forgetting:+.3f}", f"{change.learning:+.3f}",
-            interval(find(found.old, change.group, first)) if own else "",
-            interval(find(found.new, change.group, first)) if own else "",
+            f"{difference_between(found.old, change.group, first):+.3f}" if own else "",
+            f"{difference_between(found.new, change.group, first):+.3f}" if own else "",
         ])  # fmt: skip
     title = (
         f"Loss after minus before on held-out documents, nats per token, 95% intervals; {found.old.documents} old and "
@@ -190,19 +191,18 @@ def forgetting_claims(found: Forgetting, first: str, others: list[str]) -> list[
     changes = {change.group: change for change in found.changes}
     plain = changes[first]
     claims = [
-        Claim(
+        Claim.of(
             f"{first}: the model forgets its old documents while it learns the new ones",
-            None if plain.forgetting.above(0.0) is None or below_zero(plain.learning) is None
-            else bool(plain.forgetting.above(0.0) and below_zero(plain.learning)),
+            all_hold([above(plain.forgetting), below(plain.learning)]),
             f"forgotten {plain.forgetting:+.3f}, learned {plain.learning:+.3f} nats per token",
         )
     ]  # fmt: skip
     for way in others:
-        difference = find(found.old, way, first)
-        evidence = f"{way} minus {first} on the old documents: {interval(difference)}"
+        difference = difference_between(found.old, way, first)
+        evidence = f"{way} minus {first} on the old documents: {difference:+.3f}"
         if plain.forgetting.value > 0:
             evidence += f"; {-difference.value / plain.forgetting.value:.0%} of what was forgotten"
-        claims.append(Claim(f"{way}: less is forgotten", below_zero(difference), evidence))
+        claims.append(Claim.of(f"{way}: less is forgotten", below(difference), evidence))
     return claims
 
 

@@ -6,6 +6,7 @@ Nothing is trained. A nat per target of one objective is none of another, so cou
 by side with.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +37,9 @@ from contextwise.objectives.infilling import Arrangement, Characters, InfilledDo
 from contextwise.objectives.objective import Kind
 from contextwise.objectives.spans import SpanExamples, kept_and_sentinels
 from contextwise.objectives.text import TokenText
+from contextwise.reproductions.claims import Claim, contains, exact, undecided
 from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.item import Claim, Item, ItemMeasure, Outcome, Table, registered
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Table, registered
 from contextwise.training.recipe import Recipe
 
 
@@ -133,9 +135,9 @@ class ObjectiveCounts(TextOnly):
         assert counted.share is not None
         off = share / counted.share - 1
         says = f" ({counted.says})" if counted.says else ""
-        return Claim(
+        return Claim.of(
             f"{name}: {counted.share:.3g} text targets for each token of text{says}",
-            abs(off) <= self.tolerance,
+            exact(abs(off) <= self.tolerance, off),
             f"{share:.4f}, {off:+.1%}",
         )
 
@@ -145,8 +147,10 @@ class ObjectiveCounts(TextOnly):
         value = _share(found[one]).value / _share(found[other]).value
         printed = item.printed.get("ratio")
         text = f"{one} has about {printed} times as many targets per token as {other}"
-        holds = None if printed is None else abs(value / printed - 1) <= self.tolerance
-        return Claim(text, holds, f"{value:.2f} times")
+        if printed is None:
+            return Claim.of(text, undecided("the item has no printed ratio"), f"{value:.2f} times")
+        verdict = exact(abs(value / printed - 1) <= self.tolerance, value)
+        return Claim.of(text, verdict, f"{value:.2f} times")
 
 
 def some(examples: Examples, count: int, seed: int) -> Iterator[dict[str, torch.Tensor]]:
@@ -226,22 +230,17 @@ class SpanBudget(TextOnly):
             ],
         )
         claims = [
-            Claim(f"{key}: about {printed[key]}", abs(float(np.mean(rows[key])) - printed[key]) <= 1,
+            Claim.of(f"{key}: about {printed[key]}", exact(abs(float(np.mean(rows[key])) - printed[key]) <= 1),
                   f"{np.mean(rows[key]):.1f} in every example" if min(rows[key]) == max(rows[key])
                   else f"{min(rows[key])} to {max(rows[key])}")
             for key in ("noise", "spans", "encoder", "decoder") if key in printed
         ]  # fmt: skip
-        claims.append(
-            Claim(
-                "input and target together give the text back",
-                whole == len(rows["window"]),
-                f"{whole} of {len(rows['window'])}",
-            )
-        )
-        claims.append(
-            Claim("the encoder's input is shorter than the text", max(rows["encoder"]) < min(rows["window"]),
-                  f"{max(rows['encoder'])} of {min(rows['window'])} tokens")
-        )  # fmt: skip
+        claims += [
+            Claim.of("input and target together give the text back", exact(whole == len(rows["window"])),
+                     f"{whole} of {len(rows['window'])}"),
+            Claim.of("the encoder's input is shorter than the text", exact(max(rows["encoder"]) < min(rows["window"])),
+                     f"{max(rows['encoder'])} of {min(rows['window'])} tokens"),
+        ]  # fmt: skip
         return Outcome([table], claims, {key: float(np.mean(v)) for key, v in rows.items()})
 
 
@@ -269,8 +268,7 @@ class FimFormats(TextOnly):
             form = _form(written, arrangement)
             forms[form].append(text.read(back)[0] == text.read(own)[0])
         rewritten = len(forms["PSM"]) + len(forms["SPM"])
-        share = wilson(rewritten / len(numbers), len(numbers))
-        psm = wilson(len(forms["PSM"]) / max(1, rewritten), max(1, rewritten))
+        share, psm = _share_of(rewritten, len(numbers)), _share_of(len(forms["PSM"]), rewritten)
         shaped, fitting = self._exercise(corpus, numbers, arrangement, tokenizer)
         rows = [[form, str(len(found)), f"{sum(found)}"] for form, found in forms.items()]
         rows.append(
@@ -286,13 +284,14 @@ class FimFormats(TextOnly):
             rows,
         )
         claims = [
-            Claim("every document, rewritten, holds its own text", all(all(f) for f in forms.values()),
+            Claim.of("every document, rewritten, holds its own text", exact(all(all(f) for f in forms.values())),
                   f"{sum(map(sum, forms.values()))} of {len(numbers)}"),
             _near("half of the documents are rewritten", share, self.objective.rate),
             _near("half of those begin with the prefix, half with the suffix", psm, 1 - self.objective.spm_share),
-            Claim(
+            Claim.of(
                 "<|fim_prefix|>PREFIX<|fim_suffix|>SUFFIX<|fim_middle|>MIDDLE, with the least prefix and suffix, of every "
-                "document that is long enough", shaped == fitting if fitting else None, f"{shaped} of {fitting}"),
+                "document that is long enough",
+                exact(shaped == fitting) if fitting else undecided("no document is long enough"), f"{shaped} of {fitting}"),
         ]  # fmt: skip
         return Outcome([table], claims, {"forms": {form: len(found) for form, found in forms.items()}})
 
@@ -332,7 +331,10 @@ def _form(ids: np.ndarray, arrangement: Arrangement) -> str:
     return "SPM" if ids[1] == arrangement.suffix else "PSM"
 
 
-def _near(text: str, found: Estimate, expected: float) -> Claim:
-    """Whether the interval of a share holds what is expected."""
-    inside = None if found.low is None or found.high is None else found.low <= expected <= found.high
-    return Claim(text, inside, f"{found:.3f}; {expected:g} is asked for")
+def _share_of(count: int, total: int) -> Estimate:
+    return wilson(count / total, total) if total else Estimate(math.nan)
+
+
+def _near(text: str, share: Estimate, expected: float) -> Claim:
+    """Whether a share is the expected one, as far as its interval says."""
+    return Claim.of(text, contains(share, expected), f"{share:.3f}; {expected:g} is expected")
