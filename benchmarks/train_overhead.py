@@ -19,8 +19,8 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.windows import stack
 from contextwise.models import build_model
 from contextwise.training import Recipe, train
-from contextwise.training.model import TrainedModel
-from contextwise.training.task import Task
+from contextwise.training.inputs import TrainingInputs
+from contextwise.training.model import TrainedModel, model_config
 
 
 def recipe_values(corpus: Path, output: Path, steps: int) -> dict:
@@ -36,12 +36,10 @@ def recipe_values(corpus: Path, output: Path, steps: int) -> dict:
 def bare_loop(recipe: Recipe, corpus: Corpus) -> float:
     """Tokens/s of nothing but batches, forward, backward, clip and step."""
     torch.manual_seed(recipe.seed)
-    model = TrainedModel(
-        build_model(recipe.model.build_config(corpus.vocab_size or 0, 256, corpus.end_of_text))
-    )
+    model = TrainedModel(build_model(model_config(recipe, corpus.vocab_size, corpus.end_of_text)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), fused=True)
-    steps, rows = recipe.training.total_steps, recipe.training.tokens_per_step // 256
-    stream = Task.of(recipe).stream
+    steps, rows = recipe.total_steps, recipe.tokens_per_step // 256
+    stream = TrainingInputs.open(recipe).stream
     model.train()
     start = time.perf_counter()
     for step in range(steps):
@@ -52,7 +50,7 @@ def bare_loop(recipe: Recipe, corpus: Corpus) -> float:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         loss.item()
-    return steps * recipe.training.tokens_per_step / (time.perf_counter() - start)
+    return steps * recipe.tokens_per_step / (time.perf_counter() - start)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -60,7 +60,7 @@ class Runs:
     def values(
         self, name: str, model: dict, output: str | None = None, contexts: dict | None = None, **training
     ) -> dict:
-        steps = {"steps": 4, "sentences_per_step": 8, "micro_batch_tokens": 128, "learning_rate": 1e-2}
+        steps = {"steps": 4, "examples_per_step": 8, "micro_batch_tokens": 128, "learning_rate": 1e-2}
         steps |= {"evaluate_every": 2, "evaluation_tokens": 320, "save_every": 2, "log_every": 1}
         data = {"corpus": str(self.corpus), "context": 32} | ({"contexts": contexts} if contexts else {})
         return {

@@ -34,7 +34,7 @@ def sweep(corpus_folder, tmp_path):
     sweep.write()
     first, second, _ = sweep.plan
     for run in (first, second):
-        sweep.run_folder(run.id).claim(yaml.safe_load(sweep.recipe_file(run.id).read_text()))
+        sweep.run_folder(run.id).write_recipe(yaml.safe_load(sweep.recipe_file(run.id).read_text()))
     for values in (row(12, 4.0), row(6, 5.0), {"kind": "train", "step": 6, "loss": 9.0}, row(12, 4.25)):
         sweep.run_folder(first.id).append_metrics(values)
     sweep.run_folder(first.id).summary_file.write_text("{}")

@@ -26,10 +26,10 @@ def test_a_torn_last_line_is_passed_over_and_rewound(tmp_path):
 
 def test_only_the_same_recipe_may_go_on(tmp_path):
     run = RunFolder(tmp_path / "run")
-    run.claim({"a": 1, "training": {"steps": 5, "save_every": 1}})
-    run.claim({"a": 1, "training": {"steps": 5, "save_every": 2}})
+    run.write_recipe({"a": 1, "training": {"steps": 5, "save_every": 1}})
+    run.write_recipe({"a": 1, "training": {"steps": 5, "save_every": 2}})
     with pytest.raises(ConfigError, match="differs in a, training.steps"):
-        run.claim({"a": 2, "training": {"steps": 6, "save_every": 1}})
+        run.write_recipe({"a": 2, "training": {"steps": 6, "save_every": 1}})
     assert run.recipe()["a"] == 1
 
 
@@ -37,7 +37,7 @@ def test_what_is_no_run_is_not_opened(tmp_path):
     with pytest.raises(CheckpointError, match="is not a run"):
         RunFolder.open(tmp_path)
     run = RunFolder(tmp_path)
-    run.claim({})
+    run.write_recipe({})
     with pytest.raises(CheckpointError, match="has not finished"):
         RunFolder.open(tmp_path).summary()
 
@@ -45,7 +45,7 @@ def test_what_is_no_run_is_not_opened(tmp_path):
 def test_places_where_no_run_can_be(tmp_path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(ConfigError, match="file is a file"):
-        RunFolder(tmp_path / "file").claim({})
+        RunFolder(tmp_path / "file").write_recipe({})
     for place in (tmp_path / "file" / "run", Path("/proc/run")):
         with pytest.raises(ConfigError, match="cannot be made"), RunFolder(place).locked():
             pass

@@ -16,7 +16,7 @@ SHIPPED = list_items(Path(__file__).parents[2] / "recipes")
 
 def training(**changes):
     return {
-        "samples_per_step": 64,
+        "examples_per_step": 64,
         "steps": 60,
         "learning_rate": 5e-3,
         "evaluate_every": 20,
@@ -245,7 +245,7 @@ def test_the_papers_scale_is_the_published_setting(tmp_path):
     (one,) = measure_at(item, "paper").recipes(tmp_path)
     data = one.data.synthetic
     assert (data.bits, data.tasks, data.samples, data.validation_samples) == (60, 100, 10_000_000, 1_000_000)
-    assert one.training.total_steps == math.ceil(125 * 10_000_000 / 4096)
+    assert one.total_steps == math.ceil(125 * 10_000_000 / 4096)
     parity = data.parity()
     printed = dict(zip(item.printed["contexts"], item.printed["minimum"], strict=True))
     assert all(abs(parity.minimum_cross_entropy(c) - value) < 2.5e-4 for c, value in printed.items())

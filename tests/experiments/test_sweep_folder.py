@@ -27,7 +27,7 @@ def test_every_run_has_a_state_and_none_a_loss_that_it_did_not_reach(claimed):
     finished, unfinished, failed, _ = sweep.plan
     train(load_recipe(sweep.recipe_file(finished.id), output=sweep.run_folder(finished.id).path))
     for run in (unfinished, failed):
-        sweep.run_folder(run.id).claim(yaml.safe_load(sweep.recipe_file(run.id).read_text()))
+        sweep.run_folder(run.id).write_recipe(yaml.safe_load(sweep.recipe_file(run.id).read_text()))
     row = {"kind": "contextwise", "step": 3, "best_context_loss": 5.5}
     sweep.run_folder(unfinished.id).append_metrics(row)
     sweep.note_failure(failed.id, "the loss is nan")

@@ -87,7 +87,7 @@ def test_a_grid_that_grows_keeps_its_runs():
 
 def test_tokens_per_step_stay_and_all_are_measured_at_the_longest_context():
     recipes = sweep(grid={"data.context": [8, 32, 128], "training.tokens": [5000]}).recipes().values()
-    assert {one.training.tokens_per_step for one in recipes} == {128}
+    assert {one.tokens_per_step for one in recipes} == {128}
     assert {one.training.contextwise_longest for one in recipes} == {128}
     assert {one.training.schedule for one in recipes} == {"constant"}
 
@@ -126,7 +126,7 @@ def test_base_may_be_a_recipe_file_whose_length_the_grid_replaces(tmp_path):
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"base": "plain.yaml", "grid": grid}))
     wanted = load_sweep(tmp_path / "sweep.yaml")
     assert wanted.name == "sweep" and wanted.folder == Path("sweeps/sweep")
-    assert {(one.training.total_steps, one.seed) for one in wanted.recipes().values()} == {(10, 3)}
+    assert {(one.total_steps, one.seed) for one in wanted.recipes().values()} == {(10, 3)}
 
 
 def test_the_resolved_sweep_is_a_sweep_file_of_the_same_runs(tmp_path):

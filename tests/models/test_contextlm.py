@@ -32,7 +32,7 @@ from contextwise.models.contextlm.injection import INJECTIONS
 from contextwise.models.contextlm.pooling import POOLINGS
 from contextwise.models.families import FAMILIES as ADAPTERS
 from contextwise.models.families import Family
-from contextwise.training.settings import ContextSettings
+from contextwise.training.recipe import ContextPredictorSettings
 
 
 @FAMILIES
@@ -87,7 +87,7 @@ def test_other_injections_and_poolings_are_saved_trained_and_start_as_the_backbo
 
 def test_the_recipe_offers_what_the_model_has():
     for name, registry in (("pooling", POOLINGS), ("injection", INJECTIONS)):
-        assert get_args(ContextSettings.model_fields[name].annotation) == tuple(registry)
+        assert get_args(ContextPredictorSettings.model_fields[name].annotation) == tuple(registry)
 
 
 @FAMILIES

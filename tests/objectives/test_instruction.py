@@ -20,7 +20,7 @@ from contextwise.models import ContextLMForCausalLM, load_model, load_tokenizer
 from contextwise.models.pretraining import pretraining_losses
 from contextwise.objectives import Cut, Instruction, Vocabulary
 from contextwise.training import Recipe, train
-from contextwise.training.task import Task
+from contextwise.training.inputs import TrainingInputs
 from small import recipe_values
 
 RECORDS = [
@@ -213,7 +213,7 @@ def test_two_models_see_the_same_batches_and_learn(tmp_path):
         start.save_pretrained(place)
         Corpus.open(corpus).tokenizer().save_pretrained(place)
         recipe = sft(corpus, place, tmp_path / name)
-        runs[name] = (Task.of(recipe), train(recipe))
+        runs[name] = (TrainingInputs.open(recipe), train(recipe))
     (plain, plain_run), (ours, ours_run) = runs["plain"], runs["ours"]
     for index in range(len(plain.stream)):
         a, b = plain.stream[index], ours.stream[index]

@@ -11,7 +11,8 @@ from contextwise.data import Corpus
 from contextwise.data.windows import stack
 from contextwise.models import MultiTokenForCausalLM, build_model, load_model, parameter_count
 from contextwise.training import Recipe, train
-from contextwise.training.task import Task
+from contextwise.training.inputs import TrainingInputs
+from contextwise.training.model import model_config
 from small import recipe_values
 
 
@@ -31,8 +32,8 @@ def test_each_head_is_logged_and_their_sum_is_minimised(head, corpus_folder, tmp
     # The first step, computed here head by head from the untrained model and the first windows.
     corpus = Corpus.open(corpus_folder)
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe.model_config_for(corpus.vocab_size, corpus.end_of_text)).train()
-    stream = Task.of(recipe).stream
+    model = build_model(model_config(recipe, corpus.vocab_size, corpus.end_of_text)).train()
+    stream = TrainingInputs.open(recipe).stream
     batch = stack([stream[i] for i in range(4)])
     states = model.future_states(batch["input_ids"])
     expected = []
@@ -71,9 +72,7 @@ def test_equal_parameters_for_a_trunk_that_is_shorter_by_the_heads(corpus_folder
     heads = plain | {
         "model": {**plain["model"], "extra_layers": -4, "multi_token": {"future_tokens": 4, "head": "layer"}}
     }
-    counts = [
-        parameter_count(Recipe.model_validate(one).model_config_for(300, None)) for one in (plain, heads)
-    ]
+    counts = [parameter_count(model_config(Recipe.model_validate(one), 300, None)) for one in (plain, heads)]
     assert counts[0] == counts[1]
     heads["model"]["extra_layers"] = -6
     with pytest.raises(ConfigError, match="must all be at least 1"):

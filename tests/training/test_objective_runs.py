@@ -18,7 +18,7 @@ from contextwise.models import load_model
 from contextwise.models.pretraining import pretraining_losses
 from contextwise.training import Recipe, train
 from contextwise.training.card import model_card
-from contextwise.training.task import Task
+from contextwise.training.inputs import TrainingInputs
 from processes import finish_training
 from small import WORDS, recipe_values
 
@@ -88,7 +88,7 @@ def test_it_learns_and_counts_and_goes_on_where_it_stopped(case, sentences_folde
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.1
 
     # What was read and asked is what the examples say, step by step.
-    task = Task.of(recipe(sentences_folder, tmp_path / "whole", case))
+    task = TrainingInputs.open(recipe(sentences_folder, tmp_path / "whole", case))
     examples = [task.stream[i] for i in range(32)]
     targets = sum(int(example["labels"].ne(-100).sum()) for example in examples)
     read = sum(

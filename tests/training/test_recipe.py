@@ -25,7 +25,7 @@ def test_every_recipe_that_ships_is_valid(path, tmp_path, monkeypatch):
         backbone_config("gpt2", named_size("gpt2", "nano"), 4096, 256).save_pretrained(f"{start}/model")
     recipe = load_recipe(path)
     assert recipe.name == path.stem
-    assert recipe.training.total_steps > 0
+    assert recipe.total_steps > 0
 
 
 def test_recipes_ship():
@@ -71,7 +71,7 @@ def write(tmp_path, change):
         (lambda r: r["training"].update(learning_rate=float("nan")), "learning_rate is nan"),
         (lambda r: r["training"].update(learning_rate=-1), "learning_rate is -1"),
         (lambda r: r["training"].update(trackers=["mlflow"]), "trackers"),
-        (lambda r: r["data"].pop("corpus"), "'data.corpus' is missing"),
+        (lambda r: r["data"].pop("corpus"), "data.corpus is missing; give folder of a prepared corpus"),
         (lambda r: r.update(training=[1, 2]), "training is"),
         (lambda r: r.update(name="a/b"), "name is 'a/b'"),
     ],
@@ -155,4 +155,4 @@ def test_mutated_recipes_never_end_in_a_traceback(data, tmp_path_factory):
     except ConfigError as error:
         assert str(error)
     else:
-        assert recipe.training.total_steps >= 1
+        assert recipe.total_steps >= 1

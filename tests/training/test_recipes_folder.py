@@ -9,6 +9,7 @@ import yaml
 
 from contextwise.models import ContextLMConfig, MultiTokenConfig, backbone_config, named_size, parameter_count
 from contextwise.training import load_recipe
+from contextwise.training.model import model_config
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 SWEEPS = FOLDER / "context_scaling"  # grids of runs: tests/experiments
@@ -31,11 +32,11 @@ def recipe_of(path, folder, monkeypatch):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_builds_its_model(path, tmp_path, monkeypatch):
     recipe = recipe_of(path, tmp_path, monkeypatch)
-    config = recipe.model_config_for(recipe.model.vocab_size or 4096, 0)
+    config = model_config(recipe, getattr(recipe.model, "vocab_size", None) or 4096, 0)
     # T5 has relative positions, and as many as one likes.
     assert getattr(config, "max_position_embeddings", math.inf) >= recipe.data.context
     assert parameter_count(config) > 0
-    if recipe.model.multi_token is not None:
+    if getattr(recipe.model, "multi_token", None) is not None:
         assert isinstance(config, MultiTokenConfig)
         config = config.backbone_config
     assert isinstance(config, ContextLMConfig) == (recipe.model.context_predictor is not None)
@@ -66,8 +67,8 @@ def test_the_papers_models_have_the_published_parameters_and_two_blocks(
     name, backbone, block, steps, tmp_path, monkeypatch
 ):
     recipe = recipe_of(FOLDER / "contextlm" / f"{name}.yaml", tmp_path, monkeypatch)
-    assert parameter_count(recipe.model_config_for(None, None)) == backbone + 2 * block
-    assert recipe.training.total_steps == steps
+    assert parameter_count(model_config(recipe, None, None)) == backbone + 2 * block
+    assert recipe.total_steps == steps
 
 
 def test_there_are_recipes_of_the_paper_for_both_of_its_families():

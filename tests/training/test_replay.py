@@ -21,7 +21,7 @@ from contextwise.models import load_model
 from contextwise.models.pretraining import pretraining_losses
 from contextwise.objectives import NO_LOSS
 from contextwise.training import Recipe, train
-from contextwise.training.task import Task
+from contextwise.training.inputs import TrainingInputs
 from processes import finish_training
 from small import recipe_values, write_documents
 
@@ -85,7 +85,7 @@ class TestStream:
 
     @pytest.mark.parametrize("share", [0.05, 0.1, 0.5])
     def test_the_share_of_old_examples(self, share, corpora, tmp_path):
-        stream = Task.of(recipe(corpora, tmp_path, share=share, steps=5000)).stream
+        stream = TrainingInputs.open(recipe(corpora, tmp_path, share=share, steps=5000)).stream
         assert len(stream) == 20_000
         replayed = [index for index in range(20_000) if stream.place(index)[0] == 1]
         assert binomtest(len(replayed), 20_000, share).pvalue > CHANCE
@@ -94,8 +94,8 @@ class TestStream:
         assert binomtest(pairs, len(replayed), share).pvalue > CHANCE
 
     def test_each_corpus_is_gone_through_in_its_own_order(self, corpora, tmp_path):
-        mixed = Task.of(recipe(corpora, tmp_path)).stream
-        alone = Task.of(recipe(corpora, tmp_path, share=None)).stream
+        mixed = TrainingInputs.open(recipe(corpora, tmp_path)).stream
+        alone = TrainingInputs.open(recipe(corpora, tmp_path, share=None)).stream
         old = Windows(Corpus.open(corpora[0]), 32)
         places = [mixed.place(index) for index in range(48)]
         for part in (0, 1):
@@ -111,19 +111,19 @@ class TestStream:
                 assert without_what_they_say(example) == without_what_they_say(old[int(example["window"])])
 
     def test_it_depends_on_seed_and_number_alone(self, corpora, tmp_path):
-        stream = Task.of(recipe(corpora, tmp_path, steps=2000)).stream
+        stream = TrainingInputs.open(recipe(corpora, tmp_path, steps=2000)).stream
         places = [
             stream.place(index) for index in range(8000)
         ]  # over a border of the blocks that are drawn at once
-        again = Task.of(recipe(corpora, tmp_path, steps=2000)).stream
+        again = TrainingInputs.open(recipe(corpora, tmp_path, steps=2000)).stream
         assert [again.place(index) for index in (7999, 0, 4096, 4095)] == [
             places[i] for i in (7999, 0, 4096, 4095)
         ]
-        other = Task.of(changed(values(corpora, tmp_path, steps=2000), seed=1)).stream
+        other = TrainingInputs.open(changed(values(corpora, tmp_path, steps=2000), seed=1)).stream
         assert [other.place(index) for index in range(100)] != places[:100]
 
     def test_workers_read_the_same_examples(self, corpora, tmp_path):
-        stream = Task.of(recipe(corpora, tmp_path)).stream
+        stream = TrainingInputs.open(recipe(corpora, tmp_path)).stream
         read = list(DataLoader(stream, batch_size=8, num_workers=2, collate_fn=stack))
         expected = [stack([stream[k] for k in range(start, start + 8)]) for start in range(0, 48, 8)]
         for batch, other in zip(read, expected, strict=True):
@@ -148,7 +148,7 @@ class TestStream:
     def test_the_objective_makes_the_examples_of_both(self, family, objective, corpora, tmp_path):
         model = {"family": family, "layers": 2, "width": 32, "heads": 2}
         found = values(corpora, tmp_path, share=0.5, tokens_per_step=512)
-        task = Task.of(
+        task = TrainingInputs.open(
             changed(found, objective=objective, model=model, data=found["data"] | {"context": 128})
         )
         examples = [task.stream[index] for index in range(16)]
@@ -160,13 +160,13 @@ class TestStream:
     def test_what_is_drawn_for_the_corpus_says_nothing_of_the_objective(self, corpora, tmp_path):
         parts = [{"weight": 0.5, "objective": name} for name in ("causal", "prefix")]
         found = values(corpora, tmp_path, share=0.5, steps=500)
-        stream = Task.of(changed(found, objective={"name": "mixture", "parts": parts})).stream
+        stream = TrainingInputs.open(changed(found, objective={"name": "mixture", "parts": parts})).stream
         for objectives in stream.streams:
             alike = sum(stream.place(k)[0] == objectives.place(k)[0] for k in range(2000))
             assert binomtest(alike, 2000, 0.5).pvalue > CHANCE
 
     def test_what_is_drawn_for_a_new_document_is_not_drawn_for_an_old_one(self, corpora, tmp_path):
-        stream = Task.of(changed(values(corpora, tmp_path), objective="prefix")).stream
+        stream = TrainingInputs.open(changed(values(corpora, tmp_path), objective="prefix")).stream
         new, old = (
             [part.examples.example(0, i)["prefix"].sum() for i in range(30)] for part in stream.streams
         )
@@ -205,7 +205,7 @@ class TestRuns:
     def test_the_replay_loss_is_what_the_exported_model_gives(self, whole, corpora):
         model, corpus = load_model(whole, device="cpu"), Corpus.open(corpora[0], "validation")
         found = changed(recipe_values(corpora[0], whole), model={"context_predictor": None})
-        examples = Task.of(found).validation["loss"]
+        examples = TrainingInputs.open(found).validation["loss"]
         with torch.no_grad():
             losses = pretraining_losses(
                 model, stack([examples[i] for i in range(len(examples))]) | {"window": None}
@@ -218,7 +218,7 @@ class TestRuns:
         broken = recipe(
             corpora, tmp_path / "run", share=0.5, learning_rate=1e30, warmup_steps=0, tokens_per_step=256
         )
-        stream = Task.of(broken).stream
+        stream = TrainingInputs.open(broken).stream
         names = [
             f"{int(example['window'])}{' (replayed)' if example['corpus'] else ''}"
             for example in (stream[index] for index in range(8, 16))

@@ -13,7 +13,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.models import ContextLMForCausalLM, load_model
 from contextwise.training import Recipe, train
-from contextwise.training.start import starting_model, trained_parameters
+from contextwise.training.model import model_config, starting_model, trained_parameters
 from small import recipe_values, write_documents
 
 
@@ -54,7 +54,7 @@ def test_a_frozen_backbone_leaves_the_whole_pathway_to_the_optimizer(backbone, c
         backbone, corpus_folder, tmp_path / "run", freeze_backbone=True, context_predictor={"pooling": "mlp"}
     )
     recipe = Recipe.model_validate(values)
-    model = starting_model(recipe, recipe.model_config_for(None, None))
+    model = starting_model(recipe, model_config(recipe, None, None))
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert trained == {name for name, _ in model.named_parameters() if name.startswith("context.")}
     assert trained_parameters(model) == sum(p.numel() for p in model.context.parameters())

@@ -1,13 +1,14 @@
 """Settings: YAML or dictionaries in, validated pydantic models out, every problem in one message."""
 
 import difflib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Tag, ValidationError
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, Problem
 
 Model = TypeVar("Model", bound="Settings")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -52,22 +53,22 @@ def with_overrides(data: dict[str, Any], overrides: list[str]) -> dict[str, Any]
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--set {override!r} is not of the form section.key=value")
+            raise ConfigError(f"the setting {override!r} is not of the form section.key=value")
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
-            raise ConfigError(f"--set {override!r}: the value is not valid YAML; quote it") from None
+            raise ConfigError(
+                f"the setting {override!r} has a value that is not valid YAML; quote it"
+            ) from None
         *sections, last = key.strip().split(".")
-        place = result
+        target = result
         for section in sections:
-            if place.get(section) is None:
-                place[section] = {}
-            place = place[section]
-            if not isinstance(place, dict):
-                raise ConfigError(
-                    f"--set {override!r}: {section!r} is a single value, it has no keys below it"
-                )
-        place[last] = value
+            if target.get(section) is None:
+                target[section] = {}
+            target = target[section]
+            if not isinstance(target, dict):
+                raise ConfigError(f"the setting {override!r} goes below {section!r}, which is a single value")
+        target[last] = value
     return result
 
 
@@ -78,6 +79,9 @@ def _copy(data: Any) -> Any:
 def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
     """Build ``model`` from ``data``; on failure name every problem, with a near key for each unknown one.
 
+    Checks that read several fields of a section run only where each field is valid. A second pass without the unknown
+    keys therefore finds what the first could not reach.
+
     Args:
         where: what the settings come from ("the recipe x.yaml"), for the message.
 
@@ -87,42 +91,92 @@ def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = [_describe(model, problem) for problem in error.errors()]
-    head = f"{where} has {'a problem' if len(problems) == 1 else f'{len(problems)} problems'}: "
-    raise ConfigError(head + (problems[0] if len(problems) == 1 else "\n  - " + "\n  - ".join(problems)))
+        errors = error.errors()
+    unknown = [problem for problem in errors if problem["type"] == "extra_forbidden"]
+    if unknown:
+        try:
+            model.model_validate(_without(data, [_names(problem) for problem in unknown]))
+        except ValidationError as error:
+            seen = [(problem["loc"], problem["type"]) for problem in errors]
+            errors += [problem for problem in error.errors() if (problem["loc"], problem["type"]) not in seen]
+    raise ConfigError(*(problem for error in errors for problem in _problems(model, error)), where=where)
 
 
-def _describe(model: type[BaseModel], problem: Any) -> str:
-    location = [str(part) for part in problem["loc"]]
-    name = ".".join(location) or "the recipe"
-    kind, value = problem["type"], problem.get("input")
+def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
+    """A validation error of pydantic in our words."""
+    names = _names(error)
+    field, kind = ".".join(names), error["type"]
     if kind == "extra_forbidden":
-        known = _keys_at(model, location[:-1])
-        near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(sorted(known))}"
-        return f"unknown key {name!r}; {hint}"
+        return [_unknown(model, error["loc"], field)]
     if kind == "missing":
-        return f"{name!r} is missing"
+        description = _description(model, error["loc"])
+        return [Problem("is missing", field, fix=f"give {description}" if description else "")]
     if kind == "value_error":
-        return f"{name}: {problem['ctx']['error']}" if location else str(problem["ctx"]["error"])
-    shown = repr(value)
-    message = problem["msg"][0].lower() + problem["msg"][1:]
-    return f"{name} is {shown if len(shown) <= 60 else shown[:57] + '...'}, but {message}"
+        cause = error["ctx"]["error"]
+        problems = cause.problems if isinstance(cause, ConfigError) else (Problem(str(cause)),)
+        return [problem.below(field) for problem in problems]
+    why = error["msg"][0].lower() + error["msg"][1:]
+    return [Problem(f"but {why}", field or "the recipe", error.get("input"))]
 
 
-def _keys_at(model: type[BaseModel], location: list[str]) -> list[str]:
-    """Names of the fields of the settings that lie at ``location`` below ``model``."""
+def _unknown(model: type[BaseModel], location: tuple[int | str, ...], field: str) -> Problem:
+    *sections, name = location
+    variant, others = _settings_at(model, sections)
+    known = list(variant.model_fields) if variant else []
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    if any(name in other.model_fields for other in others):
+        return Problem(f"does not apply to {str(sections[-1])[1:-1]}", field, fix="leave it out")
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(sorted(known))}"
+    return Problem("is an unknown key", field, fix=hint)
+
+
+def is_tag(part: int | str) -> bool:
+    """Whether a part of a location is the tag of a union's variant, ``<like this>``, and no key."""
+    return isinstance(part, str) and part.startswith("<")
+
+
+def _names(error: Any) -> list[str]:
+    return [str(part) for part in error["loc"] if not is_tag(part)]
+
+
+def _without(data: Any, paths: list[list[str]]) -> Any:
+    """A copy of nested dictionaries without the keys at ``paths``."""
+    if not isinstance(data, dict):
+        return data
+    gone = {path[0] for path in paths if len(path) == 1}
+    return {
+        key: _without(value, [path[1:] for path in paths if len(path) > 1 and path[0] == str(key)])
+        for key, value in data.items()
+        if str(key) not in gone
+    }
+
+
+def _settings_at(
+    model: type[BaseModel], location: Sequence[int | str]
+) -> tuple[type[BaseModel] | None, list[type[BaseModel]]]:
+    """The settings at ``location`` below ``model``, and the other variants where they are one of a union."""
+    current: type[BaseModel] | None = model
+    variants: list[tuple[str, type[BaseModel]]] = []
     for part in location:
-        field = model.model_fields.get(part)
-        nested = _settings_in(field.annotation) if field else None
-        if nested is None:
-            return []
-        model = nested
-    return list(model.model_fields)
+        if is_tag(part):
+            current = next((variant for tag, variant in variants if tag == part), None)
+        else:
+            field = current.model_fields.get(str(part)) if current else None
+            variants = list(_variants(field.annotation)) if field else []
+            current = variants[0][1] if variants else None
+    return current, [variant for _, variant in variants if variant is not current]
 
 
-def _settings_in(annotation: Any) -> type[BaseModel] | None:
-    for candidate in (annotation, *getattr(annotation, "__args__", ())):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-    return None
+def _description(model: type[BaseModel], location: Sequence[int | str]) -> str | None:
+    section, _ = _settings_at(model, location[:-1])
+    field = section.model_fields.get(str(location[-1])) if section else None
+    return field.description if field else None
+
+
+def _variants(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
+    """The settings classes in a type, each with its tag."""
+    tags = [entry.tag for entry in getattr(annotation, "__metadata__", ()) if isinstance(entry, Tag)]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield "", annotation
+    for argument in get_args(annotation):
+        yield from ((tags[0] if tags else tag, variant) for tag, variant in _variants(argument))

@@ -1,8 +1,46 @@
-"""The errors that a user can mend.
+"""The errors that a user can fix.
 
-Each message is one sentence or two: what is wrong, where (the field or file, with the value found there), and the mend.
+Each message is one sentence or two: what is wrong, where (the field or file, with its value), and the fix.
 The command line prints it without a traceback and exits with :attr:`ContextwiseError.exit_status`.
 """
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+NOT_GIVEN: Any = object()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One wrong setting.
+
+    Attributes:
+        field: dotted name of the setting, as in ``training.steps``; empty where the text names no single setting.
+        value: the refused value, where the message shows it.
+        why: the reason, as a clause behind the field ("is missing") or behind the value ("but must be at least 1").
+        fix: what to do about it.
+    """
+
+    why: str
+    field: str = ""
+    value: Any = NOT_GIVEN
+    fix: str = ""
+
+    def __str__(self) -> str:
+        subject = self.field
+        if self.value is not NOT_GIVEN:
+            shown = repr(self.value)
+            subject += f" is {shown if len(shown) <= 60 else shown[:57] + '...'},"
+        space = "" if not subject or self.why.startswith(":") else " "
+        return f"{subject}{space}{self.why}" + (f"; {self.fix}" if self.fix else "")
+
+    def below(self, section: str) -> "Problem":
+        """The same problem, named from outside ``section``."""
+        if not section:
+            return self
+        if not self.field and self.value is NOT_GIVEN:
+            return replace(self, field=section, why=f": {self.why}")
+        return replace(self, field=f"{section}.{self.field}" if self.field else section)
 
 
 class ContextwiseError(Exception):
@@ -12,14 +50,25 @@ class ContextwiseError(Exception):
 
 
 class ConfigError(ContextwiseError, ValueError):
-    """A recipe, an option or an argument is wrong; names the key, the value and the mend.
+    """Settings, options or arguments are wrong; names each field, its value, why it is refused, and the fix.
 
     Also a ``ValueError``, which is what Python callers of the model classes expect.
+
+    Args:
+        problems: all that is wrong; a text stands for a problem of no single field.
+        where: what the settings come from ("the recipe x.yaml"), for the message.
     """
+
+    def __init__(self, *problems: "Problem | str", where: str = "") -> None:
+        self.problems = tuple(Problem(p) if isinstance(p, str) else p for p in problems)
+        texts = [str(problem) for problem in self.problems]
+        text = "\n  - ".join(["", *texts]) if len(texts) > 1 else "".join(texts)
+        count = "a problem" if len(texts) == 1 else f"{len(texts)} problems"
+        super().__init__(f"{where} has {count}: {text}" if where else text.strip())
 
 
 class DataError(ContextwiseError):
-    """A source text, a corpus or a tokenizer is wrong; names the file (and line), and the mend."""
+    """A source text, a corpus or a tokenizer is wrong; names the file (and line), and the fix."""
 
 
 class CheckpointError(ContextwiseError):

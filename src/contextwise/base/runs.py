@@ -98,18 +98,20 @@ class RunFolder:
         rows = [row for row in self.metrics() if row.get("step", 0) <= step]
         atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows), "metrics")
 
-    def claim(
+    def write_recipe(
         self,
         recipe: dict[str, Any],
-        completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda kept: kept,
+        completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda recipe: recipe,
     ) -> None:
-        """Make this folder the run of ``recipe``; a folder that is already that run stays as it is.
+        """Make this folder the run of ``recipe``; a folder that already is that run stays as it is.
+
+        Two processes must not do so at once: hold :meth:`locked`.
 
         Args:
-            completed: gives a kept recipe the settings that it lacks because they are newer.
+            completed: gives the recipe in the folder the settings that it lacks because they are newer.
 
         Raises:
-            ConfigError: it holds another run, or files that are no run.
+            ConfigError: the folder holds another run, or files that are no run.
         """
         self.check_free(recipe, completed)
         if not self.recipe_file.exists():
@@ -120,11 +122,11 @@ class RunFolder:
     def check_free(
         self,
         recipe: dict[str, Any],
-        completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda kept: kept,
+        completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda recipe: recipe,
     ) -> None:
-        """See that :meth:`claim` would not refuse this folder; nothing is written. Arguments and errors are the same."""
+        """Raise what :meth:`write_recipe` would raise for this folder; nothing is written."""
         if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"{self.path} is a file; choose another folder for the run with --out")
+            raise ConfigError(f"{self.path} is a file; choose another run folder")
         # Listed before the recipe is looked for, which another process may be writing as the first file.
         holds_files = self.path.exists() and any(
             not file.name.startswith(".") for file in self.path.iterdir()
@@ -134,10 +136,10 @@ class RunFolder:
             if different:
                 raise ConfigError(
                     f"{self.path} holds another run (its recipe differs in {', '.join(sorted(different)[:5])}); "
-                    "choose another folder with --out, or remove that one"
+                    "choose another run folder, or remove that one"
                 )
         elif holds_files:
-            raise ConfigError(f"{self.path} is not empty and holds no run; choose another folder with --out")
+            raise ConfigError(f"{self.path} is not empty and holds no run; choose another run folder")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -150,7 +152,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"the run folder {self.path} cannot be made ({error.strerror}); choose another with --out"
+                f"the run folder {self.path} cannot be made ({error.strerror}); choose another one"
             ) from error
         with exclusive(self.path, "the run folder", inside=True):
             yield

@@ -83,7 +83,7 @@ def _row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> LedgerR
     return LedgerRow(
         name=name,
         objective=summaries[0]["objective"],
-        family=recipe["model"]["pretrained"] or recipe["model"]["family"],
+        family=recipe["model"].get("pretrained") or recipe["model"].get("family", "cue"),
         parameters=summaries[0]["parameters"],
         seeds=[s["seed"] for s in summaries],
         steps=round(mean("steps")),

@@ -6,10 +6,11 @@ from pathlib import Path
 from contextwise.base.errors import ConfigError
 from contextwise.models.building import parameter_count
 from contextwise.models.flops import training_flops_per_example, training_flops_per_target
-from contextwise.training.cue.settings import TRAINED
-from contextwise.training.cue.upstream import Upstream
-from contextwise.training.recipe import Recipe
-from contextwise.training.task import Task
+from contextwise.training.cue.parameters import Upstream
+from contextwise.training.inputs import TrainingInputs
+from contextwise.training.model import model_config
+from contextwise.training.recipe import CorpusData, CueModel, Recipe, SyntheticData
+from contextwise.training.recipe.cue import TRAINED
 
 STATE_BYTES = 16
 """Of each parameter: weight, gradient and two moments in float32."""
@@ -65,24 +66,24 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
     Raises:
         ConfigError, DataError: the corpus does not fit, or does not exist and its vocabulary is unknown.
     """
-    steps, step_tokens = recipe.training.total_steps, recipe.training.tokens_per_step
-    context = recipe.data.context
-    trained = None if recipe.model.cue is None else TRAINED[recipe.model.cue.stage]
+    steps, step_tokens = recipe.total_steps, recipe.tokens_per_step
+    context, data, model = recipe.data.context, recipe.data, recipe.model
+    trained = TRAINED[model.cue.stage] if isinstance(model, CueModel) else None
     if recipe.objective.name == "sentence" and upstream is not None:
         config, lengths = upstream.config_of(recipe), (context, 0)  # at most: sentences are shorter
-    elif recipe.data.synthetic is None and not Path(recipe.data.corpus).exists():
-        if recipe.model.vocab_size is None and vocab_size is None:
+    elif isinstance(data, CorpusData) and not Path(data.corpus).exists():
+        if getattr(model, "vocab_size", None) is None and vocab_size is None:
             raise ConfigError(
-                f"there is no corpus at {recipe.data.corpus}, and the size of its vocabulary is unknown; prepare the "
+                f"there is no corpus at {data.corpus}, and the size of its vocabulary is unknown; prepare the "
                 "corpus, or give model.vocab_size"
             )
-        config, lengths = recipe.model_config_for(vocab_size, None), (context, 0)
+        config, lengths = model_config(recipe, vocab_size, None), (context, 0)
     else:
-        task = Task.of(recipe)
-        config, lengths = task.config, task.lengths
-    examples = steps * step_tokens // context
+        inputs = TrainingInputs.open(recipe)
+        config, lengths = inputs.config, inputs.lengths
+    examples = recipe.examples
     parameters = parameter_count(config)
-    targets = 1 if recipe.data.synthetic is not None else lengths[0]
+    targets = 1 if isinstance(data, SyntheticData) else lengths[0]
     flops = training_flops_per_example(config, *lengths, trained) + targets * training_flops_per_target(
         config
     )

@@ -46,8 +46,8 @@ from contextwise.experiments.grid import grid_points, set_value
 from contextwise.experiments.naming import content_id, size_name, slug
 from contextwise.experiments.scheduling import train_planned
 from contextwise.models.sizes import readable_count
-from contextwise.training.cue.upstream import Upstream
-from contextwise.training.recipe import Recipe, with_newer_settings
+from contextwise.training.cue.parameters import Upstream
+from contextwise.training.recipe import CorpusData, Recipe, with_newer_settings
 from contextwise.training.run import train
 from contextwise.training.signals import StopRequest
 
@@ -365,7 +365,7 @@ class _Expansion:
 
     def _data(self, recipe: Recipe) -> tuple[str, ...]:
         """Fingerprints of the training data, as far as it exists."""
-        if recipe.data.synthetic is not None:
+        if not isinstance(recipe.data, CorpusData):
             return ()
         paths = [recipe.data.corpus] + ([recipe.data.replay.corpus] if recipe.data.replay else [])
         return tuple(

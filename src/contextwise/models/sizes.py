@@ -100,14 +100,6 @@ SIZES: dict[str, dict[str, ModelSize]] = {
 KINDS: dict[str, Kind] = dict.fromkeys(SIZES, "decoder") | {"bert": "encoder", "t5": "encoder-decoder"}
 """The kind of model that each family is."""
 
-OWN_SHAPES = {
-    "parity_transformer": ModelSize(layers=3, width=208, heads=4, learning_rate=1e-3),
-    "parity_mlp": ModelSize(layers=1, width=512, heads=1, learning_rate=1e-3),
-    "unigram_autoencoder": ModelSize(layers=1, width=16, heads=1, learning_rate=1e-3),
-}
-"""Families without named sizes, and their default shapes. The parity Transformer's is the paper's (intrinsic entropy, Section
-4.3). The width of a unigram autoencoder is that of its code; the layers around it are 8 times as wide (CUE, Section 4.2.1)."""
-
 
 def named_size(family: str, size: str) -> ModelSize:
     """Look up a size.

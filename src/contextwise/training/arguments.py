@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
-from contextwise.training.recipe import Recipe
+from contextwise.training.recipe import Recipe, SyntheticData
 
 DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
 
@@ -21,12 +21,12 @@ def training_arguments(
 
     Args:
         blocks: class names of the model's blocks, the units that FSDP shards.
-        validates: whether there is anything to validate on.
+        validates: whether there are examples to validate on.
 
     Raises:
-        ConfigError: the batch cannot be shared out over the processes, or there is nothing to shard over.
+        ConfigError: the batch cannot be divided evenly among the processes, or FSDP is asked for in a single process.
     """
-    windows_per_process, micro = batch_shape(recipe, processes)
+    examples_per_process, micro = batch_shape(recipe, processes)
     settings = recipe.training
     on_cpu = processes.device.type == "cpu"
     bf16 = settings.precision == "bf16" or (
@@ -61,9 +61,9 @@ def training_arguments(
         run_name=recipe.name,
         seed=recipe.seed,
         data_seed=recipe.seed,
-        max_steps=settings.total_steps,
+        max_steps=recipe.total_steps,
         per_device_train_batch_size=micro,
-        gradient_accumulation_steps=windows_per_process // micro,
+        gradient_accumulation_steps=examples_per_process // micro,
         train_sampling_strategy="sequential",
         dataloader_num_workers=settings.workers,
         dataloader_pin_memory=not on_cpu,
@@ -95,14 +95,16 @@ def training_arguments(
 
 
 def batch_shape(recipe: Recipe, processes: PartialState) -> tuple[int, int]:
-    """Windows of one process in a step, and in one forward pass."""
-    total, rest = divmod(recipe.training.tokens_per_step // recipe.data.context, processes.num_processes)
+    """Examples of one process in a step, and in one forward pass."""
+    total, rest = divmod(recipe.examples_per_step, processes.num_processes)
     if rest or not total:
         raise ConfigError(
-            f"training.tokens_per_step is {recipe.training.tokens_per_step}: its windows cannot be shared out evenly over "
+            f"training.tokens_per_step is {recipe.tokens_per_step}: its windows cannot be divided evenly among "
             f"{processes.num_processes} processes; make it a multiple of {processes.num_processes * recipe.data.context}"
         )
-    most = recipe.training.micro_batch_tokens or DEFAULT_MICRO_BATCH_TOKENS.get(processes.device.type, 8192)
-    fitting = max(1, most // recipe.data.context)
-    micro = max(size for size in range(1, total + 1) if total % size == 0 and size <= max(1, fitting))
+    usual = DEFAULT_MICRO_BATCH_TOKENS.get(processes.device.type, 8192)
+    if isinstance(recipe.data, SyntheticData):  # whose models are small
+        usual = recipe.tokens_per_step
+    fitting = max(1, (recipe.training.micro_batch_tokens or usual) // recipe.data.context)
+    micro = max(size for size in range(1, total + 1) if total % size == 0 and size <= fitting)
     return total, micro

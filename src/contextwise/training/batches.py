@@ -1,7 +1,7 @@
-"""Examples into batches: all tensors stacked, and the sentences of a batch no longer than its longest.
+"""Batches of examples: all tensors stacked, and sentences cut to the longest of their batch.
 
-Examples that are padded say so with ``length`` (), the positions that are none; ``counted`` () says how many targets an example
-has, where these are not its labels.
+``length`` () of a padded example is its number of positions without padding; ``counted`` () is the number of targets of an
+example whose targets are not its labels.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from contextwise.objectives import NO_LOSS
 
 
 def collate(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """A batch; what all its sentences have as padding is cut off."""
+    """Stack examples; padding that all of them have is cut off."""
     batch = stack(items)
     if "length" in batch:
         longest = int(batch["length"].max())

@@ -1,4 +1,4 @@
-"""The model card of a finished run: what it is, how it was trained, how to open it."""
+"""The model card of a finished run: the model, its training, and how to open it."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
+from contextwise.base.config import validate
 from contextwise.base.files import read_json
 from contextwise.base.runs import RunFolder
 from contextwise.data.contexts import ContextSettings
@@ -13,9 +14,9 @@ from contextwise.models.cue import CueContextConfig
 from contextwise.models.kinds import kind_of
 from contextwise.models.loading import TOKENIZER_FILES, load_config
 from contextwise.models.sizes import readable_count
-from contextwise.training.cue.settings import CueSettings
-from contextwise.training.parity import SHAPES
-from contextwise.training.settings import AUTOENCODER
+from contextwise.training.recipe import AutoencoderModel, CueModel, PretrainedModel, Recipe, SizedModel
+from contextwise.training.recipe.cue import Stage
+from contextwise.training.recipe.model import ParityModel
 
 LOADERS = {
     "decoder": ("AutoModelForCausalLM", "text-generation"),
@@ -24,7 +25,7 @@ LOADERS = {
     "parity": ("AutoModelForSequenceClassification", None),
     "unigrams": ("AutoModel", None),
 }
-"""Auto class, and the Hub's name of what it does, by kind of model."""
+"""Auto class, and the Hub's name of the task, by kind of model."""
 
 
 def model_card(run: RunFolder, standalone: bool) -> str:
@@ -37,13 +38,14 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     Raises:
         CheckpointError: the run has not finished.
     """
-    summary, recipe = run.summary(), run.recipe()
-    model, training = recipe["model"], recipe["training"]
-    predictor, heads, parity = model["context_predictor"], model.get("multi_token"), model["family"] in SHAPES
-    contexts = recipe["data"].get("contexts")
-    cue, unigrams = model.get("cue"), model["family"] == AUTOENCODER
-    composed = any(part is not None for part in (predictor, heads, cue))
-    ours = composed or parity or model["family"] in ("lstm", AUTOENCODER)
+    summary, recipe = run.summary(), validate(Recipe, run.recipe(), f"the recipe of {run.path}")
+    model, training = recipe.model, recipe.training
+    predictor, heads = (getattr(model, name, None) for name in ("context_predictor", "multi_token"))
+    parity, unigrams = isinstance(model, ParityModel), isinstance(model, AutoencoderModel)
+    cue = model.cue if isinstance(model, CueModel) else None
+    contexts = getattr(recipe.data, "contexts", None)
+    family = getattr(model, "family", None)
+    ours = any(part is not None for part in (predictor, heads, cue)) or parity or unigrams or family == "lstm"
     kind = "parity" if parity else "unigrams" if unigrams else kind_of(load_config(run.path))
     loader, task = LOADERS[kind]
     data = ModelCardData(
@@ -51,28 +53,24 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         pipeline_tag=task,
         tags=["contextwise", *(["contextlm"] if predictor is not None else []), *(["cue"] if cue else [])],
     )
-    size = "" if parity or unigrams else f", size {model['size']}"
-    shape = f"`{model['pretrained']}`" if model.get("pretrained") else f"{model['family']}{size}"
-    if cue is not None:
-        shape = f"`{cue['sentence_encoder'] or cue['start']}`, frozen"
     rows = [
         ("parameters", readable_count(summary["parameters"])),
-        ("backbone", shape),
+        ("backbone", _backbone(model)),
         *(
-            []
-            if cue is not None or unigrams or parity
-            else [("context predictor", "none" if predictor is None else _plain(predictor))]
+            [("context predictor", "none" if predictor is None else _plain(predictor.model_dump()))]
+            if isinstance(model, SizedModel | PretrainedModel)
+            else []
         ),
-        *([] if heads is None else [("multi-token heads", _plain(heads))]),
+        *([] if heads is None else [("multi-token heads", _plain(heads.model_dump()))]),
         *([] if cue is None else [("CUE", _plain(_chosen(cue)))]),
-        *([] if contexts is None else [("contexts", ", ".join(ContextSettings(**contexts).types))]),
+        *([] if contexts is None else [("contexts", ", ".join(contexts.types))]),
         ("objective", summary.get("objective", "causal")),
         ("training data", f"{summary['corpus']['path']} ({summary['corpus']['fingerprint'][:12]})"),
         ("training tokens", readable_count(summary["tokens"])),
         ("training context", f"{summary['context']} tokens"),
-        ("tokens a step", str(training["tokens_per_step"])),
-        ("learning rate", f"{training['learning_rate']:g}, {training['schedule']}"),
-        ("seed", str(recipe["seed"])),
+        ("tokens a step", str(recipe.tokens_per_step)),
+        ("learning rate", f"{recipe.learning_rate:g}, {training.schedule}"),
+        ("seed", str(recipe.seed)),
     ]
     if summary["validation_loss"] is not None:
         rows.append(
@@ -86,14 +84,14 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     lines = [
         f"from transformers import {loader}{', AutoTokenizer' * tokenizer}",
         *([] if standalone or not ours else ["import contextwise  # registers the model"]),
-        f'model = {loader}.from_pretrained("{recipe["name"]}"{trust})',
-        *([f'tokenizer = AutoTokenizer.from_pretrained("{recipe["name"]}")'] if tokenizer else []),
+        f'model = {loader}.from_pretrained("{recipe.name}"{trust})',
+        *([f'tokenizer = AutoTokenizer.from_pretrained("{recipe.name}")'] if tokenizer else []),
     ]
     if cue is not None:
         config: Any = load_config(run.path)
         if config.context_encoder is not None and config.context_encoder.contexts:
             lines += ["", *_encoded(config.context_encoder), *SCORED]
-    return _card(data, recipe["name"], rows, lines)
+    return _card(data, recipe.name, rows, lines)
 
 
 SCORED = (
@@ -140,7 +138,7 @@ def context_encoder_card(source: str | Path) -> str | None:
 
 
 TEXT_FACTS = ("name", "pooling", "max_tokens")
-"""What a text encoder is opened with."""
+"""The arguments that a text encoder is opened with."""
 
 
 def _encoded(config: CueContextConfig) -> list[str]:
@@ -163,10 +161,20 @@ def _card(data: ModelCardData, name: str, rows: list[tuple[str, str]], lines: li
     return f"---\n{data.to_yaml()}\n---\n\n# {name}\n\n{table}\n\n{usage}\n\nTrained with Contextwise.\n"
 
 
-def _chosen(cue: dict[str, Any]) -> dict[str, Any]:
-    """The settings that are not at their defaults."""
-    fields = CueSettings.model_fields
-    return {name: value for name, value in cue.items() if name not in fields or value != fields[name].default}
+def _chosen(stage: Stage) -> dict[str, Any]:
+    """The settings of a stage that are not at their defaults, its sources first."""
+    values = stage.model_dump(exclude_defaults=True)
+    sources = ("stage", "start", "sentence_encoder", "text_encoder", "pooling")
+    return {name: values[name] for name in (*sources, *values) if name in values}
+
+
+def _backbone(model: Any) -> str:
+    """The stock model that was trained, or trained further; of a CUE model what it was made of."""
+    if isinstance(model, CueModel):
+        return f"`{getattr(model.cue, 'sentence_encoder', None) or model.cue.start}`, frozen"  # type: ignore[union-attr]
+    if isinstance(model, PretrainedModel):
+        return f"`{model.pretrained}`"
+    return f"{model.family}, size {model.size}" if isinstance(model, SizedModel) else model.family
 
 
 def _plain(settings: dict[str, object]) -> str:

@@ -1,8 +1,8 @@
 """Checkpoints that are complete or absent.
 
-A checkpoint is written aside, synced and renamed (:func:`contextwise.base.files.atomic_directory`); its manifest holds the
-SHA-256 of every file. Weights and optimizer state are whole tensors by name in safetensors, gathered from all processes,
-so that a run can go on with another number of processes, sharded or not; all else is JSON. Nothing is pickled.
+A checkpoint is written under another name, synced and renamed (:func:`contextwise.base.files.atomic_directory`); its manifest
+holds the SHA-256 of every file. Weights and optimizer state are whole tensors by name in safetensors, gathered from all
+processes, so that a run can resume with another number of processes, sharded or not; all else is JSON. Nothing is pickled.
 """
 
 import shutil
@@ -138,7 +138,7 @@ def seal(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint's bytes, or None if all is as it was written."""
+    """How a checkpoint differs from what was written, or None if it is intact."""
     try:
         files = read_json(folder / MANIFEST, "its manifest")["files"]
         for name, facts in files.items():
@@ -158,44 +158,44 @@ def step_of(folder: Path) -> int:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints in ``folder``, oldest first."""
-    found = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdigit()]
-    return sorted(found, key=step_of)
+    steps = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdigit()]
+    return sorted(steps, key=step_of)
 
 
 def latest_sound(folder: Path) -> Path | None:
-    """The newest checkpoint whose bytes are as written; damaged ones are named and set aside.
+    """The newest intact checkpoint; damaged ones are reported and renamed.
 
     Raises:
         CheckpointError: there are checkpoints, but all are damaged.
     """
-    found = list_checkpoints(folder)
-    for checkpoint in reversed(found):
+    all_checkpoints = list_checkpoints(folder)
+    for checkpoint in reversed(all_checkpoints):
         problem = damage(checkpoint)
         if problem is None:
             return checkpoint
-        aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
-        discard(aside)
-        checkpoint.rename(aside)
-        say(f"warning: the checkpoint {checkpoint} is damaged: {problem}; it is now {aside.name}")
-    if found:
+        renamed = checkpoint.with_name(f"damaged-{checkpoint.name}")
+        discard(renamed)
+        checkpoint.rename(renamed)
+        say(f"warning: the checkpoint {checkpoint} is damaged: {problem}; it is now {renamed.name}")
+    if all_checkpoints:
         raise CheckpointError(
-            f"all checkpoints in {folder} are damaged; restore one from a backup, or start again from nothing "
-            "with the same command"
+            f"all checkpoints in {folder} are damaged; restore one from a backup; or run the same "
+            "command again, which starts from the first step"
         )
     return None
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder; renamed first, so that no part of it is ever found under its name."""
+    """Remove a folder; renamed first, so that its name never stands for a part of it."""
     if folder.exists():
-        doomed = folder.with_name(f".removed-{folder.name}")
-        shutil.rmtree(doomed, ignore_errors=True)
-        folder.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        removed = folder.with_name(f".removed-{folder.name}")
+        shutil.rmtree(removed, ignore_errors=True)
+        folder.rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints, and what a killed process left of earlier removals."""
+    """Remove all but the newest ``keep`` checkpoints, and the leftovers of interrupted removals."""
     for checkpoint in list_checkpoints(folder)[:-keep]:
         discard(checkpoint)
     for leftover in folder.glob(".removed-*"):

@@ -1,4 +1,4 @@
-"""What a finished run leaves: a Hugging Face folder, and a summary."""
+"""Export of a finished run: a Hugging Face folder of its model, and a summary."""
 
 import copy
 from pathlib import Path
@@ -13,43 +13,43 @@ from contextwise.models.cue import CueForCausalLM
 from contextwise.models.embedding import Frame
 from contextwise.models.kinds import Kind, kind_of
 from contextwise.models.tokenizers import put_around
-from contextwise.training.meter import Meter
+from contextwise.training.inputs import TrainingInputs
+from contextwise.training.metrics import RunMetrics
 from contextwise.training.recipe import Recipe
-from contextwise.training.task import Task
 
 PARTS = "parts"
-"""Where a run keeps the parts of a CUE model."""
+"""Folder of the parts of a CUE model in a run."""
 
 
-def export_model(run: RunFolder, task: Task, weights: dict[str, torch.Tensor]) -> None:
-    """Write ``model/``: what ``from_pretrained`` of the model's Auto class opens, tokenizer included."""
+def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torch.Tensor]) -> None:
+    """Write ``model/``, which ``from_pretrained`` of the model's Auto class opens, with the tokenizer."""
     if run.model.exists():
         return
-    model = build_model(task.config)
+    model = build_model(inputs.config)
     model.load_state_dict(weights, strict=False)  # tied weights are stored once
     model.tie_weights()
     if isinstance(model, CueForCausalLM):
-        _export_parts(run, task, model)
+        _export_parts(run, inputs, model)
     with atomic_directory(run.model, "the model") as folder:
         model.save_pretrained(folder)
-        if task.tokenizer is not None:
-            as_its_model_reads(task.tokenizer, kind_of(task.config)).save_pretrained(folder)
+        if inputs.tokenizer is not None:
+            as_its_model_reads(inputs.tokenizer, kind_of(inputs.config)).save_pretrained(folder)
 
 
-def _export_parts(run: RunFolder, task: Task, model: CueForCausalLM) -> None:
+def _export_parts(run: RunFolder, inputs: TrainingInputs, model: CueForCausalLM) -> None:
     """Write ``parts/NAME``, a checkpoint of its own for each part of a CUE model; the sentence encoder's has the tokenizer."""
     for name, part in model.parts.items():
-        if (run.path / PARTS / name).exists():  # of an attempt that was killed on its way to the model
+        if (run.path / PARTS / name).exists():  # written before an earlier attempt was killed
             continue
         with atomic_directory(run.path / PARTS / name, f"the {name.replace('_', ' ')}") as folder:
             part.save_pretrained(folder)
-            if name == "sentence_encoder" and task.tokenizer is not None:
-                task.tokenizer.save_pretrained(folder)
+            if name == "sentence_encoder" and inputs.tokenizer is not None:
+                inputs.tokenizer.save_pretrained(folder)
 
 
 def as_its_model_reads(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> PreTrainedTokenizerFast:
-    """A copy of the tokenizer that puts around a text what a model of this kind was trained with: [CLS] and [SEP] around an
-    encoder's, end-of-text behind that of an encoder-decoder, nothing around a decoder's. The corpus's own puts nothing.
+    """A copy of the tokenizer that adds the tokens which a model of this kind was trained with: [CLS] and [SEP] around a text
+    for an encoder, end-of-text behind it for an encoder-decoder, none for a decoder. The corpus's own adds none.
     """
     if kind == "decoder":
         return tokenizer
@@ -59,8 +59,10 @@ def as_its_model_reads(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> PreTra
     return copied
 
 
-def write_summary(run: RunFolder, recipe: Recipe, task: Task, meter: Meter, trained: int) -> None:
-    """Write ``summary.json``: what the run was, what it cost, what it reached.
+def write_summary(
+    run: RunFolder, recipe: Recipe, inputs: TrainingInputs, metrics: RunMetrics, trained: int
+) -> None:
+    """Write ``summary.json``: the run's name, model and data, its cost, and its validation losses.
 
     Args:
         trained: parameters that the optimizer changed.
@@ -70,20 +72,20 @@ def write_summary(run: RunFolder, recipe: Recipe, task: Task, meter: Meter, trai
         "name": recipe.name,
         "seed": recipe.seed,
         "objective": recipe.objective.name,
-        "parameters": parameter_count(task.config),
+        "parameters": parameter_count(inputs.config),
         "trained_parameters": trained,
         "context": recipe.data.context,
-        "steps": meter.steps,
-        "tokens": meter.tokens,
-        "input_tokens": meter.input_tokens,
-        "target_tokens": meter.target_tokens,
-        "flops": meter.flops,
-        "seconds": meter.seconds,
-        "tokens_per_second": meter.tokens_per_second,
+        "steps": metrics.steps,
+        "tokens": metrics.tokens,
+        "input_tokens": metrics.input_tokens,
+        "target_tokens": metrics.target_tokens,
+        "flops": metrics.flops,
+        "seconds": metrics.seconds,
+        "tokens_per_second": metrics.tokens_per_second,
         "validation_loss": losses[-1]["loss"] if losses else None,
         "replay_loss": losses[-1].get("replay_loss") if losses else None,
-        "corpus": {"path": Path(task.corpus.path).name, "fingerprint": task.corpus.fingerprint},
+        "corpus": {"path": Path(inputs.corpus.path).name, "fingerprint": inputs.corpus.fingerprint},
     }
-    if task.sentences is not None:
-        summary["sentences"] = task.sentences.facts
+    if inputs.sentences is not None:
+        summary["sentences"] = inputs.sentences.facts
     write_json(run.summary_file, summary, "the summary")

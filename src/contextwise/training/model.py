@@ -1,11 +1,207 @@
-"""The module that is trained: a language model whose forward pass is its loss."""
+"""The model of a run: its configuration, its starting weights, and the module whose forward pass is the loss."""
+
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from contextwise.models.losses import token_losses
+from contextwise.base.errors import ConfigError, Problem
+from contextwise.models.building import backbone_config, build_model, pretraining_class
+from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
+from contextwise.models.cue import UnigramConfig
+from contextwise.models.kinds import kind_of
+from contextwise.models.loading import load_as, load_config, load_model
+from contextwise.models.losses import has_plain_head, token_losses
+from contextwise.models.multitoken import MultiTokenConfig
+from contextwise.models.parity import ParityMLPConfig, ParityTransformerConfig
 from contextwise.models.pretraining import Losses, pretraining_losses
+from contextwise.training.cue import parts
+from contextwise.training.recipe import (
+    AutoencoderModel,
+    CueModel,
+    ParityMLPModel,
+    ParityTransformerModel,
+    PretrainedModel,
+    Recipe,
+    SizedModel,
+    SyntheticData,
+)
+from contextwise.training.recipe.recipe import has_pairs, wrong_kind
+
+
+def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None) -> Any:
+    """The configuration of a recipe's model for a corpus with this vocabulary.
+
+    Args:
+        vocab_size: tokens of the corpus's tokenizer; None where it has none.
+        end_of_text: id of the token between documents.
+
+    Raises:
+        CheckpointError: the pretrained model that the recipe names does not exist.
+        ConfigError: the vocabulary is not known, or larger than the recipe's; the recipe's settings contradict each other, or
+            do not fit the pretrained model.
+    """
+    model = recipe.model
+    if isinstance(model, CueModel):
+        raise ConfigError(
+            "model.cue is made of the parts of earlier runs, so its size is not known beforehand; `contextwise parameters` "
+            "counts it"
+        )
+    if isinstance(model, ParityMLPModel | ParityTransformerModel):
+        return _parity_config(recipe)
+    if isinstance(model, PretrainedModel):  # its vocabulary is compared with the corpus's by the caller
+        return _pretrained_config(recipe, model)
+    size = model.vocab_size or vocab_size
+    if size is None:
+        raise ConfigError(
+            Problem(
+                "is missing: the corpus comes without a tokenizer",
+                "model.vocab_size",
+                fix="GPT-2's tokens fit 50304",
+            )
+        )
+    if vocab_size is not None and size < vocab_size:
+        raise ConfigError(f"model.vocab_size is {size}, but the corpus's tokenizer has {vocab_size} tokens")
+    if isinstance(model, AutoencoderModel):
+        return UnigramConfig(size, widths=[8 * model.width, model.width], eos_token_id=end_of_text)
+    return sized_config(model, size, recipe.data.context, end_of_text, has_pairs(recipe.objective))
+
+
+def sized_config(
+    model: SizedModel, vocab_size: int, context: int, end_of_text: int | None, pair_head: bool = False
+) -> PreTrainedConfig:
+    """The configuration of a model of a named size.
+
+    Args:
+        pair_head: whether an encoder has the head that classifies pairs of sentences.
+
+    Raises:
+        ConfigError: values that contradict each other.
+    """
+    positions = model.max_context or context
+    config = backbone_config(
+        model.family, model.shape, vocab_size, positions, model.extra_layers, end_of_text
+    )
+    if model.feed_forward is not None:
+        name = {"gpt2": "n_inner", "t5": "d_ff"}.get(model.family, "intermediate_size")
+        setattr(config, name, model.feed_forward)
+    return _composed(config, model, pair_head)
+
+
+def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConfig:
+    config, context = load_config(model.pretrained), recipe.data.context
+    kind = kind_of(config)
+    problems = [*wrong_kind(recipe.objective, kind, model.pretrained)]
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and positions < context:
+        problems.append(
+            Problem(f"but {model.pretrained} has only {positions} positions", "data.context", context)
+        )
+    if model.context_predictor is not None and kind != "decoder":
+        problems.append(
+            Problem(
+                f"needs a decoder, but {model.pretrained} is none",
+                "model.context_predictor",
+                fix="leave it out",
+            )
+        )
+    if problems:
+        raise ConfigError(*problems)
+    return _composed(config, model, has_pairs(recipe.objective))
+
+
+def _composed(
+    config: PreTrainedConfig, model: SizedModel | PretrainedModel, pair_head: bool
+) -> PreTrainedConfig:
+    """A stock configuration with the head for pairs, ContextLM's pathway and the further heads that a recipe asks for."""
+    if kind_of(config) == "encoder":
+        config.architectures = ["BertForPreTraining"] if pair_head else None
+    if model.context_predictor is not None:
+        config = ContextLMConfig(backbone_config=config, **model.context_predictor.model_dump())
+    if isinstance(model, SizedModel) and model.multi_token is not None:
+        config = MultiTokenConfig(backbone_config=config, **model.multi_token.model_dump())
+    return config
+
+
+def _parity_config(recipe: Recipe) -> PreTrainedConfig:
+    assert isinstance(recipe.data, SyntheticData)
+    bits, tasks, model = recipe.data.context - 1, recipe.data.synthetic.tasks, recipe.model
+    if isinstance(model, ParityMLPModel):
+        return ParityMLPConfig(bits, tasks, model.feature_size, model.width, model.layers)
+    assert isinstance(model, ParityTransformerModel)
+    return ParityTransformerConfig(
+        bits,
+        tasks,
+        hidden_size=model.width,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+    )
+
+
+def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
+    """Build the model of a recipe, in float32 on the CPU, ready to be trained.
+
+    Args:
+        recipe: says whether to start from a pretrained model, and what of it to train.
+        config: the model's configuration.
+
+    Raises:
+        CheckpointError: no model could be loaded from ``model.pretrained``.
+        ConfigError: its logits are not those of a plain vocabulary head, which the chunked loss needs.
+    """
+    settings = recipe.model
+    if isinstance(settings, CueModel):
+        return parts.starting_model(settings.cue, config)
+    if not isinstance(settings, PretrainedModel):
+        return build_model(config)
+    model = _pretrained(settings.pretrained, config)
+    if config.vocab_size > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(config.vocab_size)  # for the objective's special tokens
+    if settings.context_predictor is not None:
+        model = ContextLMForCausalLM.from_backbone(model, **settings.context_predictor.model_dump())
+        if settings.freeze_backbone:
+            freeze_backbone(model)
+    return model.train()
+
+
+def _pretrained(source: str, config: PreTrainedConfig) -> Any:
+    """The weights at ``source`` in the class that is trained with ``config``, in float32 on the CPU.
+
+    A head that the weights lack (the pair head, for an encoder that had none) has random weights.
+
+    Raises:
+        CheckpointError: no model could be loaded.
+        ConfigError: its losses are not those that are computed here.
+    """
+    kind = kind_of(config)
+    if kind == "decoder":
+        model = load_model(source, dtype=torch.float32, device="cpu")
+        if getattr(model.get_output_embeddings(), "bias", None) is not None or not has_plain_head(model):
+            raise ConfigError(
+                f"{source} scales, caps or shifts its logits, which the training loss here does not; "
+                "choose a model whose vocabulary head is a plain matrix"
+            )
+        return model
+    model = load_as(pretraining_class(config), kind, source, torch.float32, "cpu")
+    like = {"encoder": ("BERT", "cls"), "encoder-decoder": ("T5", "_shift_right")}[kind]
+    if not hasattr(model, like[1]):
+        raise ConfigError(
+            f"{source} is an {kind} of type {config.model_type!r}, whose losses are not computed here; choose one like "
+            f"{like[0]}"
+        )
+    return model
+
+
+def freeze_backbone(model: Any) -> None:
+    """Leave nothing but the context pathway to the optimizer."""
+    model.requires_grad_(False)
+    model.context.requires_grad_(True)
+
+
+def trained_parameters(model: PreTrainedModel | torch.nn.Module) -> int:
+    """How many parameters the optimizer changes."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 class TrainedModel(nn.Module):
@@ -31,7 +227,7 @@ class TrainedModel(nn.Module):
         per_token: bool = False,
         **batch: torch.Tensor,
     ) -> torch.Tensor:
-        """What is minimised: mean loss in nats of ``labels``, and of whatever else the objective asks for.
+        """The minimized loss: mean in nats over ``labels``, and over the objective's further targets.
 
         Args:
             input_ids, labels, batch: an objective's examples, stacked (:mod:`contextwise.objectives.objective`).

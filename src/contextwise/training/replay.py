@@ -11,10 +11,10 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.corpus import Corpus
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from contextwise.objectives import MixtureStream, Vocabulary
-from contextwise.training.recipe import Recipe
+from contextwise.training.recipe import CorpusData, Recipe
 
 _OLD = 2**31
-"""Recipes' seeds lie below it: what is drawn for an old document is never what is drawn for a new one."""
+"""Recipes' seeds lie below it: the random numbers of an old document are never those of a new one."""
 
 
 def replayed_corpus(recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary) -> Corpus | None:
@@ -25,9 +25,10 @@ def replayed_corpus(recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary) -> C
         vocabulary: of the model.
 
     Raises:
-        ConfigError: it is the new corpus over again.
+        ConfigError: it is the new corpus.
         DataError: there is no such corpus, or its token ids mean something else.
     """
+    assert isinstance(recipe.data, CorpusData)
     if recipe.data.replay is None:
         return None
     old = Corpus.open(recipe.data.replay.corpus, split=recipe.data.split)
@@ -43,7 +44,7 @@ def replayed_corpus(recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary) -> C
 def watched_corpus(
     recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary, replayed: Corpus | None
 ) -> Corpus | None:
-    """The old corpus's validation split; None if the recipe names no old corpus, or replays one without such a split.
+    """The old corpus's validation split; None if the recipe names no old corpus, or replays one without a validation split.
 
     Args:
         replayed: what :func:`replayed_corpus` gives.
@@ -51,13 +52,14 @@ def watched_corpus(
     Raises:
         DataError: as :func:`replayed_corpus`; and a corpus that is given to be watched lacks the split.
     """
+    assert isinstance(recipe.data, CorpusData)
     split = recipe.data.validation_split
     if replayed is not None:
         return Corpus.open(replayed.path, split=split) if split in replayed.splits else None
     if recipe.data.watch is None:
         return None
     old = Corpus.open(recipe.data.watch, split=split)
-    if old.split != split:  # a lone file is opened whatever is asked for
+    if old.split != split:  # a file without splits opens under every name
         raise DataError(
             f"data.watch is {old.path}, which has no split {split!r} to validate on; name a corpus that has one"
         )
@@ -68,14 +70,14 @@ def watched_corpus(
 def _check_tokens(old: Corpus, corpus: Corpus, vocabulary: Vocabulary) -> None:
     """Refuse an old corpus whose token ids mean something else than the new one's, or nothing to the model.
 
-    Corpora without a tokenizer (Zarr, ``.bin``) are taken at their word.
+    Corpora without a tokenizer (Zarr, ``.bin``) are not compared.
 
     Raises:
         DataError: they do.
     """
-    mend = f"prepare one of them again with --tokenizer {corpus.path}/tokenizer"
+    fix = f"prepare one of them again with --tokenizer {corpus.path}/tokenizer"
     if len({corpus_tokenizer_hash(old.path), corpus_tokenizer_hash(corpus.path)} - {None}) > 1:
-        raise DataError(f"the corpora {corpus.path} and {old.path} have different tokenizers; {mend}")
+        raise DataError(f"the corpora {corpus.path} and {old.path} have different tokenizers; {fix}")
     if len({old.end_of_text, corpus.end_of_text} - {None}) > 1:
         raise DataError(
             f"the corpora {corpus.path} and {old.path} end their documents with different tokens, {corpus.end_of_text} "
@@ -83,16 +85,16 @@ def _check_tokens(old: Corpus, corpus: Corpus, vocabulary: Vocabulary) -> None:
         )
     if old.vocab_size is not None and vocabulary.size is not None and old.vocab_size > vocabulary.size:
         raise DataError(
-            f"the corpus {old.path} has a vocabulary of {old.vocab_size} tokens, but the model's has {vocabulary.size}; {mend}"
+            f"the corpus {old.path} has a vocabulary of {old.vocab_size} tokens, but the model's has {vocabulary.size}; {fix}"
         )
 
 
 def with_replay(
-    recipe: Recipe, new: "Dataset[dict[str, torch.Tensor]]", old: Corpus, vocabulary: Vocabulary, length: int
+    recipe: Recipe, new: "Dataset[dict[str, torch.Tensor]]", old: Corpus, vocabulary: Vocabulary
 ) -> MixtureStream:
-    """The ``length`` examples of a run, the recipe's share of them from the old corpus.
+    """The examples of a run, the recipe's share of them from the old corpus.
 
-    Both corpora are gone through on their own, epoch by epoch, under the recipe's objective; the new one in the order that it
+    Both corpora are read on their own, epoch by epoch, under the recipe's objective; the new one in the order that it
     has without replay. ``corpus`` () of an example is 1 where it is an old one.
 
     Args:
@@ -102,7 +104,8 @@ def with_replay(
     Raises:
         ConfigError, DataError: what the objective raises.
     """
-    assert recipe.data.replay is not None
+    assert isinstance(recipe.data, CorpusData) and recipe.data.replay is not None
+    length = recipe.examples
     share = recipe.data.replay.share
     stream = recipe.objective.stream(old, recipe.cut, recipe.seed + _OLD, vocabulary, length)
     return MixtureStream([new, stream], [1 - share, share], recipe.seed, length, label="corpus")

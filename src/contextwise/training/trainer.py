@@ -23,21 +23,20 @@ from transformers.trainer import TRAINER_STATE_NAME
 from contextwise.base.errors import TrainingError
 from contextwise.base.files import atomic_directory, read_json, write_json
 from contextwise.base.runs import RunFolder
-from contextwise.data.windows.last_tenth import LastTenthWindows
 from contextwise.training import checkpoints
 from contextwise.training.batches import collate, targets_in, tokens_read
-from contextwise.training.contextwise import measure_curve
-from contextwise.training.meter import Meter
+from contextwise.training.hooks.validation import mean_loss
+from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import adamw
 from contextwise.training.signals import StopRequest
 
 NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted")
-"""What examples say of themselves."""
+"""Fields of examples that the trainer reads, and the model does not."""
 
 
 class StepAbandoned(Exception):
-    """A stop was asked for between two micro-batches: the step is not finished, and does not count.
+    """The process was asked to stop between two micro-batches: the step is not finished, and does not count.
 
     ``random`` is the state of the random number generators before the step.
     """
@@ -51,14 +50,13 @@ class PretrainingTrainer(Trainer):
     """Trains a language model on the examples of an objective.
 
     Args:
-        run: the run folder; metrics and checkpoints go there.
+        run: the run folder, for metrics and checkpoints.
         stream: the training examples, in order, for the whole run.
         validation: examples to validate on, by what their loss is called in ``metrics.jsonl``; may be empty.
-        meter: counts tokens, operations and time.
-        stop: asked after each step, micro-batch and evaluation batch.
-        fingerprints: what identifies the data, kept in each checkpoint.
-        keep: how many checkpoints stay.
-        curve: windows to measure the contextwise loss curve on, if any; every ``curve_every`` steps and at the end.
+        metrics: counts tokens, operations and time.
+        stop: checked after each step, micro-batch and evaluation batch.
+        fingerprints: content hashes of the data, kept in each checkpoint.
+        keep: how many checkpoints are kept.
     """
 
     def __init__(
@@ -68,16 +66,13 @@ class PretrainingTrainer(Trainer):
         run: RunFolder,
         stream: Dataset,
         validation: dict[str, Dataset],
-        meter: Meter,
+        metrics: RunMetrics,
         stop: StopRequest,
         fingerprints: dict[str, str],
         keep: int,
-        curve: LastTenthWindows | None = None,
-        curve_every: int = 0,
     ) -> None:
-        self.curve, self.curve_every = curve, curve_every
         self.run, self.stream, self.validation = run, stream, validation
-        self.meter, self.stop = meter, stop
+        self.metrics, self.stop = metrics, stop
         self.fingerprints, self.keep = fingerprints, keep
         self.evaluation_pending = False
         self._losses: list[torch.Tensor] = []
@@ -131,17 +126,26 @@ class PretrainingTrainer(Trainer):
         loss = super().training_step(model, inputs, num_items_in_batch)
         self._losses.append(loss)
         self._windows.append(inputs)
-        self._parts.append(self._part_sums(model))
+        self._parts.append(self.part_sums(model))
         return loss
 
-    def _part_sums(self, model: nn.Module) -> torch.Tensor:
+    def part_sums(self, model: nn.Module) -> torch.Tensor:
         """Sums and counts of the last batch's losses, part by part: (2, parts)."""
         last = self.unwrapped(model).last
         return torch.stack([last.sums.to(self.wide), last.counts.to(self.wide)])
 
     @property
     def wide(self) -> torch.dtype:
+        """The widest floats of the device."""
         return torch.float32 if self.args.device.type == "mps" else torch.float64
+
+    def sum_over_processes(self, values: torch.Tensor) -> torch.Tensor:
+        """The sums of ``values`` over all processes; every process must call it."""
+        if self.accelerator.num_processes == 1:
+            return values
+        shared = values.to(self.args.device, self.wide)
+        dist.all_reduce(shared)
+        return shared.cpu().double()
 
     def unwrapped(self, model: nn.Module) -> Any:
         return self.accelerator.unwrap_model(model, keep_torch_compile=False)
@@ -151,10 +155,10 @@ class PretrainingTrainer(Trainer):
         return self._norm
 
     def check_step(self) -> None:
-        """Share the step's loss, and stop if it, or the gradient, is not finite.
+        """Add up the step's loss over the processes, and refuse the step if it, or the gradient, is not finite.
 
         Raises:
-            TrainingError: naming step and windows; nothing has been stepped on.
+            TrainingError: naming step and windows; the weights are unchanged.
         """
         asked_here = torch.tensor(float(bool(self.stop)), device=self.args.device)
         behind_encoder = self.unwrapped(self.model_wrapped).model.config.is_encoder_decoder
@@ -162,9 +166,7 @@ class PretrainingTrainer(Trainer):
         loss_here = torch.stack(self._losses).sum() / self.accelerator.num_processes
         parts_here = torch.stack(self._parts).sum(0).flatten()
         facts = torch.cat([torch.stack([loss_here, asked_here, read]).to(self.wide), parts_here])
-        if self.accelerator.num_processes > 1:
-            dist.all_reduce(facts)
-        loss, asked, inputs_read, *parts = facts.tolist()
+        loss, asked, inputs_read, *parts = self.sum_over_processes(facts).tolist()
         norm = float(self._norm) if self._norm is not None else 0.0
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._refuse_step(loss, norm)
@@ -172,7 +174,7 @@ class PretrainingTrainer(Trainer):
             self.control.should_save = self.control.should_training_stop = True
         names = self.unwrapped(self.model_wrapped).last.names
         means = [total / max(count, 1) for total, count in zip(parts, parts[len(names) :], strict=False)]
-        self.meter.add_step(
+        self.metrics.add_step(
             loss,
             norm,
             inputs=round(inputs_read),
@@ -181,11 +183,9 @@ class PretrainingTrainer(Trainer):
         )
 
     def _refuse_step(self, loss: float, norm: float) -> NoReturn:
-        """Find the windows that did it, and say so."""
+        """Raise an error that names the windows without a finite loss."""
         windows = [_window_name(inputs, i) for inputs in self._windows for i in range(len(inputs["window"]))]
-        if (
-            not self.is_fsdp_enabled
-        ):  # a sharded model cannot run on one process alone: then all windows are named
+        if not self.is_fsdp_enabled:  # a sharded model cannot run on one process: then all windows are named
             windows = self._windows_without_finite_loss() or windows
         if self.accelerator.num_processes > 1:
             everyone: list[Any] = [None] * self.accelerator.num_processes
@@ -197,32 +197,31 @@ class PretrainingTrainer(Trainer):
             f"{what} at step {self.state.global_step + 1} (window{'s' * (len(windows) > 1)} "
             f"{', '.join(windows[:8])} of the training split); the step was not taken; "
             + (f"the last good checkpoint is {last[-1]}" if last else "there is no checkpoint before it")
-            + "; a lower training.learning_rate or a longer warm-up is the usual mend"
+            + "; a lower training.learning_rate or a longer warm-up is the usual fix"
         )
 
     def _windows_without_finite_loss(self) -> list[str]:
         model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
-        found = []
+        windows = []
         with torch.no_grad():
             for inputs in self._windows:
                 for i in range(len(inputs["window"])):
-                    one = self._prepare_inputs({name: value[i : i + 1] for name, value in inputs.items()})
-                    if not math.isfinite(self.compute_loss(model, one).item()):
-                        found.append(_window_name(inputs, i))
-        return found
+                    row = self._prepare_inputs({name: value[i : i + 1] for name, value in inputs.items()})
+                    if not math.isfinite(self.compute_loss(model, row).item()):
+                        windows.append(_window_name(inputs, i))
+        return windows
 
     def end_step(self) -> None:
-        """The step has been taken."""
+        """Forget the micro-batches of a step that was taken."""
         self._losses.clear()
         self._parts.clear()
         self._windows.clear()
-        self.meter.stop_clock()
-        step = self.state.global_step
-        if self.curve is not None and (step % self.curve_every == 0 or step == self.args.max_steps):
-            # Before the checkpoint of this step, which a run that goes on from it does not measure again.
-            row = self.meter.curve_row(step, measure_curve(self, self.curve))
-            if self.is_world_process_zero():
-                self.run.append_metrics(row)
+        self.metrics.stop_clock()
+
+    def record(self, row: dict[str, Any]) -> None:
+        """Append a row to ``metrics.jsonl``."""
+        if self.is_world_process_zero():
+            self.run.append_metrics(row)
 
     # ---- data, optimizer ----
 
@@ -234,22 +233,21 @@ class PretrainingTrainer(Trainer):
     # ---- what is logged ----
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """A row of ``metrics.jsonl``, and whatever trackers were asked for."""
+        """Write a row of ``metrics.jsonl``, and pass it to the trackers."""
         if "loss" in logs:
-            row = self.meter.row(self.state.global_step, logs["learning_rate"])
+            row = self.metrics.row(self.state.global_step, logs["learning_rate"])
         elif "validation_loss" in logs:
             losses = {name.removeprefix("validation_"): value for name, value in logs.items()}
-            row = self.meter.validation_row(self.state.global_step, losses)
+            row = self.metrics.validation_row(self.state.global_step, losses)
         else:
             return
-        if self.is_world_process_zero():
-            self.run.append_metrics(row)
+        self.record(row)
         # Straight to the callbacks (trackers, progress): the Trainer's own history would grow with every checkpoint.
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=row)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         super()._maybe_log_save_evaluate(*args, **kwargs)
-        self.meter.start_clock()
+        self.metrics.start_clock()
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Mean loss of the tokens of each set of validation examples, in nats per target."""
@@ -258,7 +256,7 @@ class PretrainingTrainer(Trainer):
         self.evaluation_pending = True
         metrics = {}
         for name, examples in self.validation.items():
-            loss = self._mean_loss(examples)
+            loss = mean_loss(self, examples)
             if loss is None:
                 self.control.should_save = self.control.should_training_stop = True
                 return {}
@@ -268,40 +266,10 @@ class PretrainingTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _mean_loss(self, examples: Dataset) -> float | None:
-        """Mean loss of all examples, in nats per target, or None where asked to stop.
-
-        They are the same each time, and shared out over the processes.
-        """
-        rank, world = self.args.process_index, self.accelerator.num_processes
-        count = len(examples)  # type: ignore[arg-type]
-        batch = max(1, self.args.per_device_train_batch_size)
-        total = torch.zeros(2, dtype=torch.float64)
-        model = self.model_wrapped
-        model.eval()
-        with torch.no_grad():
-            for start in range(0, count, batch * world):
-                if self._asked_to_stop():
-                    return None
-                mine = range(start + rank * batch, min(start + (rank + 1) * batch, count))
-                # Processes without an example of their own take part with one that does not count: sharded models need all.
-                items = [examples[i] for i in mine] or [examples[0]]
-                with self.compute_loss_context_manager():
-                    self.compute_loss(model, self._prepare_inputs(collate(items)))
-                if mine:
-                    total += self._part_sums(model)[:, 0].cpu()
-        if world > 1:
-            shared = total.to(self.args.device, self.wide)
-            dist.all_reduce(shared)
-            total = shared.cpu()
-        return (total[0] / total[1]).item()
-
-    def _asked_to_stop(self) -> bool:
-        if self.accelerator.num_processes == 1:
-            return bool(self.stop)
-        asked = torch.tensor(float(bool(self.stop)), device=self.args.device)
-        dist.all_reduce(asked)
-        return bool(asked.item())
+    def asked_to_stop(self) -> bool:
+        """Whether any process was asked to stop; every process must call it."""
+        asked = torch.tensor(float(bool(self.stop)))
+        return bool(self.sum_over_processes(asked).item())
 
     # ---- checkpoints ----
 
@@ -324,7 +292,7 @@ class PretrainingTrainer(Trainer):
                 state = {
                     "format": 1,
                     "step": self.state.global_step,
-                    "meter": self.meter.state(),
+                    "metrics": self.metrics.state(),
                     "fingerprints": self.fingerprints,
                     "optimizer_groups": groups,
                     "schedule": {
@@ -339,7 +307,7 @@ class PretrainingTrainer(Trainer):
         self.accelerator.wait_for_everyone()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Nothing yet: weights are loaded with the optimizer, when the model is wrapped."""
+        """Does nothing: weights are loaded with the optimizer, when the model is wrapped."""
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
@@ -348,7 +316,7 @@ class PretrainingTrainer(Trainer):
         state = read_json(folder / checkpoints.STATE, "the checkpoint")
         checkpoints.restore(folder, self.model_wrapped, _bare(self.optimizer), state["optimizer_groups"])
         self.lr_scheduler.load_state_dict({**self.lr_scheduler.state_dict(), **state["schedule"]})
-        self.meter.restore(state["meter"])
+        self.metrics.restore(state["metrics"])
         self.evaluation_pending = state["evaluation_pending"]
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
@@ -364,7 +332,7 @@ class PretrainingTrainer(Trainer):
 
 
 def _window_name(inputs: dict[str, torch.Tensor], i: int) -> str:
-    """The number of an example's window; where there are two corpora, with a word on those of the old one."""
+    """The number of an example's window; with "(replayed)" behind those of an old corpus."""
     replayed = "corpus" in inputs and bool(inputs["corpus"][i])
     return f"{int(inputs['window'][i])}{' (replayed)' * replayed}"
 
@@ -383,7 +351,7 @@ class _StepHooks(TrainerCallback):
         done = [row["step"] for row in self.trainer.run.metrics("validation")]
         if self.trainer.evaluation_pending and state.global_step not in done:
             self.trainer.evaluate()  # the run was stopped in the middle of one
-        self.trainer.meter.start_clock()
+        self.trainer.metrics.start_clock()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.check_step()

@@ -70,7 +70,7 @@ def news(tmp_path_factory):
 
 
 def settings(news, **changes):
-    training = {"sentences_per_step": 8, "learning_rate": 1e-2, "save_every": 2, "evaluation_tokens": 320}
+    training = {"examples_per_step": 8, "learning_rate": 1e-2, "save_every": 2, "evaluation_tokens": 320}
     shape = {"width": 16, "context_layers": 1, "context_heads": 2, "decoder_layers": 1, "decoder_heads": 2}
     contexts = {"columns": ["title", "topics"], "previous_sentence": True}
     data = {"context": 64}

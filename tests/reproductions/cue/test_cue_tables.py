@@ -134,7 +134,7 @@ def news(tmp_path_factory):
 def settings(corpus, encoder):
     training = {
         "steps": 3,
-        "sentences_per_step": 8,
+        "examples_per_step": 8,
         "learning_rate": 1e-2,
         "evaluation_tokens": 320,
         "save_every": 3,

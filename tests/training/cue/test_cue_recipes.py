@@ -11,7 +11,8 @@ from contextwise.data import prepare_corpus
 from contextwise.models.cue import CueConfig
 from contextwise.training import load_recipe, train
 from contextwise.training.cue.parameters import modules_of
-from contextwise.training.task import Task
+from contextwise.training.inputs import TrainingInputs
+from contextwise.training.model import model_config
 from cue_runs import CONTEXTS, recipe, save_text_encoder, write_articles
 
 FOLDER = Path(__file__).parents[3] / "recipes" / "cue"
@@ -22,10 +23,11 @@ PAPER = [FOLDER / f"{stage}-paper.yaml" for stage in STAGES]
 @pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
 def test_the_papers_recipes_build_and_say_what_is_printed(path):
     """CUE, Sections 3 and 6.1."""
-    settings = load_recipe(path).training
+    recipe = load_recipe(path)
+    settings = recipe.training
     assert (settings.learning_rate, settings.clip) == (4e-3, 0.95)
     assert settings.learning_rate * settings.minimum_learning_rate == pytest.approx(1e-4)
-    assert settings.warmup_steps == round(0.3 * settings.total_steps)
+    assert settings.warmup_steps == round(0.3 * recipe.total_steps)
     sentences = {
         "sentence": 8.5e6,
         "joint": 1.8e6,
@@ -35,8 +37,7 @@ def test_the_papers_recipes_build_and_say_what_is_printed(path):
         "adapt": 2e6,
     }
     wanted = 10 * sentences[path.stem.split("-")[0]]  # ten epochs of what Table 2 counts
-    taken = settings.total_steps * settings.tokens_per_step / load_recipe(path).data.context
-    assert wanted <= taken < wanted + 1024
+    assert wanted <= recipe.examples < wanted + 1024
     assert modules_of(str(path))[1]
 
 
@@ -68,34 +69,30 @@ def test_a_small_recipe_builds_on_the_recipes_beside_it(news, text_encoder, tmp_
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda r: r["model"]["cue"].pop("sentence_encoder"), "stage joint needs sentence_encoder, which is missing"),
-        (lambda r: r["model"]["cue"].update(stage="adapt"), "stage adapt needs start, which is missing"),
-        (lambda r: r["model"]["cue"].update(stage="proxy"), "stage proxy needs autoencoder, which is missing"),
-        (lambda r: r["model"]["cue"].update(stage="swap"), "stage swap needs start, which is missing"),
-        (lambda r: r["model"]["cue"].update(start="x"), "start says nothing in stage joint"),
-        (lambda r: r["model"]["cue"].update(noise=0.5), "noise says nothing in stage joint"),
-        (lambda r: r["model"]["cue"].update(decoder="concatenate"), "that concatenates has no decoder_layers"),
-        (lambda r: r["model"]["cue"].update(stages="joint"), "did you mean 'stage'"),
-        (lambda r: r["model"].update(width=64), "model.width does not go with model.cue"),
-        (lambda r: r["model"].update(family="llama"), "model.family does not go with model.cue"),
-        (lambda r: r.pop("objective"), "sentences_per_step is for the objective 'sentence'"),
-        (
-            lambda r: (r.pop("objective"), r["training"].update(sentences_per_step=None, tokens_per_step=256))
-            and r["training"].pop("sentences_per_step"),
-            "model.cue is trained on single sentences; set objective: sentence",
-        ),
-        (lambda r: r["training"].update(tokens_per_step=256), "are both given; leave one out"),
-        (lambda r: r["training"].update(sentences_per_step=0), "sentences_per_step is 0"),
+        (lambda r: r["model"]["cue"].pop("sentence_encoder"), "model.cue.sentence_encoder is missing; give a sentence model"),
+        (lambda r: r["model"]["cue"].update(stage="adapt"), "model.cue.start is missing; give the CUE run"),
+        (lambda r: r["model"]["cue"].update(stage="proxy"), "autoencoder is missing; give a run of model.family"),
+        (lambda r: r["model"]["cue"].update(stage="swap"), "model.cue.start is missing"),
+        (lambda r: r["model"]["cue"].update(start="x"), "model.cue.start does not apply to the stage joint"),
+        (lambda r: r["model"]["cue"].update(noise=0.5), "model.cue.noise does not apply to the stage joint"),
+        (lambda r: r["model"]["cue"].update(decoder="concatenate"), "decoder_layers: a decoder that concatenates has no"),
+        (lambda r: r["model"]["cue"].update(stages="joint"), "model.cue.stages is an unknown key; did you mean 'stage'"),
+        (lambda r: r["model"].update(width=64), "model.width does not apply to a CUE model"),
+        (lambda r: r["model"].update(family="llama"), "model.family does not apply to a CUE model"),
+        (lambda r: r["model"]["cue"].update(stage="join"), "model.cue is .*its stage must be one of joint, adapt"),
+        (lambda r: r.pop("objective"), "model.cue is trained on single sentences; set objective: sentence"),
+        (lambda r: r["training"].update(tokens_per_step=256), "given together with tokens_per_step; leave one"),
+        (lambda r: r["training"].update(examples_per_step=0), "examples_per_step is 0"),
         (lambda r: r["training"].pop("learning_rate"), "training.learning_rate is missing"),
         (lambda r: r["training"].update(contextwise_every=2), "contextwise_every asks for the loss at each context"),
         (lambda r: r["data"].update(watch="x"), "data.watch does not go with the objective 'sentence'"),
         (lambda r: r["data"].update(replay={"corpus": "x"}), "data.replay does not go with the objective"),
         (lambda r: r["data"].update(contexts={}), "there is no context; name columns"),
-        (lambda r: r["data"].pop("contexts"), "model.cue.text_encoder says nothing without data.contexts"),
-        (lambda r: r["model"].update(cue=None), "data.contexts says nothing without model.cue"),
+        (lambda r: r["data"].pop("contexts"), "model.cue.text_encoder has no effect without data.contexts"),
+        (lambda r: r.update(model={}), "data.contexts is read by model.cue only"),
         (
             lambda r: r.update(model={"family": "unigram_autoencoder", "layers": 2}) or r["data"].pop("contexts"),
-            "model.layers does not go with unigram_autoencoder",
+            "model.layers does not apply to the family unigram_autoencoder",
         ),
     ],
 )  # fmt: skip
@@ -119,7 +116,7 @@ def test_a_proxy_stage_takes_no_contexts(life):
 
 def refused(values, words, error=ContextwiseError):
     with pytest.raises(error, match=words) as caught:
-        Task.of(recipe(values))
+        TrainingInputs.open(recipe(values))
     assert "\n" not in str(caught.value)
 
 
@@ -153,7 +150,7 @@ def test_another_e_cue_width_is_refused(life):
         "width is 32, but .*joint was trained with an e_cue of width 16",
         ConfigError,
     )
-    assert isinstance(Task.of(recipe(life.stage("adapt", width=16))).config, CueConfig)
+    assert isinstance(TrainingInputs.open(recipe(life.stage("adapt", width=16))).config, CueConfig)
 
 
 @pytest.mark.parametrize("stage", ["adapt", "swap"])
@@ -168,7 +165,7 @@ def test_another_text_encoder_than_the_checkpoints_is_refused(life, stage, tmp_p
 def test_layers_of_a_context_encoder_that_is_gone_on_with(life):
     refused(
         life.stage("adapt", context_layers=3),
-        "context_layers is given, but the context encoder of .* is gone on with",
+        "context_layers is given, but the context encoder of .* is kept",
     )
 
 
@@ -241,9 +238,9 @@ def test_a_damaged_start_is_said(life, tmp_path):
 
 def test_the_inner_width_of_a_sentence_model(life):
     values = life.values("lm", {"layers": 1, "width": 16, "heads": 2, "feed_forward": 24})
-    assert recipe(values).model_config_for(300, 0).n_inner == 24
+    assert model_config(recipe(values), 300, 0).n_inner == 24
     values = life.values("lm", {"family": "lstm", "layers": 1, "width": 16, "heads": 2, "feed_forward": 24})
-    with pytest.raises(ConfigError, match="feed_forward is given, but lstm has no such layers"):
+    with pytest.raises(ConfigError, match="feed_forward: given, but lstm has no such layers"):
         recipe(values)
 
 
@@ -251,7 +248,7 @@ def test_a_folder_with_another_run_is_refused_before_contexts_are_encoded(life, 
     def too_late(*_arguments, **_options):
         raise AssertionError("contexts were encoded first")
 
-    monkeypatch.setattr("contextwise.training.cue.task.EncodedContexts", too_late)
+    monkeypatch.setattr("contextwise.training.cue.sentences.EncodedContexts", too_late)
     with pytest.raises(
         ConfigError, match=r"joint holds another run \(its recipe differs in training.steps\)"
     ):

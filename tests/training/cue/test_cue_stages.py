@@ -15,8 +15,8 @@ from contextwise.objectives import Cut, Vocabulary, build_objective
 from contextwise.objectives.contexts import ContextTexts
 from contextwise.training import train
 from contextwise.training.card import context_encoder_card, model_card
-from contextwise.training.start import starting_model
-from contextwise.training.task import Task
+from contextwise.training.inputs import TrainingInputs
+from contextwise.training.model import starting_model
 from cue_runs import CONTEXTS, part, recipe, same, weights
 
 
@@ -58,10 +58,10 @@ def test_the_autoencoder_of_a_proxy_stays_bit_for_bit(life):
 def test_what_is_trained_differs_from_where_it_started(life, stage, trained):
     from transformers import set_seed
 
-    from contextwise.training.start import starting_model
+    from contextwise.training.model import starting_model
 
     settings = recipe(life.stage(stage))
-    task = Task.of(settings)
+    task = TrainingInputs.open(settings)
     set_seed(settings.seed)
     start = starting_model(settings, task.config)
     began = start.state_dict()
@@ -110,7 +110,7 @@ def test_a_swapped_model_says_which_contexts_its_decoder_was_trained_with(life):
     others = {"columns": ["tags"], "previous_sentence": False}
     values = life.stage("swap")
     values["data"]["contexts"] = others
-    assert Task.of(recipe(values)).config.context_encoder.contexts == others
+    assert TrainingInputs.open(recipe(values)).config.context_encoder.contexts == others
 
 
 def examples_of(life):
@@ -125,7 +125,7 @@ def test_the_validation_loss_is_what_the_exported_model_gives(life):
     """Sentence by sentence, uncached, untrimmed, by transformers' own forward pass."""
     trained = RunFolder(life.folder / "joint")
     examples, texts = examples_of(life)
-    stream = Task.of(recipe(life.stage("joint"))).validation["loss"]
+    stream = TrainingInputs.open(recipe(life.stage("joint"))).validation["loss"]
     encoder = TextEncoder.open(life.encoder, "mean")
     model = load_model(trained.path)
     total = count = 0.0
@@ -188,7 +188,7 @@ def test_a_decoder_that_concatenates_starts_as_the_sentence_model(life):
     values = life.stage("joint", decoder="concatenate", decoder_layers=None, decoder_heads=None)
     values["model"]["cue"] = {k: v for k, v in values["model"]["cue"].items() if v is not None}
     one = recipe(values)
-    model = starting_model(one, Task.of(one).config)
+    model = starting_model(one, TrainingInputs.open(one).config)
     ids, contexts = torch.randint(0, 300, (3, 7)), torch.randn(3, 4, 16)
     with torch.no_grad():
         expected = model.sentence_encoder(ids).logits
@@ -199,7 +199,7 @@ def test_the_decoders_head_starts_as_the_sentence_encoders_unless_drawn_anew(lif
     found = {}
     for head in ("sentence_encoder", "random"):
         one = recipe(life.stage("joint", head=head))
-        model = starting_model(one, Task.of(one).config)
+        model = starting_model(one, TrainingInputs.open(one).config)
         found[head] = torch.equal(
             model.decoder.lm_head.weight, model.sentence_encoder.get_output_embeddings().weight
         )
@@ -218,7 +218,7 @@ def test_adapting_with_a_fresh_context_encoder(life, tmp_path):
 def test_a_unigram_autoencoders_loss_is_a_mean_over_sentences(life):
     """Of the exported model, sentence by sentence."""
     run = RunFolder(life.folder / "unigrams")
-    stream = Task.of(recipe(life.sentence_models()[2])).validation["loss"]
+    stream = TrainingInputs.open(recipe(life.sentence_models()[2])).validation["loss"]
     model = AutoModel.from_pretrained(run.model).eval()
     with torch.no_grad():
         losses = [model(labels=stream[i]["labels"][None]).loss.item() for i in range(len(stream))]

@@ -14,8 +14,8 @@ from contextwise.models.pretraining import pretraining_losses
 from contextwise.objectives import NO_LOSS
 from contextwise.training import train
 from contextwise.training.batches import collate, targets_in, tokens_read
-from contextwise.training.cue.settings import TRAINED
-from contextwise.training.task import Task
+from contextwise.training.inputs import TrainingInputs
+from contextwise.training.recipe.cue import TRAINED
 from contextwise.training.trainer import NOT_FOR_MODELS, PretrainingTrainer
 from cue_runs import part, recipe, same, weights
 from processes import finish_training
@@ -25,7 +25,7 @@ STEP = 8
 
 @pytest.fixture(scope="module")
 def task(life):
-    return Task.of(recipe(life.stage("joint")))
+    return TrainingInputs.open(recipe(life.stage("joint")))
 
 
 def items_of(stream, step):
@@ -46,7 +46,7 @@ def test_a_step_holds_the_streams_sentences_in_the_order_of_their_lengths(task):
 
 
 def test_an_example_is_the_same_in_any_order_of_reading(task, life):
-    again = Task.of(recipe(life.stage("joint"))).stream
+    again = TrainingInputs.open(recipe(life.stage("joint"))).stream
     for i in (31, 0, 17, 16, 3):
         a, b = task.stream[i], again[i]
         assert a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
@@ -63,7 +63,7 @@ def test_lengths_are_those_of_the_examples(task):
 @pytest.mark.parametrize("micro", [1, 2, 4, 8])
 def test_sorting_and_trimming_do_not_change_the_loss_of_a_step(life, name, micro):
     """Against the same sentences unsorted, padded to the whole context, in one batch."""
-    task = Task.of(recipe(life.stage(name)))
+    task = TrainingInputs.open(recipe(life.stage(name)))
     torch.manual_seed(0)
     model = build_model(task.config).eval()
     items = items_of(task.stream, 1)
@@ -94,7 +94,7 @@ def test_other_micro_batches_train_the_same_model(life, tmp_path):
 
 
 def test_noise_differs_between_epochs_and_repeats_between_runs(life):
-    task, again = (Task.of(recipe(life.stage("proxy"))) for _ in range(2))
+    task, again = (TrainingInputs.open(recipe(life.stage("proxy"))) for _ in range(2))
     assert torch.equal(task.stream[3]["proxy_noise"], again.stream[3]["proxy_noise"])
     added = task.stream.additions
     first, second = added(0, 7)["proxy_noise"], added(1, 7)["proxy_noise"]
@@ -155,6 +155,6 @@ def test_operations_are_counted_by_what_is_trained(life):
 
 def test_the_summary_counts_the_tokens_that_were_read(life):
     summary = RunFolder(life.folder / "joint").summary()
-    stream = Task.of(recipe(life.stage("joint"))).stream
+    stream = TrainingInputs.open(recipe(life.stage("joint"))).stream
     read = sum(int(stream[i]["length"]) for i in range(len(stream)))
     assert summary["input_tokens"] == summary["target_tokens"] == read < summary["tokens"] == 4 * 8 * 32

@@ -10,7 +10,8 @@ from contextwise.analysis.scaling.observations import Observations
 from contextwise.base.errors import ContextwiseError
 from contextwise.models.building import parameter_count
 from contextwise.models.sizes import SIZES
-from contextwise.training.settings import ModelSettings
+from contextwise.training.model import sized_config
+from contextwise.training.recipe import SizedModel
 
 NEAR = 1.15
 """Where no named size is within this factor, its layers are counted anew."""
@@ -34,7 +35,7 @@ def nearest_shapes(found: Observations, parameters: float, context: int) -> list
     try:
         if recipe is None or recipe.get("pretrained"):
             return []
-        settings = ModelSettings.model_validate(recipe)
+        settings = SizedModel.model_validate(recipe)
         vocabulary = _vocabulary(settings, found)
         named = _named(settings, vocabulary, context, parameters)
         nearest = min(named, key=lambda shape: _distance(shape, parameters))
@@ -50,11 +51,11 @@ def _distance(shape: Shape, parameters: float) -> float:
     return abs(float(np.log(shape.parameters / parameters)))
 
 
-def _count(settings: ModelSettings, vocabulary: int, context: int) -> int:
-    return parameter_count(settings.build_config(vocabulary, context, None))
+def _count(settings: SizedModel, vocabulary: int, context: int) -> int:
+    return parameter_count(sized_config(settings, vocabulary, context, None))
 
 
-def _vocabulary(settings: ModelSettings, found: Observations) -> int:
+def _vocabulary(settings: SizedModel, found: Observations) -> int:
     """The vocabulary with which the sweep's largest size has the parameters that were measured."""
     measured, context = float(found.size_parameters[-1]), int(found.context.min())
     small, large = (_count(settings, pieces, context) for pieces in (1000, 2000))
@@ -64,14 +65,14 @@ def _vocabulary(settings: ModelSettings, found: Observations) -> int:
     return vocabulary
 
 
-def _with(settings: ModelSettings, **changes: Any) -> ModelSettings:
+def _with(settings: SizedModel, **changes: Any) -> SizedModel:
     """Another shape of the same kind."""
-    return ModelSettings.model_validate(
+    return SizedModel.model_validate(
         settings.model_dump() | {"layers": None, "width": None, "heads": None} | changes
     )
 
 
-def _named(settings: ModelSettings, vocabulary: int, context: int, parameters: float) -> list[Shape]:
+def _named(settings: SizedModel, vocabulary: int, context: int, parameters: float) -> list[Shape]:
     """Named sizes up to the first that is far too large (counting it builds the model without memory, which takes time)."""
     shapes = []
     for name in SIZES[settings.family]:
@@ -81,9 +82,7 @@ def _named(settings: ModelSettings, vocabulary: int, context: int, parameters: f
     return shapes
 
 
-def _layered(
-    settings: ModelSettings, nearest: Shape, vocabulary: int, context: int, parameters: float
-) -> Shape:
+def _layered(settings: SizedModel, nearest: Shape, vocabulary: int, context: int, parameters: float) -> Shape:
     """The nearest named size with as many layers as come nearest to the parameters."""
     base = _with(settings, size=nearest.name).shape
     few, more = (

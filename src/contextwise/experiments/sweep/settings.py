@@ -18,8 +18,7 @@ from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.grid import axis_points, axis_settings, grid_points, set_value
 from contextwise.experiments.naming import content_id, size_name
 from contextwise.models.sizes import readable_count
-from contextwise.training.recipe import Recipe
-from contextwise.training.settings import ModelSettings
+from contextwise.training.recipe import Recipe, SizedModel
 
 RESOLVED, PLAN = "sweep.yaml", "plan.json"
 """Files of a sweep's folder: its settings, and its runs."""
@@ -183,7 +182,7 @@ class SweepRecipe(Settings):
         values = {
             "learning_rate": self._learning_rate(recipe, given_rate),
             "contextwise_every": recipe.training.contextwise_every
-            or -(-recipe.training.total_steps // self.measurements),
+            or -(-recipe.total_steps // self.measurements),
         }
         training_settings = recipe.training.model_copy(update=values)
         named = {"name": run_name(recipe), "training": training_settings}
@@ -197,14 +196,15 @@ class SweepRecipe(Settings):
                     f"base.training.learning_rate is {given}, but the rule is learning_rate: size (each size's own); "
                     "set learning_rate to fixed or width, or leave the rate out"
                 )
-            return recipe.model.shape.learning_rate
+            return recipe.model.learning_rate
         if given is None:
             raise ConfigError(
                 f"the rule learning_rate: {self.learning_rate} needs base.training.learning_rate, which is missing"
             )
         if self.learning_rate == "fixed" or not isinstance(given, int | float):
             return given
-        base = validate(ModelSettings, self.base.get("model") or {}, "base.model")
+        base = validate(SizedModel, self.base.get("model") or {}, "base.model")
+        assert isinstance(recipe.model, SizedModel)
         return given * base.shape.width / recipe.model.shape.width
 
 
@@ -229,7 +229,7 @@ def _checked_axis(name: str) -> list[str]:
 
 def run_name(recipe: Recipe) -> str:
     """``pico-c256-4.0M``: the runs that share it differ in seed."""
-    tokens = recipe.training.total_steps * recipe.training.tokens_per_step
+    tokens = recipe.total_steps * recipe.tokens_per_step
     return f"{size_name(recipe.model.model_dump())}-c{recipe.data.context}-{readable_count(tokens)}"
 
 

@@ -20,6 +20,7 @@ from contextwise.data.corpus import Corpus
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.run_set import Run, RunSet, planned_run
 from contextwise.experiments.sweep.settings import PLAN, RESOLVED, SweepRecipe
+from contextwise.training.recipe import CorpusData
 
 
 class Sweep(RunSet):
@@ -72,6 +73,7 @@ class Sweep(RunSet):
         runs, plan, fingerprint = [], [], ""
         for name, recipe in settings.recipes().items():
             # Absolute, since runs may start on another machine, in another folder.
+            assert isinstance(recipe.data, CorpusData)
             data = recipe.data.model_copy(update={"corpus": str(Path(recipe.data.corpus).absolute())})
             recipe = recipe.model_copy(update={"data": data})
             try:

@@ -25,7 +25,7 @@ from contextwise.reproductions.intrinsic_entropy.table_1_figure_7_parity import 
     spectra_plot,
 )
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
-from contextwise.training.recipe import Recipe
+from contextwise.training.recipe import Recipe, SyntheticData
 from contextwise.training.run import train
 
 
@@ -47,7 +47,7 @@ class ParityDimension(ItemMeasure):
     def measure(self, item: Item, folder: Path) -> Outcome:
         losses, dimensions, spectra, lowest = {}, {}, {}, {}
         for context, recipe in zip(self.contexts, self.recipes(folder), strict=True):
-            assert recipe.data.synthetic is not None
+            assert isinstance(recipe.data, SyntheticData)
             model, samples = open_parity_model(train(recipe)), held_out(recipe.data.synthetic)
             found = measure_contexts(model, samples, [context], self.samples)[context]
             eigenvalues = feature_eigenvalues(model, samples, context, self.samples)
@@ -171,8 +171,9 @@ class ParityOptimum(ItemMeasure):
             for context in self.contexts
         }
         optima = Optima(best, self.sizes, self.contexts)
-        data = self.recipes(folder)[0].data.synthetic
-        assert data is not None
+        section = self.recipes(folder)[0].data
+        assert isinstance(section, SyntheticData)
+        data = section.synthetic
         parity = data.parity()
         lowest = {c: f"{parity.minimum_cross_entropy(c):.4f}" for c in self.contexts}
         claims = [

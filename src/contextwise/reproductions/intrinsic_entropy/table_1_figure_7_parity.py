@@ -22,8 +22,8 @@ from contextwise.data.synthetic import ParityData, Samples
 from contextwise.models.parity import ParityMLP, ParityTransformer
 from contextwise.reproductions.claims import Claim, exact, point, undecided
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
-from contextwise.training.parity import VALIDATION_SEED
-from contextwise.training.recipe import Recipe
+from contextwise.training.inputs import VALIDATION_SEED
+from contextwise.training.recipe import Recipe, SyntheticData
 from contextwise.training.run import train
 
 NORMAL = 1.959964
@@ -134,8 +134,9 @@ class OneModel(ItemMeasure):
 
     def recipes(self, folder: Path) -> list[Recipe]:
         recipe = parity_recipe(self.recipe, folder, self.name)
-        data = recipe.data.synthetic
-        assert data is not None
+        section = recipe.data
+        assert isinstance(section, SyntheticData)
+        data = section.synthetic
         beyond = [context for context in self.contexts if context > (data.context or data.bits)]
         if beyond:
             raise ConfigError(
@@ -146,7 +147,7 @@ class OneModel(ItemMeasure):
     def trained(self, folder: Path) -> tuple[Any, Samples]:
         """The model, trained if it was not, and the samples to measure it on."""
         (recipe,) = self.recipes(folder)
-        assert recipe.data.synthetic is not None
+        assert isinstance(recipe.data, SyntheticData)
         return open_parity_model(train(recipe)), held_out(recipe.data.synthetic)
 
 

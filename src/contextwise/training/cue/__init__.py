@@ -1,12 +1,6 @@
-"""Training of CUE models: sentence models conditioned on contexts, in the stages of their life.
+"""Training of CUE models: sentence models conditioned on contexts, in the stages of ``model.cue``.
 
-1. ``settings``: what a recipe's ``model.cue`` may say, stage by stage.
-2. ``checks``: what goes together with the rest of a recipe.
-3. ``parts``: the configuration and the starting weights of a stage, from earlier runs.
-4. ``contexts``: the encoded contexts of each sentence. 5. ``streams``: the examples of a run.
-6. ``export``: the whole model, and each part by itself.
+1. ``parts``: the configuration and the starting weights of a stage, from earlier runs.
+2. ``sentences``: the examples of a run, with the encoded contexts of each sentence.
+3. ``parameters``: the parts of a model, counted.
 """
-
-from contextwise.training.cue.settings import CueSettings
-
-__all__ = ["CueSettings"]

@@ -1,22 +1,83 @@
-"""Where a model's parameters are, and which of them are trained when (CUE, Table 1)."""
+"""The parameters of a model part by part, and which of them are trained in which stage (CUE, Table 1).
+
+Recipes may build on runs that do not exist yet: their configurations then follow from the recipes of those runs.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModel, PreTrainedConfig
+from transformers import AutoModel, DistilBertConfig, PreTrainedConfig
 
 from contextwise.base.config import read_yaml, validate
 from contextwise.base.runs import RunFolder
+from contextwise.data.corpus import Corpus
 from contextwise.models.building import build_model
 from contextwise.models.cue import CueConfig
+from contextwise.models.cue.encoding import encoder_config
 from contextwise.models.loading import load_config
-from contextwise.training.cue.parts import freeze
-from contextwise.training.cue.settings import TRAINED
-from contextwise.training.cue.upstream import Upstream, text_config
-from contextwise.training.recipe import Recipe, load_recipe
+from contextwise.training.cue.parts import TextFacts, cue_config, freeze, text_choice
+from contextwise.training.model import freeze_backbone, model_config
+from contextwise.training.recipe import CorpusData, CueModel, PretrainedModel, Recipe, load_recipe
+from contextwise.training.recipe.cue import TRAINED
+
+_KNOWN = {"distilbert-base-cased": DistilBertConfig(vocab_size=28_996)}
+"""Configurations of text encoders on the Hub: counting their parameters takes no network."""
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Configurations of the runs that a recipe builds on: of those that exist, and of others by their recipes.
+
+    Attributes:
+        find: gives the recipe whose run would lie in a folder, if there is one.
+        vocab_size: tokens of a corpus that does not exist yet.
+    """
+
+    find: Callable[[str], Recipe | None]
+    vocab_size: int | None = None
+
+    def __call__(self, source: str) -> PreTrainedConfig:
+        """The configuration of a run, of a folder or of a model on the Hub.
+
+        Raises:
+            CheckpointError: it is none of these, and no recipe makes it.
+        """
+        if not Path(source).exists():  # before the Hub is asked, which has no such name
+            recipe = self.find(source)
+            if recipe is not None:
+                return self.config_of(recipe)
+        return load_config(source)
+
+    def config_of(self, recipe: Recipe) -> Any:
+        """The configuration of a recipe's model.
+
+        Raises:
+            ConfigError, CheckpointError, DataError: parts do not fit each other, or the vocabulary is not known.
+        """
+        if not isinstance(recipe.model, CueModel):
+            return model_config(recipe, self._vocabulary(recipe), None)
+        text = None
+        if isinstance(recipe.data, CorpusData) and recipe.data.contexts is not None:
+            about = text_choice(recipe.model.cue, self)
+            text = TextFacts(text_config(about["name"]).get_text_config().hidden_size, about)
+        return cue_config(recipe, text, self)
+
+    def _vocabulary(self, recipe: Recipe) -> int | None:
+        given = getattr(recipe.model, "vocab_size", None) or isinstance(recipe.model, PretrainedModel)
+        if given or not isinstance(recipe.data, CorpusData):
+            return None
+        if self.vocab_size is not None and not Path(recipe.data.corpus).exists():
+            return self.vocab_size
+        return Corpus.open(recipe.data.corpus, recipe.data.split).vocab_size
+
+
+def text_config(name: str) -> Any:
+    """The configuration of a text encoder, without its weights."""
+    return _KNOWN.get(name.removeprefix("random:")) or encoder_config(name)
 
 
 @dataclass(frozen=True)
@@ -39,10 +100,10 @@ def modules_of(source: str) -> tuple[str, list[Module]]:
     """The parts of a recipe's model, of a run's, or of any causal language model, a masked one or an encoder-decoder.
 
     Returns:
-        What it is, in words; its modules.
+        A description of the model; its modules.
 
     Raises:
-        ConfigError, CheckpointError, DataError: it cannot be read, or builds on a run that is not there.
+        ConfigError, CheckpointError, DataError: it cannot be read, or builds on a run that does not exist.
     """
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
@@ -73,32 +134,32 @@ def _recipes(folder: Path) -> Iterator[Recipe]:
 def _modules(config: PreTrainedConfig, recipe: Recipe | None) -> list[Module]:
     with torch.device("meta"):
         model = build_model(config)
+    settings = None if recipe is None else recipe.model
     if not isinstance(config, CueConfig):
-        if recipe is not None and recipe.model.freeze_backbone:
-            model.requires_grad_(False)
-            model.context.requires_grad_(True)
+        if isinstance(settings, PretrainedModel) and settings.freeze_backbone:
+            freeze_backbone(model)
         return _counted(dict(model.named_children()), model)
-    if recipe is not None and recipe.model.cue is not None:
-        freeze(model, recipe.model.cue.stage)
-    found = _counted(model.parts, model)
+    if isinstance(settings, CueModel):
+        freeze(model, settings.cue.stage)
+    modules = _counted(model.parts, model)
     if config.context_encoder is not None:
         name = config.context_encoder.text_encoder["name"]
         with torch.device("meta"):
             encoder = AutoModel.from_config(text_config(name))
         count = sum(parameter.numel() for parameter in encoder.parameters())
-        found.insert(1, Module("text encoder", count, 0))
-    return found
+        modules.insert(1, Module("text encoder", count, 0))
+    return modules
 
 
 def _counted(parts: dict[str, nn.Module], model: nn.Module) -> list[Module]:
     seen: set[int] = set()
-    found = []
-    for name, part in [*parts.items(), ("", model)]:  # at last what lies in none of the parts
+    modules = []
+    for name, part in [*parts.items(), ("", model)]:  # at last the parameters outside of all parts
         own = {id(parameter): parameter for parameter in part.parameters() if id(parameter) not in seen}
         seen |= set(own)
         counts = [(p.numel(), p.numel() * p.requires_grad) for p in own.values()]
         if counts:
             stages = [stage for stage, trained in TRAINED.items() if name in trained]
             total, trained = (sum(column) for column in zip(*counts, strict=True))
-            found.append(Module(name.replace("_", " ") or "others", total, trained, stages))
-    return found
+            modules.append(Module(name.replace("_", " ") or "others", total, trained, stages))
+    return modules

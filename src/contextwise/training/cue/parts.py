@@ -1,14 +1,15 @@
-"""The parts of a stage: its configuration, and the model that it starts from, with what is frozen frozen."""
+"""The parts of a CUE model in a stage of its training: their configuration and their starting weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.data.contexts import ContextSettings
 from contextwise.models.building import build_model
 from contextwise.models.cue import (
     CueConfig,
@@ -19,13 +20,20 @@ from contextwise.models.cue import (
     UnigramConfig,
 )
 from contextwise.models.loading import load_as, load_config, load_model, model_class
-from contextwise.training.cue.settings import TRAINED, CueSettings
-
-if TYPE_CHECKING:
-    from contextwise.training.recipe import Recipe
+from contextwise.training.recipe import CorpusData, CueModel, Recipe
+from contextwise.training.recipe.cue import (
+    TRAINED,
+    AdaptStage,
+    ContextEncoderSettings,
+    ProxyStage,
+    SentenceSettings,
+    Stage,
+    SwapStage,
+    TextSettings,
+)
 
 TEXT_ENCODER, POOLING = "distilbert-base-cased", "cls"
-"""Where neither the recipe nor the start says (CUE, Section 3.1)."""
+"""Where neither the recipe nor the start names one (CUE, Section 3.1)."""
 Configs = Callable[[str], PreTrainedConfig]
 """From the name of a run, folder or Hub model to its configuration."""
 
@@ -38,25 +46,31 @@ class TextFacts:
     about: dict[str, Any]
 
 
-def text_choice(settings: CueSettings, configs: Configs = load_config) -> dict[str, Any]:
+def text_choice(stage: Stage, configs: Configs = load_config) -> dict[str, Any]:
     """Name, pooling and limit of the text encoder: the recipe's, or those that the start's context encoder was trained with.
 
     Raises:
         CheckpointError, ConfigError: there is no such start, or it has no context encoder that could be kept.
     """
+    assert isinstance(stage, TextSettings)
     kept: dict[str, Any] = {}
-    if settings.start is not None and not settings.fresh_context_encoder:
-        encoder = _start(settings.start, configs).context_encoder
-        if encoder is None and settings.stage == "swap":
+    if keeps_context_encoder(stage):
+        encoder = _start(stage.start, configs).context_encoder
+        if encoder is None and isinstance(stage, SwapStage):
             raise ConfigError(
-                f"model.cue.start is {settings.start}, which has no context encoder to keep; adapt it to contexts first"
+                f"model.cue.start is {stage.start}, which has no context encoder to keep; adapt it to contexts first"
             )
         kept = encoder.text_encoder if encoder is not None else {}
     return {
-        "name": settings.text_encoder or kept.get("name") or TEXT_ENCODER,
-        "pooling": settings.pooling or kept.get("pooling") or POOLING,
-        "max_tokens": settings.text_tokens or kept.get("max_tokens"),
+        "name": stage.text_encoder or kept.get("name") or TEXT_ENCODER,
+        "pooling": stage.pooling or kept.get("pooling") or POOLING,
+        "max_tokens": stage.text_tokens or kept.get("max_tokens"),
     }
+
+
+def keeps_context_encoder(stage: Stage) -> TypeGuard[AdaptStage | SwapStage]:
+    """Whether a stage takes the context encoder of the run that it starts from, if that has one."""
+    return isinstance(stage, SwapStage) or (isinstance(stage, AdaptStage) and not stage.fresh_context_encoder)
 
 
 def cue_config(recipe: "Recipe", text: TextFacts | None, configs: Configs = load_config) -> CueConfig:
@@ -71,97 +85,96 @@ def cue_config(recipe: "Recipe", text: TextFacts | None, configs: Configs = load
         CheckpointError: such a run is not there, or is something else.
         ConfigError: parts do not fit each other.
     """
-    settings = recipe.model.cue
-    assert settings is not None
-    if settings.stage == "adapt":
-        return _adapted(recipe, settings, text, configs)
-    sentence = _sentence_config(settings.sentence_encoder or "", recipe.data.context, configs)
-    if settings.stage == "swap":
-        start = _start(settings.start or "", configs)
-        assert start.context_encoder is not None  # said where the text encoder is chosen
-        assert recipe.data.contexts is not None
-        _check_width(settings, start)
-        start.context_encoder.contexts = recipe.data.contexts.model_dump()  # the new decoder's
+    assert isinstance(recipe.model, CueModel) and isinstance(recipe.data, CorpusData)
+    stage, context, contexts = recipe.model.cue, recipe.data.context, recipe.data.contexts
+    if isinstance(stage, AdaptStage):
+        assert contexts is not None  # checked with the recipe
+        return _adapted(stage, context, contexts, text, configs)
+    sentence = _sentence_config(stage.sentence_encoder, context, configs)
+    if isinstance(stage, SwapStage):
+        start = _start(stage.start, configs)
+        assert (
+            start.context_encoder is not None and contexts is not None
+        )  # checked by `text_choice`, with the recipe
+        _check_width(stage, start)
+        start.context_encoder.contexts = contexts.model_dump()  # the new decoder's
         return CueConfig(
             sentence_encoder=sentence,
             context_encoder=start.context_encoder,
-            decoder=_decoder(settings, sentence, start.context_encoder.width, recipe.data.context),
+            decoder=_decoder(stage, sentence, start.context_encoder.width, context),
         )
-    width = settings.width or sentence.get_text_config().hidden_size
-    proxy = None
-    if settings.stage == "proxy":
-        source = settings.autoencoder or ""
-        autoencoder = configs(source)
+    width = stage.width or sentence.get_text_config().hidden_size
+    proxy = encoder = None
+    if isinstance(stage, ProxyStage):
+        autoencoder = configs(stage.autoencoder)
         if not isinstance(autoencoder, UnigramConfig):
             raise CheckpointError(
-                f"model.cue.autoencoder is {source}, a model of type {autoencoder.model_type!r}; train one with "
+                f"model.cue.autoencoder is {stage.autoencoder}, a model of type {autoencoder.model_type!r}; train one with "
                 "model.family unigram_autoencoder"
             )
-        proxy = ProxyConfig(autoencoder=autoencoder, width=width, noise=settings.noise)
-    encoder = None if text is None else _context_encoder(recipe, settings, text, width)
-    decoder = _decoder(settings, sentence, width, recipe.data.context)
+        proxy = ProxyConfig(autoencoder=autoencoder, width=width, noise=stage.noise)
+    elif text is not None:
+        assert contexts is not None
+        encoder = _context_encoder(stage, contexts, text, width)
+    decoder = _decoder(stage, sentence, width, context)
     return CueConfig(sentence_encoder=sentence, context_encoder=encoder, decoder=decoder, proxy=proxy)
 
 
-def _adapted(recipe: "Recipe", settings: CueSettings, text: TextFacts | None, configs: Configs) -> CueConfig:
+def _adapted(
+    stage: AdaptStage, context: int, contexts: ContextSettings, text: TextFacts | None, configs: Configs
+) -> CueConfig:
     """The start's model with its context encoder, or a fresh one, for the recipe's contexts."""
-    assert recipe.data.contexts is not None
-    start = _start(settings.start or "", configs)
-    _check_width(settings, start)
-    if start.decoder.max_positions < recipe.data.context:
+    start = _start(stage.start, configs)
+    _check_width(stage, start)
+    if start.decoder.max_positions < context:
         raise ConfigError(
-            f"data.context is {recipe.data.context}, but the decoder of {settings.start} has only "
-            f"{start.decoder.max_positions} positions"
+            f"data.context is {context}, but the decoder of {stage.start} has only {start.decoder.max_positions} positions"
         )
     encoder = start.context_encoder
-    if encoder is None or settings.fresh_context_encoder:
+    if encoder is None or stage.fresh_context_encoder:
         assert text is not None
-        encoder = _context_encoder(recipe, settings, text, start.decoder.cue_width)
+        encoder = _context_encoder(stage, contexts, text, start.decoder.cue_width)
     else:
         for name in ("context_layers", "context_heads", "context_feed_forward"):
-            if getattr(settings, name) is not None:
+            if getattr(stage, name) is not None:
                 raise ConfigError(
-                    f"model.cue.{name} is given, but the context encoder of {settings.start} is gone on with; leave it "
-                    "out, or set fresh_context_encoder: true"
+                    f"model.cue.{name} is given, but the context encoder of {stage.start} is kept; leave it out, or set "
+                    "fresh_context_encoder: true"
                 )
-        encoder.contexts = recipe.data.contexts.model_dump()
-        encoder.context_dropout = settings.context_dropout
+        encoder.contexts = contexts.model_dump()
+        encoder.context_dropout = stage.context_dropout
     return CueConfig(sentence_encoder=start.sentence_encoder, context_encoder=encoder, decoder=start.decoder)
 
 
 def _context_encoder(
-    recipe: "Recipe", settings: CueSettings, text: TextFacts, width: int
+    stage: ContextEncoderSettings, contexts: ContextSettings, text: TextFacts, width: int
 ) -> CueContextConfig:
-    assert recipe.data.contexts is not None
-    chosen = settings.chosen(context_layers=2, context_heads=4, context_feed_forward=4 * width)
     return CueContextConfig(
         text_width=text.width,
         width=width,
-        layers=chosen["context_layers"],
-        heads=chosen["context_heads"],
-        feed_forward=chosen["context_feed_forward"],
+        layers=2 if stage.context_layers is None else stage.context_layers,
+        heads=stage.context_heads or 4,
+        feed_forward=stage.context_feed_forward or 4 * width,
         text_encoder=text.about,
-        contexts=recipe.data.contexts.model_dump(),
-        context_dropout=settings.context_dropout,
+        contexts=contexts.model_dump(),
+        context_dropout=stage.context_dropout,
     )
 
 
 def _decoder(
-    settings: CueSettings, sentence: PreTrainedConfig, cue_width: int, positions: int
+    stage: SentenceSettings, sentence: PreTrainedConfig, cue_width: int, positions: int
 ) -> CueDecoderConfig:
     text = sentence.get_text_config()
-    width = text.hidden_size
-    chosen = settings.chosen(decoder="transformer", decoder_layers=6, decoder_heads=4, sentence_inputs=True)
     return CueDecoderConfig(
-        input_width=width,
-        width=width,
+        input_width=text.hidden_size,
+        width=text.hidden_size,
         cue_width=cue_width,
-        layers=chosen["decoder_layers"],
-        heads=chosen["decoder_heads"],
+        layers=stage.decoder_layers or 6,
+        heads=stage.decoder_heads or 4,
         vocab_size=text.vocab_size,
         max_positions=positions,
-        form=chosen["decoder"],
-        sentence_inputs=chosen["sentence_inputs"],
+        form=stage.decoder,
+        sentence_inputs=stage.sentence_inputs,
     )
 
 
@@ -196,49 +209,48 @@ def _start(source: str, configs: Configs) -> CueConfig:
     return config
 
 
-def _check_width(settings: CueSettings, start: CueConfig) -> None:
-    if settings.width not in (None, start.decoder.cue_width):
+def _check_width(stage: AdaptStage | SwapStage, start: CueConfig) -> None:
+    if stage.width not in (None, start.decoder.cue_width):
         raise ConfigError(
-            f"model.cue.width is {settings.width}, but {settings.start} was trained with an e_cue of width "
+            f"model.cue.width is {stage.width}, but {stage.start} was trained with an e_cue of width "
             f"{start.decoder.cue_width}; leave width out, or start from another run"
         )
 
 
-def starting_model(recipe: "Recipe", config: CueConfig) -> Any:
-    """The whole model of a stage in float32 on the CPU: fresh parts drawn, earlier ones loaded, frozen what is not trained.
+def starting_model(stage: Stage, config: CueConfig) -> Any:
+    """The whole model of a stage in float32 on the CPU: new parts with random weights, earlier ones loaded, and frozen what
+    is not trained.
 
     Raises:
         CheckpointError: an earlier part cannot be loaded.
     """
-    settings = recipe.model.cue
-    assert settings is not None
     model = build_model(config)
-    if settings.sentence_encoder is not None:
-        _copy(load_model(settings.sentence_encoder, torch.float32, "cpu"), model.sentence_encoder)
-        if settings.head != "random" and config.decoder.sentence_inputs:
+    if isinstance(stage, SentenceSettings):
+        _copy(load_model(stage.sentence_encoder, torch.float32, "cpu"), model.sentence_encoder)
+        if stage.head != "random" and stage.sentence_inputs:
             _copy_head(model)
-    if settings.autoencoder is not None:
+    if isinstance(stage, ProxyStage):
         what = "unigram auto-encoder"
-        trained = load_as(UnigramAutoencoder, what, settings.autoencoder, torch.float32, "cpu")
+        trained = load_as(UnigramAutoencoder, what, stage.autoencoder, torch.float32, "cpu")
         _copy(trained, model.proxy.autoencoder)
-    if settings.start is not None:
-        start: Any = load_model(settings.start, torch.float32, "cpu")
-        for name in _kept(settings, start):
+    if isinstance(stage, AdaptStage | SwapStage):
+        start: Any = load_model(stage.start, torch.float32, "cpu")
+        for name in _kept(stage, start):
             _copy(getattr(start, name), getattr(model, name))
-    freeze(model, settings.stage)
+    freeze(model, stage.stage)
     return model.train()
 
 
-def _kept(settings: CueSettings, start: Any) -> list[str]:
-    """The start's parts that are gone on with."""
-    if settings.stage == "swap":
+def _kept(stage: AdaptStage | SwapStage, start: Any) -> list[str]:
+    """The parts that are taken from the run that a stage starts from."""
+    if isinstance(stage, SwapStage):
         return ["context_encoder"]
-    known = start.context_encoder is not None and not settings.fresh_context_encoder
+    known = start.context_encoder is not None and not stage.fresh_context_encoder
     return ["sentence_encoder", "decoder", *(["context_encoder"] if known else [])]
 
 
 def _copy_head(model: Any) -> None:
-    """Let the decoder's vocabulary head start as the sentence encoder's, with nothing for what stands beside its states."""
+    """Let the decoder's vocabulary head start as the sentence encoder's, and zero for the inputs beside its states."""
     config = model.config.decoder
     if config.form == "concatenate" or config.width == config.input_width:
         with torch.no_grad():
@@ -252,7 +264,7 @@ def _copy(source: nn.Module, target: nn.Module) -> None:
 
 
 def freeze(model: Any, stage: str) -> None:
-    """Leave to the optimizer what a stage trains."""
+    """Freeze all parameters but those that a stage trains."""
     model.requires_grad_(False)
     for name in TRAINED[stage]:
         part = getattr(model, name)

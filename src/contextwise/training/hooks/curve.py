@@ -1,33 +1,32 @@
-"""The contextwise loss curve along a run: one run gives the best-context loss at every smaller budget.
+"""The context curve along a run: the loss at each number of visible tokens, at every budget up to the run's own.
 
-Trainers log one average loss, which ranks models of different training contexts wrongly (context scaling, Section 2). Here the
-loss is measured at each number of visible tokens, on held-out windows that are the same at every step and end in the same
-targets for every training context (:mod:`contextwise.data.windows.last_tenth`).
+An average loss ranks models of different training contexts wrongly (context scaling, Section 2). Here the loss is measured at
+each number of visible tokens, on held-out windows that are the same at every step and end in the same targets for every
+training context (:mod:`contextwise.data.windows.last_tenth`).
 """
 
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import TrainerCallback
 
 from contextwise.base.errors import ConfigError
 from contextwise.data.corpus import Corpus
-from contextwise.data.windows import stack
 from contextwise.data.windows.last_tenth import LastTenthWindows, last_tenth_length, log_bins
-from contextwise.training.recipe import Recipe
+from contextwise.training.hooks.validation import shared_batches
+from contextwise.training.recipe import CorpusData, Recipe
 
 
-def contextwise_windows(recipe: Recipe, kind: str) -> LastTenthWindows | None:
+def curve_windows(recipe: Recipe) -> LastTenthWindows | None:
     """The windows that a run measures its curve on; None if the recipe asks for no curve.
-
-    Args:
-        kind: of the model.
 
     Raises:
         ConfigError: the model is no decoder, or the corpus has no split to measure on.
         DataError: no held-out document is as long as the longest context.
     """
-    settings = recipe.training
+    settings, kind = recipe.training, recipe.objective.kind
+    assert isinstance(recipe.data, CorpusData)
     if not settings.contextwise_every:
         return None
     if kind != "decoder":
@@ -51,7 +50,7 @@ class CurveSums:
     """Sums of losses by position of the window, and over the last tenth of the positions by document.
 
     Args:
-        windows: that are measured.
+        windows: the windows that are measured.
 
     Attributes:
         positions: (context,) float64, nats summed over windows.
@@ -60,7 +59,7 @@ class CurveSums:
 
     def __init__(self, windows: LastTenthWindows) -> None:
         self.windows = windows
-        self.names, self.place = np.unique(windows.documents, return_inverse=True)
+        self.names, self.document = np.unique(windows.documents, return_inverse=True)
         self.positions = torch.zeros(windows.context, dtype=torch.float64)
         self.documents = torch.zeros(len(self.names), dtype=torch.float64)
 
@@ -69,10 +68,10 @@ class CurveSums:
         nats_BT = nats_BT.double().cpu()
         self.positions += nats_BT.sum(0)
         tails = nats_BT[:, -last_tenth_length(self.windows.context) :].sum(1)
-        self.documents.index_add_(0, torch.from_numpy(self.place[rows.start : rows.stop]), tails)
+        self.documents.index_add_(0, torch.from_numpy(self.document[rows.start : rows.stop]), tails)
 
     def row(self) -> dict[str, Any]:
-        """What ``metrics.jsonl`` keeps.
+        """The curve as ``metrics.jsonl`` keeps it.
 
         ``visible``: lower edges of logarithmic bins of visible tokens (the first input counted); ``loss``: mean of each bin;
         ``best_context_loss``: mean of the last tenth, with its ``standard_error`` over documents (None with one document).
@@ -81,7 +80,7 @@ class CurveSums:
         count = len(self.windows)
         edges = log_bins(context)
         sums = np.add.reduceat(self.positions.numpy(), edges[:-1] - 1)
-        targets = np.bincount(self.place) * last_tenth_length(context)
+        targets = np.bincount(self.document) * last_tenth_length(context)
         mean = float(self.documents.sum()) / targets.sum()
         documents = len(targets)
         error = None
@@ -99,32 +98,33 @@ class CurveSums:
         }
 
 
-def measure_curve(trainer: Any, windows: LastTenthWindows) -> dict[str, Any]:
-    """The curve of the trainer's model, over all its processes.
+class ContextCurve(TrainerCallback):
+    """Measures the curve of a trainer's model every ``every`` steps and at the end, over all its processes.
 
     Args:
         trainer: a :class:`contextwise.training.trainer.PretrainingTrainer`.
     """
-    rank, world = trainer.args.process_index, trainer.accelerator.num_processes
-    batch = max(1, trainer.args.per_device_train_batch_size)
-    sums = CurveSums(windows)
-    model = trainer.model_wrapped
-    model.eval()
-    with torch.no_grad():
-        for start in range(0, len(windows), batch * world):
-            first = min(start + rank * batch, len(windows))
-            mine = range(first, min(first + batch, len(windows)))
-            # A process without windows of its own takes part with one that does not count: sharded models need all.
-            items = [windows[i] for i in mine] or [windows[0]]
-            inputs = trainer._prepare_inputs(stack(items))
-            with trainer.compute_loss_context_manager():
-                nats = model(inputs["input_ids"], inputs["labels"], per_token=True)
-            if mine:
-                sums.add(mine, nats)
-    if world > 1:
-        shared = torch.cat([sums.positions, sums.documents]).to(trainer.args.device, trainer.wide)
-        torch.distributed.all_reduce(shared)
-        shared = shared.cpu().double()
-        sums.positions, sums.documents = shared[: windows.context], shared[windows.context :]
-    count = sum(parameter.numel() for parameter in trainer.unwrapped(model).parameters())
-    return {"parameters": count, **sums.row()}
+
+    def __init__(self, trainer: Any, windows: LastTenthWindows, every: int) -> None:
+        self.trainer, self.windows, self.every = trainer, windows, every
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # Before the checkpoint of this step: a run that resumes from it does not measure this step again.
+        if state.global_step % self.every == 0 or state.global_step == args.max_steps:
+            self.trainer.record(self.trainer.metrics.curve_row(state.global_step, self.measure()))
+
+    def measure(self) -> dict[str, Any]:
+        """The curve, and how many parameters the model has."""
+        trainer, sums = self.trainer, CurveSums(self.windows)
+        model = trainer.model_wrapped
+        model.eval()
+        with torch.no_grad():
+            for rows, inputs in shared_batches(trainer, self.windows):
+                with trainer.compute_loss_context_manager():
+                    nats = model(inputs["input_ids"], inputs["labels"], per_token=True)
+                if rows:
+                    sums.add(rows, nats)
+        shared = trainer.sum_over_processes(torch.cat([sums.positions, sums.documents]))
+        sums.positions, sums.documents = shared[: self.windows.context], shared[self.windows.context :]
+        count = sum(parameter.numel() for parameter in trainer.unwrapped(model).parameters())
+        return {"parameters": count, **sums.row()}

@@ -1,4 +1,4 @@
-"""What a person sees of a run: one live line on a terminal, a line now and then in a log."""
+"""The progress of a run: one live line on a terminal, a line every 20 seconds in a log."""
 
 import time
 from typing import Any
@@ -11,7 +11,7 @@ from contextwise.base.progress import console, say
 LINE_EVERY_SECONDS = 20.0
 
 
-class LiveProgress(TrainerCallback):
+class ProgressLine(TrainerCallback):
     """Step, loss, tokens/s and time left. Shown by the first process only."""
 
     def __init__(self, name: str, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""Counts what a run has spent and what it got for it: tokens, operations, seconds, loss."""
+"""The metrics of a run: tokens, operations and seconds so far, losses, and the rows of ``metrics.jsonl``."""
 
 import time
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ def peak_flops(gpu: str | None) -> float | None:
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step takes, over all processes.
+    """The cost of a step, over all processes.
 
     Attributes:
-        tokens: as a recipe counts them: ``data.context`` for each example.
+        tokens: ``data.context`` for each example.
         flops: forward and backward, without the vocabulary head.
         flops_per_target: of the vocabulary head, for each token that counts in the loss.
     """
@@ -31,11 +31,11 @@ class StepCost:
     flops_per_target: float
 
 
-class Meter:
+class RunMetrics:
     """Cumulative tokens, operations and training seconds, and the losses since the last row.
 
     Args:
-        cost: of a step.
+        cost: the cost of a step.
         peak: FLOP/s of all the machine's accelerators together, or None.
 
     Attributes:
@@ -64,7 +64,7 @@ class Meter:
         return self.tokens / self.seconds if self.seconds else 0.0
 
     def start_clock(self) -> None:
-        """From here on time counts as training (reading data included; evaluating and saving not)."""
+        """Count the time from now on as training (reading data included; evaluating and saving not)."""
         self._clock = time.perf_counter()
 
     def stop_clock(self) -> None:
@@ -77,11 +77,11 @@ class Meter:
     def add_step(
         self, loss: float, norm: float, inputs: int, targets: int, parts: dict[str, float] | None = None
     ) -> None:
-        """A step is about to be taken.
+        """Add a step that is about to be taken.
 
         Args:
-            loss: what was minimised, nats.
-            norm: of the gradient.
+            loss: the minimized loss, nats.
+            norm: norm of the gradient.
             inputs, targets: tokens read, and tokens that counted in the loss.
             parts: mean loss of each part of an objective that has several, that of the tokens first.
         """
@@ -97,7 +97,7 @@ class Meter:
         self._norm = norm
 
     def row(self, step: int, learning_rate: float) -> dict[str, Any]:
-        """The row of the steps since the row before; begins a new count."""
+        """The row of the steps since the last row; begins a new count."""
         since = self._since
         seconds = since["seconds"] or float("nan")
         flops = since["steps"] * self.cost.flops + since["targets"] * self.cost.flops_per_target
@@ -105,7 +105,7 @@ class Meter:
         steps = max(1, since["steps"])
         losses: dict[str, Any] = {"loss": since["loss"] / steps}
         if since["parts"]:
-            # `loss` is that of the tokens in every run, so that runs can be compared; what was minimised stands beside it.
+            # `loss` is that of the tokens in every run, so that runs can be compared; `objective` is the minimized one.
             parts = {name: loss / steps for name, loss in since["parts"].items()}
             losses = {"loss": parts["tokens"], "objective": losses["loss"], "parts": parts}
         return {
@@ -125,7 +125,7 @@ class Meter:
         return {"kind": "validation", "step": step, **self._spent(), **losses}
 
     def curve_row(self, step: int, curve: dict[str, Any]) -> dict[str, Any]:
-        """The row of a contextwise loss curve."""
+        """The row of a context curve."""
         return {"kind": "contextwise", "step": step, **self._spent(), **curve}
 
     def _spent(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Meter:
         }
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """The state that a checkpoint keeps."""
         return {name: getattr(self, name) for name in _KEPT} | {"since": self._since, "norm": self._norm}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -6,19 +6,20 @@ from typing import Any
 from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
-from contextwise.base.errors import ContextwiseError
+from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.base.progress import say
 from contextwise.data.corpus import Corpus
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
+from contextwise.data.synthetic import ParityStream, Samples, open_samples
+from contextwise.data.synthetic.storage import StoredSamples
 from contextwise.data.windows.last_tenth import LastTenthWindows
 from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import ExampleStream, Vocabulary, add_special_tokens
-from contextwise.training import parity
-from contextwise.training.contextwise import contextwise_windows
-from contextwise.training.cue.streams import SentenceStream
-from contextwise.training.cue.task import SentenceTask
-from contextwise.training.recipe import Recipe
+from contextwise.training.cue.sentences import SentenceInputs, SentenceStream
+from contextwise.training.hooks.curve import curve_windows
+from contextwise.training.model import model_config
+from contextwise.training.recipe import CorpusData, PretrainedModel, Recipe, SyntheticData
 from contextwise.training.replay import replayed_corpus, watched_corpus, with_replay
 
 VALIDATION_SEED = 0
@@ -26,11 +27,11 @@ VALIDATION_SEED = 0
 
 
 @dataclass
-class Task:
+class TrainingInputs:
     """The training examples of a run, and what they need.
 
     Attributes:
-        corpus: the training split; synthetic samples say of themselves what a corpus does.
+        corpus: the training split, or synthetic samples.
         config: of the model; its vocabulary holds the tokens that the objective added.
         tokenizer: the corpus's, with the objective's special tokens; None for a corpus without one.
         added_tokens: texts of the special tokens that the tokenizer lacked.
@@ -38,11 +39,11 @@ class Task:
         validation: examples to validate on, by what their loss is called in ``metrics.jsonl``: ``loss`` and, where an old
             corpus is replayed or watched, ``replay_loss``; empty if there are none.
         replayed: the old corpus's training split, where one is replayed.
-        curve: windows that the contextwise loss curve is measured on, where the recipe asks for it.
-        sentences: what the objective ``sentence`` brings with it.
+        curve: windows that the context curve is measured on, where the recipe asks for it.
+        sentences: sentences and CUE model of the objective ``sentence``.
     """
 
-    corpus: Corpus | parity.Source
+    corpus: Corpus | Samples | StoredSamples
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerFast | None
     stream: Dataset
@@ -50,51 +51,72 @@ class Task:
     added_tokens: list[str] = field(default_factory=list)
     replayed: Corpus | None = None
     curve: LastTenthWindows | None = None
-    sentences: SentenceTask | None = None
+    sentences: SentenceInputs | None = None
 
     @classmethod
-    def of(cls, recipe: Recipe) -> "Task":
+    def open(cls, recipe: Recipe) -> "TrainingInputs":
         """Open the corpora and check the recipe against them.
 
         Raises:
             ConfigError, DataError: corpora, objective and model do not fit each other.
         """
-        if recipe.data.synthetic is not None:
-            return cls(parity.source(recipe), parity.config(recipe), None, *parity.streams(recipe))
-        corpus = Corpus.open(recipe.data.corpus, split=recipe.data.split)
-        corpus = corpus if recipe.data.tokens is None else corpus.first(recipe.data.tokens)
-        sentences = SentenceTask.of(recipe, corpus)
+        data = recipe.data
+        if isinstance(data, SyntheticData):
+            return cls._synthetic(recipe, data)
+        corpus = Corpus.open(data.corpus, split=data.split)
+        corpus = corpus if data.tokens is None else corpus.first(data.tokens)
+        sentences = SentenceInputs.open(recipe, corpus)
         tokenizer = corpus.tokenizer() if recipe.objective.special_tokens or sentences else None
         added = [] if tokenizer is None else add_special_tokens(tokenizer, recipe.objective.special_tokens)
         size = corpus.vocab_size
         if tokenizer is not None and size is not None:
             size = max(size, max(tokenizer.get_vocab().values()) + 1)
         composed = None if sentences is None else sentences.config
-        config: Any = composed or recipe.model_config_for(size, corpus.end_of_text)
-        if recipe.model.pretrained is not None:
+        config: Any = composed or model_config(recipe, size, corpus.end_of_text)
+        if isinstance(recipe.model, PretrainedModel):
             check_tokenizer(recipe.model.pretrained, config.get_text_config().vocab_size, corpus)
             if added and size is not None and size > config.vocab_size:
                 config.vocab_size = size
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
         replayed = replayed_corpus(recipe, corpus, vocabulary)
         watched = watched_corpus(recipe, corpus, vocabulary, replayed)
-        length = recipe.training.total_steps * recipe.training.tokens_per_step // recipe.data.context
-        stream: Any = recipe.objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, length)
+        stream: Any = recipe.objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
         if replayed is not None:
-            stream = with_replay(recipe, stream, replayed, vocabulary, length)
+            stream = with_replay(recipe, stream, replayed, vocabulary)
         if sentences is not None:
-            step = recipe.training.tokens_per_step // recipe.data.context
-            stream = sentences.stream(stream, step, recipe.data.split)
+            stream = sentences.stream(stream, recipe.examples_per_step, data.split)
         validation = _validation_sets(recipe, corpus, watched, vocabulary, sentences)
         kept = corpus.tokenizer() if tokenizer is None else tokenizer
         if kept is not None and recipe.objective.name == "instruction":
-            kept.chat_template = CHAT_TEMPLATE  # serve and apply_chat_template then ask as in training
-        curve = contextwise_windows(recipe, recipe.objective.kind)
+            kept.chat_template = CHAT_TEMPLATE  # the form of its training, for serve and apply_chat_template
+        curve = curve_windows(recipe)
         return cls(corpus, config, kept, stream, validation, added, replayed, curve, sentences)
+
+    @classmethod
+    def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
+        """The samples of a synthetic task: drawn when they are read, or from the disk.
+
+        Raises:
+            ConfigError, DataError: those on the disk are too few, missing, damaged or others.
+        """
+        task = data.synthetic
+        samples: Samples | StoredSamples = Samples(task, recipe.seed)
+        if task.stored is not None:
+            samples = open_samples(samples, task.stored)
+            needed = task.samples or recipe.examples
+            if len(samples) < needed:
+                raise ConfigError(
+                    f"data.synthetic.stored has {len(samples):,} samples, but the run takes {needed:,}; set samples to at most "
+                    "that many, or write more"
+                )
+        held_out = Samples(task, VALIDATION_SEED, "validation")
+        validation = ParityStream(held_out, task.validation_samples, None)
+        stream = ParityStream(samples, recipe.examples, task.samples)
+        return cls(samples, model_config(recipe, None, None), None, stream, {"loss": validation})
 
     @property
     def corpora(self) -> dict[str, Any]:
-        """All that is trained on."""
+        """The corpora that are trained on, by their part in it."""
         return {"train": self.corpus} | ({} if self.replayed is None else {"replay": self.replayed})
 
     @property
@@ -102,9 +124,7 @@ class Task:
         """Positions of an example: of the decoder or encoder, and of a decoder behind an encoder."""
         if isinstance(self.config, ParityMLPConfig):  # one vector a sample, however many bits
             return 1, 0
-        if isinstance(
-            self.stream, SentenceStream
-        ):  # trimmed to the sentences, which are counted by their mean
+        if isinstance(self.stream, SentenceStream):  # trimmed to the sentences, so their mean length
             return max(1, round(float(self.stream.lengths.mean()))), 0
         first: dict[str, Any] = self.stream[0]
         inputs, labels = len(first["input_ids"]), len(first["labels"])
@@ -116,12 +136,11 @@ def _validation_sets(
     corpus: Corpus,
     watched: Corpus | None,
     vocabulary: Vocabulary,
-    sentences: SentenceTask | None,
+    sentences: SentenceInputs | None,
 ) -> dict[str, Dataset]:
     """Examples of the new corpus's validation split, and of the old corpus that is watched; none without the former."""
-    if (
-        recipe.data.validation_split not in corpus.splits
-    ):  # a lone .bin file has one, the one that is trained on
+    assert isinstance(recipe.data, CorpusData)
+    if recipe.data.validation_split not in corpus.splits:  # a .bin file has the training split only
         if watched is not None:
             say(f"note: {watched.path} is not watched: {corpus.path} has nothing to validate on beside it")
         return {}
@@ -132,14 +151,15 @@ def _validation_sets(
 
 
 def _validation(
-    recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary, sentences: SentenceTask | None
+    recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary, sentences: SentenceInputs | None
 ) -> Dataset | None:
+    assert isinstance(recipe.data, CorpusData)
     try:
         held_out = Corpus.open(corpus.path, split=recipe.data.validation_split)
         count = max(1, recipe.training.evaluation_tokens // recipe.data.context)
         stream: Any = recipe.objective.stream(held_out, recipe.cut, VALIDATION_SEED, vocabulary, count)
         if isinstance(stream, ExampleStream):
-            stream.length = min(count, stream.examples.count(0))  # none twice
+            stream.length = min(count, stream.examples.count(0))  # each at most once
         if sentences is not None:
             return sentences.stream(stream, len(stream), recipe.data.validation_split)
         return stream

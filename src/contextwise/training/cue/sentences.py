@@ -1,0 +1,254 @@
+"""The examples of a recipe with the objective ``sentence``: steps sorted by length, and the encoded contexts of each sentence.
+
+Sentences are short, and differ in length by more than a factor of ten. Within a step they are sorted, so that a micro-batch
+holds sentences of like lengths and is padded to its own longest only (:func:`contextwise.training.batches.collate`). The loss
+of a step is the mean over all its targets, so the partition into micro-batches does not change it.
+
+Shapes: N sentences, K context types, C channels of the text encoder, P channels of a proxy.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from torch.utils.data import Dataset
+
+from contextwise.data.contexts import ContextSettings
+from contextwise.data.corpus import Corpus
+from contextwise.models.cue import CueConfig
+from contextwise.models.cue.encoding import EncodedTexts, TextEncoder, check_encoder
+from contextwise.models.loading import load_config
+from contextwise.models.tokenizers import check_tokenizer
+from contextwise.objectives import NO_LOSS, ExampleStream
+from contextwise.objectives.contexts import ContextTexts
+from contextwise.objectives.objective import generator
+from contextwise.objectives.sentence import SentenceExamples
+from contextwise.training.cue.parts import TextFacts, cue_config, keeps_context_encoder, text_choice
+from contextwise.training.recipe import AutoencoderModel, CorpusData, CueModel, Recipe
+
+_AT_ONCE = 8192
+"""Sentences whose contexts are looked up together."""
+FOLDER = "encoded"
+"""Where a corpus keeps the vectors of its contexts."""
+
+
+class EncodedContexts:
+    """Contexts of the sentences of a split.
+
+    Args:
+        numbers: the sentences that are read; the texts of others are not encoded.
+
+    Attributes:
+        table: the cache's vectors by row.
+        rows: int32, (N, K), where in the table each context's vector lies; -1: the sentence has no such context.
+        truncated: distinct texts of contexts that were longer than the encoder takes.
+        missing: the share of sentences that lack each context, by its name.
+    """
+
+    def __init__(
+        self,
+        examples: SentenceExamples,
+        settings: ContextSettings,
+        encoder: TextEncoder,
+        numbers: np.ndarray,
+    ) -> None:
+        texts = ContextTexts(examples, settings)
+        folder = Path(examples.sentences.corpus.path) / FOLDER
+        wanted = _distinct(texts, numbers)
+        _encode_share(wanted, encoder, folder)
+        encoded = EncodedTexts(encoder, folder)
+        encoded.rows(wanted)
+        self.rows = _rows(texts, numbers, encoded)
+        self.table = encoded.table  # and not all of the cache, which knows each text
+        known = np.unique(self.rows)
+        self.truncated = encoded.truncated(known[known >= 0])
+        self.missing = texts.missing()
+
+    def of(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Contexts (K, C) of a sentence, zero where one is missing, and which of them are there, (K,)."""
+        rows = self.rows[number]
+        present = rows >= 0
+        vectors = np.zeros((len(rows), self.table.width), dtype=np.float32)
+        vectors[present] = self.table[rows[present]]
+        return torch.from_numpy(vectors), torch.from_numpy(present)
+
+
+def _distinct(texts: ContextTexts, numbers: np.ndarray) -> list[str]:
+    """The texts of all contexts of the sentences ``numbers``, each once."""
+    all_texts = (text for number in numbers.tolist() for text in texts.of(number))
+    return list(dict.fromkeys(text for text in all_texts if text is not None))
+
+
+def _encode_share(wanted: list[str], encoder: TextEncoder, folder: Path) -> None:
+    """Encode this process's share of the texts that are not in the cache yet."""
+    processes = PartialState(cpu=not torch.cuda.is_available())
+    if processes.num_processes == 1:
+        return
+    EncodedTexts(encoder, folder).rows(wanted[processes.process_index :: processes.num_processes])
+    processes.wait_for_everyone()
+
+
+def _rows(texts: ContextTexts, numbers: np.ndarray, encoded: EncodedTexts) -> np.ndarray:
+    """int32, (N, K): the row of each context, -1 where there is none, and for all other sentences."""
+    rows = np.full((len(texts), len(texts.types)), -1, dtype=np.int32)
+    for start in range(0, len(numbers), _AT_ONCE):
+        block = numbers[start : start + _AT_ONCE]
+        texts_BK = [texts.of(number) for number in block.tolist()]
+        present = np.array([[text is not None for text in texts_K] for texts_K in texts_BK])
+        rows_BK = np.full(present.shape, -1)
+        rows_BK[present] = encoded.rows(
+            [text for texts_K in texts_BK for text in texts_K if text is not None]
+        )
+        rows[block] = rows_BK
+    return rows
+
+
+Addition = Callable[[int, int], dict[str, torch.Tensor]]
+"""From the epoch and number of a sentence to the further tensors of its example."""
+
+
+class SentenceStream(Dataset):
+    """The examples of a run under the objective ``sentence``, each with ``length`` (): its positions without padding.
+
+    Args:
+        stream: the sentences in their order.
+        lengths: int, positions of each sentence of the corpus.
+        step: sentences of a step; they are sorted among themselves.
+        additions: gives the further tensors of an example.
+    """
+
+    def __init__(
+        self,
+        stream: ExampleStream,
+        lengths: np.ndarray,
+        step: int,
+        additions: Addition | None = None,
+    ) -> None:
+        self.stream, self.lengths, self.step, self.additions = stream, lengths, step, additions
+        self._step = -1
+        self._positions: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Epoch and number of the sentence at ``index``."""
+        step, rest = divmod(index, self.step)
+        if step != self._step:
+            first = step * self.step
+            positions = [self.stream.place(i) for i in range(first, min(first + self.step, len(self)))]
+            order = np.argsort(self.lengths[[number for _, number in positions]], kind="stable")
+            self._positions, self._step = [positions[i] for i in order], step
+        return self._positions[rest]
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        epoch, number = self.place(index)
+        example = self.stream.examples.example(epoch, number)
+        example["length"] = example["labels"].ne(NO_LOSS).sum()
+        return example | (self.additions(epoch, number) if self.additions is not None else {})
+
+
+def with_contexts(encoded: EncodedContexts) -> Addition:
+    """Each sentence's contexts: ``contexts`` (K, C), and ``context_mask`` (K,), False where one is missing."""
+
+    def added(_: int, number: int) -> dict[str, torch.Tensor]:
+        contexts, mask = encoded.of(number)
+        return {"contexts": contexts, "context_mask": mask}
+
+    return added
+
+
+def with_noise(seed: int, width: int) -> Addition:
+    """Standard normal numbers for each sentence's proxy, ``proxy_noise`` (P,): other ones in each epoch (CUE, Eq. 7)."""
+
+    def added(epoch: int, number: int) -> dict[str, torch.Tensor]:
+        drawn = generator(seed, epoch, number, "proxy_noise").standard_normal(width, dtype=np.float32)
+        return {"proxy_noise": torch.from_numpy(drawn)}
+
+    return added
+
+
+def each_counts_once(*_: Any) -> dict[str, torch.Tensor]:
+    """``counted`` () is 1: the loss is a mean over sentences, not over tokens."""
+    return {"counted": torch.tensor(1)}
+
+
+@dataclass
+class SentenceInputs:
+    """The sentences of a recipe, and the CUE model of its stage where there is one.
+
+    Attributes:
+        config: of the whole CUE model; None for another model.
+        encoder: the frozen text encoder, where contexts are read.
+        facts: counts of sentences and contexts by split, for the run's summary.
+    """
+
+    recipe: Recipe
+    config: CueConfig | None = None
+    encoder: TextEncoder | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, recipe: Recipe, corpus: Corpus) -> "SentenceInputs | None":
+        """Read the parts of earlier runs and the text encoder; None for a recipe of another objective.
+
+        Raises:
+            ConfigError, DataError, CheckpointError: parts of earlier runs do not fit each other, or not the corpus.
+        """
+        if recipe.objective.name != "sentence":
+            return None
+        assert isinstance(recipe.data, CorpusData)
+        if not isinstance(recipe.model, CueModel):
+            return cls(recipe)
+        stage = recipe.model.cue
+        for name in ("sentence_encoder", "autoencoder", "start"):
+            source = getattr(stage, name, None)
+            if source is not None:
+                check_tokenizer(source, load_config(source).get_text_config().vocab_size, corpus)
+        if recipe.data.contexts is None:
+            return cls(recipe, cue_config(recipe, None))
+        encoder = TextEncoder.open(**text_choice(stage))
+        config = cue_config(recipe, TextFacts(encoder.width, encoder.about()))
+        if keeps_context_encoder(stage):
+            start: Any = load_config(stage.start)
+            if start.context_encoder is not None:
+                check_encoder(encoder, start.context_encoder.text_encoder)
+        return cls(recipe, config, encoder)
+
+    def stream(self, stream: ExampleStream, step: int, name: str) -> SentenceStream:
+        """The examples that are trained or validated on.
+
+        Args:
+            stream: the sentences in their order.
+            step: sentences of a step.
+            name: of the split, for the summary.
+        """
+        examples: Any = stream.examples
+        assert isinstance(examples, SentenceExamples)
+        lengths = (examples.sentences.lengths + 1).clip(max=examples.context)
+        self.facts[name] = {"sentences": len(lengths), "sentences_cut": examples.cut}
+        return SentenceStream(stream, lengths, step, self._additions(stream, examples, name))
+
+    def _additions(self, stream: ExampleStream, examples: SentenceExamples, name: str) -> Addition | None:
+        if self.encoder is not None:
+            assert isinstance(self.recipe.data, CorpusData) and self.recipe.data.contexts is not None
+            encoded = EncodedContexts(examples, self.recipe.data.contexts, self.encoder, _numbers(stream))
+            self.facts[name] |= {"contexts_truncated": encoded.truncated, "contexts_missing": encoded.missing}
+            return with_contexts(encoded)
+        if self.config is not None and self.config.proxy is not None:
+            return with_noise(stream.seed, self.config.proxy.autoencoder.code_width)
+        return each_counts_once if isinstance(self.recipe.model, AutoencoderModel) else None
+
+
+def _numbers(stream: ExampleStream) -> np.ndarray:
+    """The numbers of the sentences that a stream reads, ascending."""
+    count = stream.examples.count(0)
+    if len(stream) >= count:
+        return np.arange(count)
+    return np.sort([stream.place(i)[1] for i in range(len(stream))])

@@ -1,0 +1,116 @@
+"""The setting ``model.cue``: one class for each stage of training a CUE model (CUE, Sections 3 and 4).
+
+What a stage takes from the run that it starts from is no setting of it.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import ConfigError
+
+TRAINED: dict[str, tuple[str, ...]] = {
+    "joint": ("decoder", "context_encoder"),
+    "adapt": ("context_encoder",),
+    "proxy": ("decoder", "proxy"),
+    "swap": ("decoder",),
+}
+"""The parts that a stage trains (CUE, Table 1 and Section 4); of the proxy only its projection. All else is frozen."""
+
+
+class SentenceSettings(Settings):
+    """The frozen sentence model, and the decoder that is trained on top of it."""
+
+    sentence_encoder: str = Field(description="a sentence model: a run, a folder or a name on the Hub")
+    decoder: Literal["transformer", "concatenate"] = "transformer"
+    decoder_layers: int | None = Field(None, ge=1, description="6 if not given")
+    decoder_heads: int | None = Field(None, ge=1, description="4 if not given")
+    sentence_inputs: bool = Field(True, description="false: only the contexts predict (Table 4)")
+    head: Literal["sentence_encoder", "random"] = Field(
+        "sentence_encoder",
+        description="what the decoder's vocabulary head starts as: a copy of the sentence encoder's, where their widths agree, "
+        "or random weights",
+    )
+
+    @field_validator("decoder_layers", "decoder_heads")
+    @classmethod
+    def _of_a_transformer(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("decoder") == "concatenate":
+            raise ConfigError("a decoder that concatenates has no layers and no heads; leave it out")
+        return value
+
+
+class TextSettings(Settings):
+    """The frozen text encoder of the contexts; what is not given is that of the run that a stage starts from."""
+
+    text_encoder: str | None = Field(
+        None, description="a folder or a name on the Hub; else distilbert-base-cased"
+    )
+    pooling: Literal["cls", "mean"] | None = Field(None, description="of the text encoder; else cls")
+    text_tokens: int | None = Field(
+        None, ge=3, description="where contexts are cut; else the encoder's limit"
+    )
+
+
+class ContextEncoderSettings(TextSettings):
+    """The blocks over the set of a sentence's contexts."""
+
+    context_layers: int | None = Field(None, ge=0, description="2 if not given")
+    context_heads: int | None = Field(None, ge=1, description="4 if not given")
+    context_feed_forward: int | None = Field(None, ge=1, description="4 times the width if not given")
+    context_dropout: float = Field(
+        0.0, ge=0, lt=1, description="share of the contexts withheld in training, each by itself"
+    )
+
+
+class JointStage(SentenceSettings, ContextEncoderSettings):
+    """Decoder and context encoder are trained together."""
+
+    stage: Literal["joint"]
+    width: int | None = Field(None, ge=1, description="of e_cue; the sentence encoder's if not given")
+
+
+class AdaptStage(ContextEncoderSettings):
+    """The context encoder alone is trained."""
+
+    stage: Literal["adapt"]
+    start: str = Field(description="the CUE run whose parts are kept")
+    fresh_context_encoder: bool = Field(False, description="a random context encoder, instead of the start's")
+    width: int | None = Field(None, ge=1, description="of e_cue; must be the start's")
+
+
+class ProxyStage(SentenceSettings):
+    """The decoder is trained without any context, on noisy proxies of one."""
+
+    stage: Literal["proxy"]
+    autoencoder: str = Field(description="a run of model.family unigram_autoencoder")
+    noise: float = Field(0.0, ge=0, description="sigma of the noise on proxies (Eq. 7)")
+    width: int | None = Field(None, ge=1, description="of e_cue; the sentence encoder's if not given")
+
+
+class SwapStage(SentenceSettings, TextSettings):
+    """A new decoder is trained on another sentence encoder, under the context encoder of an earlier run."""
+
+    stage: Literal["swap"]
+    start: str = Field(description="the CUE run whose context encoder is kept")
+    width: int | None = Field(None, ge=1, description="of e_cue; must be the start's")
+
+
+def _variant(values: Any) -> str:
+    stage = values.get("stage") if isinstance(values, dict) else getattr(values, "stage", None)
+    return f"<the stage {stage}>"
+
+
+Stage = JointStage | AdaptStage | ProxyStage | SwapStage
+AnyStage = Annotated[
+    Annotated[JointStage, Tag("<the stage joint>")]
+    | Annotated[AdaptStage, Tag("<the stage adapt>")]
+    | Annotated[ProxyStage, Tag("<the stage proxy>")]
+    | Annotated[SwapStage, Tag("<the stage swap>")],
+    Discriminator(
+        _variant,
+        custom_error_type="stage",
+        custom_error_message="Its stage must be one of joint, adapt, proxy and swap",
+    ),
+]

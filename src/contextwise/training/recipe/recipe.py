@@ -1,0 +1,296 @@
+"""The recipe of a training run: its sections, what goes together in them, and how a file is read."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from contextwise.base.config import Settings, read_yaml, validate, with_overrides
+from contextwise.base.errors import ConfigError, ContextwiseError, Problem
+from contextwise.models.sizes import KINDS
+from contextwise.objectives import (
+    UL2,
+    AnyObjective,
+    Causal,
+    Cut,
+    Mixture,
+    NextSentence,
+    PrefixLM,
+    SentenceOrder,
+)
+from contextwise.training.recipe.cue import AdaptStage, JointStage, ProxyStage, SwapStage
+from contextwise.training.recipe.data import AnyData, CorpusData, SyntheticData
+from contextwise.training.recipe.model import (
+    AnyModel,
+    AutoencoderModel,
+    CueModel,
+    ParityModel,
+    PretrainedModel,
+    SizedModel,
+)
+from contextwise.training.recipe.training import TrainingSettings
+
+
+class Recipe(Settings):
+    """One training run."""
+
+    name: str = Field(
+        pattern=r"^[^/\\]+$", description="names the run; runs of one name that differ in seed compare as one"
+    )
+    seed: int = Field(0, ge=0, lt=2**31)
+    data: AnyData
+    objective: AnyObjective = Field(default_factory=Causal, description="a name, or a name with settings")
+    model: AnyModel = SizedModel()
+    training: TrainingSettings
+    output: str = Field("", description="the run folder; runs/<name>-seed<seed> if not given")
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> "Recipe":
+        problems = [*self._problems_of_data(), *self._problems_of_model(), *self._problems_of_steps()]
+        if problems:
+            raise ConfigError(*problems)
+        return self
+
+    def _problems_of_steps(self) -> Iterator[Problem]:
+        settings, context = self.training, self.data.context
+        if settings.epochs is not None and not (self._samples and settings.examples_per_step):
+            yield Problem(
+                "needs data.synthetic.samples, which an epoch consists of, and training.examples_per_step",
+                "training.epochs",
+            )
+            return
+        if self.tokens_per_step % context:
+            near = max(1, round(self.tokens_per_step / context)) * context
+            yield Problem(
+                f"which is no multiple of data.context ({context}); {near} is",
+                "training.tokens_per_step",
+                self.tokens_per_step,
+            )
+        elif settings.warmup_steps > self.total_steps:
+            yield Problem(
+                f"but the run has only {self.total_steps} steps",
+                "training.warmup_steps",
+                settings.warmup_steps,
+            )
+
+    def _problems_of_data(self) -> Iterator[Problem]:
+        """Data, objective and measurements that do not fit each other, or the kind of model that reads them."""
+        data, model, name = self.data, self.model, self.objective.name
+        synthetic, parity = isinstance(data, SyntheticData), isinstance(model, ParityModel)
+        if synthetic != parity:
+            own = getattr(model, "pretrained", None) or f"model.family {getattr(model, 'family', 'cue')}"
+            yield (
+                Problem(
+                    f"needs one of its own models, not {own}",
+                    "data.synthetic",
+                    fix="set model.family to parity_transformer or parity_mlp",
+                )
+                if synthetic
+                else Problem(
+                    f"{own} is a model for data.synthetic, not for a corpus", fix="choose another family"
+                )
+            )
+        sentences, curve = name == "sentence", self.training.contextwise_every
+        if isinstance(data, SyntheticData):
+            if name != "causal":
+                yield Problem(
+                    f"the objective {name!r} is for text, but the data are synthetic", fix="leave it out"
+                )
+            if curve:
+                yield Problem(
+                    "needs a corpus, but the data are synthetic",
+                    "training.contextwise_every",
+                    fix="set it to 0",
+                )
+            return
+        if data.contexts is not None and not isinstance(model, CueModel):
+            yield Problem("is read by model.cue only", "data.contexts", fix="leave it out")
+        if sentences:
+            for field in ("replay", "watch"):
+                if getattr(data, field) is not None:
+                    yield Problem(
+                        "does not go with the objective 'sentence'", f"data.{field}", fix="leave it out"
+                    )
+            if curve:
+                yield Problem(
+                    "asks for the loss at each context, but a sentence has none before it",
+                    "training.contextwise_every",
+                    fix="set it to 0",
+                )
+        elif isinstance(model, CueModel | AutoencoderModel):
+            what = "model.cue" if isinstance(model, CueModel) else f"model.family {model.family}"
+            yield Problem(f"{what} is trained on single sentences", fix="set objective: sentence")
+
+    def _problems_of_model(self) -> Iterator[Problem]:
+        model, context = self.model, self.data.context
+        if self.training.learning_rate is None and model.learning_rate is None:
+            usual = "1e-3" if isinstance(model, CueModel) else "1e-4"
+            yield Problem(
+                "is missing: such a model has no size with a rate of its own",
+                "training.learning_rate",
+                fix=f"{usual} is usual",
+            )
+        if isinstance(model, CueModel):
+            yield from self._problems_of_cue(model)
+        if isinstance(model, SizedModel):
+            if model.max_context is not None and model.max_context < context:
+                yield Problem(
+                    f"but the model has only {model.max_context} positions (model.max_context)",
+                    "data.context",
+                    context,
+                )
+            yield from wrong_kind(self.objective, model.kind, f"model.family {model.family}")
+        if isinstance(model, SizedModel | PretrainedModel):
+            predictor = model.context_predictor
+            if predictor is not None and predictor.chunk_size > context:
+                yield Problem(
+                    f"more than data.context ({context})",
+                    "model.context_predictor.chunk_size",
+                    predictor.chunk_size,
+                )
+            for section in ("context_predictor", "multi_token"):
+                if has_prefix(self.objective) and getattr(model, section, None) is not None:
+                    yield Problem(
+                        f"the objective {self.objective.name!r} lets a prefix see itself in both directions, which "
+                        f"model.{section} would carry into predictions of that prefix",
+                        fix="leave one of the two out",
+                    )
+
+    def _problems_of_cue(self, model: CueModel) -> Iterator[Problem]:
+        assert isinstance(self.data, CorpusData)
+        stage, contexts = model.cue, self.data.contexts
+        if isinstance(stage, ProxyStage) and contexts is not None:
+            yield Problem(
+                "is given, but in stage proxy the decoder is trained without any",
+                "data.contexts",
+                fix="leave it out",
+            )
+        if isinstance(stage, AdaptStage | SwapStage) and contexts is None:
+            yield Problem(
+                f"is missing: stage {stage.stage} needs columns, or previous_sentence: true", "data.contexts"
+            )
+        if isinstance(stage, JointStage) and contexts is None:
+            for name in ("text_encoder", "pooling", "text_tokens", "context_dropout"):
+                if getattr(stage, name):
+                    yield Problem(
+                        "has no effect without data.contexts", f"model.cue.{name}", fix="leave it out"
+                    )
+
+    @property
+    def _samples(self) -> int | None:
+        return self.data.synthetic.samples if isinstance(self.data, SyntheticData) else None
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of an optimizer step, over all processes and micro-batches: ``data.context`` for each example."""
+        settings = self.training
+        if settings.examples_per_step is not None:
+            return settings.examples_per_step * self.data.context
+        return settings.tokens_per_step or 8192
+
+    @property
+    def examples_per_step(self) -> int:
+        """Windows, sentences or samples of an optimizer step."""
+        return self.tokens_per_step // self.data.context
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        settings = self.training
+        if settings.steps is not None:
+            return settings.steps
+        if settings.epochs is not None:
+            return -(-settings.epochs * (self._samples or 0) // self.examples_per_step)
+        return -(-(settings.tokens or 0) // self.tokens_per_step)
+
+    @property
+    def examples(self) -> int:
+        """Examples of the whole run."""
+        return self.total_steps * self.examples_per_step
+
+    @property
+    def cut(self) -> Cut:
+        """How the documents of a corpus become windows."""
+        assert isinstance(self.data, CorpusData)
+        return Cut(self.data.context, self.data.cross_documents, self.data.separate_documents)
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return Path(self.output or f"runs/{self.name}-seed{self.seed}")
+
+    @property
+    def learning_rate(self) -> float:
+        """The maximum of the schedule."""
+        rate = self.training.learning_rate or self.model.learning_rate
+        assert rate is not None
+        return rate
+
+    def resolved(self) -> dict[str, Any]:
+        """Every setting, defaults included, as plain values; the batch in tokens, and epochs in steps."""
+        data = self.model_dump(mode="json")
+        data["training"] |= {
+            "learning_rate": self.learning_rate,
+            "tokens_per_step": self.tokens_per_step,
+            "examples_per_step": None,
+        }
+        if self.training.epochs is not None:
+            data["training"] |= {"steps": self.total_steps, "epochs": None}
+        data.pop("output")
+        return data
+
+
+def wrong_kind(objective: Any, kind: str, model: str) -> Iterator[Problem]:
+    """The problem of a model of ``kind`` that the objective is not for, if it is one; ``model`` says which it is."""
+    if objective.kind == kind:
+        return
+    families = [family for family, other in KINDS.items() if other == objective.kind]
+    yield Problem(
+        f"the objective {objective.name!r} needs a model of another kind ({objective.kind}) than {model} ({kind})",
+        fix=f"set model.family to {' or '.join(families)}, or choose another model or objective",
+    )
+
+
+def single_objectives(objective: Any) -> list[Any]:
+    """An objective, or those of a mixture."""
+    return [part.objective for part in objective.parts] if isinstance(objective, Mixture) else [objective]
+
+
+def has_prefix(objective: Any) -> bool:
+    """Whether examples for a decoder have positions that see each other in both directions."""
+    return any(
+        isinstance(single, PrefixLM) or (isinstance(single, UL2) and single.model == "decoder")
+        for single in single_objectives(objective)
+    )
+
+
+def has_pairs(objective: Any) -> bool:
+    """Whether examples are pairs of segments, with a label."""
+    return any(isinstance(single, NextSentence | SentenceOrder) for single in single_objectives(objective))
+
+
+def with_newer_settings(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A run's resolved recipe with the settings that are newer than the run, at their defaults."""
+    with contextlib.suppress(ContextwiseError):
+        return validate(Recipe, recipe, "the run's recipe").resolved()
+    return recipe
+
+
+def load_recipe(path: Path, overrides: list[str] | None = None, output: Path | None = None) -> Recipe:
+    """Read a recipe file.
+
+    Args:
+        path: a YAML file.
+        overrides: ``section.key=value`` settings that replace the file's.
+        output: the run folder, in place of the file's.
+
+    Raises:
+        ConfigError: all that is wrong with it, in one message.
+    """
+    data = with_overrides(read_yaml(path), overrides or [])
+    if output is not None:
+        data["output"] = str(output)
+    data.setdefault("name", path.stem)
+    return validate(Recipe, data, f"the recipe {path}")

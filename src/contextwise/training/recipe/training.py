@@ -1,0 +1,86 @@
+"""The section ``training`` of a recipe: how long, how fast, and what is measured and saved on the way."""
+
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import ConfigError, Problem
+
+
+class TrainingSettings(Settings):
+    """The length of a run (steps, tokens or epochs), its optimizer, its measurements and its checkpoints."""
+
+    steps: int | None = Field(None, ge=1, description="optimizer steps; or give tokens, or epochs")
+    tokens: int | None = Field(None, ge=1, description="training tokens; rounded up to whole steps")
+    epochs: int | None = Field(None, ge=1, description="passes over data.synthetic.samples")
+    tokens_per_step: int | None = Field(
+        None, ge=1, description="over all processes and micro-batches; 8192 if not given"
+    )
+    examples_per_step: int | None = Field(
+        None, ge=1, description="windows, sentences or samples a step, instead of tokens_per_step"
+    )
+    micro_batch_tokens: int | None = Field(
+        None, ge=1, description="most tokens in one forward pass of one process"
+    )
+    learning_rate: float | None = Field(None, gt=0, description="the size's own if not given")
+    minimum_learning_rate: float = Field(
+        0.1, ge=0, le=1, description="where the cosine ends, as a share of the maximum"
+    )
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup_steps: int = Field(0, ge=0)
+    weight_decay: float = Field(0.1, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    clip: float = Field(1.0, ge=0, description="largest gradient norm; 0 turns clipping off")
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it")
+    compile: bool = False
+    gradient_checkpointing: bool = False
+    fsdp: bool = Field(False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
+    workers: int = Field(0, ge=0, description="processes that read windows ahead")
+    log_every: int = Field(10, ge=1)
+    evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: at the end only")
+    evaluation_tokens: int = Field(65_536, ge=1, description="validation tokens of such an evaluation")
+    contextwise_every: int = Field(
+        0, ge=0, description="steps between context curves (and one at the end); 0: none"
+    )
+    contextwise_tokens: int = Field(
+        65_536, ge=1, description="held-out tokens that such a curve reads, about"
+    )
+    contextwise_longest: int | None = Field(
+        None,
+        ge=1,
+        description="the longest context that the curves of several runs are compared at; data.context if not given",
+    )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="validations without a lower loss after which training stops; the weights of the lowest are exported",
+    )
+    save_every: int = Field(100, ge=1, description="steps between checkpoints")
+    keep_checkpoints: int = Field(2, ge=1)
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
+
+    @field_validator("examples_per_step")
+    @classmethod
+    def _one_batch(cls, examples: int | None, info: ValidationInfo) -> int | None:
+        if examples is not None and info.data.get("tokens_per_step") is not None:
+            raise ConfigError("given together with tokens_per_step; leave one of the two out")
+        return examples
+
+    @field_validator("patience")
+    @classmethod
+    def _validates(cls, patience: int | None, info: ValidationInfo) -> int | None:
+        if patience is not None and info.data.get("evaluate_every") == 0:
+            raise ConfigError(
+                Problem(
+                    "but the only validation is the one at the end", value=patience, fix="set evaluate_every"
+                )
+            )
+        return patience
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "TrainingSettings":
+        if sum(value is not None for value in (self.steps, self.tokens, self.epochs)) != 1:
+            raise ConfigError("give either steps or tokens (or epochs), one of them")
+        return self
