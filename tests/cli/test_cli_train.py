@@ -60,8 +60,11 @@ def test_the_run_is_named_on_standard_output(workplace: Path, typed: Typed) -> N
     ("arguments", "message"),
     [
         (["no.yaml"], "there is no recipe at no.yaml"),
-        (["recipe.yaml", "--set", "training.stps=3"], "unknown key 'training.stps'; did you mean 'steps'?"),
-        (["recipe.yaml", "--set", "training.steps"], "--set 'training.steps' is not of the form"),
+        (
+            ["recipe.yaml", "--set", "training.stps=3"],
+            "training.stps is an unknown key; did you mean 'steps'?",
+        ),
+        (["recipe.yaml", "--set", "training.steps"], "the setting 'training.steps' is not of the form"),
         (["recipe.yaml", "--set", "data.context=15"], "no multiple of data.context (15)"),
     ],
 )

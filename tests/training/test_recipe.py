@@ -1,5 +1,7 @@
 """Recipes: what is accepted, and that everything wrong is said in one message."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError
-from contextwise.models import backbone_config, named_size
 from contextwise.training import Recipe, load_recipe
 from small import recipe_values
 
@@ -20,9 +21,6 @@ SHIPPED = sorted(path for path in RECIPES if "training" in yaml.safe_load(path.r
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_that_ships_is_valid(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    start = yaml.safe_load(path.read_text())["model"].get("pretrained")
-    if start:  # what an earlier recipe would have left there
-        backbone_config("gpt2", named_size("gpt2", "nano"), 4096, 256).save_pretrained(f"{start}/model")
     recipe = load_recipe(path)
     assert recipe.name == path.stem
     assert recipe.total_steps > 0
@@ -92,6 +90,36 @@ def test_all_problems_come_in_one_message(tmp_path):
     with pytest.raises(ConfigError, match="3 problems") as caught:
         load_recipe(write(tmp_path, change))
     assert str(caught.value).count("\n  - ") == 3
+
+
+def test_all_problems_are_named_before_torch_is_imported(tmp_path):
+    """Field problems of several sections, a check of several fields beside an unknown key, and none of them needs torch."""
+
+    def change(recipe):
+        recipe["training"] |= {"token": 5, "patience": 2, "evaluate_every": 0}
+        recipe["model"]["size"] = "nanoo"
+
+    check = (
+        "import sys; from pathlib import Path; sys.argv[0] = 'contextwise'\n"
+        "from contextwise.base.errors import ConfigError\n"
+        "from contextwise.training import load_recipe\n"
+        "try: load_recipe(Path(sys.argv[1]))\n"
+        "except ConfigError as error: print(error)\n"
+        "print({'torch', 'transformers', 'datasets'} & set(sys.modules))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", check, str(write(tmp_path, change))], capture_output=True, text=True
+    ).stdout
+    assert "has 3 problems" in output
+    for words in ("training.token is an unknown key", "patience is 2", "model.size is 'nanoo'", "set()"):
+        assert words in output
+
+
+def test_a_problem_is_data(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(write(tmp_path, lambda recipe: recipe["training"].update(tokens_per_step=100)))
+    [problem] = caught.value.problems
+    assert (problem.field, problem.value) == ("training.tokens_per_step", 100)
 
 
 def test_overrides_go_before_the_file(tmp_path):

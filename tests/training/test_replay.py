@@ -356,10 +356,10 @@ class TestRefusals:
                 {"replay": {"corpus": "old", "share": 1}},
                 "data.replay.share is 1, but input should be less than 1",
             ),
-            ({"replay": {"share": 0.1}}, "'data.replay.corpus' is missing"),
+            ({"replay": {"share": 0.1}}, "data.replay.corpus is missing"),
             (
                 {"replay": {"corpus": "old", "shar": 0.1}},
-                "unknown key 'data.replay.shar'; did you mean 'share'",
+                "data.replay.shar is an unknown key; did you mean 'share'",
             ),
             (
                 {"replay": {"corpus": "old"}, "watch": "other"},

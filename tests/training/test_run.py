@@ -307,7 +307,9 @@ def test_a_flat_file_of_tokens_trains_when_its_vocabulary_is_given(corpus_folder
     corpus = Corpus.open(corpus_folder)
     np.concatenate([corpus.document(i) for i in range(20)]).astype("<u2").tofile(tmp_path / "train.bin")
     values = recipe_values(tmp_path / "train.bin", tmp_path / "run", steps=3)
-    with pytest.raises(ConfigError, match="comes without a tokenizer; give model.vocab_size"):
+    with pytest.raises(
+        ConfigError, match="model.vocab_size is missing: the corpus comes without a tokenizer"
+    ):
         train(Recipe.model_validate(values))
     values["model"]["vocab_size"] = 100
     with pytest.raises(DataError, match="holds the token id 1.., but the model's vocabulary has 100"):
@@ -320,7 +322,7 @@ def test_windows_that_do_not_share_out_evenly_are_refused(corpus_folder, tmp_pat
     values = recipe_values(corpus_folder, tmp_path / "two", tokens_per_step=96)
     code, output = finish_training(write_recipe(tmp_path, values), processes=2)
     assert code != 0
-    assert "cannot be shared out evenly over 2 processes" in " ".join(output.split())
+    assert "cannot be divided evenly among 2 processes" in " ".join(output.split())
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None
             Problem(
                 "is missing: the corpus comes without a tokenizer",
                 "model.vocab_size",
-                fix="GPT-2's tokens fit 50304",
+                fix="give it (GPT-2's tokens fit 50304)",
             )
         )
     if vocab_size is not None and size < vocab_size:

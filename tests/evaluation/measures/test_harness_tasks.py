@@ -270,7 +270,7 @@ def test_two_files_for_one_split_are_named(folder):
             "tasks: {piqa: {splits: {test: a.jsonl}}}",
             "names the split 'test' of piqa, which has train, validation",
         ),
-        ("tasks: {piqa: {split: {}}}", "unknown key 'tasks.piqa.split'"),
+        ("tasks: {piqa: {split: {}}}", "tasks.piqa.split is an unknown key"),
         ("[1", "is not valid YAML"),
         ("folder: nowhere", "names the folder"),
     ],
