@@ -363,7 +363,7 @@ class TestRefusals:
             ),
             (
                 {"replay": {"corpus": "old"}, "watch": "other"},
-                "watch .other. is given together with replay .old.",
+                "watch: given together with replay .old.",
             ),
         ],
     )
