@@ -18,12 +18,7 @@ from contextwise.data import Corpus
 from contextwise.data.windows import Windows, stack
 from contextwise.experiments.run_set import RunSet
 from contextwise.models import build_model, load_model
-<<<<<<< HEAD
-from contextwise.training.model import TrainedModel
-=======
-from contextwise.training.model import TrainedModel, sized_config
-from contextwise.training.recipe import SizedModel
->>>>>>> 3adb7af (Recipe sections are tagged unions; all problems of a recipe come in one message)
+from contextwise.training.model import TrainedModel, model_config
 
 
 def speeds(settings: Path, rounds: int) -> dict[str, float]:
@@ -36,13 +31,8 @@ def speeds(settings: Path, rounds: int) -> dict[str, float]:
     }
 
     def contender(name: str) -> Any:
-<<<<<<< HEAD
-        config = arms[name].planned_recipe().model.build_config(4096, 256, 0)
+        config = model_config(arms[name].planned_recipe(), 4096, 0)
         model = TrainedModel(build_model(config)).train()
-=======
-        settings = SizedModel.model_validate({"size": size, **described(name)[0]})
-        model = TrainedModel(build_model(sized_config(settings, 4096, 256, 0))).train()
->>>>>>> 3adb7af (Recipe sections are tagged unions; all problems of a recipe come in one message)
         return step_of(model, lambda: model(x, y))
 
     outcome = alternate({name: contender(name) for name in arms}, rounds)
