@@ -20,7 +20,7 @@ from causality_models import (
     without_mask,
     without_positions,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
     BertConfig,
@@ -38,6 +38,7 @@ from transformers import (
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
 from contextwise.testing import assert_causal, measure_causality
+from examples import FEW
 
 NAMES = [
     "future tokens",
@@ -119,7 +120,7 @@ def test_bidirectional_attention():
     assert found["future tokens"].changed > found["future tokens"].affected
 
 
-@settings(max_examples=12)
+@FEW
 @given(data=st.data())
 def test_a_leak_is_traced_to_its_two_positions(data):
     at = data.draw(st.integers(0, 12), "at")

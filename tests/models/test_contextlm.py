@@ -15,7 +15,7 @@ from contextlm_models import (
     draw,
     stock_model,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference_contextlm import reference_logits
 from transformers import (
@@ -33,6 +33,7 @@ from contextwise.models.contextlm.pooling import POOLINGS
 from contextwise.models.families import FAMILIES as ADAPTERS
 from contextwise.models.families import Family
 from contextwise.training.recipe import ContextPredictorSettings
+from examples import FEW
 
 
 @FAMILIES
@@ -113,7 +114,7 @@ def test_worked_example_of_the_index_convention(family):
 
 
 @FAMILIES
-@settings(max_examples=25)
+@FEW
 @given(data=st.data())
 def test_the_past_never_sees_the_future(family, data):
     w = data.draw(st.integers(1, 8))

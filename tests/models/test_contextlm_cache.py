@@ -3,7 +3,7 @@
 import pytest
 import torch
 from contextlm_models import FAMILIES, FORMS, contextlm, draw
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
     DynamicCache,
@@ -11,11 +11,12 @@ from transformers import (
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.contextlm.cache import context_state
+from examples import FEW
 
 
 @FAMILIES
 @FORMS
-@settings(max_examples=12)
+@FEW
 @given(data=st.data())
 def test_every_cached_step_equals_the_full_pass(family, options, data):
     w = data.draw(st.sampled_from([1, 2, 3, 4, 7, 16]))
@@ -37,7 +38,7 @@ def test_every_cached_step_equals_the_full_pass(family, options, data):
 
 @FAMILIES
 @FORMS
-@settings(max_examples=12)
+@FEW
 @given(data=st.data())
 def test_padded_rows_equal_each_row_alone(family, options, data):
     w = data.draw(st.integers(1, 6))
@@ -94,7 +95,7 @@ def test_generation_with_cache_equals_without(family, beams):
 
 
 @FAMILIES
-@settings(max_examples=20)
+@FEW
 @given(data=st.data())
 def test_a_cropped_cache_goes_on_as_if_the_tokens_had_never_been(family, data):
     w = data.draw(st.sampled_from([1, 2, 3, 4, 7]))

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 from embedding_models import bert, tokenizer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.models.cue import encoding
 from contextwise.models.cue.encoding import PACKAGED, EncodedTexts, TextEncoder, check_encoder
 from contextwise.models.cue.shards import text_key
+from examples import FEW
 
 TEXTS = ["Wednesday 29 May 1985", "cocoa, sugar", "Rain fell.", "NEW YORK", "é", "Ann Lee"]
 
@@ -97,7 +98,7 @@ def test_rows_lead_to_the_vectors_and_stay(encoder, tmp_path):
             store.table[np.array(rows)]
 
 
-@settings(max_examples=20)
+@FEW
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), max_size=5))
 def test_any_order_of_calls_gives_each_text_its_vector(encoder, tmp_path_factory, calls):
     texts = [f"text {i}" for i in range(10)]

@@ -21,7 +21,7 @@ from embedding_models import (
     t5,
     tokenizer,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import normalizers
 from transformers import AutoModel, BertModel, T5EncoderModel, T5Model, ViTConfig, ViTModel
@@ -30,6 +30,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.models.embedding import Embedder, embed_texts
 from contextwise.models.layers import load_text_model, position_limit, text_kind
 from contextwise.models.losses import final_hidden_states
+from examples import FEW
 
 TEXTS = ["one", "a longer text than that", "b", "of the middle", "zwölf", "the end of it all"]
 shared = cache(made)
@@ -160,7 +161,7 @@ def test_a_gated_context_lm_has_the_layers_of_its_backbone():
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=15)
+@FEW
 @given(
     lengths=st.lists(st.integers(1, POSITIONS - 2), min_size=1, max_size=9),
     batch_size=st.integers(1, 5),

@@ -2,15 +2,16 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GPT2LMHeadModel, LlamaConfig
 
 from contextwise.models import causal_loss, linear_cross_entropy, losses, token_losses
+from examples import FEW
 
 
-@settings(max_examples=30)
+@FEW
 @given(data=st.data())
 def test_value_and_gradients_are_those_of_torch(data):
     n, d, v = (data.draw(st.integers(1, most)) for most in (40, 9, 30))

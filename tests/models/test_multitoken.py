@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from multitoken_models import LONGEST, VOCABULARY, all_logits, as_stock_model, backbone, draw, multitoken
 from torch.nn.functional import pad
@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
 from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
+from examples import FEW
 
 FAMILIES = pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "qwen3"])
 HEADS = pytest.mark.parametrize("head", ["layer", "linear"])
@@ -50,7 +51,7 @@ def test_a_backbone_stays_what_it_was(family, head, n):
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama"])
 @HEADS
-@settings(max_examples=12)
+@FEW
 @given(data=st.data())
 def test_the_past_never_sees_the_future(family, head, data):
     length = data.draw(st.integers(2, 16))
@@ -66,7 +67,7 @@ def test_the_past_never_sees_the_future(family, head, data):
 
 @FAMILIES
 @HEADS
-@settings(max_examples=8)
+@FEW
 @given(data=st.data())
 def test_every_cached_step_equals_the_full_pass(family, head, data):
     length = data.draw(st.integers(2, 20))

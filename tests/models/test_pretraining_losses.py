@@ -149,6 +149,7 @@ def test_a_prefix_sees_itself_and_nothing_behind_it(family, attention):
         assert reached.tolist() == [i <= position or (position < 4 and i < 4) for i in range(8)]
 
 
+@pytest.mark.slow
 def test_flex_attention_gives_the_same():
     """Forward only: torch differentiates flex attention on accelerators alone. transformers' GPT-2 has none."""
     model, tokens = decoder("llama").eval(), draw(2, 16)

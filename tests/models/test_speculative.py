@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from multitoken_models import LONGEST, VOCABULARY, backbone
 from tokenizers import Tokenizer, decoders, models
@@ -12,6 +12,7 @@ from transformers import DynamicCache, PreTrainedTokenizerFast, StoppingCriteria
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
 from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM, speculative
+from examples import FEW
 
 GREEDY = {"do_sample": False, "pad_token_id": 0}
 
@@ -89,7 +90,7 @@ def test_untrained_models_give_the_greedy_output(family, head, n):
             assert torch.equal(found, greedy)
 
 
-@settings(max_examples=25)
+@FEW
 @given(data=st.data())
 def test_trained_models_give_the_greedy_output(trained, data):
     lengths = data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=5))
@@ -243,7 +244,7 @@ def test_tokens_are_streamed_in_order(trained):
         trained.generate(batch([8, 8])[0], speculative=True, max_new_tokens=15, streamer=Streamer(), **GREEDY)
 
 
-@settings(max_examples=25)
+@FEW
 @given(data=st.data())
 def test_rows_that_forgot_go_on_as_if_they_had_never_read(data):
     """Rows of a cache forget different numbers of tokens, twice; then each goes on as the full pass over what it kept."""

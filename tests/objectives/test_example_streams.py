@@ -65,7 +65,7 @@ def test_the_same_stream_whatever_reads_it(corpus, known, name, values):
     )
     assert same(pickle.loads(pickle.dumps(again))[start + 3], expected[3])
     batches = stack([stack(expected[i : i + 4]) for i in range(0, 16, 4)])
-    for workers in (0, 1, 2):
+    for workers in (0, 2):
         fresh = stream_of(name, values, corpus, known, 10**6)
         loader = DataLoader(Subset(fresh, stretch), batch_size=4, collate_fn=stack, num_workers=workers)
         assert same(stack(list(loader)), batches), workers

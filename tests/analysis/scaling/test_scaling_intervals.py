@@ -90,6 +90,7 @@ def covered(replicate, **settings):
     )
 
 
+@pytest.mark.slow
 def test_the_intervals_hold_the_truth_about_nine_times_in_ten():
     """Of 60 sweeps with lucky runs 54 are expected; fewer than 47 happen once in 500 times if it is nine in ten."""
     rows = np.array([covered(replicate, resamples=40) for replicate in range(60)], dtype=float)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
     BloomConfig,
@@ -34,6 +34,7 @@ from contextwise.evaluation.measures.attention import (
 from contextwise.models import token_losses
 from contextwise.models.contextlm.ablation import context_pathway, without_context
 from contextwise.models.contextlm.injection import INJECTIONS
+from examples import FEW
 
 VOCABULARY = 300
 TEXT = "The model reads tokens, and predicts the next chunk."
@@ -160,7 +161,7 @@ def test_later_tokens_change_nothing_that_earlier_queries_gave():
     assert last == pytest.approx(weights[:, -1, -1].detach().numpy())
 
 
-@settings(max_examples=30)
+@FEW
 @given(length=st.integers(1, 40), size=st.integers(1, 45), seed=st.integers(0, 99))
 def test_a_chunk_receives_what_its_tokens_receive(length, size, seed):
     values = np.random.default_rng(seed).random((2, length))

@@ -3,12 +3,13 @@
 import pytest
 import torch
 from cue_models import CUE, TEXT, context_encoder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.cue import CueContextConfig, CueContextEncoder
+from examples import FEW
 
 layers = pytest.mark.parametrize("layers", [0, 1, 2])
 ENCODERS = {count: context_encoder(layers=count) for count in (0, 1, 2)}
@@ -23,7 +24,7 @@ def sets(size, rows=1, seed=0):
 
 
 @layers
-@settings(max_examples=30)
+@FEW
 @given(data=st.data(), size=st.integers(1, 9))
 def test_the_order_of_a_set_does_not_matter(layers, data, size):
     order = data.draw(st.permutations(range(size)))
@@ -33,7 +34,7 @@ def test_the_order_of_a_set_does_not_matter(layers, data, size):
 
 
 @layers
-@settings(max_examples=30)
+@FEW
 @given(
     size=st.integers(0, 5), padding=st.integers(1, 4), junk=st.sampled_from([0.0, 1e6, torch.nan, torch.inf])
 )

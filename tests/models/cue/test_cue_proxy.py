@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cue_models import CUE, END, VOCABULARY, autoencoder, proxy, proxy_model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import rel_entr, softmax
 from transformers import AutoConfig, AutoModel
@@ -15,6 +15,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.models import build_model, parameter_count
 from contextwise.models.cue import ProxyConfig, ProxyEncoder, UnigramAutoencoder, UnigramConfig
 from contextwise.models.pretraining import pretraining_losses
+from examples import FEW
 
 LABELS = torch.tensor([[5, 7, 5, 9, END], [3, END, -100, -100, -100], [8, 8, 8, -100, -100]])
 
@@ -32,7 +33,7 @@ def test_without_an_end_of_text_every_label_counts():
     assert bags[0, [3, END]].tolist() == [0.5, 0.5]
 
 
-@settings(max_examples=30)
+@FEW
 @given(st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=12), st.integers(0, 4), st.randoms())
 def test_a_bag_is_a_distribution_that_knows_no_order_and_no_padding(words, padding, random):
     shuffled = random.sample(words, len(words))
