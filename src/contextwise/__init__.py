@@ -51,6 +51,6 @@ def __getattr__(name: str) -> Any:
 # Importing the package registers its models with transformers' Auto classes. That imports torch, which takes seconds; the
 # `contextwise` command answers --help and mistyped options at once, and its commands import the models themselves.
 if Path(sys.argv[0]).name != "contextwise" and sys.orig_argv[1:3] != ["-m", "contextwise"]:
-    from contextwise.models.registry import register_models
+    from contextwise.models.spec import register_models
 
     register_models()

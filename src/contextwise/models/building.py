@@ -4,11 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import transformers
 from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
     BertConfig,
     GPT2Config,
     GPTNeoXConfig,
@@ -19,29 +15,14 @@ from transformers import (
 )
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
-from contextwise.models.cue import LSTMConfig, UnigramAutoencoder, UnigramConfig
-from contextwise.models.kinds import kind_of
-from contextwise.models.parity import ParityMLP, ParityMLPConfig, ParityTransformer, ParityTransformerConfig
+from contextwise.models.cue.lstm import LSTMConfig
 from contextwise.models.sizes import ModelSize
+from contextwise.models.spec import spec_of
 
 
 def build_model(config: PreTrainedConfig) -> Any:
-    """A freshly initialised model: a causal or masked language model, an encoder-decoder, or an autoencoder of unigrams.
-
-    An encoder whose ``architectures`` names another class (``BertForPreTraining``, which has the pair head) is of that class.
-    """
-    if isinstance(config, ContextLMConfig):
-        return ContextLMForCausalLM(config)
-    if isinstance(config, ParityTransformerConfig):
-        return ParityTransformer(config)
-    if isinstance(config, ParityMLPConfig):
-        return ParityMLP(config)
-    if isinstance(config, UnigramConfig):
-        return UnigramAutoencoder(config)
-    loader = pretraining_class(config)
-    build = getattr(loader, "from_config", None) or loader._from_config
-    return build(config)
+    """A freshly initialised model: a causal or masked language model, an encoder-decoder, or what else has a specification."""
+    return spec_of(config).build(config)
 
 
 _META_MODELS: dict[tuple[type, str], Any] = {}
@@ -59,18 +40,6 @@ def meta_model(config: PreTrainedConfig) -> Any:
         with torch.device("meta"):
             _META_MODELS[key] = build_model(config)
     return _META_MODELS[key]
-
-
-def pretraining_class(config: PreTrainedConfig) -> Any:
-    """The class of transformers that is pretrained with a configuration: an Auto class, or the one that an encoder names."""
-    kind = kind_of(config)
-    if kind == "encoder" and config.architectures:
-        return getattr(transformers, config.architectures[0])
-    return {
-        "encoder": AutoModelForMaskedLM,
-        "decoder": AutoModelForCausalLM,
-        "encoder-decoder": AutoModelForSeq2SeqLM,
-    }[kind]
 
 
 def backbone_config(

@@ -1,17 +1,28 @@
-"""What the models here have in common: each is a composition around a stock decoder-only backbone of transformers."""
+"""What the models of this package share: one ``forward``, and one way through the blocks of a stock backbone.
 
+Shapes: B rows, T positions, D channels, V tokens in the vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.families import FAMILIES
+from contextwise.models.families import FAMILIES, Rotary, family_of
+from contextwise.models.loading import load_model
+from contextwise.models.losses import loss_and_logits, next_tokens
 
 
 class ComposedConfig(PreTrainedConfig):
-    """A configuration around a backbone's own, which answers what code that knows only "a causal language model" asks.
+    """A configuration around a backbone's own, with the properties that code for any causal language model reads.
 
     Attributes:
         backbone_config: configuration of the backbone.
@@ -58,13 +69,106 @@ class ComposedConfig(PreTrainedConfig):
         return self.backbone_config.max_position_embeddings
 
 
-class ComposedForCausalLM(PreTrainedModel, GenerationMixin):
-    """A causal language model around a stock ``backbone``, with a ``lm_head`` of its own."""
+class CausalLanguageModel(PreTrainedModel, GenerationMixin):
+    """A causal language model of this package: :meth:`hidden_states`, then the vocabulary head, and one ``forward`` for all."""
 
     config: Any
-    backbone: Any
     lm_head: Any
     base_model_prefix = ""
+    keeps_cache = True
+
+    def hidden_states(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
+        """What the vocabulary head reads: (B, T, D)."""
+        raise NotImplementedError
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.lm_head = new_embeddings
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        shift_labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits (B, T, V), and the loss where there are labels.
+
+        Args:
+            labels: (B, T) as transformers takes them: the tokens themselves, shifted here; -100 is ignored.
+            shift_labels: (B, T) targets that are already shifted, instead of ``labels``.
+            logits_to_keep: compute the logits of the last so many positions only (0: all), or of these indices.
+            num_items_in_batch: divide the summed loss by this instead of by the number of targets.
+            kwargs: further arguments of :meth:`hidden_states`. What callers of transformers models set to get attentions,
+                hidden states or a tuple is ignored.
+
+        While training with labels no logits are returned: the loss is computed piece by piece, never holding all logits.
+        """
+        for name in ("output_attentions", "output_hidden_states", "return_dict"):
+            kwargs.pop(name, None)
+        targets = next_tokens(labels) if labels is not None and shift_labels is None else shift_labels
+        if targets is not None:
+            check_labels(targets, self.config.vocab_size)
+        inputs: dict[str, Any] = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+            **kwargs,
+        }
+        if self.keeps_cache:
+            if use_cache is None:
+                use_cache = getattr(self.config, "use_cache", not self.training)
+            use_cache = use_cache and not (self.training and targets is not None)
+            if use_cache and past_key_values is None:
+                past_key_values = DynamicCache(config=self.config)
+            inputs["past_key_values"] = past_key_values
+        elif past_key_values is not None:
+            raise ConfigError(
+                f"a {type(self).__name__} keeps no cache; give the whole text, without past_key_values"
+            )
+        out = self.outputs(inputs, targets, logits_to_keep, num_items_in_batch)
+        out.past_key_values = past_key_values if self.keeps_cache and use_cache else None
+        return out
+
+    def outputs(
+        self,
+        inputs: dict[str, Any],
+        targets: torch.Tensor | None,
+        logits_to_keep: int | torch.Tensor,
+        items: torch.Tensor | int | None,
+    ) -> CausalLMOutputWithPast:
+        """Loss and logits; ``inputs`` are the arguments of :meth:`hidden_states`, the others those of ``loss_and_logits``."""
+        hidden_BTD = self.hidden_states(**inputs)
+        head = self.get_output_embeddings()
+        loss, logits = loss_and_logits(
+            hidden_BTD, head, targets, logits_to_keep, items=items, training=self.training
+        )
+        return CausalLMOutputWithPast(loss=loss, logits=logits)
+
+
+@dataclass
+class Decoded:
+    """The output (B, T, D) of a backbone's blocks, with the attention mask and rotary positions for blocks that follow."""
+
+    h_BTD: torch.Tensor
+    mask: Any
+    rotary: Rotary | None
+
+
+class ComposedForCausalLM(CausalLanguageModel):
+    """A causal language model around a stock ``backbone``, with a ``lm_head`` of its own."""
+
+    backbone: Any
     supports_gradient_checkpointing = True
     _no_split_modules = sorted({family.block_class.__name__ for family in FAMILIES.values()})
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
@@ -72,17 +176,80 @@ class ComposedForCausalLM(PreTrainedModel, GenerationMixin):
     _supports_sdpa = True
     _supports_attention_backend = True
 
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The blocks that a token passes on its way to the vocabulary head of the next token, in order."""
+        return list(self.family.blocks(self.backbone))
+
+    def _make_backbone(self) -> None:
+        config = self.config
+        self.family = family_of(config.backbone_config)
+        self.backbone = AutoModel.from_config(
+            config.backbone_config, attn_implementation=config._attn_implementation
+        )
+        config.backbone_config = self.backbone.config
+
+    def _make_head(self) -> None:
+        """The vocabulary head, tied to the embedding where the configuration ties it."""
+        self.lm_head = nn.Linear(
+            self.backbone.config.hidden_size, self.backbone.config.vocab_size, bias=False
+        )
+        if self.config.tie_word_embeddings:
+            self._tied_weights_keys = {"lm_head.weight": f"backbone.{self.family.embedding_name}.weight"}
+
     def get_input_embeddings(self) -> nn.Module:
         return self.backbone.get_input_embeddings()
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.backbone.set_input_embeddings(value)
 
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
+    def decoded(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> Decoded:
+        """Everything up to the final norm; inputs as any transformers model takes them."""
+        embeds = self._token_vectors(input_ids, inputs_embeds)
+        positions_BT = self._positions(embeds, attention_mask, position_ids, past_key_values)
+        return self._run(embeds, positions_BT, attention_mask, position_ids, past_key_values, **kwargs)
 
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
+    def _run(
+        self,
+        embeds: torch.Tensor,
+        positions_BT: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cache: Cache | None,
+        before_block: Callable[[int, torch.Tensor], torch.Tensor] | None = None,
+        **kwargs: Any,
+    ) -> Decoded:
+        """Run the backbone's blocks.
+
+        Args:
+            embeds: (B, T, D) token vectors.
+            positions_BT: position of each token in its document.
+            attention_mask, position_ids: what the attention mask is made of.
+            before_block: what to make of the hidden state in front of each block, given the block's number.
+        """
+        family, backbone = self.family, self.backbone
+        mask = create_causal_mask(
+            config=backbone.config,
+            inputs_embeds=embeds,
+            attention_mask=attention_mask,
+            past_key_values=cache,
+            position_ids=position_ids,
+        )
+        h_BTD = family.embed(backbone, embeds, positions_BT)
+        rotary = family.rotary(backbone, h_BTD, positions_BT)
+        for i, block in enumerate(family.blocks(backbone)):
+            if before_block is not None:
+                h_BTD = before_block(i, h_BTD)
+            h_BTD = family.run(block, h_BTD, mask, rotary, cache, **kwargs)
+        return Decoded(h_BTD, mask, rotary)
 
     def _token_vectors(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
@@ -99,6 +266,35 @@ class ComposedForCausalLM(PreTrainedModel, GenerationMixin):
             )
         return self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
 
+    def _positions(
+        self,
+        embeds: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cache: Cache | None,
+    ) -> torch.Tensor:
+        """Position of each token in its row or document: (B, T).
+
+        Raises:
+            ConfigError: the mask has another shape and no positions beside it, or there are more positions than the backbone
+                has learned.
+        """
+        rows, length = embeds.shape[:2]
+        if position_ids is None and attention_mask is None:
+            past = cache.get_seq_length() if cache is not None else 0
+            self._check_length(past + length)
+            return torch.arange(past, past + length, device=embeds.device).expand(rows, -1)
+        if position_ids is None:
+            assert attention_mask is not None
+            if attention_mask.dim() != 2:
+                raise ConfigError(
+                    "an attention_mask that is not of shape (batch, length) needs position_ids beside it"
+                )
+            position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -length:]
+        if values_are_at_hand(position_ids):
+            self._check_length(int(position_ids.max()) + 1)
+        return position_ids.expand(rows, -1)
+
     def _check_length(self, length: int) -> None:
         """Refuse more tokens than a backbone with learned positions has."""
         limit = self.config.max_position_embeddings
@@ -107,14 +303,28 @@ class ComposedForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{length} tokens are more than the backbone's {limit} learned positions; shorten the context"
             )
 
-    def _check_positions(self, positions_BT: torch.Tensor) -> None:
-        """The same for positions that padding or packing keeps below the length, where looking costs nothing."""
-        if values_are_at_hand(positions_BT):
-            self._check_length(int(positions_BT.max()) + 1)
+
+def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> Any:
+    """The causal language model that a composition is built around, loaded on the CPU where a path or name is given.
+
+    Args:
+        what: the part of the composition that reads its vocabulary head, for the error.
+
+    Raises:
+        CheckpointError: no model could be loaded from there.
+        ConfigError: its vocabulary head has a bias.
+    """
+    model = load_model(backbone, device="cpu") if isinstance(backbone, str | Path) else backbone
+    if getattr(model.get_output_embeddings(), "bias", None) is not None:
+        raise ConfigError(
+            f"the vocabulary head of this {model.config.model_type} has a bias, which {what} not; "
+            "choose a backbone whose head is a plain matrix"
+        )
+    return model
 
 
 def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
-    """Refuse labels outside the vocabulary, where looking costs nothing.
+    """Refuse labels outside the vocabulary, where reading them costs nothing.
 
     Raises:
         ConfigError: one is.

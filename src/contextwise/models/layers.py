@@ -20,11 +20,9 @@ from transformers import (
 )
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.models.composition import ComposedForCausalLM
 from contextwise.models.kinds import Kind, kind_of
 from contextwise.models.loading import failure_reason, load_config, load_model, model_folder
 from contextwise.models.losses import final_hidden_states
-from contextwise.models.multitoken import MultiTokenForCausalLM
 
 _NO_LIMIT = 10**9  # what tokenizers without a limit of their own say is far above this
 
@@ -119,7 +117,7 @@ class Layer:
     def __init__(self, model: Any, number: int | None = None) -> None:
         self.kind = text_kind(model.config)
         self.model = model.get_encoder() if self.kind == "encoder-decoder" else model
-        self.blocks = _blocks(model) if isinstance(model, ComposedForCausalLM) else None
+        self.blocks = getattr(model, "blocks", None)
         self.last = len(self.blocks) if self.blocks is not None else _layer_count(self.model.config)
         self.number = self.last if number is None else number
         if not 0 <= self.number <= self.last:
@@ -150,15 +148,6 @@ class Layer:
 def _layer_count(config: Any) -> int:
     count = getattr(config, "num_hidden_layers", None)
     return count if count is not None else config.get_text_config().num_hidden_layers
-
-
-def _blocks(model: Any) -> list[nn.Module]:
-    """The blocks that a token passes on its way to the vocabulary head of the next token."""
-    stock, heads = model.backbone, []
-    if isinstance(model, MultiTokenForCausalLM):
-        stock = stock.backbone if model.config.over_context else stock
-        heads = list(model.heads[:1]) if model.config.head == "layer" else []
-    return [*model.family.blocks(stock), *heads]
 
 
 @contextmanager

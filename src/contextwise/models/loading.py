@@ -80,7 +80,7 @@ def _register_models() -> None:
     with contextlib.suppress(
         ModuleNotFoundError
     ):  # in a standalone export this module lies beside one model alone
-        importlib.import_module("contextwise.models.registry").register_models()
+        importlib.import_module("contextwise.models.spec").register_models()
 
 
 def check_reachable(folder: str) -> None:

@@ -14,9 +14,8 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.kinds import kind_of
-from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
-from contextwise.models.multitoken import MultiTokenForCausalLM
+from contextwise.models.losses import IGNORED, linear_cross_entropy
+from contextwise.models.spec import spec_of
 
 Batch = dict[str, torch.Tensor]
 
@@ -45,92 +44,35 @@ class Losses:
         targets = self.counts[0] if targets is None else targets
         # Every head's sum is divided by the number of the next token's targets (objectives, Section 6.2.6).
         divisors = [self.counts[i] if name == "pair" else targets for i, name in enumerate(self.names)]
-        return sum(one / divisor.clamp(min=1e-6) for one, divisor in zip(self.sums, divisors, strict=True))  # type: ignore[return-value]
+        return sum(part / divisor.clamp(min=1e-6) for part, divisor in zip(self.sums, divisors, strict=True))  # type: ignore[return-value]
 
 
 def pretraining_losses(model: Any, batch: Batch) -> Losses:
-    """The losses of a batch.
+    """The losses of a batch, as the model's kind has them.
 
     Args:
-        model: a causal or masked language model, or an encoder-decoder, of transformers or of this package; or a model with a
-            method ``pretraining_losses`` of its own.
+        model: a causal or masked language model, or an encoder-decoder, of transformers or of this package.
         batch: ``input_ids``, ``labels`` and whatever else the objective's examples have.
     """
-    if hasattr(model, "pretraining_losses"):
-        return model.pretraining_losses(batch)
-    kind = kind_of(model.config)
-    if kind == "encoder":
-        return _encoder_losses(model, batch)
-    if kind == "encoder-decoder":
-        return _encoder_decoder_losses(model, batch)
-    return _decoder_losses(model, batch)
+    return spec_of(model.config).losses(model, batch)
 
 
-def _decoder_losses(model: Any, batch: Batch) -> Losses:
-    labels, inputs = batch["labels"], {}
-    if "position_ids" in batch:
-        inputs["position_ids"] = batch["position_ids"]
-    if "prefix" in batch:
-        allowed = prefix_attention(batch["prefix"], batch.get("position_ids"))
-        inputs["attention_mask"] = as_attention_mask(allowed, model)
-    if model.training and isinstance(model, MultiTokenForCausalLM):
-        found = model.multi_token_loss(batch["input_ids"], labels, **inputs)
-        names = ("tokens", *(f"head_{i}" for i in range(2, len(found.head_sums) + 1)))
-        # The heads' own sums are for the log; what is minimised carries the gradient.
-        sums = found.head_sums + (found.total - found.total.detach()) / len(names)
-        return Losses(names, sums, found.head_targets)
-    hidden = final_hidden_states(model, input_ids=batch["input_ids"], **inputs)
-    return _of_tokens(*_labelled(hidden, labels, dense="prefix" not in batch), model.get_output_embeddings())
+def labelled_losses(
+    hidden: torch.Tensor, labels: torch.Tensor, head: Any, transform: Any = None, *, dense: bool = False
+) -> Losses:
+    """The losses of labels (B, T) given hidden states (B, T, D); a label of -100 has none.
 
-
-def _encoder_losses(model: Any, batch: Batch) -> Losses:
-    inputs = {name: batch[name] for name in ("token_type_ids", "position_ids") if name in batch}
-    mask = batch.get("attention_mask")
-    if "position_ids" in batch:
-        mask = as_attention_mask(_same_document(batch["position_ids"])[:, None], model)
-    out = model.base_model(input_ids=batch["input_ids"], attention_mask=mask, **inputs)
-    hidden, labels = _labelled(out.last_hidden_state, batch["labels"], dense=False)
-    head = model.cls.predictions
-    losses = _of_tokens(head.transform(hidden), labels, head.decoder)
-    if "pair_label" not in batch:
-        return losses
-    pair = nn.functional.cross_entropy(
-        model.cls.seq_relationship(out.pooler_output).float(), batch["pair_label"], reduction="sum"
-    )
-    rows = losses.counts.new_full((), len(batch["pair_label"]))
-    return Losses(
-        ("tokens", "pair"), torch.stack([losses.sums[0], pair]), torch.stack([losses.counts[0], rows])
-    )
-
-
-def _encoder_decoder_losses(model: Any, batch: Batch) -> Losses:
-    mask = batch.get("attention_mask")
-    read = model.encoder(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
-    hidden = model.decoder(
-        input_ids=model._shift_right(batch["labels"]),
-        encoder_hidden_states=read,
-        encoder_attention_mask=mask,
-        use_cache=False,
-    ).last_hidden_state
-    if model.config.scale_decoder_outputs:
-        hidden = hidden * model.config.d_model**-0.5
-    return _of_tokens(hidden, batch["labels"], model.lm_head)
-
-
-def _labelled(hidden: torch.Tensor, labels: torch.Tensor, dense: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Only the positions with a target, unless all have one: the head is the larger part of a small model's work."""
-    if dense:
-        return hidden, labels
-    wanted = labels.ne(IGNORED)
-    return hidden[wanted], labels[wanted]
-
-
-def losses_of_tokens(hidden: torch.Tensor, labels: torch.Tensor, head: Any) -> Losses:
-    """The losses of labels (B, T), already shifted, -100 where there is none, given hidden states (B, T, D) of a decoder."""
-    return _of_tokens(*_labelled(hidden, labels, dense=False), head)
-
-
-def _of_tokens(hidden: torch.Tensor, labels: torch.Tensor, head: Any) -> Losses:
+    Args:
+        head: the vocabulary head, a matrix with or without bias.
+        transform: a layer in front of the head.
+        dense: score all positions. Otherwise the head, which is the larger part of a small model's work, is applied to the
+            positions with a label only.
+    """
+    if not dense:
+        kept = labels.ne(IGNORED)
+        hidden, labels = hidden[kept], labels[kept]
+    if transform is not None:
+        hidden = transform(hidden)
     if head.bias is None:
         total = linear_cross_entropy(hidden, head.weight, labels)
     else:
@@ -154,11 +96,11 @@ def prefix_attention(prefix_BT: torch.Tensor, position_ids: torch.Tensor | None 
     causal_TT = torch.ones(length, length, dtype=torch.bool, device=prefix_BT.device).tril()
     allowed = causal_TT | (prefix_BT[:, :, None] & prefix_BT[:, None, :])
     if position_ids is not None:
-        allowed = allowed & _same_document(position_ids)
+        allowed = allowed & same_document(position_ids)
     return allowed[:, None]
 
 
-def _same_document(position_ids: torch.Tensor) -> torch.Tensor:
+def same_document(position_ids: torch.Tensor) -> torch.Tensor:
     """(B, T, T): a document begins where positions begin again."""
     document = position_ids.eq(0).cumsum(1)
     return document[:, :, None] == document[:, None, :]

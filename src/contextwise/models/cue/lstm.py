@@ -8,15 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 from transformers import initialization as init
-from transformers.cache_utils import Cache, DynamicCache
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.cache_utils import Cache
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import values_are_at_hand
+from contextwise.models.composition import CausalLanguageModel, values_are_at_hand
 from contextwise.models.contextlm.static import StateLayer
-from contextwise.models.losses import loss_and_logits, next_tokens
 
 
 class LSTMConfig(PreTrainedConfig):
@@ -106,12 +104,11 @@ class LSTMState(StateLayer):
             raise ConfigError("an LSTM keeps one state, not one for each token: its cache cannot be cropped")
 
 
-class LSTMForCausalLM(PreTrainedModel, GenerationMixin):
+class LSTMForCausalLM(CausalLanguageModel):
     """Embedding, ``torch.nn.LSTM``, vocabulary head."""
 
     config: LSTMConfig
     config_class = LSTMConfig
-    base_model_prefix = ""
     _no_split_modules: list[str] = []  # noqa: RUF012
     _is_stateful = True  # generation that would take tokens back (assisted decoding) is refused
     _tied_weights_keys = {"lm_head.weight": "embed.weight"}  # noqa: RUF012
@@ -147,12 +144,6 @@ class LSTMForCausalLM(PreTrainedModel, GenerationMixin):
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embed = value
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
 
     def hidden_states(
         self,
@@ -208,26 +199,6 @@ class LSTMForCausalLM(PreTrainedModel, GenerationMixin):
         state = (torch.where(read_B1, after[0], old[0]), torch.where(read_B1, after[1], old[1]))
         h_BTD, _ = pad_packed_sequence(packed, batch_first=True, total_length=embeds_BTD.shape[1])
         return h_BTD.take_along_dim(order_BT.argsort(1)[..., None], 1), state
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
-        **_: Any,
-    ) -> CausalLMOutputWithPast:
-        """Logits (B, T, V), and the mean loss in nats where there are labels (B, T): the tokens themselves, shifted here."""
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache()
-        h_BTD = self.hidden_states(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
-        targets = None if labels is None else next_tokens(labels)
-        loss, logits = loss_and_logits(h_BTD, self.lm_head, targets, logits_to_keep)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
 
 
 def _state_layer(cache: Cache) -> LSTMState:

@@ -17,22 +17,21 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutput
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import check_labels
+from contextwise.models.composition import CausalLanguageModel
 from contextwise.models.cue.config import CueConfig
 from contextwise.models.cue.context_encoder import CueContextEncoder
 from contextwise.models.cue.decoder import CueDecoder
 from contextwise.models.cue.proxy import ProxyEncoder
-from contextwise.models.losses import final_hidden_states, loss_and_logits, next_tokens
-from contextwise.models.pretraining import Batch, Losses, losses_of_tokens
+from contextwise.models.losses import final_hidden_states
 
 PARTS = ("sentence_encoder", "context_encoder", "proxy", "decoder")
 
 
-class CueForCausalLM(PreTrainedModel, GenerationMixin):
+class CueForCausalLM(CausalLanguageModel):
     """A sentence encoder, a context encoder or proxies in its place, and a decoder that joins them.
 
     Attributes:
@@ -45,7 +44,7 @@ class CueForCausalLM(PreTrainedModel, GenerationMixin):
 
     config: CueConfig
     config_class = CueConfig
-    base_model_prefix = ""
+    keeps_cache = False
     supports_gradient_checkpointing = True
     _supports_flash_attn = True
     _supports_sdpa = True
@@ -272,19 +271,6 @@ class CueForCausalLM(PreTrainedModel, GenerationMixin):
                 f"a sentence of {length} tokens is longer than the {limit} positions of the model; shorten it"
             )
 
-    def pretraining_losses(self, batch: Batch) -> Losses:
-        """The loss of a batch's tokens: ``input_ids``, ``labels`` (shifted), and what says e_cue.
-
-        ``cue``, or ``contexts`` with ``context_mask``; where a model with proxies gets neither, the labels are their words, and
-        ``proxy_noise`` their noise.
-        """
-        names = ("position_ids", "attention_mask", "contexts", "context_mask", "cue", "proxy_noise")
-        inputs = {name: batch[name] for name in names if name in batch}
-        if self.proxy is not None and not {"contexts", "cue"} & set(inputs):
-            inputs["proxy_targets"] = batch["labels"]
-        hidden_BTD = self.hidden_states(batch["input_ids"], **inputs)
-        return losses_of_tokens(hidden_BTD, batch["labels"], self.decoder.lm_head)
-
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -296,41 +282,25 @@ class CueForCausalLM(PreTrainedModel, GenerationMixin):
         cue: torch.Tensor | None = None,
         proxy_targets: torch.Tensor | None = None,
         proxy_noise: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
-        shift_labels: torch.Tensor | None = None,
-        past_key_values: None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> CausalLMOutput:
-        """Logits (B, T, V), and the loss where there are labels; other arguments as :meth:`hidden_states` has them.
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits (B, T, V), and the loss where there are labels.
 
-        Args:
-            labels: (B, T) as transformers takes them: the tokens themselves, shifted here; -100 is ignored.
-            shift_labels: (B, T) targets that are already shifted, instead of ``labels``.
-            logits_to_keep: compute the logits of the last so many positions only (0: all), or of these indices.
-
-            past_key_values, use_cache, output_attentions, output_hidden_states, return_dict: what callers of transformers
-                models give; there is no cache, and the output is always an object with loss and logits.
-
-        While training with labels no logits are returned: the loss is computed piece by piece, never holding all logits.
+        ``labels`` and the other arguments as any causal language model here takes them, those named here as for
+        :meth:`hidden_states`.
         """
-        if past_key_values is not None:
-            raise ConfigError("a CUE model keeps no cache; give the whole sentence, without past_key_values")
-        h_BTD = self.hidden_states(
-            input_ids, attention_mask, position_ids, inputs_embeds,
-            contexts, context_mask, cue, proxy_targets, proxy_noise,
-        )  # fmt: skip
-        if labels is not None and shift_labels is None:
-            shift_labels = next_tokens(labels)
-        if shift_labels is not None:
-            check_labels(shift_labels, self.config.vocab_size)
-        loss, logits = loss_and_logits(
-            h_BTD, self.decoder.lm_head, shift_labels, logits_to_keep, training=self.training
+        return super().forward(
+            input_ids,
+            attention_mask,
+            position_ids,
+            inputs_embeds=inputs_embeds,
+            contexts=contexts,
+            context_mask=context_mask,
+            cue=cue,
+            proxy_targets=proxy_targets,
+            proxy_noise=proxy_noise,
+            **kwargs,
         )
-        return CausalLMOutput(loss=loss, logits=logits)
 
 
 def _is_trained(part: nn.Module) -> bool:

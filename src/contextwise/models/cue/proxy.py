@@ -15,7 +15,6 @@ from transformers.modeling_outputs import ModelOutput
 from contextwise.base.errors import ConfigError
 from contextwise.models.cue.config import ProxyConfig, UnigramConfig
 from contextwise.models.losses import IGNORED
-from contextwise.models.pretraining import Batch, Losses
 
 
 class UnigramAutoencoder(PreTrainedModel):
@@ -85,11 +84,6 @@ class UnigramAutoencoder(PreTrainedModel):
         bags_BV = self.bag(labels)
         log_p_BV = self.log_probabilities(self.encode(bags_BV))
         return torch.special.xlogy(bags_BV, bags_BV).sum(1) - (bags_BV * log_p_BV).sum(1)
-
-    def pretraining_losses(self, batch: Batch) -> Losses:
-        """The sum of the divergences over a batch's sentences, and their number."""
-        found = self.divergences(batch["labels"])
-        return Losses(("sentences",), found.sum()[None], batch["labels"].new_tensor([len(found)]))
 
     def forward(self, labels: torch.Tensor, **_: Any) -> ModelOutput:
         """``loss``, the mean divergence of sentences (B, T) in nats, and ``logits``, (B, V) log-probabilities."""

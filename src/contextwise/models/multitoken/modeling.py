@@ -22,18 +22,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
-from transformers.cache_utils import Cache, DynamicCache
-from transformers.masking_utils import create_causal_mask
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import ComposedForCausalLM, check_labels
-from contextwise.models.contextlm.modeling import Decoded
+from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone
 from contextwise.models.contextlm.static import static_inputs
-from contextwise.models.families import family_of
-from contextwise.models.loading import load_model
-from contextwise.models.losses import kept_positions, next_tokens
+from contextwise.models.losses import kept_positions
 from contextwise.models.multitoken.config import MultiTokenConfig, shorten
 from contextwise.models.multitoken.losses import FutureLoss, future_loss, future_targets
 from contextwise.models.multitoken.speculative import Acceptance, speculative_options
@@ -70,18 +66,16 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
 
     def __init__(self, config: MultiTokenConfig) -> None:
         super().__init__(config)
-        # A ContextLM brings its vocabulary matrix along; base models have none.
-        auto = AutoModelForCausalLM if config.over_context else AutoModel
-        self.backbone = auto.from_config(
-            config.backbone_config, attn_implementation=config._attn_implementation
-        )
-        config.backbone_config = backbone = self.backbone.config
-        stock = backbone.backbone_config if config.over_context else backbone
-        self.family = family_of(stock)
-        if not config.over_context:
-            self.lm_head = nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False)
-            if config.tie_word_embeddings:
-                self._tied_weights_keys = {"lm_head.weight": f"backbone.{self.family.embedding_name}.weight"}
+        if config.over_context:  # which brings its vocabulary matrix along
+            self.backbone = AutoModelForCausalLM.from_config(
+                config.backbone_config, attn_implementation=config._attn_implementation
+            )
+            config.backbone_config = self.backbone.config
+            self.family = self.backbone.family
+        else:
+            self._make_backbone()
+            self._make_head()
+        stock, backbone = self.stock.config, self.backbone.config
         if config.head == "layer":
             # The blocks count on from the trunk's, so that they use cache layers of their own.
             first = config.trunk_cache_layers
@@ -95,6 +89,16 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             )
         self.last_acceptance: Acceptance | None = None
         self.post_init()
+
+    @property
+    def stock(self) -> Any:
+        """The stock base model: the backbone, or that of the ContextLM that is the backbone."""
+        return self.backbone.backbone if self.config.over_context else self.backbone
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        first_head = list(self.heads[:1]) if self.config.head == "layer" else []
+        return [*self.family.blocks(self.stock), *first_head]
 
     @classmethod
     def from_backbone(
@@ -114,13 +118,8 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             ConfigError: no such family of backbones, a vocabulary head with a bias, too few layers for a trunk, or a last
                 block that adds a context of its own.
         """
-        source: Any = load_model(backbone, device="cpu") if isinstance(backbone, str | Path) else backbone
+        source = pretrained_backbone(backbone, "the heads here have")
         matrix = source.get_output_embeddings()
-        if getattr(matrix, "bias", None) is not None:
-            raise ConfigError(
-                f"the vocabulary head of this {source.config.model_type} has a bias, which the heads here have not; "
-                "choose a backbone whose head is a plain matrix"
-            )
         config = deepcopy(source.config)
         if head == "layer":
             shorten(config)
@@ -191,45 +190,20 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         if past_key_values is not None and self.config.head == "layer":
             self._check_cache(past_key_values, heads)
         inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
-        stock, trunk = self._trunk(*inputs, **kwargs)
-        kwargs.pop("completes_chunk", None)
-        family, h_BTD = self.family, trunk.h_BTD
+        if self.config.over_context:
+            further = self.config.future_tokens if self.config.head == "layer" else 0
+            trunk = self.backbone.decoded(*inputs, further_layers=further, **kwargs)
+            kwargs.pop("completes_chunk", None)
+        else:
+            trunk = self.decoded(*inputs, **kwargs)
+        family, stock = self.family, self.stock
         if self.config.head == "linear":
-            return [family.norm(stock, h_BTD)] * heads
+            return [family.norm(stock, trunk.h_BTD)] * heads
+        cache = past_key_values
         return [
-            family.norm(stock, family.run(block, h_BTD, trunk.mask, trunk.rotary, past_key_values, **kwargs))
+            family.norm(stock, family.run(block, trunk.h_BTD, trunk.mask, trunk.rotary, cache, **kwargs))
             for block in self.heads[:heads]
         ]
-
-    def _trunk(
-        self,
-        input_ids: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-        cache: Cache | None,
-        inputs_embeds: torch.Tensor | None,
-        **kwargs: Any,
-    ) -> tuple[Any, Decoded]:
-        """The stock base model, and what its blocks (and the context pathway, where there is one) make of the input."""
-        family, backbone = self.family, self.backbone
-        if self.config.over_context:
-            inputs = (input_ids, attention_mask, position_ids, cache, inputs_embeds)
-            further = self.config.future_tokens if self.config.head == "layer" else 0
-            return backbone.backbone, backbone.decoded(*inputs, further_layers=further, **kwargs)
-        embeds = self._token_vectors(input_ids, inputs_embeds)
-        positions_BT = self._positions(embeds, attention_mask, position_ids, cache)
-        mask = create_causal_mask(
-            config=backbone.config,
-            inputs_embeds=embeds,
-            attention_mask=attention_mask,
-            past_key_values=cache,
-            position_ids=position_ids,
-        )
-        h_BTD = family.embed(backbone, embeds, positions_BT)
-        rotary = family.rotary(backbone, h_BTD, positions_BT)
-        for block in family.blocks(backbone):
-            h_BTD = family.run(block, h_BTD, mask, rotary, cache, **kwargs)
-        return backbone, Decoded(h_BTD, mask, rotary)
 
     def hidden_states(self, input_ids: torch.Tensor | None = None, **inputs: Any) -> torch.Tensor:
         """What the next-token head's vocabulary matrix reads: (B, T, D). Inputs as for :meth:`future_states`."""
@@ -259,65 +233,37 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         weights = [self.vocabulary_head(i).weight for i in range(1, len(states) + 1)]
         return future_loss(states, weights, future_targets(targets, len(states), position_ids))
 
-    def forward(
+    def outputs(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
-        shift_labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        heads: int = 1,
-        **kwargs: Any,
+        inputs: dict[str, Any],
+        targets: torch.Tensor | None,
+        logits_to_keep: int | torch.Tensor,
+        items: torch.Tensor | int | None,
     ) -> MultiTokenOutput:
-        """Logits of the next-token head, those of further heads on request, and the loss where there are labels.
+        """Logits of the next-token head, those of further heads on request, and the loss of all heads where there are targets.
 
         Args:
-            labels: (B, T) as transformers takes them: the tokens themselves, shifted here; -100 is ignored.
-            shift_labels: (B, T) targets of the next-token head, already shifted, instead of ``labels``.
-            logits_to_keep: compute the logits of the last so many positions only (0: all), or of these indices.
-            num_items_in_batch: divide the summed loss by this.
-            heads: how many heads to run where there are no labels; with labels all of them run.
+            inputs: arguments of :meth:`future_states`. ``heads`` says how many heads to run where there are no targets (1 if
+                not given); with targets all of them run.
 
         The loss is the formula of the source, summed over heads and positions, divided by the number of targets of the
-        next-token head (or by ``num_items_in_batch``): the sum of n cross entropies, about n times that of one head.
-        ``head_losses[0]`` is the next-token loss. While training with labels no logits are returned: the loss is computed
-        piece by piece, never holding all logits.
+        next-token head (or by ``items``): the sum of n cross entropies, about n times that of one head.
+        ``head_losses[0]`` is the next-token loss.
         """
-        for name in ("output_attentions", "output_hidden_states", "return_dict"):
-            kwargs.pop(name, None)
-        if labels is not None and shift_labels is None:
-            shift_labels = next_tokens(labels)
-        if use_cache is None:
-            use_cache = getattr(self.config, "use_cache", not self.training)
-        use_cache = use_cache and not (self.training and shift_labels is not None)
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        states = self.future_states(
-            input_ids,
-            attention_mask,
-            position_ids,
-            past_key_values,
-            inputs_embeds,
-            heads=heads if shift_labels is None else None,
-            **kwargs,
-        )
-        out = MultiTokenOutput(past_key_values=past_key_values if use_cache else None)
-        if shift_labels is not None:
-            check_labels(shift_labels, self.config.vocab_size)
-            total, sums, counts = self._loss(states, shift_labels, position_ids)
+        heads = inputs.pop("heads", 1)
+        states = self.future_states(**inputs, heads=heads if targets is None else None)
+        out = MultiTokenOutput()
+        if targets is not None:
+            total, sums, counts = self._loss(states, targets, inputs["position_ids"])
             out.head_losses, out.head_targets = sums / counts.clamp(min=1), counts
-            out.loss = total / (counts[0].clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
-        if not (self.training and out.loss is not None):
-            kept = kept_positions(logits_to_keep)
-            out.logits = self.vocabulary_head(1)(states[0][:, kept])
-            if heads > 1:
-                more = [self.vocabulary_head(i)(states[i - 1][:, kept]) for i in range(2, heads + 1)]
-                out.future_logits = torch.stack(more, dim=2)
+            out.loss = total / (counts[0].clamp(min=1) if items is None else items)
+            if self.training:
+                return out
+        kept = kept_positions(logits_to_keep)
+        out.logits = self.vocabulary_head(1)(states[0][:, kept])
+        if heads > 1:
+            more = [self.vocabulary_head(i)(states[i - 1][:, kept]) for i in range(2, heads + 1)]
+            out.future_logits = torch.stack(more, dim=2)
         return out
 
     def generate(  # type: ignore[override]
@@ -351,30 +297,6 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         if self.config.over_context:
             inputs = static_inputs(inputs, self.config.backbone_config.chunk_size, **kwargs)
         return inputs
-
-    def _positions(
-        self,
-        embeds: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-        cache: Cache | None,
-    ) -> torch.Tensor:
-        """Position of each token in its row or document: (B, T)."""
-        rows, length = embeds.shape[:2]
-        if position_ids is not None:
-            self._check_positions(position_ids)
-            return position_ids.expand(rows, -1)
-        if attention_mask is not None:
-            if attention_mask.dim() != 2:
-                raise ConfigError(
-                    "an attention_mask that is not of shape (batch, length) needs position_ids beside it"
-                )
-            positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -length:]
-            self._check_positions(positions)
-            return positions
-        past = cache.get_seq_length() if cache is not None else 0
-        self._check_length(past + length)
-        return torch.arange(past, past + length, device=embeds.device).expand(rows, -1)
 
     def _check_cache(self, cache: Cache, heads: int) -> None:
         past, first = cache.get_seq_length(), self.config.trunk_cache_layers

@@ -1,0 +1,28 @@
+"""What a ContextLM offers."""
+
+from typing import Any
+
+from transformers import AutoModelForCausalLM
+
+from contextwise.models.contextlm.config import ContextLMConfig
+from contextwise.models.contextlm.modeling import ContextLMForCausalLM
+from contextwise.models.flops import block_operations
+from contextwise.models.spec import register_model
+from contextwise.models.stock import DecoderSpec
+
+
+class ContextLMSpec(DecoderSpec):
+    """A decoder whose context predictor works on one vector in ``chunk_size`` tokens."""
+
+    def build(self, config: ContextLMConfig) -> Any:
+        # Not by from_config, which would give the parameters the data type that a loaded backbone was saved with.
+        return AutoModelForCausalLM._model_mapping[type(config)](config)
+
+    def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
+        config, layers = model.config, model.context.layers
+        chunks = length // config.chunk_size
+        extra += block_operations(layers, config.backbone_config, chunks, len(layers)) / config.chunk_size
+        return super().operations(model.backbone, length, extra)
+
+
+register_model(ContextLMConfig, ContextLMForCausalLM, ContextLMSpec())

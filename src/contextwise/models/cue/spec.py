@@ -1,0 +1,96 @@
+"""What CUE, its parts and the LSTM language model offer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import AutoModel
+
+from contextwise.models.cue.config import CueConfig, UnigramConfig
+from contextwise.models.cue.context_encoder import CueContextEncoder
+from contextwise.models.cue.decoder import CueDecoder
+from contextwise.models.cue.lstm import LSTMConfig, LSTMForCausalLM
+from contextwise.models.cue.modeling import CueForCausalLM
+from contextwise.models.cue.proxy import ProxyEncoder, UnigramAutoencoder
+from contextwise.models.flops import matrix_weights
+from contextwise.models.pretraining import Batch, Losses, labelled_losses
+from contextwise.models.spec import register_model, spec_of
+from contextwise.models.stock import DecoderSpec
+
+TRAINED = ("context_encoder", "proxy", "decoder")
+"""The parts of a CUE model that are usually trained."""
+
+
+class CueSpec(DecoderSpec):
+    """A CUE model. The frozen text encoder is no part of it: its vectors are computed once."""
+
+    def flops_per_example(
+        self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
+    ) -> float:
+        config: CueConfig = model.config
+        trained = TRAINED if trained is None else trained
+        sentence_encoder = spec_of(config.sentence_encoder)
+        total = sentence_encoder.flops_per_example(model.sentence_encoder, inputs) / 3  # forward alone
+        if config.context_encoder is not None:
+            encoder = config.context_encoder
+            named = encoder.contexts
+            contexts = len(named.get("columns", [])) + bool(named.get("previous_sentence"))
+            each = 2 * matrix_weights(model.context_encoder) + 4 * encoder.layers * encoder.width * contexts
+            total += (3 if "context_encoder" in trained else 1) * contexts * each
+        if config.proxy is not None:
+            coded = matrix_weights(model.proxy.autoencoder.down)
+            total += 2 * coded + 3 * 2 * matrix_weights(model.proxy.project)
+        if config.decoder.form == "transformer":
+            blocks = model.decoder.transformer
+            # Keys and values of e_cue are made once for each sentence.
+            read = sum(matrix_weights(block.crossattention.c_attn) for block in blocks.h)
+            own = 2 * (matrix_weights(blocks) - read)
+            attended = 4 * config.decoder.layers * config.decoder.width * (inputs + 1)
+            total += (3 if "decoder" in trained else 2) * (inputs * (own + attended) + 2 * read)
+        return total
+
+    def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
+        passes = 2.0 if trained is not None and "decoder" not in trained else 3.0
+        return passes * 2 * (config.hidden_size * config.vocab_size)
+
+    def losses(self, model: Any, batch: Batch) -> Losses:
+        """The loss of the tokens, with e_cue from ``cue``, or ``contexts`` with ``context_mask``.
+
+        Where a model with proxies gets neither, the labels are the words of its proxies, and ``proxy_noise`` their noise.
+        """
+        names = ("position_ids", "attention_mask", "contexts", "context_mask", "cue", "proxy_noise")
+        inputs = {name: batch[name] for name in names if name in batch}
+        if model.proxy is not None and not {"contexts", "cue"} & set(inputs):
+            inputs["proxy_targets"] = batch["labels"]
+        hidden_BTD = model.hidden_states(batch["input_ids"], **inputs)
+        return labelled_losses(hidden_BTD, batch["labels"], model.decoder.lm_head)
+
+
+class LSTMSpec(DecoderSpec):
+    """An LSTM: no attention."""
+
+    def flops_per_example(
+        self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
+    ) -> float:
+        return 3.0 * inputs * 2 * matrix_weights(model.lstm)
+
+
+class UnigramSpec(DecoderSpec):
+    """A unigram autoencoder: one vector and one loss a sentence; its last layer counts as the vocabulary head."""
+
+    def flops_per_example(
+        self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
+    ) -> float:
+        return 3.0 * 2 * (matrix_weights(model) - matrix_weights(model.up[-1]))
+
+    def losses(self, model: Any, batch: Batch) -> Losses:
+        """The sum of the divergences over a batch's sentences, and their number."""
+        divergences = model.divergences(batch["labels"])
+        counts = batch["labels"].new_tensor([len(divergences)])
+        return Losses(("sentences",), divergences.sum()[None], counts)
+
+
+register_model(CueConfig, CueForCausalLM, CueSpec())
+register_model(LSTMConfig, LSTMForCausalLM, LSTMSpec())
+register_model(UnigramConfig, UnigramAutoencoder, UnigramSpec(UnigramAutoencoder), AutoModel)
+for _part in (CueContextEncoder, CueDecoder, ProxyEncoder):
+    register_model(_part.config_class, _part, auto_class=AutoModel)

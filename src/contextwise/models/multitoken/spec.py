@@ -1,0 +1,39 @@
+"""What a multi-token model offers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from contextwise.models.flops import block_operations
+from contextwise.models.multitoken.config import MultiTokenConfig
+from contextwise.models.multitoken.modeling import MultiTokenForCausalLM
+from contextwise.models.pretraining import Batch, Losses
+from contextwise.models.spec import register_model, spec_of
+from contextwise.models.stock import DecoderSpec
+
+
+class MultiTokenSpec(DecoderSpec):
+    """A decoder whose backbone may be a ContextLM, with several heads that are trained together."""
+
+    def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
+        config: MultiTokenConfig = model.config
+        if config.head == "layer":
+            extra = block_operations(model.heads, config.backbone_config, length, config.future_tokens)
+        trunk = spec_of(config.backbone_config)
+        assert isinstance(trunk, DecoderSpec)
+        return trunk.operations(model.backbone, length, extra)
+
+    def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
+        return 3.0 * 2 * config.future_tokens * (config.hidden_size * config.vocab_size)
+
+    def losses(self, model: Any, batch: Batch) -> Losses:
+        """Those of every head while training; of the next-token head in evaluation."""
+        if not model.training:
+            return super().losses(model, batch)
+        loss = model.multi_token_loss(batch["input_ids"], batch["labels"], **self.inputs(model, batch))
+        names = ("tokens", *(f"head_{i}" for i in range(2, len(loss.head_sums) + 1)))
+        # The heads' own sums are for the log; what is minimized carries the gradient.
+        sums = loss.head_sums + (loss.total - loss.total.detach()) / len(names)
+        return Losses(names, sums, loss.head_targets)
+
+
+register_model(MultiTokenConfig, MultiTokenForCausalLM, MultiTokenSpec())
