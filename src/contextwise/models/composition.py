@@ -134,7 +134,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
             inputs["past_key_values"] = past_key_values
         elif past_key_values is not None:
             raise ConfigError(
-                f"a {type(self).__name__} keeps no cache; give the whole text, without past_key_values"
+                f"a {self.config.model_type} model keeps no cache; give the whole text, without past_key_values"
             )
         out = self.outputs(inputs, targets, logits_to_keep, num_items_in_batch)
         out.past_key_values = past_key_values if self.keeps_cache and use_cache else None

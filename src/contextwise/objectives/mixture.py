@@ -64,12 +64,16 @@ class Mixture(Objective):
         return list(dict.fromkeys(token for part in self.parts for token in part.objective.special_tokens))
 
     @property
+    def singles(self) -> list[Any]:
+        return [part.objective for part in self.parts]
+
+    @property
     def has_prefix(self) -> bool:
-        return any(part.objective.has_prefix for part in self.parts)
+        return any(single.has_prefix for single in self.singles)
 
     @property
     def has_pairs(self) -> bool:
-        return any(part.objective.has_pairs for part in self.parts)
+        return any(single.has_pairs for single in self.singles)
 
     def stream(
         self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int

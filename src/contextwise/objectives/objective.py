@@ -138,6 +138,11 @@ class Objective(Settings, ABC):
         return []
 
     @property
+    def singles(self) -> list[Any]:
+        """The objective itself, or those of a mixture."""
+        return [self]
+
+    @property
     def has_prefix(self) -> bool:
         """Whether examples for a decoder have positions that see each other in both directions."""
         return False

@@ -28,7 +28,7 @@ from contextwise.training.recipe import (
     SizedModel,
     SyntheticData,
 )
-from contextwise.training.recipe.recipe import has_pairs, wrong_kind
+from contextwise.training.recipe.recipe import wrong_kind
 
 
 def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None) -> Any:
@@ -66,7 +66,7 @@ def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None
         raise ConfigError(f"model.vocab_size is {size}, but the corpus's tokenizer has {vocab_size} tokens")
     if isinstance(model, AutoencoderModel):
         return UnigramConfig(size, widths=[8 * model.width, model.width], eos_token_id=end_of_text)
-    return sized_config(model, size, recipe.data.context, end_of_text, has_pairs(recipe.objective))
+    return sized_config(model, size, recipe.data.context, end_of_text, recipe.objective.has_pairs)
 
 
 def sized_config(
@@ -109,7 +109,7 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
         )
     if problems:
         raise ConfigError(*problems)
-    return _composed(config, model, has_pairs(recipe.objective))
+    return _composed(config, model, recipe.objective.has_pairs)
 
 
 def _composed(

@@ -300,7 +300,7 @@ def test_bad_inputs():
             "give one of contexts, cue and proxy_targets, not several",
         ),
         ({"proxy_targets": tokens}, "proxy_targets came in, but this model has no proxy encoder"),
-        ({"past_key_values": DynamicCache()}, "a CUE model keeps no cache; give the whole sentence"),
+        ({"past_key_values": DynamicCache()}, "a cue model keeps no cache; give the whole text"),
         ({"labels": tokens + VOCABULARY}, "is outside the vocabulary of 47 tokens"),
     ]
     for inputs, message in cases:

@@ -16,7 +16,7 @@ from contextwise.training.recipe.model import (
     PretrainedModel,
     SizedModel,
 )
-from contextwise.training.recipe.recipe import Recipe, load_recipe, single_objectives, with_newer_settings
+from contextwise.training.recipe.recipe import Recipe, load_recipe, with_newer_settings
 from contextwise.training.recipe.training import TrainingSettings
 
 __all__ = [
@@ -34,6 +34,5 @@ __all__ = [
     "SyntheticData",
     "TrainingSettings",
     "load_recipe",
-    "single_objectives",
     "with_newer_settings",
 ]

@@ -11,14 +11,9 @@ from contextwise.base.config import Settings, read_yaml, validate, with_override
 from contextwise.base.errors import ConfigError, ContextwiseError, Problem
 from contextwise.models.sizes import KINDS
 from contextwise.objectives import (
-    UL2,
     AnyObjective,
     Causal,
     Cut,
-    Mixture,
-    NextSentence,
-    PrefixLM,
-    SentenceOrder,
 )
 from contextwise.training.recipe.cue import AdaptStage, JointStage, ProxyStage, SwapStage
 from contextwise.training.recipe.data import AnyData, CorpusData, SyntheticData
@@ -151,7 +146,7 @@ class Recipe(Settings):
                     predictor.chunk_size,
                 )
             for section in ("context_predictor", "multi_token"):
-                if has_prefix(self.objective) and getattr(model, section, None) is not None:
+                if self.objective.has_prefix and getattr(model, section, None) is not None:
                     yield Problem(
                         f"the objective {self.objective.name!r} lets a prefix see itself in both directions, which "
                         f"model.{section} would carry into predictions of that prefix",
@@ -251,24 +246,6 @@ def wrong_kind(objective: Any, kind: str, model: str) -> Iterator[Problem]:
         f"the objective {objective.name!r} needs a model of another kind ({objective.kind}) than {model} ({kind})",
         fix=f"set model.family to {' or '.join(families)}, or choose another model or objective",
     )
-
-
-def single_objectives(objective: Any) -> list[Any]:
-    """An objective, or those of a mixture."""
-    return [part.objective for part in objective.parts] if isinstance(objective, Mixture) else [objective]
-
-
-def has_prefix(objective: Any) -> bool:
-    """Whether examples for a decoder have positions that see each other in both directions."""
-    return any(
-        isinstance(single, PrefixLM) or (isinstance(single, UL2) and single.model == "decoder")
-        for single in single_objectives(objective)
-    )
-
-
-def has_pairs(objective: Any) -> bool:
-    """Whether examples are pairs of segments, with a label."""
-    return any(isinstance(single, NextSentence | SentenceOrder) for single in single_objectives(objective))
 
 
 def with_newer_settings(recipe: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from contextwise.models.kinds import kind_of
 from contextwise.objectives import UL2, Infilling, SpanCorruption, SpecialToken, build_objective
 from contextwise.objectives.infilling import Arrangement
 from contextwise.objectives.spans import sentinel_tokens
-from contextwise.training.recipe import single_objectives
 
 FillingObjective = Infilling | SpanCorruption | UL2
 KNOWN_NAMES = (
@@ -330,7 +329,7 @@ def filling_objective(source: str) -> FillingObjective | None:
     written = RunFolder(source).recipe().get("objective")
     if not isinstance(written, dict):
         return None
-    for objective in single_objectives(build_objective(**written)):
+    for objective in build_objective(**written).singles:
         if isinstance(objective, FillingObjective):
             return objective
     return None
