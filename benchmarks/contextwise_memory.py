@@ -41,9 +41,8 @@ def one(which: str, context: int) -> None:
     """Child process: the losses of ``context`` tokens."""
     from transformers import LlamaForCausalLM, PreTrainedModel
 
-    from contextwise.evaluation.measures.curve.passes import running_pass
-    from contextwise.evaluation.measures.curve.unfinished import Unfinished
-    from contextwise.evaluation.measures.curve.windows import whole_windows
+    from contextwise.evaluation.kernel import Work
+    from contextwise.evaluation.measures.curve.passes import running_pass, whole_windows
     from contextwise.models import ModelSize, backbone_config
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -57,9 +56,9 @@ def one(which: str, context: int) -> None:
     if which == "contextwise":
         corpus = OneDocument(tokens)
         with tempfile.TemporaryDirectory() as folder:
-            unfinished = Unfinished(Path(folder) / "curve", {})
+            work = Work(Path(folder) / "curve", "", {})
             sums = running_pass(
-                model, corpus, whole_windows(corpus, context), None, unfinished, batch_tokens=context
+                model, corpus, whole_windows(corpus, context), None, work, batch_tokens=context
             )
         total = float(sums.bin_nats.sum())
     else:

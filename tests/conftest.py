@@ -1,12 +1,15 @@
 """Small real corpora and recipes that many tests share."""
 
+import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from contextwise.base.progress import Interruption
 from small import write_documents
 
 # One thread: the models of the tests are tiny, and waiting threads cost more than they give on a shared machine.
@@ -33,3 +36,14 @@ def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shared")
     prepare_corpus(write_documents(folder / "text.jsonl"), "bytes", folder / "corpus", validation=0.1)
     return folder / "corpus"
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Call with n: the process counts as asked to stop from the nth time on that anybody looks; 0 lifts it again."""
+
+    def arm(looks: int) -> None:
+        count = itertools.count(1)
+        monkeypatch.setattr(Interruption, "requested", property(lambda self: 0 < looks <= next(count)))
+
+    return arm

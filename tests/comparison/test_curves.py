@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.comparison.curves import compare_curves, open_curves
+from contextwise.evaluation.kernel.result import write_result
 from contextwise.evaluation.measures.curve.readings import curve_measures
-from contextwise.evaluation.measures.curve.results import write_curve
 from contextwise.evaluation.measures.curve.sums import RunningSums
 
 
@@ -18,15 +18,21 @@ def written(folder, name, context, law, documents, fingerprint="f", mode="runnin
         for _ in range(2):
             sums.add(law(np.arange(1, context + 1)) + bump)
     found = sums.finish()
-    bins, measures = curve_measures(found)
+    bins, measures = curve_measures(found, 0.01)
     summary = {
+        "measure": "curve",
+        "key": name,
+        "question": name,
+        "digest": "",
         "model": f"runs/{name}",
         "corpus": {"fingerprint": fingerprint},
         "settings": {"mode": mode},
         "bins": bins,
         "measures": measures,
     }
-    return str(write_curve(folder / name, summary, found).path)
+    tables = {"curve": found.curve_table(), "documents": found.documents_table()}
+    write_result(folder / name, summary, tables)
+    return str(folder / name)
 
 
 SHORT, LONG = (lambda t: 3.0 + 1.0 / t), (lambda t: 3.2 + 1.2 / t)
@@ -75,12 +81,14 @@ def test_what_cannot_be_compared(tmp_path):
     elsewhere = written(tmp_path, "elsewhere", 8, SHORT, [(7, 0.0)])
     with pytest.raises(DataError, match="no document in common"):
         compare_curves(open_curves([here, elsewhere]))
-    with pytest.raises(DataError, match="there is no run and no contextwise curve at .*nothing"):
+    with pytest.raises(CheckpointError, match="there is no run and no model at .*nothing"):
         open_curves([here, str(tmp_path / "nothing")])
-    (tmp_path / "without").mkdir()
-    with pytest.raises(DataError, match="without has no contextwise curve; make one with"):
-        open_curves([here, str(tmp_path / "without")])
-    for name in ("x-contextwise", "y-contextwise"):
+    for name in ("x", "y"):
         written(tmp_path / "run" / "evaluation", name, 8, SHORT, DOCUMENTS)
-    with pytest.raises(ConfigError, match="has several contextwise curves .x-contextwise, y-contextwise."):
+    (tmp_path / "run" / "recipe.yaml").write_text("name: run\n")
+    with pytest.raises(ConfigError, match="run has several curves .x, y."):
         open_curves([here, str(tmp_path / "run")])
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "recipe.yaml").write_text("name: without\n")
+    with pytest.raises(DataError, match="without has no curve yet; make one with: contextwise curve"):
+        open_curves([here, str(tmp_path / "without")])

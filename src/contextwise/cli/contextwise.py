@@ -1,12 +1,10 @@
 """The part of ``contextwise evaluate`` behind ``--contextwise``: how much of its context a model uses."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
-from contextwise.base.progress import say
 
 
 def contexts_of(text: str) -> list[int]:
@@ -45,30 +43,11 @@ def evaluate_contextwise(
     """
     if corpus is None:
         raise ConfigError("there are no documents to measure on; give a prepared corpus with --corpus")
-    from rich.console import Console
-
-    from contextwise.data import Corpus
-    from contextwise.evaluation.measures.curve import CurveSettings, measure_contextwise
-    from contextwise.evaluation.measures.curve.tables import bins_table, curve_heading, measures_table, notes
-    from contextwise.evaluation.opening import trained_on
-    from contextwise.training.signals import StopRequest
+    from contextwise.cli.measuring import run_measure
+    from contextwise.evaluation.measures.curve import Curve
 
     given = {name: value for name, value in curve.items() if value is not None}
     if given.get("mode") != "truncated" and "samples" in given:
         raise ConfigError("--samples is of the truncated mode; give --mode truncated too")
-    settings = validate(CurveSettings, given, "the command")
-    documents = Corpus.open(corpus, split=split)
-    with StopRequest().listening() as stop:
-        found = measure_contextwise(model, documents, settings, **options, should_stop=lambda: bool(stop))
-    if trained_on(model, documents):
-        say("note: the run was trained on these very documents; they are not held out")
-    if as_json:
-        print(json.dumps(found.summary, indent=2, ensure_ascii=False))
-        return
-    printed = Console(highlight=False)
-    printed.print(curve_heading(found.summary))
-    printed.print(bins_table(found.summary))
-    printed.print(measures_table(found.summary))
-    for note in notes(found.summary):
-        printed.print(f"Note: {note}", markup=False)
-    printed.print(f"written to {found.path}/", markup=False, soft_wrap=True)
+    given["limit"] = given.pop("limit_documents", None)
+    run_measure(model, validate(Curve, given, "the command"), corpus, split, as_json, **options)

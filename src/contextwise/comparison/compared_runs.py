@@ -14,8 +14,9 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import read_json
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import Result, Subject, measure, results_of
+from contextwise.evaluation.kernel import Result, Subject, measure
 from contextwise.evaluation.kernel.result import SUMMARY
+from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.loss import Evaluation, Loss
 from contextwise.evaluation.measures.sentences import SentenceLoss
 from contextwise.evaluation.scoring.windows import column_or_none
@@ -165,11 +166,7 @@ def _evaluations(source: str) -> list[Evaluation]:
                 f"{source} is a result of contextwise {result.measure}, which has no losses of documents"
             )
         return [Evaluation(result.path, result.summary)]
-    subject = Subject(source)
-    results = [result for result in results_of(subject.home) if result.measure in COMPARABLE]
-    if not (subject.run and not subject.run.model.exists()):  # a run without its model keeps its results
-        results = [result for result in results if result.summary["digest"] == subject.digest]
-    return [Evaluation(result.path, result.summary) for result in results]
+    return [Evaluation(result.path, result.summary) for result in results_of_model(source, COMPARABLE)]
 
 
 def _compared(source: str, evaluation: Evaluation) -> ComparedRun:

@@ -15,9 +15,9 @@ import numpy as np
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import percentile_estimate, resampled_ratios
-from contextwise.base.runs import RunFolder
-from contextwise.evaluation.measures.curve.results import ContextwiseCurve
-from contextwise.evaluation.results import is_curve
+from contextwise.evaluation.kernel.result import SUMMARY
+from contextwise.evaluation.kernel.subject import results_of_model
+from contextwise.evaluation.measures.curve import Curve, CurveResult
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ComparedCurve:
         return sum(each.value < 0 for each in self.bin_differences.values()), len(self.bin_differences)
 
 
-def open_curves(sources: list[str]) -> list[ContextwiseCurve]:
+def open_curves(sources: list[str]) -> list[CurveResult]:
     """Curves by their folders, or by the runs that have one.
 
     Raises:
@@ -61,7 +61,7 @@ def open_curves(sources: list[str]) -> list[ContextwiseCurve]:
     """
     if len(sources) < 2:
         raise ConfigError("there is one curve; give two or more to compare")
-    curves = [ContextwiseCurve.open(_folder(source)) for source in sources]
+    curves = [_curve_of(source) for source in sources]
     first = curves[0].summary
     for source, curve in zip(sources, curves, strict=True):
         if curve.summary["corpus"]["fingerprint"] != first["corpus"]["fingerprint"]:
@@ -76,24 +76,22 @@ def open_curves(sources: list[str]) -> list[ContextwiseCurve]:
     return curves
 
 
-def _folder(source: str) -> Path:
+def _curve_of(source: str) -> CurveResult:
     path = Path(source)
-    if is_curve(path):
-        return path
-    if not path.is_dir():
-        raise DataError(f"there is no run and no contextwise curve at {source}")
-    found = [one for one in sorted(RunFolder(path).evaluation.glob("*")) if is_curve(one)]
+    if (path / SUMMARY).is_file() and not (path / "recipe.yaml").is_file():
+        return CurveResult.open(path, Curve.name)
+    found = results_of_model(source, (Curve.name,))
     if not found:
         raise DataError(
-            f"{source} has no contextwise curve; make one with: contextwise evaluate {source} --corpus CORPUS --contextwise"
+            f"{source} has no curve yet; make one with: contextwise curve {source} --corpus CORPUS"
         )
     if len(found) > 1:
-        names = ", ".join(one.name for one in found[:4])
-        raise ConfigError(f"{source} has several contextwise curves ({names}); give the folder of one")
-    return found[0]
+        names = ", ".join(result.path.name for result in found[:4])
+        raise ConfigError(f"{source} has several curves ({names}); give the folder of one")
+    return CurveResult(found[0].path, found[0].summary)
 
 
-def compare_curves(curves: list[ContextwiseCurve]) -> list[ComparedCurve]:
+def compare_curves(curves: list[CurveResult]) -> list[ComparedCurve]:
     """Compare all curves to the first.
 
     Raises:
@@ -136,7 +134,7 @@ def compare_curves(curves: list[ContextwiseCurve]) -> list[ComparedCurve]:
     return found
 
 
-def _sums(curve: ContextwiseCurve, documents: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def _sums(curve: CurveResult, documents: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Nats and targets of the documents in each bin, (D, K) each."""
     table, count = curve.documents, len(curve.bins)
     kept = np.isin(table["document"].to_numpy(), documents)
@@ -151,7 +149,7 @@ def _measured(nats_DK: np.ndarray, targets_DK: np.ndarray) -> tuple[np.ndarray, 
     return nats.sum(0) / targets.sum(0), resampled_ratios(nats, targets) if len(nats) > 1 else None
 
 
-def _shared_bins(curve: ContextwiseCurve, first: ContextwiseCurve) -> dict[tuple[int, int], tuple[int, int]]:
+def _shared_bins(curve: CurveResult, first: CurveResult) -> dict[tuple[int, int], tuple[int, int]]:
     """(visible from, visible to) of the bins that both curves have -> their places in the two."""
     places, others = (
         {(b["visible_from"], b["visible_to"]): i for i, b in enumerate(c.bins)} for c in (curve, first)

@@ -143,3 +143,9 @@ def trained_on(source: str, corpus: Corpus) -> bool:
     """Whether ``source`` is a finished run that was trained on these very documents."""
     run = RunFolder(source)
     return run.finished and run.summary().get("corpus", {}).get("fingerprint") == corpus.fingerprint
+
+
+def trained_context(source: str, model: PreTrainedModel) -> int | None:
+    """Tokens of a training window: the run's own, else what the configuration says; None if neither does."""
+    context = RunFolder(source).recipe().get("data", {}).get("context") if is_run(source) else None
+    return context if isinstance(context, int) else positions(model)

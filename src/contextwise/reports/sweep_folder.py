@@ -16,8 +16,9 @@ from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.files import read_json
 from contextwise.data.corpus import Corpus
 from contextwise.data.document_lengths import DocumentLengths, measure_lengths, token_count
-from contextwise.evaluation.measures.curve.results import ContextwiseCurve
-from contextwise.evaluation.results import is_curve
+from contextwise.evaluation.kernel import Result, results_of
+from contextwise.evaluation.kernel.result import SUMMARY
+from contextwise.evaluation.measures.curve import Curve
 from contextwise.experiments.folder import RunState
 from contextwise.experiments.sweep import Sweep
 from contextwise.models.tokenizers import corpus_tokenizer_hash
@@ -183,15 +184,15 @@ def _sweep_curves(
     tokenizer: str | None,
     bytes_per_token: float | None,
 ) -> list[CurveLine]:
-    """Of every run, what it measured while training, and what ``contextwise evaluate --contextwise`` measured since."""
+    """Of every run, what it measured while training, and what ``contextwise curve`` measured since."""
     curves = []
     names = _names(states)
     for state in states:
         run, folder = state.run, sweep.run_folder(state.run.id)
         place = {"group": run.size, "series": sizes.index(run.size), "context": run.context}
         found = _training_curve(folder.metrics("contextwise"), gpus.get(run.id), label=names[run.id], **place)
-        folders = sorted(folder.evaluation.iterdir()) if folder.evaluation.is_dir() else []
-        measured = [_measured_curve(place, one, names[run.id]) for one in folders if is_curve(one)]
+        results = results_of(folder.evaluation, Curve.name)
+        measured = [_measured_curve(place, result.summary, names[run.id]) for result in results]
         for curve in [*([found] if found else []), *measured]:
             curve.tokenizer, curve.bytes_per_token = tokenizer, bytes_per_token
             curves.append(curve)
@@ -235,19 +236,17 @@ def _training_curve(rows: list[dict[str, Any]], gpus: int | None, **place: Any) 
     return CurveLine(ends=ends, losses=losses, spent=spent, **place)
 
 
-def _measured_curve(place: dict[str, Any], folder: Path, label: str) -> CurveLine:
-    """One that ``contextwise evaluate --contextwise`` wrote."""
-    curve = ContextwiseCurve.open(folder)
-    settings = curve.summary["settings"]
-    documents = folder.name.removesuffix("-truncated").removesuffix("-contextwise")
-    words = [f"{label}, measured on {documents}"]
+def _measured_curve(place: dict[str, Any], summary: dict[str, Any], label: str) -> CurveLine:
+    """The line of a curve that ``contextwise curve`` measured."""
+    settings, bins = summary["settings"], summary["bins"]
+    words = [f"{label}, measured on {summary['label']}"]
     words += ["truncated"] if settings.get("mode") == "truncated" else []
     words += [f"rope {settings['rope']}"] if settings.get("rope", "none") != "none" else []
     return CurveLine(
         label=", ".join(words),
-        ends=[(row["visible_from"], row["visible_to"]) for row in curve.bins],
-        losses=[[row["loss"] for row in curve.bins]],
-        intervals=[(row["low"], row["high"]) for row in curve.bins],
+        ends=[(row["visible_from"], row["visible_to"]) for row in bins],
+        losses=[[row["loss"] for row in bins]],
+        intervals=[(row["low"], row["high"]) for row in bins],
         **place,
     )
 
@@ -258,14 +257,13 @@ def _other_curves(path: Path) -> list[CurveLine]:
         raise ConfigError(
             f"there is no folder {path}; give a run, or the folder of a measured contextwise curve"
         )
-    evaluation = path / "evaluation"
-    folders = [path] if is_curve(path) else sorted(evaluation.iterdir()) if evaluation.is_dir() else []
+    single = (path / SUMMARY).is_file() and not (path / "recipe.yaml").is_file()
+    results = [Result.open(path, Curve.name)] if single else results_of(path / "evaluation", Curve.name)
     found = []
-    for folder in filter(is_curve, folders):
-        about = ContextwiseCurve.open(folder).summary
-        place = {"group": "other runs", "series": None, "context": about["settings"].get("trained_context")}
-        name = path.parent.parent.name if is_curve(path) and path.parent.name == "evaluation" else path.name
-        curve = _measured_curve(place, folder, name)
+    for about in (result.summary for result in results):
+        place = {"group": "other runs", "series": None, "context": about.get("trained_context")}
+        name = path.parent.parent.name if single and path.parent.name == "evaluation" else path.name
+        curve = _measured_curve(place, about, name)
         curve.tokenizer = about["corpus"].get("tokenizer_hash")
         try:
             curve.bytes_per_token = _bytes_per_token(

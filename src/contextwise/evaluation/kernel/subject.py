@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.files import sha256_file
 from contextwise.base.runs import RunFolder
+from contextwise.evaluation.kernel.result import Result, results_of
 
 if TYPE_CHECKING:
     import torch
@@ -253,6 +255,22 @@ class Subject:
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "device": self.model.device.type,
         }
+
+
+def results_of_model(source: str, measures: Sequence[str]) -> list[Result]:
+    """The results of these measures that a run or model has, with the weights that it has now.
+
+    A run whose model is gone keeps its results.
+
+    Raises:
+        CheckpointError: there is no such model.
+    """
+    subject = Subject(source)
+    results = [result for result in results_of(subject.home) if result.measure in measures]
+    if subject.run and not subject.run.model.exists():
+        return results
+    digest = subject.digest
+    return [result for result in results if result.summary["digest"] == digest]
 
 
 def positions(config: Any) -> int | None:

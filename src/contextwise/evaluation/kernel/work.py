@@ -97,7 +97,7 @@ class Work:
         from safetensors.numpy import save
 
         self._start()
-        content = save({key: np.ascontiguousarray(array) for key, array in arrays.items()})
+        content = save({key: np.asarray(array, order="C") for key, array in arrays.items()})
         atomic_write(self.path / f"{name}.safetensors", content, "the unfinished work")
 
     def load(self, name: str) -> "dict[str, np.ndarray] | None":

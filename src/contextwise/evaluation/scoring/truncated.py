@@ -285,3 +285,15 @@ def _check_finite(batch: TruncatedBatch, targets: Targets) -> None:
             f"{int(targets.document[worst])}, with {batch.context:,} tokens visible: its weights are damaged, or its number "
             "format is too narrow (try --dtype float32)"
         )
+
+
+class FirstDocuments:
+    """The first documents of a corpus, to choose targets from."""
+
+    def __init__(self, corpus: Documents, count: int) -> None:
+        self.corpus, self.end_of_text = corpus, corpus.end_of_text
+        self.lengths = corpus.lengths[:count]
+
+    def document(self, index: int, /) -> Any:
+        """Token ids of one document."""
+        return self.corpus.document(index)

@@ -11,7 +11,8 @@ from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import percentile_estimate, resampled_ratios, wilson
 from contextwise.comparison.curves import compare_curves
 from contextwise.data import Corpus
-from contextwise.evaluation.measures.curve import ContextwiseCurve, CurveSettings, measure_contextwise
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.curve import Curve, CurveResult
 from contextwise.reproductions.claims import Claim, above, all_hold, below, point
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.given_model import GivenModel, slug
@@ -40,11 +41,11 @@ class ContextwiseLoss(GivenModel):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         subject = self.subject(folder)
-        settings = CurveSettings(context=self.context, limit_documents=self.limit_documents)
-        curve = measure_contextwise(
+        settings = Curve(context=self.context, limit=self.limit_documents)
+        curve = measure(
             subject,
-            self.held_out(folder),
             settings,
+            self.held_out(folder),
             out=self.measured_folder(folder, f"curve-{self.context}"),
         )
         claims = [_improves(curve, self.trained)]
@@ -56,7 +57,7 @@ class ContextwiseLoss(GivenModel):
         return Outcome([bins_table([curve]), _read_off(curve)], claims, figures, self.runs(folder), [plot])
 
 
-def bins_table(curves: list[ContextwiseCurve]) -> Table:
+def bins_table(curves: list[CurveResult]) -> Table:
     """Losses of the bins of some curves."""
     columns = [{(b["visible_from"], b["visible_to"]): b for b in curve.bins} for curve in curves]
     rows = []
@@ -71,7 +72,7 @@ def bins_table(curves: list[ContextwiseCurve]) -> Table:
     return Table(title, ["visible tokens", *names], rows)
 
 
-def _read_off(curve: ContextwiseCurve) -> Table:
+def _read_off(curve: CurveResult) -> Table:
     measures = curve.measures
     best = measures["best_context_loss"]
     effective = measures["effective_context"]
@@ -97,12 +98,12 @@ def _bin_loss(found: dict[str, Any]) -> Estimate:
     return Estimate(found["loss"], found["low"], found["high"])
 
 
-def curve_points(curve: ContextwiseCurve) -> list[dict[str, Any]]:
+def curve_points(curve: CurveResult) -> list[dict[str, Any]]:
     """The bins of a curve, for a plot."""
     return [point(float(np.sqrt(b["visible_from"] * b["visible_to"])), _bin_loss(b)) for b in curve.bins]
 
 
-def bins_difference(curve: ContextwiseCurve, one: int, other: int) -> Estimate:
+def bins_difference(curve: CurveResult, one: int, other: int) -> Estimate:
     """Loss of one bin minus that of another, with its interval over documents."""
     table, count = curve.documents, len(curve.bins)
     nats, targets = (table[name].to_numpy().reshape(-1, count) for name in ("nats", "targets"))
@@ -113,7 +114,7 @@ def bins_difference(curve: ContextwiseCurve, one: int, other: int) -> Estimate:
     return percentile_estimate(float(losses[one] - losses[other]), pairs)
 
 
-def _improves(curve: ContextwiseCurve, trained: int) -> Claim:
+def _improves(curve: CurveResult, trained: int) -> Claim:
     """Section 1: the loss improves throughout the training context, here in its last doubling."""
     inside = [i for i, b in enumerate(curve.bins) if b["visible_to"] <= trained]
     last = inside[-1]
@@ -129,7 +130,7 @@ def _improves(curve: ContextwiseCurve, trained: int) -> Claim:
     )
 
 
-def _deteriorates(curve: ContextwiseCurve, trained: int) -> Claim:
+def _deteriorates(curve: CurveResult, trained: int) -> Claim:
     """Section 2: beyond the training context the predictions deteriorate."""
     inside = max(i for i, b in enumerate(curve.bins) if b["visible_to"] <= trained)
     found = bins_difference(curve, len(curve.bins) - 1, inside)
@@ -164,12 +165,12 @@ class TrainingLossMisleads(CorpusSource, ItemMeasure):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         held_out = Corpus.open(self.prepared(folder), split="validation")
-        settings = CurveSettings(limit_documents=self.limit_documents)
+        settings = Curve(limit=self.limit_documents)
         runs, curves = [], []
         for recipe in self.recipes(folder):
             run = train(recipe)
             runs.append(run.path)
-            curves.append(measure_contextwise(run.path, held_out, settings))
+            curves.append(measure(run.path, settings, held_out))
         tables, claims, figures = [], [], {}
         series = {path.name: curve_points(curve) for path, curve in zip(runs, curves, strict=True)}
         for place, seed in enumerate(self.seeds):
@@ -181,7 +182,7 @@ class TrainingLossMisleads(CorpusSource, ItemMeasure):
         return Outcome(tables, claims, figures, runs, [plot])
 
 
-def compared_table(pair: list[ContextwiseCurve]) -> Table:
+def compared_table(pair: list[CurveResult]) -> Table:
     """Average and best-context loss of two models, and the long one's minus the short one's."""
     short, long = compare_curves(pair)
     rows = [
@@ -199,7 +200,7 @@ def _cells(short: Estimate, long: Estimate, difference: Estimate | None) -> list
     return [f"{short:.3f}", f"{long:.3f}", "" if difference is None else f"{difference:+.3f}"]
 
 
-def misleading_claims(pair: list[ContextwiseCurve], prefix: str = "") -> list[Claim]:
+def misleading_claims(pair: list[CurveResult], prefix: str = "") -> list[Claim]:
     """What Section 2 says of its Models A (short) and B (long)."""
     _, long = compare_curves(pair)
     assert long.average_difference is not None and long.best_difference is not None

@@ -12,9 +12,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig
 
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.data import Corpus
-from contextwise.evaluation.measures.curve import ContextwiseCurve, CurveSettings, measure_contextwise
-from contextwise.evaluation.measures.curve.running import truncated_contexts
-from contextwise.evaluation.results import Evaluation
+from contextwise.evaluation.kernel import Subject, measure
+from contextwise.evaluation.measures.curve import Curve, CurveResult
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 
 TRAINED = 32
@@ -58,18 +57,18 @@ def in_workplace(workplace, monkeypatch):
 
 
 def test_a_run_gets_its_curve_beside_its_evaluations(held_out):
-    found = measure_contextwise("run", held_out)
-    assert str(found.path) == "run/evaluation/corpus-validation-contextwise"
+    found = measure("run", Curve(), held_out)
+    assert str(found.path).startswith("run/evaluation/curve-corpus-validation-")
     assert sorted(file.name for file in found.path.iterdir()) == [
         "curve.parquet",
         "documents.parquet",
         "summary.json",
     ]
     assert not [file for file in found.path.parent.iterdir() if "unfinished" in file.name]
-    opened = ContextwiseCurve.open(found.path)
+    opened = CurveResult.open(found.path)
     assert opened.summary == json.loads((found.path / "summary.json").read_text()) == found.summary
     settings = opened.summary["settings"]
-    assert (settings["context"], settings["trained_context"], settings["mode"]) == (
+    assert (settings["context"], opened.summary["trained_context"], settings["mode"]) == (
         TRAINED,
         TRAINED,
         "running",
@@ -88,56 +87,35 @@ def test_a_run_gets_its_curve_beside_its_evaluations(held_out):
     assert opened.summary["targets"] == pc.sum(curve["targets"]).as_py()
 
 
-def test_a_curve_is_no_evaluation_of_every_token(held_out):
-    found = measure_contextwise("run", held_out)
-    with pytest.raises(DataError, match="holds no evaluation"):
-        Evaluation.open(found.path)
-    with pytest.raises(DataError, match="gpt2 holds no contextwise curve; make one with"):
-        ContextwiseCurve.open("gpt2")
-
-
-def test_only_a_curve_of_the_same_model_is_replaced(held_out, tmp_path):
-    first = measure_contextwise("gpt2", held_out, out=tmp_path / "c")
-    second = measure_contextwise("gpt2", held_out, CurveSettings(context=16), out=tmp_path / "c")
-    assert first.summary["settings"]["context"] == 32 and second.summary["settings"]["context"] == 16
-    with pytest.raises(ConfigError, match="holds a contextwise curve of another model, gpt2"):
-        measure_contextwise("run", held_out, out=tmp_path / "c")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "file").touch()
-    with pytest.raises(ConfigError, match="something that is not a contextwise curve"):
-        measure_contextwise("gpt2", held_out, out=tmp_path / "other")
-
-
 @pytest.mark.parametrize("rope", ["none", "linear", "dynamic", "yarn"])
 def test_beyond_the_training_context(held_out, tmp_path, rope):
-    settings = CurveSettings(context=4 * TRAINED, rope=rope)
-    found = measure_contextwise("run", held_out, settings, out=tmp_path / "c")
+    settings = Curve(context=4 * TRAINED, rope=rope)
+    found = measure("run", settings, held_out, out=tmp_path / "c")
     assert found.bins[-1]["visible_to"] == 4 * TRAINED
-    assert found.summary["settings"]["rope_factor"] == (None if rope == "none" else 4)
+    assert found.summary["rope_factor"] == (None if rope == "none" else 4)
     tenth = found.measures["last_tenth"]
     assert (tenth["visible_from"], tenth["visible_to"]) == (30, TRAINED)
 
 
 def test_truncated_mode_of_rotary_models_goes_beyond_it_too(held_out):
-    settings = CurveSettings(mode="truncated", contexts=[64, 8, 16, 8], samples=20, limit_documents=5)
-    found = measure_contextwise("run", held_out, settings)
-    assert found.path.name == "corpus-validation-contextwise-truncated"
+    settings = Curve(mode="truncated", contexts=[64, 8, 16, 8], samples=20, limit=5)
+    found = measure("run", settings, held_out)
     assert [row["visible_to"] for row in found.bins] == [8, 16, 64]
     assert {row["targets"] for row in found.bins} == {20}
     assert max(found.documents["document"].to_pylist()) < 5
 
 
-def test_a_stopped_measurement_goes_on_and_ends_the_same(held_out, tmp_path, capsys):
-    whole = measure_contextwise("run", held_out, batch_tokens=64, out=tmp_path / "whole")
-    calls = iter(range(100))
-    with pytest.raises(Interrupted, match="run the same command again to go on"):
-        measure_contextwise(
-            "run", held_out, batch_tokens=64, out=tmp_path / "c", should_stop=lambda: next(calls) == 2
-        )
-    kept = [file.name for file in tmp_path.iterdir()]
-    assert len(kept) == 2 and any(name.startswith(".c.unfinished-") for name in kept)
-    resumed = measure_contextwise("run", held_out, batch_tokens=64, out=tmp_path / "c")
-    assert "going on where a stopped scoring was: 6 of" in capsys.readouterr().err
+def test_a_stopped_measurement_resumes_and_ends_the_same(held_out, tmp_path, capsys, stop_at):
+    whole = measure("run", Curve(), held_out, batch_tokens=64, out=tmp_path / "whole")
+    stop_at(3)
+    with pytest.raises(Interrupted, match="after 6 of .*; run the same command again to resume"):
+        measure("run", Curve(), held_out, batch_tokens=64, out=tmp_path / "c")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["c.unfinished", "whole"]
+    with pytest.raises(ConfigError, match="unfinished work of another measurement .context differ"):
+        measure("run", Curve(context=16), held_out, out=tmp_path / "c")
+    stop_at(0)
+    resumed = measure("run", Curve(), held_out, batch_tokens=64, out=tmp_path / "c")
+    assert "resuming a stopped measurement: 6 of" in capsys.readouterr().err
     assert resumed.bins == whole.bins and resumed.measures == whole.measures
     np.testing.assert_array_equal(resumed.curve["low"], whole.curve["low"])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["c", "whole"]
@@ -148,7 +126,8 @@ def test_a_stopped_measurement_goes_on_and_ends_the_same(held_out, tmp_path, cap
     [(None, 16, [1, 2, 4, 8, 16]), (None, 1, [1]), (None, 20, [1, 2, 4, 8, 16, 20]), ([9, 3, 9], 9, [3, 9])],
 )
 def test_contexts_of_the_truncated_mode(contexts, context, expected):
-    assert truncated_contexts(CurveSettings(mode="truncated", contexts=contexts), context) == expected
+    settings = Curve(mode="truncated", contexts=contexts, context=None if contexts else context)
+    assert settings.resolved(Subject("run"), None).contexts == expected
 
 
 @pytest.mark.parametrize(
@@ -157,21 +136,27 @@ def test_contexts_of_the_truncated_mode(contexts, context, expected):
         ("gpt2", {"context": 33}, "longer than the 32 positions that gpt2 has learned; give at most 32"),
         ("gpt2", {"context": 33, "rope": "yarn"}, "positions of this gpt2 are not rotary"),
         ("run", {"rope_factor": 2.0}, "a rope factor is given, but no method"),
-        ("run", {"contexts": [4]}, "--contexts is of the truncated mode"),
-        (
-            "run",
-            {"mode": "truncated", "contexts": [4], "context": 4},
-            "--context is given together with --contexts",
-        ),
-        ("run", {"mode": "truncated", "contexts": [0, 4]}, "--contexts holds 0; each must be at least 1"),
     ],
 )
 def test_settings_that_do_not_fit(held_out, model, settings, message):
     with pytest.raises(ConfigError, match=message):
-        measure_contextwise(model, held_out, CurveSettings(**settings))
+        measure(model, Curve(**settings), held_out)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"contexts": [4]}, "contexts belong to the truncated mode"),
+        ({"mode": "truncated", "contexts": [4], "context": 5}, "context is given together with contexts"),
+        ({"mode": "truncated", "contexts": [0, 4]}, "contexts holds 0; each must be at least 1"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Curve(**settings)
 
 
 @pytest.mark.parametrize("mode", ["running", "truncated"])
 def test_documents_that_are_too_short(held_out, mode):
     with pytest.raises(DataError, match=rf"longest of the .* has {held_out.lengths.max():,}"):
-        measure_contextwise("run", held_out, CurveSettings(mode=mode, context=4096))
+        measure("run", Curve(mode=mode, context=4096), held_out)

@@ -10,11 +10,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from contextwise.base.intervals import ratios, resampled_ratios
-from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass
+from contextwise.evaluation.kernel import Work
+from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass, whole_windows
 from contextwise.evaluation.measures.curve.readings import curve_measures, effective_contexts
 from contextwise.evaluation.measures.curve.sums import Bins
-from contextwise.evaluation.measures.curve.unfinished import Unfinished
-from contextwise.evaluation.measures.curve.windows import whole_windows
 from contextwise.evaluation.scoring.truncated import choose_targets
 
 
@@ -59,7 +58,7 @@ def ones(corpus_of, lengths):
 
 def measured(model, corpus, tmp_path, context, trained=None, worth=0.01):
     plan = whole_windows(corpus, context)
-    sums = running_pass(model, corpus, plan, trained, Unfinished(tmp_path / "c", {}), batch_tokens=8192)
+    sums = running_pass(model, corpus, plan, trained, Work(tmp_path / "c", "", {}), batch_tokens=8192)
     return sums, *curve_measures(sums, worth)
 
 
@@ -101,7 +100,7 @@ def test_truncated_mode_recovers_the_same_law(corpus_of, tmp_path):
     corpus, contexts = ones(corpus_of, [3000, 2500]), [2**i for i in range(12)]
     targets = choose_targets(corpus, 2048, 40, seed=0)
     sums = truncated_pass(
-        LawModel(power_law), corpus, targets, contexts, Unfinished(tmp_path / "c", {}), batch_tokens=8192
+        LawModel(power_law), corpus, targets, contexts, Work(tmp_path / "c", "", {}), batch_tokens=8192
     )
     bins, measures = curve_measures(sums, 0.02)
     assert [row["loss"] for row in bins] == pytest.approx(

@@ -6,10 +6,14 @@ import torch
 
 from contextwise.base.errors import CheckpointError, DataError, Interrupted
 from contextwise.data import Corpus
+from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.curve import passes
-from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass
-from contextwise.evaluation.measures.curve.unfinished import Unfinished, model_digest
-from contextwise.evaluation.measures.curve.windows import last_tenth, whole_windows
+from contextwise.evaluation.measures.curve.passes import (
+    last_tenth,
+    running_pass,
+    truncated_pass,
+    whole_windows,
+)
 from contextwise.evaluation.scoring import windows as scoring
 from contextwise.evaluation.scoring.truncated import Targets
 
@@ -18,13 +22,13 @@ KINDS = ["gpt2", "gpt_neox", "contextlm"]
 
 
 @pytest.fixture
-def unfinished(tmp_path):
-    return Unfinished(tmp_path / "curve", {"model": "m"})
+def work(tmp_path):
+    return Work(tmp_path / "curve", "", {})
 
 
-def run(model, corpus, unfinished, context=12, trained=None, batch_tokens=48, **options):
+def run(model, corpus, work, context=12, trained=None, batch_tokens=48, **options):
     plan = whole_windows(corpus, context)
-    return running_pass(model, corpus, plan, trained, unfinished, batch_tokens=batch_tokens, **options)
+    return running_pass(model, corpus, plan, trained, work, batch_tokens=batch_tokens, **options)
 
 
 def alone(model, tokens, target):
@@ -53,9 +57,9 @@ def brute_force(model, corpus, context):
 
 @pytest.mark.parametrize("end_of_text", [0, None])
 @pytest.mark.parametrize("kind", KINDS)
-def test_running_curve_is_each_position_scored_alone(models, corpus_of, unfinished, kind, end_of_text):
+def test_running_curve_is_each_position_scored_alone(models, corpus_of, work, kind, end_of_text):
     corpus, model = corpus_of(LENGTHS, end_of_text=end_of_text), models[kind]
-    sums = run(model, corpus, unfinished, trained=10)
+    sums = run(model, corpus, work, trained=10)
     expected, documents = brute_force(model, corpus, 12)
     assert sums.visible.tolist() == list(range(1, 13))
     np.testing.assert_allclose(sums.loss, expected.mean(0), atol=1e-5)
@@ -70,7 +74,7 @@ def test_running_curve_is_each_position_scored_alone(models, corpus_of, unfinish
         assert sums.tail.targets[row] == len(mine)
 
 
-def test_running_curve_of_held_out_text(corpus_folder, model_of, unfinished):
+def test_running_curve_of_held_out_text(corpus_folder, model_of, work):
     held_out = Corpus.open(corpus_folder, split="validation")
     model = model_of("gpt_neox", vocab_size=held_out.vocab_size, n_positions=24)
     chosen = np.argsort(held_out.lengths)[:3].tolist()
@@ -82,13 +86,13 @@ def test_running_curve_of_held_out_text(corpus_folder, model_of, unfinished):
         def document(self, index):
             return held_out.document(chosen[index])
 
-    sums = run(model, Few(), unfinished, context=24)
+    sums = run(model, Few(), work, context=24)
     expected, _ = brute_force(model, Few(), 24)
     np.testing.assert_allclose(sums.loss, expected.mean(0), atol=1e-4)
 
 
-def test_standard_errors_are_those_of_a_ratio_of_sums_over_documents(models, corpus_of, unfinished):
-    sums = run(models["gpt2"], corpus_of(LENGTHS), unfinished)
+def test_standard_errors_are_those_of_a_ratio_of_sums_over_documents(models, corpus_of, work):
+    sums = run(models["gpt2"], corpus_of(LENGTHS), work)
     losses, documents = brute_force(models["gpt2"], corpus_of(LENGTHS), 12)
     groups = [losses[documents == d] for d in sorted(set(documents))]
     residuals = np.array([group.sum(0) - len(group) * losses.mean(0) for group in groups])
@@ -100,21 +104,21 @@ def test_standard_errors_are_those_of_a_ratio_of_sums_over_documents(models, cor
 @pytest.mark.parametrize("kind", KINDS)
 def test_truncated_and_running_agree_on_the_same_windows(models, corpus_of, tmp_path, kind):
     corpus, model, context = corpus_of(LENGTHS, end_of_text=None), models[kind], 12
-    running = run(model, corpus, Unfinished(tmp_path / "r", {}))
+    running = run(model, corpus, Work(tmp_path / "r", "", {}))
     plan = whole_windows(corpus, context)
     for visible in (1, 2, 5, 11, 12):
         targets = Targets(plan.document, plan.start + visible)
         sums = truncated_pass(
-            model, corpus, targets, [visible], Unfinished(tmp_path / "t", {"l": visible}), batch_tokens=36
+            model, corpus, targets, [visible], Work(tmp_path / "t", "", {}), batch_tokens=36
         )
         assert sums.loss[0] == pytest.approx(running.loss[visible - 1], abs=1e-5)
         assert sums.error[0] == pytest.approx(running.error[visible - 1], rel=1e-3)
 
 
-def test_truncated_pass_scores_the_same_targets_with_only_the_nearest_visible(models, corpus_of, unfinished):
+def test_truncated_pass_scores_the_same_targets_with_only_the_nearest_visible(models, corpus_of, work):
     corpus, model = corpus_of([30, 40]), models["gpt_neox"]
     targets = Targets(np.array([0, 0, 1]), np.array([12, 29, 20]))
-    sums = truncated_pass(model, corpus, targets, [1, 4, 12], unfinished, batch_tokens=12)
+    sums = truncated_pass(model, corpus, targets, [1, 4, 12], work, batch_tokens=12)
     for k, context in enumerate((1, 4, 12)):
         losses = [
             alone(model, corpus.document(d)[p - context : p], corpus.document(d)[p])
@@ -126,70 +130,65 @@ def test_truncated_pass_scores_the_same_targets_with_only_the_nearest_visible(mo
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 30, 10_000])
-def test_batches_do_not_matter(models, corpus_of, unfinished, tmp_path, batch_tokens):
+def test_batches_do_not_matter(models, corpus_of, work, tmp_path, batch_tokens):
     corpus, model = corpus_of(LENGTHS), models["contextlm"]
-    whole = run(model, corpus, unfinished)
-    other = run(model, corpus, Unfinished(tmp_path / "other", {}), batch_tokens=batch_tokens)
+    whole = run(model, corpus, work)
+    other = run(model, corpus, Work(tmp_path / "other", "", {}), batch_tokens=batch_tokens)
     np.testing.assert_allclose(other.bin_nats, whole.bin_nats, atol=1e-4)
 
 
-def after(calls):
-    """A ``should_stop`` that says so from the given call on."""
-    asked = iter(range(1, 1000))
-    return lambda: next(asked) >= calls
-
-
-@pytest.mark.parametrize("stop_at", [1, 3])
-def test_a_stopped_running_pass_goes_on_where_it_was(
-    models, corpus_of, unfinished, tmp_path, monkeypatch, stop_at
-):
+@pytest.mark.parametrize("windows", [1, 3])
+def test_a_stopped_running_pass_resumes(models, corpus_of, work, tmp_path, monkeypatch, stop_at, windows):
     corpus, model = corpus_of(LENGTHS), models["gpt2"]
-    whole = run(model, corpus, Unfinished(tmp_path / "whole", {}), batch_tokens=12)
-    with pytest.raises(Interrupted, match=rf"after {stop_at} of 8 windows.*run the same command again"):
-        run(model, corpus, unfinished, batch_tokens=12, should_stop=after(stop_at))
+    whole = run(model, corpus, Work(tmp_path / "whole", "", {}), batch_tokens=12)
+    stop_at(windows)
+    with pytest.raises(Interrupted, match=rf"after {windows} of 8 windows"):
+        run(model, corpus, work, batch_tokens=12)
+    stop_at(0)
     scored, real = [], passes.window_losses
     monkeypatch.setattr(passes, "window_losses", lambda *a: scored.append(len(a[3])) or real(*a))
-    resumed = run(model, corpus, unfinished, batch_tokens=12)
-    assert sum(scored) == 8 - stop_at
+    resumed = run(model, corpus, work, batch_tokens=12)
+    assert sum(scored) == 8 - windows
     for name in ("loss", "error", "bin_nats"):
         np.testing.assert_array_equal(getattr(resumed, name), getattr(whole, name))
     np.testing.assert_array_equal(resumed.tail.nats, whole.tail.nats)
 
 
-def test_a_stopped_truncated_pass_goes_on_where_it_was(models, corpus_of, unfinished, tmp_path):
+def test_a_stopped_truncated_pass_resumes(models, corpus_of, work, tmp_path, stop_at):
     corpus, model = corpus_of([40, 50]), models["gpt_neox"]
     targets = Targets(np.repeat([0, 1], 5), np.arange(10) + 12)
     options = {"contexts": [2, 12], "batch_tokens": 24}
-    whole = truncated_pass(model, corpus, targets, unfinished=Unfinished(tmp_path / "w", {}), **options)
+    whole = truncated_pass(model, corpus, targets, work=Work(tmp_path / "w", "", {}), **options)
+    stop_at(3)
     with pytest.raises(Interrupted, match="after 14 of 20 predictions"):
-        truncated_pass(model, corpus, targets, unfinished=unfinished, should_stop=after(3), **options)
-    resumed = truncated_pass(model, corpus, targets, unfinished=unfinished, **options)
+        truncated_pass(model, corpus, targets, work=work, **options)
+    stop_at(0)
+    resumed = truncated_pass(model, corpus, targets, work=work, **options)
     np.testing.assert_array_equal(resumed.bin_nats, whole.bin_nats)
 
 
-def test_nothing_is_trusted_that_does_not_match(models, corpus_of, unfinished, tmp_path):
+def test_damaged_unfinished_work_is_not_resumed(models, corpus_of, work, tmp_path, stop_at):
     corpus, model = corpus_of(LENGTHS), models["gpt2"]
-    whole = run(model, corpus, Unfinished(tmp_path / "whole", {}), batch_tokens=12)
+    whole = run(model, corpus, Work(tmp_path / "whole", "", {}), batch_tokens=12)
+    stop_at(3)
     with pytest.raises(Interrupted):
-        run(model, corpus, unfinished, batch_tokens=12, should_stop=after(3))
-    other = Unfinished(tmp_path / "curve", {"model": "another"})
-    assert other.path != unfinished.path and other.load({}) is None
-    kept = unfinished.path.read_bytes()
-    other.path.write_bytes(kept)  # a part of another model under this name
-    assert other.load({}) is None
+        run(model, corpus, work, batch_tokens=12)
+    stop_at(0)
+    file = work.path / "sums.safetensors"
+    kept = file.read_bytes()
     for damaged in (kept[: len(kept) // 2], b"", b"\x93NUMPY"):
-        unfinished.path.write_bytes(damaged)
-        again = run(model, corpus, unfinished, batch_tokens=12)
+        file.write_bytes(damaged)
+        again = run(model, corpus, work, batch_tokens=12)
         np.testing.assert_array_equal(again.bin_nats, whole.bin_nats)
 
 
 def test_the_digest_tells_weights_apart(model_of):
     one, same, other = model_of("gpt2"), model_of("gpt2"), model_of("gpt2", seed=1)
-    assert model_digest(one) == model_digest(same) != model_digest(other)
-    assert model_digest(same.to(torch.bfloat16)) != model_digest(one)
+    assert Subject(one).digest == Subject(same).digest != Subject(other).digest
+    assert Subject(same.to(torch.bfloat16)).digest != Subject(one).digest
     with torch.no_grad():
         one.transformer.ln_f.bias[3] += 1e-3
-    assert model_digest(one) != model_digest(model_of("gpt2"))
+    assert Subject(one).digest != Subject(model_of("gpt2")).digest
 
 
 def test_only_whole_windows_of_long_enough_documents_count(corpus_of):
@@ -197,7 +196,7 @@ def test_only_whole_windows_of_long_enough_documents_count(corpus_of):
     assert plan.document.tolist() == [0, 2, 2, 3, 3] and plan.start.tolist() == [0, 0, 12, 0, 12]
     plan = whole_windows(corpus_of([12, 11, 24, 25, 3], end_of_text=None), 12)
     assert plan.document.tolist() == [2, 3, 3]
-    assert set(whole_windows(corpus_of([12, 24]), 12, limit_documents=1).document) == {0}
+    assert set(whole_windows(corpus_of([12, 24]), 12, limit=1).document) == {0}
 
 
 def test_no_document_is_long_enough(corpus_of):
@@ -221,7 +220,7 @@ def test_last_tenth_of_the_training_context(context, trained, ends):
     assert last_tenth(context, trained) == ends
 
 
-def test_a_loss_that_is_not_finite(models, corpus_of, unfinished, monkeypatch):
+def test_a_loss_that_is_not_finite(models, corpus_of, work, monkeypatch):
     corpus, real = corpus_of(LENGTHS), scoring.token_losses
 
     def damaged(model, input_ids, targets):
@@ -231,14 +230,14 @@ def test_a_loss_that_is_not_finite(models, corpus_of, unfinished, monkeypatch):
 
     monkeypatch.setattr(scoring, "token_losses", damaged)
     with pytest.raises(CheckpointError, match="not finite at token 15 of document 0"):
-        run(models["gpt2"], corpus, unfinished)
-    assert not unfinished.path.exists()
+        run(models["gpt2"], corpus, work)
+    assert not work.path.exists()
 
 
-def test_a_loss_that_is_not_finite_in_the_truncated_mode(model_of, corpus_of, unfinished):
+def test_a_loss_that_is_not_finite_in_the_truncated_mode(model_of, corpus_of, work):
     model = model_of("gpt2")
     with torch.no_grad():
         model.transformer.ln_f.bias[0] = float("nan")
     targets = Targets(np.array([0]), np.array([12]))
     with pytest.raises(CheckpointError, match="not finite at token 12 of document 0, with 12 tokens visible"):
-        truncated_pass(model, corpus_of(LENGTHS), targets, [12], unfinished, batch_tokens=12)
+        truncated_pass(model, corpus_of(LENGTHS), targets, [12], work, batch_tokens=12)

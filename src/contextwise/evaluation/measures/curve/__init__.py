@@ -1,10 +1,177 @@
-"""How much of its context a model uses: its loss at each number of visible tokens, and what follows from it.
+"""How much of its context a model uses: its loss at each number of visible tokens: ``contextwise curve``.
 
 A trainer's average loss ranks models of different contexts wrongly (context scaling, Section 2). The contextwise loss curve
 does not: it is the mean loss at each number of visible tokens, over the same documents.
 """
 
-from contextwise.evaluation.measures.curve.results import ContextwiseCurve
-from contextwise.evaluation.measures.curve.running import CurveSettings, measure_contextwise
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-__all__ = ["ContextwiseCurve", "CurveSettings", "measure_contextwise"]
+from pydantic import Field, model_validator
+
+from contextwise.base.errors import ConfigError
+from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
+from contextwise.evaluation.kernel.subject import DEFAULT_CONTEXT_LIMIT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import RenderableType
+
+    from contextwise.data import Corpus
+
+
+class CurveResult(Result):
+    """A measured contextwise loss curve."""
+
+    @property
+    def bins(self) -> list[dict[str, Any]]:
+        """``visible_from``, ``visible_to``, ``loss``, ``low``, ``high``, ``targets`` of each bin, in order."""
+        return self.summary["bins"]
+
+    @property
+    def measures(self) -> dict[str, Any]:
+        """``best_context_loss``, ``last_tenth``, ``effective_context`` and ``average_loss``."""
+        return self.summary["measures"]
+
+    @cached_property
+    def curve(self) -> "pa.Table":
+        """One row for each number of visible tokens: ``visible``, ``loss``, ``low``, ``high``, ``targets``."""
+        return self.table_of("curve")
+
+    @cached_property
+    def documents(self) -> "pa.Table":
+        """One row for each document and bin: ``document``, ``bin`` (index in :attr:`bins`), ``nats``, ``targets``."""
+        return self.table_of("documents")
+
+
+class Curve(Measure):
+    """Measure the loss at each number of visible tokens: how much of its context a model uses.
+
+    Prints the loss by visible tokens, the best-context loss and the effective context, with 95% intervals over documents. A
+    stopped measurement resumes.
+    """
+
+    name = "curve"
+    result = CurveResult
+
+    mode: Literal["running", "truncated"] = Field(
+        "running",
+        description="running: one pass over windows; truncated: the same targets at every context.",
+    )
+    context: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens of a window, or the longest context; may exceed the training context where positions are rotary; "
+        "default: the training context, else the model's, up to 1024.",
+    )
+    contexts: list[int] | None = Field(
+        None,
+        min_length=1,
+        description="Visible tokens of the truncated mode; default: the powers of two up to the context.",
+    )
+    samples: int = Field(2048, ge=1, description="Targets of the truncated mode.")
+    seed: int = Field(0, ge=0, description="Of the choice of targets.")
+    worth: float = Field(
+        0.01,
+        gt=0,
+        description="Nats per token that a doubling is worth at least, below the effective context.",
+    )
+    rope: Literal["none", "linear", "dynamic", "yarn"] = Field(
+        "none", description="How rotary positions are extended beyond the training context."
+    )
+    rope_factor: float | None = Field(
+        None, ge=1, description="Factor of the extension; default: the context over the training context."
+    )
+    limit: int | None = Field(None, ge=1, description="Score only the first N documents.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.contexts is None:
+            return self
+        if self.mode == "running":
+            raise ValueError(
+                "contexts belong to the truncated mode; set mode to truncated, or give context alone"
+            )
+        if self.context not in (None, max(self.contexts)):
+            raise ValueError("context is given together with contexts; leave one of the two out")
+        if min(self.contexts) < 1:
+            raise ValueError(f"contexts holds {min(self.contexts)}; each must be at least 1")
+        return self
+
+    def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        context = max(self.contexts) if self.contexts else self.context
+        if context is None:
+            context = min(subject.trained_context or DEFAULT_CONTEXT_LIMIT, DEFAULT_CONTEXT_LIMIT)
+            context = subject.run_context or context
+        contexts = None
+        if self.mode == "truncated":
+            powers = [*(2**i for i in range((context - 1).bit_length())), context]
+            contexts = sorted(set(self.contexts)) if self.contexts else powers
+        return self.model_copy(update={"context": context, "contexts": contexts})
+
+    def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+        from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass, whole_windows
+        from contextwise.evaluation.measures.curve.readings import curve_measures
+        from contextwise.evaluation.scoring.truncated import FirstDocuments, choose_targets
+
+        assert corpus is not None and self.context is not None
+        factor, trained = self._extend_positions(subject), subject.trained_context
+        if self.contexts is None:
+            plan = whole_windows(corpus, self.context, self.limit)
+            sums = running_pass(subject.model, corpus, plan, trained, work, batch_tokens=subject.batch_tokens)
+        else:
+            documents = corpus if self.limit is None else FirstDocuments(corpus, self.limit)
+            targets = choose_targets(documents, self.context, self.samples, self.seed)
+            sums = truncated_pass(
+                subject.model, corpus, targets, self.contexts, work, batch_tokens=subject.batch_tokens
+            )
+        bins, measures = curve_measures(sums, self.worth)
+        summary = {
+            "trained_context": trained,
+            "rope_factor": factor,
+            "documents": len(sums.documents),
+            "targets": int(sums.targets.sum()),
+            "bins": bins,
+            "measures": measures,
+        }
+        return Outcome(summary, {"curve": sums.curve_table(), "documents": sums.documents_table()})
+
+    def _extend_positions(self, subject: Subject) -> float | None:
+        """Give the model positions for the longest context; returns the factor of the extension, None without one.
+
+        Raises:
+            ConfigError: it has none, or cannot be extended.
+        """
+        from contextwise.models.rope import extend_positions, rotary_modules
+
+        assert self.context is not None
+        if rotary_modules(subject.model) or self.rope != "none" or self.rope_factor is not None:
+            return extend_positions(
+                subject.model, self.context, self.rope, self.rope_factor, subject.trained_context
+            )
+        limit = subject.positions
+        if limit is not None and self.context > limit:
+            raise ConfigError(
+                f"a context of {self.context:,} tokens is longer than the {limit:,} positions that {subject.source} has "
+                f"learned; give at most {limit:,}, or a model with rotary positions"
+            )
+        return None
+
+    @classmethod
+    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+        from rich.console import Group
+        from rich.text import Text
+
+        from contextwise.evaluation.measures.curve.tables import (
+            bins_table,
+            curve_heading,
+            measures_table,
+            notes,
+        )
+
+        return Group(
+            curve_heading(summary),
+            bins_table(summary),
+            measures_table(summary),
+            *(Text(f"Note: {note}") for note in notes(summary)),
+        )

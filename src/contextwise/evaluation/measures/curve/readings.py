@@ -18,12 +18,8 @@ from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import percentile_estimate, resampled_ratios
 from contextwise.evaluation.measures.curve.sums import CurveSums
 
-DEFAULT_WORTH = 0.01
 
-
-def curve_measures(
-    sums: CurveSums, worth: float = DEFAULT_WORTH
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The bins and the measures of a curve, as they stand in ``summary.json``.
 
     Args:

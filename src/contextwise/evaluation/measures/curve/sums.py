@@ -6,6 +6,7 @@ Legend of shapes: D documents, K bins of visible tokens, P numbers of visible to
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from contextwise.base.intervals import student_t
 from contextwise.data.windows.last_tenth import log_bins
@@ -85,6 +86,31 @@ class CurveSums:
         degrees = max(1, len(self.documents) - 1)
         reach = student_t(degrees) * self.error
         return self.loss - reach, self.loss + reach
+
+    def curve_table(self) -> pa.Table:
+        """Loss at each number of visible tokens; its interval is null with one document."""
+        low, high = self.ends()
+        return pa.table(
+            {
+                "visible": pa.array(self.visible.astype(np.int32)),
+                "loss": pa.array(self.loss),
+                "low": pa.array(low, mask=np.isnan(low)),
+                "high": pa.array(high, mask=np.isnan(high)),
+                "targets": pa.array(self.targets),
+            }
+        )
+
+    def documents_table(self) -> pa.Table:
+        """Sums of each document in each bin: what a bootstrap over documents draws from."""
+        documents, count = len(self.documents), len(self.bins)
+        return pa.table(
+            {
+                "document": pa.array(np.repeat(self.documents.astype(np.int32), count)),
+                "bin": pa.array(np.tile(np.arange(count, dtype=np.int32), documents)),
+                "nats": pa.array(self.bin_nats.ravel()),
+                "targets": pa.array(self.bin_targets.ravel().astype(np.int64)),
+            }
+        )
 
 
 def ratio_error(squares: np.ndarray, crossed: np.ndarray, mean: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -28,10 +28,10 @@ def curve_heading(summary: dict[str, Any]) -> Text:
         head += (
             f"the same {targets:,} targets at {contexts} context{'s' if contexts > 1 else ''}, in {counts}"
         )
-    if settings["trained_context"]:
-        head += f"; trained with {settings['trained_context']:,}"
+    if summary["trained_context"]:
+        head += f"; trained with {summary['trained_context']:,}"
     if settings["rope"] != "none":
-        head += f"; positions extended by {settings['rope']}, factor {settings['rope_factor']:g}"
+        head += f"; positions extended by {settings['rope']}, factor {summary['rope_factor']:g}"
     if summary["documents"] == 1:
         head += ". One document allows no interval"
     return Text(head + ".")
@@ -42,7 +42,7 @@ def bins_table(summary: dict[str, Any]) -> Table:
     bins = summary["bins"]
     losses = [row["loss"] for row in bins]
     lowest, highest = min(losses), max(losses)
-    trained = summary["settings"]["trained_context"]
+    trained = summary["trained_context"]
     beyond = any(trained and row["visible_to"] > trained for row in bins)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("visible tokens", justify="right")
@@ -100,7 +100,7 @@ def notes(summary: dict[str, Any]) -> list[str]:
     tenth = " or read the last tenth," if summary["measures"]["last_tenth"] is not None else ""
     return [
         f"The lowest bin has {targets:,} targets only, and each bin has others: it may be the lowest by chance. Take more "
-        f"documents,{tenth} or measure with --mode truncated, which has the same targets at every context."
+        f"documents,{tenth} or measure in the truncated mode, which has the same targets at every context."
     ]
 
 

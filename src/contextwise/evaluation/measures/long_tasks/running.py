@@ -27,7 +27,6 @@ from contextwise.evaluation.answering.measuring import (
     finished_evaluation,
 )
 from contextwise.evaluation.answering.prompts import Encoder, check_vocabulary
-from contextwise.evaluation.measures.curve.running import trained_context
 from contextwise.evaluation.measures.long_tasks.formats import Item, read_items
 from contextwise.evaluation.measures.long_tasks.metrics import check_installed
 from contextwise.evaluation.measures.long_tasks.planning import plan_answers
@@ -40,7 +39,13 @@ from contextwise.evaluation.measures.long_tasks.prompts import (
 )
 from contextwise.evaluation.measures.long_tasks.results import answer_rows, scores_of, summarise
 from contextwise.evaluation.measures.long_tasks.settings import Settings
-from contextwise.evaluation.opening import default_destination, model_on_device, positions, tell_of_contexts
+from contextwise.evaluation.opening import (
+    default_destination,
+    model_on_device,
+    positions,
+    tell_of_contexts,
+    trained_context,
+)
 from contextwise.evaluation.results import Measured
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, vocabulary_size
 from contextwise.models import load_tokenizer
