@@ -12,7 +12,7 @@ from rich.console import Console
 
 from contextwise.base.errors import ConfigError
 from contextwise.comparison.forgetting import measure_forgetting
-from contextwise.comparison.forgetting_tables import forgetting_tables
+from contextwise.comparison.tables import forgetting_tables
 from contextwise.evaluation.measures.loss import Evaluation
 from measured import write_evaluation
 

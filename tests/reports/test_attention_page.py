@@ -16,8 +16,16 @@ from rich.console import Console
 
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.measures.attention import mean_received
-from contextwise.reports.attention_page import page_data, write_attention_page, write_csv
-from contextwise.reports.attention_tables import as_json, csv_files, lens_words, standing_out, terminal
+from contextwise.reports.attention import (
+    csv_files,
+    lens_words,
+    numbers,
+    page_data,
+    standing_out,
+    terminal_report,
+    write_attention_page,
+    write_csv,
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +58,7 @@ def test_the_page_holds_the_numbers(found, page):
     np.testing.assert_allclose(data["models"][1]["predictor"], np.stack(found.models[1].predictor), rtol=1e-4)
     encoded = re.search(r'href="data:text/csv;base64,([^"]*)" download="tokens.csv"', text).group(1)
     assert base64.b64decode(encoded).decode() == csv_files(found)["tokens"]
-    assert "contextwise attention &#39;a model&#39; --text &#39;x&lt;i&gt;.txt&#39;" in text
+    assert "contextwise attention &#x27;a model&#x27; --text &#x27;x&lt;i&gt;.txt&#x27;" in text
     outside = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "<b>" not in outside and "<LM>" not in outside and "http" not in re.sub("<meta.*?>", "", outside)
     for place, piece in enumerate(PIECES[1:5], start=1):  # without the script, a table has them all
@@ -89,9 +97,9 @@ def test_the_words_are_of_the_numbers(found):
     helped = dataclasses.replace(context, nats_without=context.nats + 0.25)
     assert "it saves 2.25 nats. It helped at 9 of 9 tokens and hurt at 0." in lens_words(reading(helped))[0]
     assert f"helped at {(context.lens[1:] > 0).sum()} of 9 tokens" in said[0]
-    assert "switching it off is an intervention: it tells how much" in said[1]
+    assert "switching it off is an intervention: it shows how much" in said[1]
     assert lens_words(reading(found.models[0])) == []
-    told = as_json(found)
+    told = numbers(found)
     assert told["models"][1]["lens_total"] == pytest.approx(np.nansum(context.lens))
     assert told["models"][0]["token_nats"][0] is None and "lens_total" not in told["models"][0]
     json.dumps(told, allow_nan=False)
@@ -102,7 +110,7 @@ def test_the_terminal_has_eighty_columns(count):
     models = [model(f"a long name [of] model {i}", i, chunk_size=4 if i else None) for i in range(count)]
     told = reading(*models)
     console = Console(width=80, file=io.StringIO(), highlight=False)
-    console.print(terminal(told))
+    console.print(terminal_report(told))
     text = console.file.getvalue()
     assert max(map(len, text.split("\n"))) <= 80 and "[of]" in text
     places = standing_out(told)

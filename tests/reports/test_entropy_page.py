@@ -19,9 +19,8 @@ from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
 from contextwise.evaluation.measures.entropy.files import write_measurement
 from contextwise.evaluation.measures.entropy.state import ContextState
 from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch
+from contextwise.reports.entropy import FIGURES, csv_files, verdict, write_csv, write_entropy_page
 from contextwise.reports.entropy_figures import MOST_POINTS, figures_of
-from contextwise.reports.entropy_page import FIGURES, write_csv, write_entropy_page
-from contextwise.reports.entropy_tables import csv_files, verdict
 
 SAMPLES, WIDTH = 120, 12
 
@@ -126,7 +125,7 @@ def test_every_figure_has_its_place_its_headline_and_its_numbers(found, tmp_path
         encoded = re.search(rf'href="data:text/csv;base64,([^"]*)" download="{name}.csv"', page).group(1)
         assert base64.b64decode(encoded).decode() == csv_files(found)[name]
         assert all(trace["meta"]["series"] is not None for trace in figures[name]["data"])
-    assert "contextwise entropy &#39;runs/a model&#39;" in page
+    assert "contextwise entropy &#x27;runs/a model&#x27;" in page
     assert "http://" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     drawn = figures["kde_entropy"]["data"][0]  # the source's Figure 10, left: both from the shortest context
     assert drawn["y"] == [found.kde[c] - found.kde[4] for c in found.contexts]

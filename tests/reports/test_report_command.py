@@ -83,4 +83,4 @@ def test_a_sweep_gets_its_page_and_its_tables(typed: Typed, tmp_path: Path) -> N
     status, _, errors = typed(sweep.run_folder("pico-c64-s0").path, "--csv", "tables")
     assert status == 2 and "--csv writes the tables of a sweep" in errors
     status, _, errors = typed(sweep.path, "--csv", "there.html")
-    assert status == 2 and "there.html is a file; give a folder for the tables with --csv" in errors
+    assert status == 2 and "there.html is a file; give a folder for the CSV files with --csv" in errors

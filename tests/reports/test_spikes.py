@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextwise.reports.spikes import spikes
+from contextwise.reports.figures import spikes
 
 
 def falling(rows, noise, seed):

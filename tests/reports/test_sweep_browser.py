@@ -10,9 +10,9 @@ import pytest
 from browser import browser, needs_browser
 from sweep_pages import rows
 
-from contextwise.reports.sweep_folder import read_sweep
-from contextwise.reports.sweep_tables import sweep_tables
-from contextwise.reports.sweep_words import budget_words
+from contextwise.reports.sweep import sweep_tables
+from contextwise.reports.sweep_data import read_sweep
+from contextwise.reports.sweep_findings import budget_words
 
 
 class Opened:

@@ -5,7 +5,7 @@ Source: intrinsic entropy, Sections 2.2.2, C.2 and J.2. Everything is joined by 
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,8 +26,7 @@ from contextwise.analysis.spectra import (
     shared_rank,
 )
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import Estimate
-from contextwise.comparison.comparison import finite
+from contextwise.base.estimates import Estimate, as_json
 from contextwise.evaluation.measures.entropy.files import Measurement
 
 ByContext = dict[int, float]
@@ -96,17 +95,15 @@ class IntrinsicEntropy:
             "dimensions": _nested(self.dimensions),
             "kde": _nested(self.kde),
             "further_dimensions": _nested(self.further),
-            "fits": {name: asdict(fit) for name, fit in fits.items() if fit is not None}
+            "fits": {name: fit for name, fit in fits.items() if fit is not None}
             | {
-                "by_entropy": {
-                    str(n): asdict(self.by_entropy[n]) for n in self.sizes if n in self.by_entropy
-                },
-                "by_dimension": {str(threshold): asdict(fit) for threshold, fit in self.by_dimension.items()},
+                "by_entropy": {str(n): self.by_entropy[n] for n in self.sizes if n in self.by_entropy},
+                "by_dimension": {str(threshold): fit for threshold, fit in self.by_dimension.items()},
             },
             "correlation": {"names": self.names, "values": self.correlation.tolist()},
             "notes": self.notes,
         }
-        return finite(found)
+        return as_json(found)
 
     def least_subspace_correlation(self) -> float | None:
         """The least correlation between S_N of two subspaces of at least a tenth of the channels (the source's: > 0.97)."""

@@ -140,7 +140,7 @@ def written(value: Any, form: str = "number", missing: str = NOT_KNOWN) -> str:
 
 def as_json(value: Any) -> Any:
     """Dataclasses, estimates, arrays and containers of them as JSON values; numbers that JSON cannot hold become None."""
-    if hasattr(value, "to_dict"):
+    if isinstance(value, Estimate):
         return value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {part.name: as_json(getattr(value, part.name)) for part in dataclasses.fields(value)}

@@ -9,7 +9,7 @@ import csv
 import html
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from rich import box
@@ -72,6 +72,8 @@ class Column:
 
     def limits(self, cell: Cell) -> str:
         """A cell of the column of its own that holds the interval."""
+        if cell is None:
+            return self.missing
         return cell.interval(self.format, self.missing) if isinstance(cell, Estimate) else ""
 
     def bold(self, cell: Cell) -> bool:
@@ -85,14 +87,22 @@ class Row:
 
     Attributes:
         series: number of the colour that figures on the same page give it.
+        kind: of its numbers, where not as their columns are: a row of differences below a row of values.
         bold: of the whole row.
         last: whether a rule follows.
     """
 
     cells: Sequence[Cell]
     series: int | None = None
+    kind: Kind | None = None
     bold: bool = False
     last: bool = False
+
+    def columns(self, columns: list[Column]) -> list[Column]:
+        """The table's columns, as this row's numbers are written."""
+        if self.kind is None:
+            return columns
+        return [replace(column, kind=self.kind, form="", interval="below", missing="") for column in columns]
 
 
 @dataclass(frozen=True)
@@ -125,8 +135,6 @@ class Table:
         """For the terminal."""
         narrow = len(self.columns) > MOST_WIDE_COLUMNS
         table = RichTable(
-            title=Text(f" {self.title}") if self.title else None,
-            title_justify="left",
             box=box.SIMPLE_HEAD,
             pad_edge=False,
             padding=(0, 1, 0, 0) if narrow else (0, 1),
@@ -144,13 +152,13 @@ class Table:
                 table.add_column(self._interval_title, justify="right", no_wrap=True)
         for row in self.lines:
             cells: list[Text] = []
-            for column, cell in zip(self.heads, row.cells, strict=True):
+            for column, cell in zip(row.columns(self.heads), row.cells, strict=True):
                 style = "bold" if row.bold or column.bold(cell) else ""
                 cells.append(Text("\n".join(column.lines(cell)), style=style))
                 if column.interval == "own":
                     cells.append(Text(column.limits(cell), style=style))
             table.add_row(*cells, end_section=row.last)
-        return terminal(table, *self.notes)
+        return terminal(*([self.title] if self.title else []), table, *self.notes)
 
     def __html__(self) -> str:
         """For a page: escaped, with classes that the style sheet knows."""
@@ -162,7 +170,7 @@ class Table:
                 head.append(self._interval_title)
         for row in self.lines:
             cells = []
-            for number, (column, cell) in enumerate(zip(self.heads, row.cells, strict=True)):
+            for number, (column, cell) in enumerate(zip(row.columns(self.heads), row.cells, strict=True)):
                 first, *others = column.lines(cell) or [""]
                 text = escape(first) + "".join(f"<small>{escape(line)}</small>" for line in others)
                 bold = ' class="decided"' if column.bold(cell) else ""

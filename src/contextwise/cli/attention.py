@@ -70,9 +70,7 @@ def attention(
     from rich.console import Console
 
     from contextwise.evaluation.measures.attention import read_with_models
-    from contextwise.reports.attention_page import write_attention_page, write_csv
-    from contextwise.reports.attention_tables import as_json as numbers
-    from contextwise.reports.attention_tables import terminal
+    from contextwise.reports.attention import numbers, terminal_report, write_attention_page, write_csv
 
     reading = read_with_models(
         models, words, context_chunk=context_chunk, start=start, dtype=dtype, device=device
@@ -84,7 +82,7 @@ def attention(
         print(json.dumps(numbers(reading), indent=2, ensure_ascii=False, allow_nan=False))
         return
     printed = Console(highlight=False)
-    printed.print(terminal(reading))
+    printed.print(terminal_report(reading))
     printed.print(f"page: {out}", markup=False, soft_wrap=True)
     if csv is not None:
         printed.print(f"CSV: {csv}", markup=False, soft_wrap=True)

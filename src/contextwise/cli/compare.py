@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import as_json
 
 
 def compare(
@@ -103,7 +104,6 @@ def compare(
 
 
 def _print_curves(runs: list[str], unused: list[str], out: Path | None) -> None:
-    from dataclasses import asdict
 
     from rich.console import Console
 
@@ -121,7 +121,7 @@ def _print_curves(runs: list[str], unused: list[str], out: Path | None) -> None:
         "tokens that both have, so many at which it is lower than the first."
     )
     if out is not None:
-        write_json(out, [asdict(curve) for curve in found], "the comparison")
+        write_json(out, as_json(found), "the comparison")
         printed.print(f"written to {out}", markup=False, soft_wrap=True)
 
 

@@ -101,7 +101,7 @@ def _say(text: str) -> None:
 def _print(comparison: "Comparison") -> None:
     """The table, and the verdict in words."""
     from contextwise.comparison.tables import comparison_tables
-    from contextwise.reports import verdict
+    from contextwise.comparison.verdict import verdict
 
     printed = Console(highlight=False)
     table_alone = dataclasses.replace(comparison, differences=[], budgets=[], notes=[])

@@ -78,8 +78,7 @@ def entropy(
     from contextwise.analysis.intrinsic import analyse
     from contextwise.data import Corpus
     from contextwise.evaluation.measures.entropy.running import measure_entropy
-    from contextwise.reports.entropy_page import write_csv, write_entropy_page
-    from contextwise.reports.entropy_tables import terminal
+    from contextwise.reports.entropy import terminal_report, write_csv, write_entropy_page
     from contextwise.training.signals import StopRequest
 
     if bandwidth is not None:
@@ -109,7 +108,7 @@ def entropy(
     if as_json:
         print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
     else:
-        printed.print(terminal(found))
+        printed.print(terminal_report(found))
     page = html or measurement.path / "entropy.html"
     write_entropy_page(found, page, ["contextwise", *sys.argv[1:]])
     printed.print(f"measurement: {measurement.path}", markup=False, soft_wrap=True)

@@ -46,7 +46,7 @@ def forgetting(
     from rich.console import Console
 
     from contextwise.comparison.forgetting import measure_forgetting
-    from contextwise.comparison.forgetting_tables import forgetting_tables
+    from contextwise.comparison.tables import forgetting_tables
     from contextwise.data import Corpus
 
     found = measure_forgetting(

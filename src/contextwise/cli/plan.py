@@ -153,7 +153,7 @@ def _budget(
     """What may be spent, in FLOPs, or in seconds of the sweep's machine."""
     from contextwise.analysis.scaling import Budget
     from contextwise.analysis.scaling.cost import measured_cost
-    from contextwise.evaluation.tables import count, duration
+    from contextwise.base.estimates import count, duration
 
     if budget is not None:
         return Budget("flops", budget, f"{budget:.3g} FLOPs")

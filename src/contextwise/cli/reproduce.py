@@ -63,7 +63,7 @@ def reproduce(
     from rich.console import Console
 
     from contextwise.base.files import read_json
-    from contextwise.reports.reproduction_page import write_reproduction_page
+    from contextwise.reports.reproduction import write_reproduction_page
     from contextwise.reproductions.item import find_item, measure_at, recipes_folder
 
     printed = Console(highlight=False)
@@ -126,7 +126,7 @@ def _scale_words(name: str, scale: "Scale") -> str:
 def _print_plan(printed: "Console", item: "Item", scale: str, measure: "ItemMeasure", folder: Path) -> None:
     from rich.table import Table
 
-    from contextwise.evaluation.tables import duration
+    from contextwise.base.estimates import duration
     from contextwise.models.sizes import readable_count
     from contextwise.reproductions.cost import plan_all
 

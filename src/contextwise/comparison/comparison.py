@@ -1,6 +1,5 @@
 """Which of several models is better on the same documents, by how much, and at what cost."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import Estimate, exponential
+from contextwise.base.estimates import Estimate, as_json, exponential
 from contextwise.base.files import write_json
 from contextwise.base.intervals import Interval, crossed_interval, estimate, per_seed, seed_interval
 from contextwise.comparison.budgets import Budget, equal_budgets
@@ -79,22 +78,24 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """One sentence: lower, higher, or not told apart."""
-        value, low, high = self.difference.value, self.difference.low, self.difference.high
-        if low is None or high is None:
+        """One sentence: lower, higher, or no significant difference."""
+        difference, pair = self.difference, f"{self.group} − {self.reference}"
+        if not difference.has_interval:
+            return f"{pair} = {difference.value:+.4f} {self.unit}; one document allows no interval"
+        if not difference.decided:
             return (
-                f"{self.group} − {self.reference} = {value:+.4f} {self.unit}; one document allows no interval"
+                f"No significant difference between {self.group} and {self.reference}: the interval contains zero "
+                f"({pair} = {difference:+.4f} {self.unit})"
             )
-        if low <= 0 <= high:
-            return (
-                f"{self.group} and {self.reference} are not told apart: the interval contains zero "
-                f"({value:+.4f} {self.unit} [{low:+.4f}, {high:+.4f}])"
-            )
-        side, ends = ("lower", (-high, -low)) if value < 0 else ("higher", (low, high))
-        return (
-            f"{self.group} is {side} than {self.reference} by {abs(value):.4f} {self.unit} "
-            f"[{ends[0]:.4f}, {ends[1]:.4f}]"
-        )
+        side, size = ("lower", -difference) if difference.value < 0 else ("higher", difference)
+        return f"{self.group} is {side} than {self.reference} by {size.value:.4f} {self.unit} {size.interval('.4f')}"
+
+    @property
+    def better(self) -> str | None:
+        """The group whose loss is lower; None where there is no significant difference."""
+        if not self.difference.decided:
+            return None
+        return self.group if self.difference.value < 0 else self.reference
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,27 @@ class Comparison:
     budgets: list[Budget]
     notes: list[str]
 
+    @property
+    def lowest(self) -> Group:
+        """The group with the lowest loss, in the comparison's unit: nats per token mean something else for each tokenizer."""
+        return min(self.groups, key=lambda group: self.loss_of(group).value)
+
+    @property
+    def best(self) -> Group | None:
+        """The group that is significantly better than each of the others; None where one of the differences is a tie."""
+        lowest = self.lowest
+        beaten = {found.group for found in self.differences if found.better == lowest.name}
+        beaten |= {found.reference for found in self.differences if found.better == lowest.name}
+        return lowest if beaten == {group.name for group in self.groups} else None
+
+    def loss_of(self, group: Group) -> Estimate:
+        """The loss of a group in the comparison's unit."""
+        per_byte = group.bits_per_byte if self.unit == UNITS["byte"] else None
+        return per_byte or group.loss
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values, the verdicts included."""
-        content = finite(dataclasses.asdict(self))
+        content = as_json(self)
         for shown, difference in zip(content["differences"], self.differences, strict=True):
             shown["verdict"] = difference.verdict
             relative = difference.relative_perplexity
@@ -359,12 +378,11 @@ def _note_on_sentences(summary: dict[str, Any], differences: list[Difference]) -
     """Of evaluations sentence by sentence: how they were made, and the differences in the form that CUE's tables have."""
     if not summary.get("by_sentence"):
         return []
-    parts = []
-    for found in differences:
-        relative = found.relative_perplexity
-        if relative is not None:
-            ends = "" if relative.low is None else f" [{relative.low:+.1%}, {relative.high:+.1%}]"
-            parts.append(f"{found.group} to {found.reference}: {relative.value:+.1%}{ends}")
+    parts = [
+        f"{found.group} to {found.reference}: {relative:+.1%}"
+        for found in differences
+        if (relative := found.relative_perplexity) is not None
+    ]
     return [
         "Every sentence was scored on its own, its end included."
         + (f" Relative perplexity of {'; '.join(parts)}." if parts else "")
@@ -384,12 +402,3 @@ def _notes_on_seeds(groups: dict[str, list[ComparedRun]], differences: list[Diff
         for found in differences
         if not found.paired_by_seed and not {found.group, found.reference} <= set(single)
     ]
-
-
-def finite(value: Any) -> Any:
-    """A copy with None in place of numbers that JSON cannot hold."""
-    if isinstance(value, dict):
-        return {key: finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

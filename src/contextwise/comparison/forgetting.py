@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.budgets import equal_budgets
@@ -77,18 +77,10 @@ class Forgetting:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
-        changes = [
-            {
-                **dataclasses.asdict(change),
-                "forgetting": change.forgetting.to_dict(),
-                "learning": change.learning.to_dict(),
-            }
-            for change in self.changes
-        ]
         return {
             "definition": DEFINITION,
             "before": self.before,
-            "changes": changes,
+            "changes": [as_json(change) for change in self.changes],
             "old": self.old.to_dict(),
             "new": self.new.to_dict(),
             "notes": self.notes,

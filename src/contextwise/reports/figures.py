@@ -11,8 +11,7 @@ import plotly.graph_objects as go
 
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import Comparison, Difference
-from contextwise.reports.rendering import plain
-from contextwise.reports.spikes import spikes
+from contextwise.reports.page import plain
 
 MOST_POINTS = 1000
 """Points of a curve; longer logs are averaged in bins, which keeps the page of a long run small."""
@@ -21,6 +20,11 @@ BEHIND_START = 0.1
 """The first tenth of training, where the loss falls from ln(vocabulary), does not set the vertical axis."""
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "cross")
 ROW_HEIGHT = 62
+SPIKE_WINDOW = 50
+"""Rows before a row that say what is usual there; in a short log a tenth of it."""
+SPIKE_DEVIATIONS = 8.0
+SMALLEST_SPIKE = 0.05
+"""Nats; what is less is no spike, however quiet the rows before are."""
 
 
 @dataclass(frozen=True)
@@ -269,3 +273,30 @@ def _difference_range(comparison: Comparison) -> list[float]:
         shown += [end for end in ends if end is not None]
     room = 0.08 * (max(shown) - min(shown)) or 0.01
     return [min(shown) - room, max(shown) + room]
+
+
+def spikes(losses: np.ndarray) -> np.ndarray:
+    """Indices of spikes in a training loss: the highest row of each jump above what the rows before it allow.
+
+    A row jumps if it lies more than 8 standard deviations above the median of the 50 rows before; the deviation is estimated
+    from their median absolute deviation, which the jumps themselves do not raise (objectives, Section 6.2.8: sudden spikes
+    point to bad data or too high a learning rate).
+
+    Args:
+        losses: one a row of the log, in order.
+    """
+    before = min(SPIKE_WINDOW, max(5, len(losses) // 10))
+    if len(losses) <= before:
+        return np.empty(0, dtype=np.int64)
+    windows = np.lib.stride_tricks.sliding_window_view(losses, before)[:-1]
+    middle = np.median(windows, axis=1)
+    deviation = 1.4826 * np.median(np.abs(windows - middle[:, None]), axis=1)
+    jumped = losses[before:] > middle + np.maximum(SPIKE_DEVIATIONS * deviation, SMALLEST_SPIKE)
+    edges = np.flatnonzero(np.diff(jumped, prepend=False, append=False))
+    return np.array(
+        [
+            before + start + int(losses[before + start : before + end].argmax())
+            for start, end in edges.reshape(-1, 2)
+        ],
+        dtype=np.int64,
+    )

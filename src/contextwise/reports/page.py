@@ -1,184 +1,272 @@
-"""The page of runs: everything about some runs in one HTML file, which needs no network and opens from disk."""
+"""A page: sections of text, tables and plots in one HTML file, which opens from disk without a network.
 
+Text, tables and commands are plain HTML and can be read without JavaScript; the plots are Plotly's, whose script is part of the
+file. All text is escaped, and the page forbids itself to load anything. A part of a section is a text (a paragraph), a
+:class:`~contextwise.base.tables.Table`, a :class:`Plot`, or markup from one of the functions here.
+"""
+
+import base64
+import html
+import json
 import shlex
-from importlib import metadata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-import yaml
+from plotly.offline import get_plotlyjs
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.files import atomic_write, read_json
-from contextwise.base.runs import RunFolder
-from contextwise.comparison.comparison import Comparison
-from contextwise.reports.figures import Curve, difference_figure, training_figure
-from contextwise.reports.rendering import render
-from contextwise.reports.tables import budget_tables, difference_table, evaluation_tables, model_table
-from contextwise.reports.words import verdict
+from contextwise.base.files import atomic_write
+from contextwise.base.tables import Table, mark
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
+NO_SCRIPT = "This figure needs JavaScript. The tables hold its results."
 
 
-def write_report(
-    runs: list[RunFolder],
-    path: Path,
-    comparison: Comparison | None = None,
-    *,
-    title: str | None = None,
-    command: str | None = None,
-    notes: list[str] | None = None,
-) -> None:
-    """Write the page of some runs.
+class Markup(str):
+    """HTML that is put into a page as it is."""
 
-    Args:
-        runs: finished or not; what a run has not made yet is left out. Texts that the runs generated
-            (``evaluation/samples.json``) are shown side by side.
-        comparison: of the runs (:func:`contextwise.evaluation.compare`); its models may be others besides.
-        title: the headline; the models' names if not given.
-        command: the one command that made all this, if there is one.
-        notes: sentences for the reader, besides the comparison's own.
+    def __html__(self) -> str:
+        return self
 
+
+@dataclass(frozen=True)
+class Plot:
+    """A Plotly figure.
+
+    Attributes:
+        id: of its element; the page's script finds the figure by it.
+        figure: traces and layout, without colours: ``meta.series`` of a trace says which colour of the page is its own.
+        label: what it shows, for readers who do not see it.
+        caption: below it; text or markup.
+        fallback: what to read without JavaScript.
+        controls: markup above it.
+    """
+
+    id: str
+    figure: dict[str, Any]
+    label: str
+    caption: str = ""
+    fallback: str = NO_SCRIPT
+    controls: str = ""
+
+    def __html__(self) -> str:
+        caption = f"<figcaption>{shown(self.caption)}</figcaption>" if self.caption else ""
+        label, fallback = html.escape(self.label), html.escape(self.fallback)
+        return (
+            f'{self.controls}<figure>\n<div class="plot" id="{self.id}" role="img" aria-label="{label}"></div>\n'
+            f'<noscript><p class="missing">{fallback}</p></noscript>\n{caption}</figure>'
+        )
+
+
+Part = str | Table | Plot
+
+
+@dataclass(frozen=True)
+class Section:
+    """A headline and what stands below it."""
+
+    title: str
+    parts: Sequence[Part]
+
+    def __html__(self) -> str:
+        return f"<section>\n<h2>{html.escape(self.title)}</h2>\n{joined(self.parts)}\n</section>"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page.
+
+    Attributes:
+        result: paragraphs that say what came out, in the box at the top.
+        sections: without those that are empty.
+        assets: name of the page's own script and style sheet beside this module; empty if it has none.
+        below: parts below the sections.
+        data: what else the script reads, by the id of its element.
+    """
+
+    title: str
+    sections: Sequence[Section]
+    subtitle: str = ""
+    result: Sequence[str] = ()
+    assets: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    below: Sequence[Part] = ()
+
+    def write(self, path: Path) -> None:
+        """Write the page, complete or not at all.
+
+        Raises:
+            ConfigError: ``path`` is a folder.
+            DataError: the file cannot be written.
+        """
+        check_file(path)
+        atomic_write(path, self.render(), "the page")
+
+    def render(self) -> str:
+        """The HTML file."""
+        sections = [section for section in self.sections if section.parts]
+        figures = {
+            part.id: part.figure for section in sections for part in section.parts if isinstance(part, Plot)
+        }
+        title = html.escape(self.title)
+        result = "".join(f"<p>{shown(paragraph)}</p>" for paragraph in self.result)
+        lines = [
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            f"<title>{title}</title>",
+            f"<style>\n{_file('base.css')}{_file(f'{self.assets}.css')}</style>\n</head>\n<body>\n<main>",
+            f"<header>\n<h1>{title}</h1>",
+            f'<p class="subtitle">{html.escape(self.subtitle)}</p>' if self.subtitle else "",
+            "</header>",
+            f'<section class="verdict" aria-label="Result">{result}</section>' if result else "",
+            *(section.__html__() for section in sections),
+            joined(self.below),
+            f"<footer>contextwise {metadata.version('contextwise')}</footer>\n</main>",
+        ]
+        if figures:
+            data = {"figures": figures, **self.data}
+            lines += [
+                f'<script type="application/json" id="{name}">{_script_json(value)}</script>'
+                for name, value in data.items()
+            ]
+            own = _file(f"{self.assets}.js") or '"use strict";\nFigures.start();\n'
+            lines += ['<script>window.PlotlyConfig = {MathJaxConfig: "local"};</script>']
+            lines += [f"<script>{get_plotlyjs()}</script>", f"<script>\n{_file('figures.js')}{own}</script>"]
+        return "\n".join([*filter(None, lines), "</body>\n</html>\n"])
+
+
+def check_file(path: Path) -> None:
+    """
     Raises:
-        DataError: the file cannot be written, or a file of a run is damaged.
-        ConfigError: ``path`` is a folder, or a recipe is damaged.
+        ConfigError: ``path`` is a folder.
     """
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give the name of a file for the page")
-    series = _series(runs, comparison)
-    curves = _curves(runs, series, comparison)
-    content = {
-        "title": title or _title(series),
-        "subtitle": _subtitle(comparison),
-        "verdict": verdict(comparison) if comparison else [],
-        "models": model_table(comparison, series) if comparison else None,
-        "differences": difference_table(comparison) if comparison and comparison.differences else None,
-        "budgets": budget_tables(comparison, series) if comparison else [],
-        "evaluations": [] if comparison else evaluation_tables(runs),
-        "notes": [*(comparison.notes if comparison else []), *(notes or [])],
-        "samples": _samples(curves),
-        "runs": [_run(curve) for curve in curves],
-        "commands": _commands(runs, comparison, command),
-        "version": metadata.version("contextwise"),
-    }
-    figures = {"training": training_figure(curves)}
-    if comparison and comparison.differences:
-        figures["differences"] = difference_figure(comparison, series)
-    drawn = {name: figure for name, figure in figures.items() if figure}
-    atomic_write(path, render("page", content, drawn), "the report")
 
 
-def write_comparison_page(comparison: Comparison, path: Path) -> None:
-    """Write the page of a comparison: its tables, and the curves of those of its models that are runs."""
-    write_report(runs_of(comparison), path, comparison)
+def write_csv_files(tables: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write each CSV text to ``folder``/NAME.csv.
+
+    Raises:
+        ConfigError: ``folder`` is a file.
+        DataError: a file cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; give a folder for the CSV files with --csv")
+    paths = [folder / f"{name}.csv" for name in tables]
+    for path, text in zip(paths, tables.values(), strict=True):
+        atomic_write(path, text, "the CSV file")
+    return paths
 
 
-def runs_of(comparison: Comparison) -> list[RunFolder]:
-    """The runs among the models of a comparison, in its order."""
-    found = [_run_of(source) for group in comparison.groups for source in group.sources]
-    return [run for run in found if run is not None]
+def shown(part: Any) -> str:
+    """HTML of markup, a table or a plot; of a text, escaped."""
+    return part.__html__() if hasattr(part, "__html__") else html.escape(str(part))
 
 
-def _run_of(source: str) -> RunFolder | None:
-    """The run that a comparison's source is, or whose evaluation it is."""
-    for folder in (Path(source), Path(source).resolve().parent.parent):
-        if (folder / "recipe.yaml").is_file():
-            return RunFolder(folder)
-    return None
-
-
-def _name(run: RunFolder) -> str:
-    return str(run.recipe().get("name") or run.path.resolve().name)
-
-
-def _model_names(runs: list[RunFolder], comparison: Comparison | None) -> dict[Path, str]:
-    """Run folder -> name of the model it belongs to: the comparison's group, else the recipe's name."""
-    names = {run.path.resolve(): _name(run) for run in runs}
-    for group in comparison.groups if comparison else []:
-        for run in filter(None, map(_run_of, group.sources)):
-            names[run.path.resolve()] = group.name
-    return names
-
-
-def _series(runs: list[RunFolder], comparison: Comparison | None) -> dict[str, int]:
-    """Name of each model -> number of its colour."""
-    names = [group.name for group in comparison.groups] if comparison else []
-    names += [name for name in _model_names(runs, comparison).values() if name not in names]
-    return {name: number for number, name in enumerate(dict.fromkeys(names))}
-
-
-def _curves(runs: list[RunFolder], series: dict[str, int], comparison: Comparison | None) -> list[Curve]:
-    names = _model_names(runs, comparison)
-    models = [names[run.path.resolve()] for run in runs]
-    return [
-        Curve(run, f"{model} ({run.path.name})" if models.count(model) > 1 else model, series[model])
-        for run, model in zip(runs, models, strict=True)
-    ]
-
-
-def _title(series: dict[str, int]) -> str:
-    names = list(series)
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
-
-
-def _subtitle(comparison: Comparison | None) -> str:
-    if comparison is None:
-        return ""
-    corpus = comparison.corpus
-    return (
-        f"{comparison.documents:,} held-out documents, {comparison.tokens:,} tokens "
-        f"({Path(corpus['path']).name}, split {corpus['split']})"
+def joined(parts: Iterable[Part]) -> Markup:
+    """Parts below each other."""
+    return Markup(
+        "\n".join(shown(part) if hasattr(part, "__html__") else f"<p>{shown(part)}</p>" for part in parts)
     )
 
 
-def _samples(curves: list[Curve]) -> list[dict[str, Any]]:
-    """Generated texts by prompt and settings: ``{"prompt", "how", "texts": [(label, series, text)]}``."""
-    by_prompt: dict[tuple[str, str], list[tuple[str, int, str]]] = {}
-    for curve in curves:
-        file = curve.run.evaluation / "samples.json"
-        for sample in read_json(file, "the generated texts") if file.is_file() else []:
-            how = _sampling(sample["sampling"])
-            by_prompt.setdefault((sample["prompt"], how), []).append(
-                (curve.label, curve.series, sample["text"])
-            )
-    return [{"prompt": prompt, "how": how, "texts": texts} for (prompt, how), texts in by_prompt.items()]
+def markup(template: str, **values: Any) -> Markup:
+    """A template with ``{names}``, whose values are escaped unless they are markup."""
+    return Markup(template.format(**{name: shown(value) for name, value in values.items()}))
 
 
-def _sampling(settings: dict[str, Any]) -> str:
-    """``temperature 0.8, seed 0``: the settings that count."""
-    if settings.get("greedy"):
-        settings = {"max_new_tokens": settings.get("max_new_tokens"), "always the likeliest token": ""}
-    counting = {name: value for name, value in settings.items() if value is not None and value is not False}
-    return ", ".join(f"{name.replace('_', ' ')} {value}".strip() for name, value in counting.items())
+def missing(text: str, attributes: str = "") -> Markup:
+    """A remark in the place of what is not there."""
+    return markup('<p{attributes} class="missing">{text}</p>', text=text, attributes=Markup(attributes))
 
 
-def _run(curve: Curve) -> dict[str, Any]:
-    """A run's recipe and environment, for the part of the page that is folded away."""
-    run = curve.run
-    environment = (
-        read_json(run.environment_file, "the environment of the run") if run.environment_file.exists() else {}
-    )
-    facts = {**environment, **environment.get("versions", {})}
-    facts.pop("versions", None)
+def subhead(text: str, series: int | None = None, style: str = "") -> Markup:
+    """A headline within a section, with the colour of a series if it has one."""
+    opening = f'<h3 class="{style}">' if style else "<h3>"
+    return Markup(f"{opening}{mark(series)}{shown(text)}</h3>")
+
+
+def bullets(sentences: Sequence[str], attributes: str = "") -> Markup:
+    """A list of sentences."""
+    return Markup(f"<ul{attributes}>{''.join(f'<li>{shown(sentence)}</li>' for sentence in sentences)}</ul>")
+
+
+def code(text: str, style: str = "") -> Markup:
+    """Text as it is."""
+    opening = f'<pre class="{style}">' if style else "<pre>"
+    return Markup(f"{opening}{shown(text)}</pre>")
+
+
+def commands(lines: Sequence[str]) -> Markup:
+    """Commands, one a line."""
+    return code("\n".join(lines), "commands")
+
+
+def command_line(words: Sequence[str] | None) -> list[Part]:
+    """The command that made the page, if it is known."""
+    return [commands([shlex.join(words)])] if words else []
+
+
+def details(summary: str, *parts: Part) -> Markup:
+    """Parts that are folded away behind a line."""
+    return Markup(f"<details>\n<summary>{shown(summary)}</summary>\n{joined(parts)}\n</details>")
+
+
+def facts(values: Mapping[str, Any]) -> Markup:
+    """Names and their values."""
+    pairs = "".join(f"<dt>{shown(name)}</dt><dd>{shown(value)}</dd>" for name, value in values.items())
+    return Markup(f"<dl>{pairs}</dl>")
+
+
+def environment_facts(environment: dict[str, Any]) -> dict[str, str]:
+    """Hardware and versions as a page lists them: one text each, without what is not known."""
+    values = {**environment, **environment.get("versions", {})}
+    values.pop("versions", None)
     return {
-        "label": curve.label,
-        "series": curve.series,
-        "path": str(run.path),
-        "finished": run.finished,
-        "corpus": run.summary()["corpus"] if run.finished else None,
-        "recipe": yaml.safe_dump(run.recipe(), sort_keys=False, allow_unicode=True),
-        "environment": {name: _fact(value) for name, value in facts.items() if value not in (None, [])},
+        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in values.items()
+        if value not in (None, [])
     }
 
 
-def _fact(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+def csv_link(text: str, name: str, label: str) -> Markup:
+    """A link that saves a CSV which is part of the page."""
+    content = base64.b64encode(text.encode()).decode()
+    return markup(
+        '<a href="data:text/csv;base64,{content}" download="{name}">{label}</a>',
+        content=content,
+        name=name,
+        label=label,
+    )
 
 
-def _commands(runs: list[RunFolder], comparison: Comparison | None, command: str | None) -> list[str]:
-    """Commands that make the runs and the figures again."""
-    if command is not None:
-        return [command]
-    commands = [["train", str(run.recipe_file), "--out", f"{run.path}-again"] for run in runs]
-    if comparison is not None:
-        sources = [source for group in comparison.groups for source in group.sources]
-        corpus = comparison.corpus
-        commands.append(["compare", *sources, "--corpus", corpus["path"], "--split", corpus["split"]])
-    return [shlex.join(["contextwise", *words]) for words in commands]
+def choices(label: str, id: str = "") -> Markup:
+    """A row of buttons, which the page's script fills in."""
+    identity = f' id="{id}"' if id else ""
+    return markup(
+        '<div class="axes"{identity} role="group" aria-label="{label}" hidden></div>\n',
+        identity=Markup(identity),
+        label=label,
+    )
+
+
+def plain(text: str) -> str:
+    """Text that Plotly, which knows some HTML tags, shows as it is."""
+    return html.escape(text, quote=False)
+
+
+def _file(name: str) -> str:
+    """A file beside this module; empty if there is none."""
+    file = resources.files(__package__).joinpath(name)
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
+def _script_json(value: Any) -> str:
+    """JSON that may stand inside a script element: without ``<`` nothing in it can end the element."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -13,9 +13,9 @@ import plotly.graph_objects as go
 from contextwise.analysis.optimum import Landscape, Optimum
 from contextwise.data.document_lengths import DocumentLengths, token_count
 from contextwise.reports.figures import SYMBOLS
-from contextwise.reports.rendering import plain
-from contextwise.reports.sweep_folder import CurveLine
-from contextwise.reports.sweep_words import UNIT_NAMES, budget_words, said_at, window_words
+from contextwise.reports.page import plain
+from contextwise.reports.sweep_data import CurveLine
+from contextwise.reports.sweep_findings import UNIT_NAMES, budget_words, said_at, window_words
 
 APART = 0.06
 """Doublings between lines that lie at the same context, so that none hides another."""
@@ -220,6 +220,11 @@ def curves_json(curves: Sequence[CurveLine]) -> list[dict[str, Any]]:
         }
         for curve in curves
     ]
+
+
+def empty_figure() -> dict[str, Any]:
+    """A figure that the page's script fills in."""
+    return go.Figure([], _layout()).to_plotly_json()
 
 
 def _words(found: Landscape, step: int, context: int | None) -> str:

@@ -21,7 +21,7 @@ from contextwise.analysis.scaling.cost import Cost
 from contextwise.analysis.scaling.forms import Array
 from contextwise.analysis.scaling.observations import EARLY, Observations
 from contextwise.analysis.scaling.optimum import Optimum
-from contextwise.evaluation.tables import count
+from contextwise.base.estimates import count
 
 POINTS = 8
 SHOWN = 5

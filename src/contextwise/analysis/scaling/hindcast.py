@@ -4,7 +4,7 @@ The optimum that was measured is known to one of the sweep's contexts only, and 
 both are shown.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from contextwise.analysis.scaling.observations import (
 )
 from contextwise.analysis.scaling.optimum import best_context
 from contextwise.base.errors import DataError
+from contextwise.base.estimates import as_json
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ class Hindcast:
             "hidden": self.hidden,
             "beyond": self.beyond,
             "form": self.analysis.chosen.form.name,
-            "optima": [asdict(optimum) for optimum in self.optima],
-            "runs": [asdict(run) | {"inside": run.inside} for run in self.runs],
+            "optima": [as_json(optimum) for optimum in self.optima],
+            "runs": [as_json(run) | {"inside": run.inside} for run in self.runs],
             "error": self.error,
             "unchanged": self.unchanged,
         }

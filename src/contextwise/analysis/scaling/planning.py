@@ -1,6 +1,6 @@
 """The plan for a budget: model size, training context and tokens, what loss to expect, and how sure that is."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from contextwise.analysis.scaling.reach import (
     width_notes,
 )
 from contextwise.analysis.scaling.shapes import Shape, nearest_shapes
-from contextwise.evaluation.tables import count
+from contextwise.base.estimates import as_json, count
 
 FREE_SIZES = 3
 """From so many sizes on the plan recommends sizes between and beyond them."""
@@ -86,7 +86,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return asdict(self)
+        return as_json(self)
 
 
 def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:

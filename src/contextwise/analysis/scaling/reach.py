@@ -8,7 +8,7 @@ from contextwise.analysis.scaling.analysis import Analysis, Interval
 from contextwise.analysis.scaling.observations import check_bracketed
 from contextwise.analysis.scaling.optimum import Optimum
 from contextwise.base.errors import DataError
-from contextwise.evaluation.tables import count
+from contextwise.base.estimates import count
 
 FARTHEST = 30.0
 """A budget beyond so many times the sweep's largest FLOPs is refused unless asked for."""

@@ -11,7 +11,7 @@ from rich.text import Text
 from contextwise.analysis.scaling.analysis import Analysis, Interval
 from contextwise.analysis.scaling.experiments import SHARE, Candidate
 from contextwise.analysis.scaling.planning import RIVALS, Plan, Recommendation
-from contextwise.evaluation.tables import NOT_KNOWN, count, duration
+from contextwise.base.estimates import NOT_KNOWN, count, duration
 
 
 def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:

@@ -20,27 +20,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich import box
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import RenderableType
 from rich.text import Text
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from contextwise.base.environment import describe_environment
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-from contextwise.base.estimates import CONFIDENCE, exponential
+from contextwise.base.estimates import CONFIDENCE, Estimate, exponential
 from contextwise.base.files import read_json, write_json
 from contextwise.base.intervals import RESAMPLES, ratios
 from contextwise.base.progress import progress_bar
+from contextwise.base.tables import Column, Table, terminal
 from contextwise.evaluation.answering.prompts import Encoded, Encoder, Question, check_vocabulary
 from contextwise.evaluation.measures.ruler.questions import Size, join_pieces, largest_fit, source_of
 from contextwise.evaluation.measures.ruler.settings import check_length
 from contextwise.evaluation.measures.ruler.variables import NOISE
 from contextwise.evaluation.opening import chosen_device, chosen_dtype, default_destination, positions
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, vocabulary_size
-from contextwise.evaluation.tables import NOT_KNOWN, interval, number
 from contextwise.models import load_model, load_tokenizer
 
 KIND = "needles"
@@ -260,25 +257,29 @@ def needle_rows(
 
 def needles_table(summary: dict[str, Any]) -> RenderableType:
     """Perplexity of the answer against masked tokens, in 80 columns."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 1))
-    for column in ("masked", "nats/token", "95% interval", "perplexity", "far\nneedle", "near\nneedle"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in summary["rows"]:
-        nats, perplexity = row["nats"], row["perplexity"]["value"]
-        table.add_row(
-            f"{row['masked']:,}",
-            number(nats["value"]),
-            interval(nats["low"], nats["high"]),
-            NOT_KNOWN if perplexity is None else number(perplexity),
-            f"{row['far_in_view']:.0%}",
-            f"{row['near_in_view']:.0%}",
-        )
+    rows = [
+        [
+            row["masked"],
+            Estimate.from_dict(row["nats"]),
+            row["perplexity"]["value"],
+            row["far_in_view"],
+            row["near_in_view"],
+        ]
+        for row in summary["rows"]
+    ]
+    columns = [
+        Column("masked", "integer", align="right"),
+        Column("nats/token", "estimate", interval="own"),
+        Column("perplexity", "estimate"),
+        Column("far\nneedle", "percent", ".0%"),
+        Column("near\nneedle", "percent", ".0%"),
+    ]
     heading = (
         f"{summary['model']}: {summary['samples']:,} texts of up to {summary['length']:,} tokens, needles at "
         f"{summary['far']:g} and {summary['near']:g} of the length from the end; how well the answer is predicted with the "
         "first tokens cut off, and in how many texts each needle is still there"
     )
-    return Group(Padding(Text(heading), (0, 0, 0, 0)), table)
+    return terminal(Text(heading), Table("", columns, rows))
 
 
 def _all_nats(

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
-from contextwise.evaluation.tables import NOT_KNOWN, interval
+from contextwise.base.estimates import NOT_KNOWN, Estimate
+from contextwise.base.tables import Column, Table
 
 BAR = 16
 ENOUGH_TARGETS = 1000
@@ -44,51 +43,44 @@ def bins_table(summary: dict[str, Any]) -> Table:
     lowest, highest = min(losses), max(losses)
     trained = summary["trained_context"]
     beyond = any(trained and row["visible_to"] > trained for row in bins)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("visible tokens", justify="right")
-    for name in ("nats/token", "95% interval", "targets"):
-        table.add_column(name, justify="right")
-    table.add_column("above the lowest")
+    rows = []
     for row in bins:
         share = (row["loss"] - lowest) / (highest - lowest) if highest > lowest else 0.0
         mark = " *" if trained and row["visible_to"] > trained else "  " if beyond else ""
-        table.add_row(
-            visible(row["visible_from"], row["visible_to"]) + mark,
-            f"{row['loss']:.4f}",
-            interval(row["low"], row["high"]),
-            f"{row['targets']:,}",
-            bar(share),
+        loss = Estimate(row["loss"], row["low"], row["high"])
+        rows.append(
+            [visible(row["visible_from"], row["visible_to"]) + mark, loss, row["targets"], bar(share)]
         )
-    if beyond:
-        table.caption, table.caption_justify = f"* beyond the training context of {trained:,}", "left"
-    return table
+    columns = [
+        Column("visible tokens", align="right"),
+        Column("nats/token", "estimate", ".4f", interval="own"),
+        Column("targets", "integer"),
+        Column("above the lowest", align="left"),
+    ]
+    notes = [f"* beyond the training context of {trained:,}"] if beyond else []
+    return Table("", columns, rows, notes)
 
 
 def measures_table(summary: dict[str, Any]) -> Table:
     """Best context, effective context and average, with where each is read off."""
     measures, settings = summary["measures"], summary["settings"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    table.add_column("value", justify="right")
-    table.add_column("95% interval", justify="right")
-    table.add_column("")
     best, tenth, average = (measures[name] for name in ("best_context_loss", "last_tenth", "average_loss"))
     where = f"at {visible(best['visible_from'], best['visible_to'])} visible"
-    table.add_row("best-context loss", f"{best['value']:.4f}", interval(best["low"], best["high"]), where)
+    rows: list[list[Any]] = [["best-context loss", *_loss_cells(best), where]]
     if tenth is not None:
         where = f"mean of {visible(tenth['visible_from'], tenth['visible_to'])}"
-        table.add_row(
-            "  of the last tenth", f"{tenth['value']:.4f}", interval(tenth["low"], tenth["high"]), where
-        )
+        rows.append(["  of the last tenth", *_loss_cells(tenth), where])
     effective = measures["effective_context"]
     where = f"a doubling is worth < {effective['worth']:g}"
-    table.add_row("effective context", *effective_cells(effective), where)
+    rows.append(["effective context", *effective_cells(effective), where])
     if average is not None:
-        where = f"mean of 1–{settings['context']:,}"
-        table.add_row(
-            "average loss", f"{average['value']:.4f}", interval(average["low"], average["high"]), where
-        )
-    return table
+        rows.append(["average loss", *_loss_cells(average), f"mean of 1–{settings['context']:,}"])
+    return Table("", ["", "value", "95% interval", Column("", align="left")], rows)
+
+
+def _loss_cells(values: dict[str, Any]) -> tuple[str, str]:
+    loss = Estimate.from_dict(values)
+    return f"{loss.value:.4f}", loss.interval("number", NOT_KNOWN)
 
 
 def notes(summary: dict[str, Any]) -> list[str]:

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 from rapidfuzz.distance import Indel
-from rich.table import Table
 from rich.text import Text
 
 from contextwise.base.environment import describe_environment
@@ -33,6 +32,7 @@ from contextwise.base.intervals import RESAMPLES, ratios
 from contextwise.base.memory import keep_freed_memory
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
 from contextwise.evaluation.measures.infill.filling import (
     Filling,
     Infiller,

@@ -4,13 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Group as Stack
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from contextwise.evaluation.tables import number
+from contextwise.base.estimates import number
+from contextwise.base.tables import Column, Row, Table, terminal
 
 ACCURACY_TASKS = (
     "lambada_openai",
@@ -106,13 +104,16 @@ def _average(
 
 def tasks_table(summary: dict[str, Any]) -> RenderableType:
     """A row for each task and number of shots, the average of each number of shots, and what to know of them."""
-    parts: list[RenderableType] = [Text(_heading(summary)), _table(summary)]
-    for shots in summary["shots"]:
-        files = [gap["file"] for gap in summary["missing"] if gap["shots"] == shots]
-        if files:
-            parts.append(Text(f"Missing with {shots} shots: {', '.join(files)}."))
-    parts += [Text(f"Note: {note}.") for note in summary["notes"]]
-    return Stack(*parts)
+    missing = {
+        shots: [gap["file"] for gap in summary["missing"] if gap["shots"] == shots]
+        for shots in summary["shots"]
+    }
+    return terminal(
+        Text(_heading(summary)),
+        _table(summary),
+        *(f"Missing with {shots} shots: {', '.join(files)}." for shots, files in missing.items() if files),
+        *(f"Note: {note}." for note in summary["notes"]),
+    )
 
 
 def _heading(summary: dict[str, Any]) -> str:
@@ -127,45 +128,25 @@ def _heading(summary: dict[str, Any]) -> str:
 
 
 def _table(summary: dict[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for name, justify in (
-        ("task", "left"),
-        ("shots", "right"),
-        ("docs", "right"),
-        ("acc %", "right"),
-        ("acc_norm %", "right"),
-        ("ppl", "right"),
-    ):
-        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
     averages = {average["shots"]: average for average in summary["averages"]}
+    rows: list[Row] = []
     for shots in summary["shots"]:
-        for row in summary["rows"]:
-            if row["shots"] == shots:
-                table.add_row(*_cells(row))
-        for task in dict.fromkeys(gap["task"] for gap in summary["missing"] if gap["shots"] == shots):
-            table.add_row(task, str(shots), "missing", "", "", "")
+        rows += [Row(_cells(row)) for row in summary["rows"] if row["shots"] == shots]
+        gaps = dict.fromkeys(gap["task"] for gap in summary["missing"] if gap["shots"] == shots)
+        rows += [Row([task, shots, "missing", "", "", ""]) for task in gaps]
         if shots in averages:
-            table.add_row(*_average_cells(averages[shots]), style="bold")
-        table.add_section()
-    return table
+            average = averages[shots]
+            name = f"Avg of {len(average['tasks'])}{', partial' if average['partial'] else ''}"
+            rows.append(Row([name, shots, "", f"{100 * average['acc']:.2f}", "", ""], bold=True, last=True))
+    columns = ["task", Column("shots", "integer"), Column("docs", "integer"), "acc %", "acc_norm %", "ppl"]
+    return Table("", columns, rows)
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    found = row["measures"]
-    ppl = next((found[name] for name in PERPLEXITIES if name in found), None)
-    return [
-        row["task"],
-        str(row["shots_used"]),
-        f"{row['documents']:,}",
-        _percent(found.get("acc")),
-        _percent(found.get("acc_norm")),
-        _figure(ppl),
-    ]
-
-
-def _average_cells(average: dict[str, Any]) -> list[str]:
-    name = f"Avg of {len(average['tasks'])}{', partial' if average['partial'] else ''}"
-    return [name, str(average["shots"]), "", f"{100 * average['acc']:.2f}", "", ""]
+def _cells(row: dict[str, Any]) -> list[Any]:
+    measures = row["measures"]
+    ppl = next((measures[name] for name in PERPLEXITIES if name in measures), None)
+    accuracies = _percent(measures.get("acc")), _percent(measures.get("acc_norm"))
+    return [row["task"], row["shots_used"], row["documents"], *accuracies, _figure(ppl)]
 
 
 def _percent(measure: dict[str, Any] | None) -> str:

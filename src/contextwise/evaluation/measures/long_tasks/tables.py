@@ -2,14 +2,11 @@
 
 from typing import Any
 
-from rich import box
-from rich.console import Group as Stack
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from contextwise.evaluation.tables import NOT_KNOWN
+from contextwise.base.estimates import Estimate
+from contextwise.base.tables import Column, Row, Table, terminal
 
 MOST_COLUMNS = 5
 KEPT = {
@@ -20,23 +17,20 @@ KEPT = {
 
 def longbench_tables(summary: dict[str, Any]) -> RenderableType:
     """All data sets beside each other, then each group and the whole against visible context, and what to say of it."""
-    parts: list[RenderableType] = [_sentence(_heading(summary), 0), ""]
     contexts = summary["visible"]
-    parts += [
-        _scores_table(summary, range(first, min(first + MOST_COLUMNS, len(contexts))))
-        for first in range(0, len(contexts), MOST_COLUMNS)
-    ]
-    parts += [
-        "",
-        _sentence("Overall: the mean over groups, of the mean over their data sets", 1),
-        _level_table(summary["overall"]),
-    ]
+    places = range(0, len(contexts), MOST_COLUMNS)
     named = {**summary["groups"], "Overall": summary["overall"]}
     if len(summary["groups"]) == 1:
         named = {"Overall": summary["overall"]}
-    parts += [_sentence(f"{name}: {verdict(level)}") for name, level in named.items()]
-    parts += [_sentence(f"Note: {note}.") for note in summary["notes"]]
-    return Stack(*parts)
+    return terminal(
+        Text(_heading(summary)),
+        "",
+        *(_scores_table(summary, range(i, min(i + MOST_COLUMNS, len(contexts)))) for i in places),
+        "",
+        _level_table(summary["overall"], "Overall: the mean over groups, of the mean over their data sets"),
+        *(f"{name}: {verdict(level)}" for name, level in named.items()),
+        *(f"Note: {note}." for note in summary["notes"]),
+    )
 
 
 def verdict(level: dict[str, Any]) -> str:
@@ -57,8 +51,9 @@ def verdict(level: dict[str, Any]) -> str:
         if least
         else f"more input stops helping at {stop['visible']:,} visible tokens"
     )
-    harm = ", which harms" if rest["high"] < 0 else ""
-    return f"{text}; from there to the most, {_gain(rest)}{harm}."
+    gain = _hundredfold(rest)
+    harm = ", which harms" if gain.above(0.0) is False else ""
+    return f"{text}; from there to the most, {gain:+.2f}{harm}."
 
 
 def _heading(summary: dict[str, Any]) -> str:
@@ -77,58 +72,42 @@ def _heading(summary: dict[str, Any]) -> str:
 
 
 def _scores_table(summary: dict[str, Any], places: range) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 1), title=" score", title_justify="left")
-    table.add_column("data set", overflow="fold")
-    table.add_column("metric", overflow="fold")
-    table.add_column("asked", justify="right", no_wrap=True)
-    for place in places:
-        table.add_column(f"{summary['visible'][place]:,}", justify="right", no_wrap=True)
+    rows = []
     for group, about in summary["groups"].items():
         for name in about["datasets"]:
             dataset = summary["datasets"][name]
-            cells = [_score(dataset["scores"][place]) for place in places]
-            table.add_row(name, dataset["metric"], f"{dataset['questions']:,}", *cells)
-        table.add_row(
-            Text(group, style="bold"),
-            "",
-            "",
-            *(_score(about["scores"][place]) for place in places),
-            end_section=True,
-        )
-    overall = summary["overall"]["scores"]
-    table.add_row(Text("Overall", style="bold"), "", "", *(_score(overall[place]) for place in places))
-    return table
+            rows.append(
+                Row([name, dataset["metric"], dataset["questions"], *_scores(dataset["scores"], places)])
+            )
+        rows.append(Row([group, "", "", *_scores(about["scores"], places)], bold=True, last=True))
+    rows.append(Row(["Overall", "", "", *_scores(summary["overall"]["scores"], places)], bold=True))
+    contexts = [f"{summary['visible'][place]:,}" for place in places]
+    columns = ["data set", Column("metric", align="left"), Column("questions", "integer")]
+    return Table(
+        "score", [*columns, *(Column(name, "estimate", ".2f", interval="none") for name in contexts)], rows
+    )
 
 
-def _level_table(level: dict[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 1))
-    for column in ("visible", "score", "95% interval", "to the next", "95% interval"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in level["scores"]:
-        value, gain = row["score"], row["to_the_next"]
-        table.add_row(
-            f"{row['visible']:,}",
-            _score(row),
-            _interval(value, ".2f"),
-            "" if gain is None else f"{100 * gain['value']:+.2f}",
-            "" if gain is None else _interval(gain, "+.2f"),
-        )
-    return table
+def _scores(rows: list[dict[str, Any]], places: range) -> list[Estimate]:
+    return [_hundredfold(rows[place]["score"]) for place in places]
 
 
-def _score(row: dict[str, Any]) -> str:
-    return f"{100 * row['score']['value']:.2f}"
+def _level_table(level: dict[str, Any], title: str) -> Table:
+    columns = [
+        Column("visible", "integer", align="right"),
+        Column("score", "estimate", ".2f", interval="own"),
+        Column("to the next", "difference", "+.2f", interval="own", missing=""),
+    ]
+    rows = [
+        [
+            row["visible"],
+            _hundredfold(row["score"]),
+            None if row["to_the_next"] is None else _hundredfold(row["to_the_next"]),
+        ]
+        for row in level["scores"]
+    ]
+    return Table(title, columns, rows)
 
 
-def _interval(value: dict[str, Any], form: str) -> str:
-    if value["low"] is None:
-        return NOT_KNOWN
-    return f"[{format(100 * value['low'], form)}, {format(100 * value['high'], form)}]"
-
-
-def _gain(value: dict[str, Any]) -> str:
-    return f"{100 * value['value']:+.2f} {_interval(value, '+.2f')}"
-
-
-def _sentence(text: str, indent: int = 1) -> Padding:
-    return Padding(Text(text), (0, 0, 0, indent))
+def _hundredfold(values: dict[str, Any]) -> Estimate:
+    return Estimate.from_dict(values).scaled(100)

@@ -3,31 +3,36 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
+from contextwise.base.tables import Column, Table
 from contextwise.evaluation.measures.rescoring.files import RankedFile
 
 
 def ranking_table(found: RankedFile, most: int = 5) -> Table:
     """The best candidate of each of the first lists: its place in the list, and its log-probability."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("list", no_wrap=True, overflow="ellipsis", max_width=16)
-    table.add_column("was", justify="right")
-    table.add_column("log P", justify="right")
-    table.add_column("per token", justify="right")
-    table.add_column("best", no_wrap=True, overflow="ellipsis")
-    for i, (name, ranked) in enumerate(zip(found.ids[:most], found.lists[:most], strict=True), start=1):
-        best = ranked[0]
-        table.add_row(
-            Text(str(i if name is None else name)),
-            str(best.index + 1),
-            f"{best.log_probability:.2f}",
-            f"{best.per_token:.3f}",
-            Text(" ".join(best.text.split())),
-        )
-    return table
+    rows = [
+        [
+            _cut(str(i if name is None else name), 16),
+            ranked[0].index + 1,
+            ranked[0].log_probability,
+            ranked[0].per_token,
+            _cut(" ".join(ranked[0].text.split()), 30),
+        ]
+        for i, (name, ranked) in enumerate(zip(found.ids[:most], found.lists[:most], strict=True), start=1)
+    ]
+    columns = [
+        "list",
+        Column("was", "integer"),
+        Column("log P", "estimate", ".2f"),
+        Column("per token", "estimate", ".3f"),
+        Column("best", align="left"),
+    ]
+    return Table("", columns, rows)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def ranking_sentence(

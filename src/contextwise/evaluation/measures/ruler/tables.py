@@ -2,33 +2,26 @@
 
 from typing import Any
 
-from rich import box
-from rich.console import Group as Stack
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from contextwise.evaluation.tables import interval, number
+from contextwise.base.estimates import Estimate
+from contextwise.base.tables import Column, Table, terminal
 
 
 def ruler_tables(summary: dict[str, Any]) -> RenderableType:
     """For each task: accuracy against visible context, and a sentence on the best of them."""
-    parts: list[RenderableType] = [_sentence(_heading(summary), 0), ""]
-    parts += [task_table(name, result) for name, result in summary["results"].items()]
-    parts += [_sentence(f"Note: {note}.") for note in summary["notes"]]
-    return Stack(*parts)
+    return terminal(
+        Text(_heading(summary)),
+        "",
+        *(task_table(name, result) for name, result in summary["results"].items()),
+        *(f"Note: {note}." for note in summary["notes"]),
+    )
 
 
 def task_table(name: str, result: dict[str, Any]) -> RenderableType:
     """Accuracy of one task against visible context, and the best of them; ``result`` as ``summary.json`` has it."""
-    parts = (
-        _sentence(_task_heading(name, result)),
-        _table(result["accuracies"]),
-        _sentence(verdict(result)),
-        "",
-    )
-    return Stack(*parts)
+    return terminal(_table(_task_heading(name, result), result["accuracies"]), verdict(result), "")
 
 
 def verdict(result: dict[str, Any]) -> str:
@@ -68,21 +61,15 @@ def _task_heading(name: str, result: dict[str, Any]) -> str:
     )
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 1))
-    for column in ("visible", "accuracy", "95% interval", "in view", "best in"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        value = row["accuracy"]
-        table.add_row(
-            f"{row['visible']:,}",
-            number(value["value"]),
-            interval(value["low"], value["high"]),
-            f"{row['in_view']:.1%}",
-            f"{row['best_share']:.1%}",
-        )
-    return table
-
-
-def _sentence(text: str, indent: int = 1) -> Padding:
-    return Padding(Text(text), (0, 0, 0, indent))
+def _table(title: str, rows: list[dict[str, Any]]) -> Table:
+    columns = [
+        Column("visible", "integer", align="right"),
+        Column("accuracy", "estimate", interval="own"),
+        Column("in view", "percent"),
+        Column("best in", "percent"),
+    ]
+    cells = [
+        [row["visible"], Estimate.from_dict(row["accuracy"]), row["in_view"], row["best_share"]]
+        for row in rows
+    ]
+    return Table(title, columns, cells)

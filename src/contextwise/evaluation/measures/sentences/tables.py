@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
+from contextwise.base.estimates import Estimate, number
+from contextwise.base.tables import Column, Table
 from contextwise.evaluation.measures.sentences.cache_effect import ALL, BINS
 from contextwise.evaluation.measures.sentences.conditioning import PROXY
-from contextwise.evaluation.tables import MEASURES, NOT_KNOWN, number
+from contextwise.evaluation.tables import MEASURES
 
 SENTENCE_MEASURES = MEASURES | {
     "loss_without_ends": "loss without ends",
@@ -61,10 +61,10 @@ def against_sentence(summary: dict[str, Any]) -> Text | None:
     found = summary.get("sentence_encoder")
     if found is None:
         return None
-    gain, loss = found["relative_perplexity"], found["difference"]
+    gain, loss = Estimate.from_dict(found["relative_perplexity"]), found["difference"]
     return Text(
         f"Its sentence encoder alone: perplexity {number(found['perplexity']['value'])}. Relative to that: "
-        f"{_percent(gain['value'])} {_percents(gain)}, {loss['value']:+.4f} nats per token."
+        f"{gain:change}, {loss['value']:+.4f} nats per token."
     )
 
 
@@ -73,36 +73,28 @@ def cache_table(summary: dict[str, Any]) -> Table | None:
     effect = summary.get("cache_effect")
     if effect is None:
         return None
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title=" gain over the sentence encoder alone (contexts and decoder together), by word",
-        title_justify="left",
-    )
-    table.add_column("", no_wrap=True)
-    for column in (
-        "of all\ntokens",
-        "nats\nalone",
-        "nats\nwith",
-        "gain in log-\nlikelihood",
-        "gain in\nlikelihood",
-    ):
-        table.add_column(column, justify="right", no_wrap=True)
-    for name in (*BINS, ALL):
-        row = effect["bins"].get(name)
-        if row is not None:
-            share = row["share"]
-            table.add_row(
-                name,
-                NOT_KNOWN if share is None else f"{share['value']:.1%}",
-                f"{row['loss_without']:.4f}",
-                f"{row['loss_with']:.4f}",
-                *(
-                    f"{_percent(row[key]['value'])}\n{_percents(row[key])}"
-                    for key in ("log_likelihood_gain", "likelihood_gain")
-                ),
-            )
-    return table
+    rows = [
+        [
+            name,
+            None if row["share"] is None else row["share"]["value"],
+            row["loss_without"],
+            row["loss_with"],
+            Estimate.from_dict(row["log_likelihood_gain"]),
+            Estimate.from_dict(row["likelihood_gain"]),
+        ]
+        for name in (*BINS, ALL)
+        if (row := effect["bins"].get(name)) is not None
+    ]
+    columns = [
+        "",
+        Column("of all\ntokens", "percent"),
+        Column("nats\nalone", "estimate", ".4f"),
+        Column("nats\nwith", "estimate", ".4f"),
+        Column("gain in log-\nlikelihood", "difference", "change", interval="below"),
+        Column("gain in\nlikelihood", "difference", "change", interval="below"),
+    ]
+    title = "gain over the sentence encoder alone (contexts and decoder together), by word"
+    return Table(title, columns, rows)
 
 
 def types_sentence(summary: dict[str, Any]) -> Text | None:
@@ -116,12 +108,3 @@ def types_sentence(summary: dict[str, Any]) -> Text | None:
         + ", ".join(f"{name} {share['value']:.1%}" for name, share in shares)
         + "."
     )
-
-
-def _percent(share: float) -> str:
-    return f"{share:+.1%}" if abs(share) < 1 else f"{share:+.0%}"
-
-
-def _percents(values: dict[str, float | None]) -> str:
-    low, high = values["low"], values["high"]
-    return "" if low is None or high is None else f"[{_percent(low)}, {_percent(high)}]"

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 
 from contextwise.analysis.optimum import Cell, Landscape, Optimum
+from contextwise.base.estimates import count, duration
 from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
-from contextwise.evaluation.tables import count, duration
-from contextwise.reports.sweep_folder import SweepData
+from contextwise.reports.sweep_data import SweepData
 
 UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "gpu_hours": "GPU-hours", "tokens": "tokens"}
 

@@ -7,7 +7,8 @@ import pytest
 
 from contextwise.base.estimates import Estimate
 from contextwise.comparison.comparison import Comparison, Difference, Group
-from contextwise.reports import verdict
+from contextwise.comparison.tables import difference_table, model_table
+from contextwise.comparison.verdict import verdict
 
 
 def group(name: str, loss: float, **facts: Any) -> Group:
@@ -57,15 +58,15 @@ def test_the_reference_can_be_the_best() -> None:
 def test_an_interval_around_zero_is_no_win() -> None:
     found = comparison([group("A", 4.0), group("B", 3.99)], [difference("B", "A", -0.01, -0.03, 0.01)])
     assert verdict(found)[0] == (
-        "B has the lowest held-out loss, 3.9900 nats per token. Between B and A no difference is shown: "
-        "the interval contains zero (B − A = -0.0100 [-0.0300, +0.0100] nats per token)."
+        "B has the lowest held-out loss, 3.9900 nats per token. There is no significant difference "
+        "between B and A: the interval contains zero (B − A = -0.0100 [-0.0300, +0.0100] nats per token)."
     )
 
 
 @pytest.mark.parametrize("ends", [(-0.02, 0.0), (0.0, 0.02)])
 def test_an_interval_that_ends_at_zero_contains_it(ends: tuple[float, float]) -> None:
     found = comparison([group("A", 4.0), group("B", 3.99)], [difference("B", "A", -0.01, *ends)])
-    assert "no difference is shown" in verdict(found)[0]
+    assert "no significant difference" in verdict(found)[0]
 
 
 def test_clear_and_unclear_differences_stand_in_one_verdict() -> None:
@@ -77,7 +78,7 @@ def test_clear_and_unclear_differences_stand_in_one_verdict() -> None:
     ]
     words = verdict(comparison(groups, pairs))[0]
     assert "lower than A's by 0.0600 [0.0500, 0.0700] nats per token (95%" in words
-    assert "But between C and B no difference is shown" in words
+    assert "But there is no significant difference between C and B" in words
     assert "B − A" not in words
 
 
@@ -116,3 +117,22 @@ def test_costs_that_are_not_known_are_not_told() -> None:
     groups = [group("A", 4.0, tokens_per_second=None, ms_per_token=None), group("B", 3.9)]
     costs = verdict(comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)]))[1]
     assert costs == "B has 1M parameters, against 1M of A."
+
+
+def test_only_a_model_that_beats_all_others_is_bold_and_a_tie_never() -> None:
+    groups = [group("A", 4.0), group("B", 3.95), group("C", 3.94)]
+    first, second = difference("B", "A", -0.05, -0.06, -0.04), difference("C", "A", -0.06, -0.07, -0.05)
+    for pair, best in (
+        (difference("C", "B", -0.01, -0.02, -0.005), "C"),
+        (difference("C", "B", -0.01, -0.02, 0.01), None),
+    ):
+        found = comparison(groups, [first, second, pair])
+        assert (found.best.name if found.best else None) == best
+        bold = [row.cells[0][0] for row in model_table(found).lines if row.bold]
+        assert bold == ([best] if best else [])
+        page = difference_table(found).__html__()
+        # The value and its interval are two cells of each decided pair.
+        assert page.count('class="decided"') == 2 * (3 if best else 2)
+        assert ("no significant difference" in page) is (best is None)
+        assert ("No significant difference between C and B" in pair.verdict) is (best is None)
+    assert comparison(groups, [first, second]).best is None  # C was not compared to B

@@ -1,0 +1,385 @@
+"""The page on intrinsic entropy: the source's figures for one model, with their numbers; and the same on the terminal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+
+from contextwise.analysis.fits import LineFit
+from contextwise.analysis.intrinsic import SHARE_OF_SUBSPACES, IntrinsicEntropy
+from contextwise.analysis.spectra import increments, relative_eigenvalues
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import correlation_estimate
+from contextwise.base.tables import Column, Table, csv_text, terminal
+from contextwise.reports.entropy_figures import figures_of, shown_thresholds
+from contextwise.reports.page import (
+    Page,
+    Plot,
+    Section,
+    bullets,
+    choices,
+    command_line,
+    csv_link,
+    details,
+    environment_facts,
+    facts,
+    markup,
+    write_csv_files,
+)
+
+FIGURES = {
+    "loss": (
+        "Loss against visible context",
+        "The same tokens at every context. Bars: 95% intervals over documents of the difference to the longest context, which "
+        "is what they tell apart. Line: the fit.",
+    ),
+    "spectra": (
+        "Spectra",
+        "Eigenvalues of the covariance of the features, each over the largest. Dotted lines: some thresholds θ of the "
+        "intrinsic dimension.",
+    ),
+    "increments": (
+        "How the spectrum changes with context",
+        "By what share each relative eigenvalue lies above its value at the shortest context.",
+    ),
+    "entropy": (
+        "Loss against intrinsic entropy",
+        "S_N is the sum of ln(λ_i / λ_1) over the first N eigenvalues; a point for each context, joined in their order. Each "
+        "S_N is counted from its value at the shortest context.",
+    ),
+    "lines": (
+        "Which subspaces go with the loss",
+        "Correlation over contexts of −CE with S_N, for every N. The source finds values near one.",
+    ),
+    "dimension": (
+        "Loss against intrinsic dimension",
+        "The dimension is the number of eigenvalues with λ_i / λ_1 ≥ θ; a point for each context.",
+    ),
+    "kde": (
+        "Loss against Gaussian-KDE entropy",
+        "Entropy of a Gaussian kernel density over the leading directions. Where each point counts in its own density, as in "
+        "the source, the estimate comes close to the log-determinant of the covariance in many dimensions.",
+    ),
+    "kde_entropy": (
+        "Gaussian-KDE entropy against intrinsic entropy",
+        "Two estimates of one thing, at each context; both counted from the shortest context. Each point is left out of its "
+        "own density.",
+    ),
+    "kde_dimension": (
+        "Gaussian-KDE entropy against intrinsic dimension",
+        "The same KDE entropy over the number of eigenvalues with λ_i / λ_1 ≥ θ.",
+    ),
+    "correlation": (
+        "Correlations between subspaces",
+        "Pearson's correlations over contexts: −CE, S_N for some N, and the KDE entropy.",
+    ),
+}
+"""Id of a figure -> headline and caption."""
+LINE = ["slope", "slope_low", "slope_high", "intercept", "r_squared", "correlation"]
+FITS = [
+    "loss against",
+    Column("slope", "difference", "+.3g", interval="own", missing="no line"),
+    Column("R²", "estimate", ".3f"),
+]
+
+
+def write_entropy_page(found: IntrinsicEntropy, path: Path, command: list[str] | None = None) -> None:
+    """Write the page.
+
+    Args:
+        command: the words that made the measurement, to be shown.
+
+    Raises:
+        ConfigError: ``path`` is a folder.
+        DataError: the file cannot be written.
+    """
+    summary, figures, tables = found.measurement.summary, figures_of(found), csv_files(found)
+    plots = [
+        Section(
+            headline,
+            [
+                Plot(
+                    name,
+                    figures[name],
+                    headline,
+                    markup(
+                        "{caption} {link}",
+                        caption=caption,
+                        link=csv_link(tables[name], f"{name}.csv", "CSV"),
+                    ),
+                    "This figure needs JavaScript. The CSV file holds its numbers.",
+                    choices("Horizontal axis") if name == "spectra" else "",
+                )
+            ],
+        )
+        for name, (headline, caption) in FIGURES.items()
+        if name in figures
+    ]
+    title = "The loss as a line over each measure: nats per nat of entropy, or per dimension."
+    environment = facts(environment_facts(summary["environment"]))
+    sections = [
+        Section(
+            "Measures",
+            [
+                measures(found, 3, 3, "By visible context. Losses and entropies in nats.", further=True),
+                Table(title, FITS, line_rows(found)),
+            ],
+        ),
+        *plots,
+        Section("Notes", [bullets([*found.notes, *_standing_notes(found)])]),
+        Section("How it was made", [*command_line(command), details("Environment", environment)]),
+    ]
+    title = f"Intrinsic entropy of {summary['name']}"
+    Page(title, sections, _subtitle(summary), verdict(found), "entropy").write(path)
+
+
+def terminal_report(found: IntrinsicEntropy) -> RenderableType:
+    """The table by context, the fits and the notes, for 80 columns."""
+    summary = found.measurement.summary
+    heading = (
+        f"{summary['model']} on {summary['label']}: {summary['samples']:,} tokens of {summary['documents']:,} documents, each "
+        f"predicted from the nearest tokens only; {summary['width']:,} channels, "
+        f"{'centred' if summary['centred'] else 'not centred'}."
+    )
+    return terminal(
+        heading,
+        measures(found, 2, 2),
+        Table("", FITS, line_rows(found, 3, 3)),
+        *verdict(found),
+        *(f"Note: {note}" for note in found.notes),
+    )
+
+
+def write_csv(found: IntrinsicEntropy, folder: Path) -> list[Path]:
+    """Write the CSV of each figure into a folder, and ``fits.csv``.
+
+    Raises:
+        ConfigError: ``folder`` is a file.
+        DataError: a file cannot be written.
+    """
+    return write_csv_files({**csv_files(found), "fits": fits_csv(found)}, folder)
+
+
+def csv_files(found: IntrinsicEntropy) -> dict[str, str]:
+    """Name of a figure -> the CSV with all its numbers (and more of them than it draws)."""
+    losses, contexts = found.losses, found.contexts
+    fitted = found.power.at(np.array(contexts)) if found.power is not None else [None] * len(contexts)
+    spectra = {c: (values, relative_eigenvalues(values)) for c, values in found.spectra.items()}
+    kde = [
+        [
+            c,
+            found.kde.get(c),
+            found.kde_with_own.get(c),
+            losses[c].value,
+            *(v.get(c) for v in found.further.values()),
+        ]
+        for c in contexts
+    ]
+    return {
+        "loss": csv_text(
+            [
+                "context",
+                "loss",
+                "low",
+                "high",
+                "minus_longest",
+                "minus_longest_low",
+                "minus_longest_high",
+                "fitted",
+            ],
+            (
+                [c, *_limits(losses[c]), *_limits(found.differences.get(c)), fit]
+                for c, fit in zip(contexts, fitted, strict=True)
+            ),
+        ),
+        "spectra": csv_text(
+            ["context", "index", "eigenvalue", "relative"],
+            ([c, i + 1, v[i], r[i]] for c, (v, r) in spectra.items() for i in range(len(v))),
+        ),
+        "increments": csv_text(
+            ["context", "index", "increment"],
+            ([c, i, value] for c, row in increments(found.spectra).items() for i, value in enumerate(row, 1)),
+        ),
+        "entropy": csv_text(
+            ["n", "context", "entropy", "loss"],
+            ([n, c, s, losses[c].value] for n, values in found.entropies.items() for c, s in values.items()),
+        ),
+        "lines": csv_text(["n", *LINE], ([n, *_line(fit)] for n, fit in found.by_entropy.items())),
+        "dimension": csv_text(
+            ["threshold", "context", "dimension", "loss", *LINE],
+            (
+                [threshold, c, int(value), losses[c].value, *_line(found.by_dimension.get(threshold))]
+                for threshold, values in found.dimensions.items()
+                for c, value in values.items()
+            ),
+        ),
+        "kde": csv_text(["context", "entropy", "entropy_with_own_point", "loss", *found.further], kde),
+        "kde_entropy": csv_text(
+            ["n", "context", "entropy", "kde"],
+            ([n, c, values[c], kde] for n, values in found.entropies.items() for c, kde in found.kde.items()),
+        ),
+        "kde_dimension": csv_text(
+            ["threshold", "context", "dimension", "kde"],
+            (
+                [threshold, c, int(values[c]), kde]
+                for threshold, values in found.dimensions.items()
+                for c, kde in found.kde.items()
+            ),
+        ),
+        "correlation": csv_text(
+            ["", *found.names],
+            ([name, *row] for name, row in zip(found.names, found.correlation.tolist(), strict=True)),
+        ),
+    }
+
+
+def fits_csv(found: IntrinsicEntropy) -> str:
+    """The power law over context and the line over the KDE entropy, term by term; other lines stand in their figures' CSV."""
+    power, kde = found.power, found.by_kde
+    rows: list[list[Any]] = []
+    if power is not None:
+        terms = {"C0": power.floor, "C": power.scale, "gamma": power.exponent}
+        rows += [["C0 + C / l^gamma", name, *_limits(term), power.r_squared] for name, term in terms.items()]
+    if kde is not None:
+        terms = {"slope": kde.slope, "intercept": kde.intercept}
+        rows += [
+            ["line over KDE entropy", name, *_limits(term), kde.r_squared] for name, term in terms.items()
+        ]
+    return csv_text(["fit", "term", "value", "low", "high", "r_squared"], rows)
+
+
+def _limits(estimate: Estimate | None) -> list[float | None]:
+    return [None] * 3 if estimate is None else [estimate.value, estimate.low, estimate.high]
+
+
+def _line(fit: LineFit | None) -> list[float | None]:
+    if fit is None:
+        return [None] * len(LINE)
+    return [
+        fit.slope.value,
+        fit.slope.low,
+        fit.slope.high,
+        fit.intercept.value,
+        fit.r_squared,
+        fit.correlation,
+    ]
+
+
+def measures(
+    found: IntrinsicEntropy, sizes: int, thresholds: int, title: str = "", further: bool = False
+) -> Table:
+    """The table by context: the loss, S_N for some N, the dimension at some thresholds, the KDE entropy.
+
+    Args:
+        further: whether estimates of scikit-dimension stand there too, where there are any.
+    """
+    some_n, some_theta = _spread(found.sizes, sizes), _spread(shown_thresholds(found), thresholds)
+    estimates = found.further if further else {}
+    columns = {
+        Column("context", "integer", align="right"): {c: c for c in found.contexts},
+        Column("loss", "estimate", ".4f"): {c: found.losses[c].value for c in found.contexts},
+        **{Column(f"S,\nN={n}", "estimate", ".2f"): found.entropies[n] for n in some_n},
+        **{Column(f"dim,\nθ={t:.2g}", "estimate", ".0f"): found.dimensions[t] for t in some_theta},
+        **({Column("KDE", "estimate", ".2f"): found.kde} if found.kde else {}),
+        **{Column(f"dim,\n{name}", "estimate", ".1f"): values for name, values in estimates.items()},
+    }
+    rows = [[values.get(context) for values in columns.values()] for context in found.contexts]
+    return Table(title, list(columns), rows)
+
+
+def line_rows(
+    found: IntrinsicEntropy, sizes: int = 6, thresholds: int = 6
+) -> list[list[str | Estimate | float | None]]:
+    """Rows ``what, slope, R²`` of the lines that are shown."""
+    fits = {f"S_N, N = {n}": found.by_entropy.get(n) for n in _spread(found.sizes, sizes)}
+    fits |= {
+        f"dimension, θ = {t:.2g}": found.by_dimension.get(t)
+        for t in _spread(shown_thresholds(found), thresholds)
+    }
+    fits |= {"KDE entropy": found.by_kde} if found.kde else {}
+    return [
+        [name, None if fit is None else fit.slope, None if fit is None else fit.r_squared]
+        for name, fit in fits.items()
+    ]
+
+
+def verdict(found: IntrinsicEntropy) -> list[str]:
+    """What was found, in words; each sentence follows from the numbers of the tables."""
+    contexts, losses = found.contexts, found.losses
+    first, last = losses[contexts[0]], losses[contexts[-1]]
+    best = min(contexts, key=lambda context: losses[context].value)
+    sentences = [
+        f"Of the same {found.measurement.summary['samples']:,} tokens, the loss is {first.value:.4f} nats with {contexts[0]:,} "
+        f"tokens visible and {last.value:.4f} with {contexts[-1]:,}{_difference(found)}; it is least with {best:,} "
+        f"({losses[best].value:.4f})."
+    ]
+    if found.power is not None:
+        power = found.power
+        sentences.append(
+            f"CE ≈ C₀ + C / l^γ with C₀ = {power.floor:.4f}, C = {power.scale:.3g}, "
+            f"γ = {power.exponent:.3g}, R² = {power.r_squared:.4f}."
+        )
+    if found.by_entropy:
+        sentences.append(_direction(found))
+    least = found.least_subspace_correlation()
+    if least is not None:
+        correlation = correlation_estimate(least, len(contexts))
+        sentences.append(
+            f"Between the entropies S_N of subspaces of at least {SHARE_OF_SUBSPACES:.0%} of the channels, the least "
+            f"correlation over contexts is {correlation:.3f} (the source: above 0.97)."
+        )
+    return sentences
+
+
+def _difference(found: IntrinsicEntropy) -> str:
+    between = found.differences.get(found.contexts[0])
+    if between is None or not between.has_interval:
+        return ""
+    return f" (a difference of {between:.4f}, 95% interval over documents)"
+
+
+def _direction(found: IntrinsicEntropy) -> str:
+    lines = list(found.by_entropy.values())
+    falls = sum(fit.slope.above(0.0) is False for fit in lines)
+    rises = sum(fit.slope.above(0.0) is True for fit in lines)
+    squares = sorted(fit.r_squared for fit in lines)
+    return (
+        f"The source finds that the loss falls along a line as S_N grows. Here, of {len(lines):,} values of N, it falls at "
+        f"{falls:,}, rises at {rises:,}, and at {len(lines) - falls - rises:,} the interval of the slope includes zero; the "
+        f"median R² is {squares[len(squares) // 2]:.3f}."
+    )
+
+
+def _subtitle(summary: dict[str, Any]) -> str:
+    layer = (
+        "what the vocabulary head reads" if summary["layer"] == "last" else f"hidden state {summary['layer']}"
+    )
+    corpus = Path(summary["corpus"]["path"]).name
+    return (
+        f"{summary['samples']:,} tokens of {summary['documents']:,} documents ({corpus}, split {summary['corpus']['split']}), "
+        f"{summary['width']:,} channels of {layer}, {summary['dtype']}, covariances "
+        f"{'centred' if summary['centred'] else 'not centred'}"
+    )
+
+
+def _standing_notes(found: IntrinsicEntropy) -> list[str]:
+    notes = [
+        "Intervals of fits come from the scatter of the contexts about the fit; the losses of neighbouring contexts are of the "
+        "same tokens and so not independent.",
+        "A covariance says nothing of the shape of a cloud of features: S_N is its entropy only as far as it is Gaussian.",
+    ]
+    if found.kde:
+        notes.append(
+            f"The kernel density is over {found.directions:,} leading directions of {found.measurement.summary['kept']:,} "
+            "features. Its values are biased, and more so in more dimensions; differences between contexts are what to read."
+        )
+    return notes
+
+
+def _spread(values: Sequence[Any], count: int) -> list[Any]:
+    """``count`` of the values, the first and the last among them."""
+    if len(values) <= count:
+        return list(values)
+    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]

@@ -1,0 +1,151 @@
+"""The page of a reproduction: our figures beside the document's, the verdict on each claim, and what they were made with."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from contextwise.base.tables import Column, Table
+from contextwise.models.sizes import readable_count
+from contextwise.reports.page import (
+    Page,
+    Part,
+    Plot,
+    Section,
+    bullets,
+    code,
+    commands,
+    details,
+    environment_facts,
+    facts,
+    markup,
+    plain,
+)
+
+VERDICTS = {True: "Holds", False: "Does not hold", None: "Undecided"}
+
+
+def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -> None:
+    """Write the page of an outcome.
+
+    Args:
+        outcome: what :meth:`contextwise.reproductions.item.Outcome.write` wrote.
+        command: what made it, to be shown.
+
+    Raises:
+        ConfigError: ``path`` is a folder.
+        DataError: the file cannot be written.
+    """
+    claim_line = "<strong>{verdict}:</strong> {text} <small>{evidence}</small>"
+    result = [
+        markup(claim_line, **{**claim, "verdict": VERDICTS[claim["holds"]]}) for claim in outcome["claims"]
+    ]
+    if outcome["supports"]:
+        result.append(markup("What this scale can support: {supports}", supports=outcome["supports"]))
+    tables = [Table.from_dict(table) for table in outcome["tables"]]
+    fallback = "This figure needs JavaScript. The JSON file beside this page holds its numbers."
+    sections = [
+        *(Section(table.title, [Table("", table.columns, table.rows, table.notes)]) for table in tables),
+        *(
+            Section(plot["title"], [Plot(f"plot-{i}", plot_figure(plot), plot["title"], fallback=fallback)])
+            for i, plot in enumerate(outcome["plots"])
+        ),
+        Section("What the document prints", _printed(outcome["printed"], outcome["inferred"])),
+        Section("How it was made", _making(outcome, command)),
+    ]
+    subtitle = f"{outcome['source']}; scale {outcome['scale']}, {outcome['date']}"
+    Page(outcome["title"], sections, subtitle, result, "reproduction").write(path)
+
+
+def _printed(printed: dict[str, Any], inferred: list[str]) -> list[Part]:
+    """The document's own figures, as a table where they are one, and what it does not say."""
+    parts: list[Part] = []
+    rest = dict(printed)
+    if {"columns", "rows"} <= set(printed):
+        columns = [str(column) for column in rest.pop("columns")]
+        rows = [[name, *map(str, values)] for name, values in rest.pop("rows").items()]
+        parts.append(Table("", columns, rows))
+    if rest:
+        parts.append(code(yaml.safe_dump(rest, sort_keys=False, allow_unicode=True, width=100)))
+    if inferred:
+        parts += ["Not stated there, and chosen here:", bullets(inferred)]
+    return parts
+
+
+def _making(outcome: dict[str, Any], command: str) -> list[Part]:
+    wrapped = command.replace(" --set=", " \\\n  --set=").replace(" '--set=", " \\\n  '--set=")
+    parts: list[Part] = [commands([wrapped])]
+    if outcome["runs"]:
+        parts.append(_runs_table(outcome["runs"]))
+    environment = facts(environment_facts(outcome["environment"]))
+    return [*parts, details("Environment", environment)]
+
+
+def _runs_table(runs: list[dict[str, Any]]) -> Table:
+    rows = [
+        [
+            run["name"],
+            run["seed"],
+            readable_count(run["parameters"]),
+            readable_count(run["tokens"]),
+            f"{run['seconds']:,.0f} s",
+            run["corpus"]["path"],
+            run["corpus"]["fingerprint"][:12],
+        ]
+        for run in runs
+    ]
+    seed = Column("seed", "integer", "d")
+    columns = ["run", seed, "parameters", "tokens", "trained in", "corpus", "its hash"]
+    return Table("The training runs behind these figures.", columns, rows)
+
+
+def plot_figure(plot: dict[str, Any]) -> dict[str, Any]:
+    """Plotly's form of a plot."""
+    traces = [
+        _trace(name, i, points, plot["kind"]) for i, (name, points) in enumerate(plot["series"].items())
+    ]
+    shapes = [
+        {
+            "type": "line",
+            "xref": "paper",
+            "x0": 0,
+            "x1": 1,
+            "y0": y,
+            "y1": y,
+            "line": {"dash": "dot", "width": 1},
+        }
+        for y in plot["levels"].values()
+    ]
+    beside = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "bottom", "showarrow": False}
+    notes = [{**beside, "y": y, "text": plain(name)} for name, y in plot["levels"].items()]
+    layout = {
+        "xaxis": {"title": {"text": plain(plot["x"])}, "type": "log" if "x" in plot["logarithmic"] else None},
+        "yaxis": {"title": {"text": plain(plot["y"])}, "type": "log" if "y" in plot["logarithmic"] else None},
+        "shapes": shapes,
+        "annotations": notes,
+        "height": 420,
+    }
+    return {"data": traces, "layout": layout}
+
+
+def _trace(name: str, series: int, points: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    trace: dict[str, Any] = {
+        "name": plain(name),
+        "x": [point["x"] for point in points],
+        "y": [point["y"] for point in points],
+        "type": "bar" if kind == "bars" else "scatter",
+        "meta": {"series": series},
+    }
+    if kind != "bars":
+        trace["mode"] = "lines+markers" if kind == "lines" else "markers"
+    if any("low" in point for point in points):
+        trace["error_y"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": [point.get("high", point["y"]) - point["y"] for point in points],
+            "arrayminus": [point["y"] - point.get("low", point["y"]) for point in points],
+        }
+    if any("text" in point for point in points):
+        trace["text"] = [plain(str(point.get("text", ""))) for point in points]
+        trace["hovertemplate"] = "%{text}<br>%{x}, %{y}<extra>%{fullData.name}</extra>"
+    return trace

@@ -1,0 +1,380 @@
+"""The page of a sweep: how much training context pays at which budget, to be explored from one HTML file."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contextwise.analysis.optimum import Landscape
+from contextwise.analysis.points import COLUMNS, as_rows
+from contextwise.base.estimates import NOT_KNOWN, count
+from contextwise.base.tables import Row, Table, csv_text
+from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
+from contextwise.reports.page import (
+    Markup,
+    Page,
+    Part,
+    Plot,
+    Section,
+    bullets,
+    check_file,
+    choices,
+    code,
+    commands,
+    details,
+    markup,
+    missing,
+    write_csv_files,
+)
+from contextwise.reports.sweep_data import CurveLine, SweepData, read_sweep
+from contextwise.reports.sweep_figures import (
+    curves_figure,
+    curves_json,
+    empty_figure,
+    landscape_json,
+    lengths_figure,
+    loss_figure,
+)
+from contextwise.reports.sweep_findings import (
+    budget_words,
+    corpus_sentences,
+    missing_sentences,
+    sweep_verdict,
+    window_words,
+)
+
+SHOWN_BUDGETS = 6
+DYNAMIC = ("best-context-loss", "curves")
+"""Tables that the page's script writes, of what its figure shows."""
+LOSS_HEAD = ["unit", "budget", "size", "parameters", "context", "loss", "standard_error", "runs"]
+CONTEXT_HEAD = ["unit", "budget", "size", "parameters", "context", "loss", "told", "edge", "smoothed_context"]
+PAIR_HEAD = ["unit", "budget", "size", "context", "loss", "told", "smoothed_size", "smoothed_context"]
+CURVE_HEAD = ["group", "run", "spent_flops", "spent_seconds", "spent_tokens"]
+CURVE_HEAD += ["visible_from", "visible_to", "loss", "low", "high"]
+LENGTH_HEAD = ["length_from", "length_to", "documents", "tokens"]
+LENGTH_HEAD += ["share_of_documents_shorter", "share_of_tokens_with_length_from_before"]
+
+
+def write_sweep_page(
+    folder: Path, path: Path, *, others: Sequence[Path] = (), tables: Path | None = None
+) -> list[Path]:
+    """Write the page of a sweep, and its tables.
+
+    Args:
+        folder: the sweep's.
+        path: the page.
+        others: runs or folders of measured curves whose contextwise curves are shown as well.
+        tables: a folder for the tables as CSV files, if wanted.
+
+    Returns:
+        The CSV files.
+
+    Raises:
+        CheckpointError: there is no sweep.
+        ConfigError: nothing was measured yet; ``path`` is a folder; curves cannot be compared.
+        DataError: a file is damaged, or cannot be written.
+    """
+    check_file(path)
+    data = read_sweep(folder, others)
+    contexts = sorted({context for some in data.planned.values() for context in some})
+    texts = sweep_tables(data)
+    ends = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
+    subtitle = (
+        f"{_counted(len(data.states), 'run')}: {_counted(len(data.sizes), 'model size')}, "
+        f"{_counted(len(contexts), 'training context')} ({ends} tokens); corpus {data.corpus}."
+    )
+    sections = [
+        Section("What is missing", _missing(data)),
+        Section("Loss against training context, at a budget", _losses(data, contexts)),
+        Section("Optimal context against budget", _optimal_contexts(data)),
+        Section("Optimal size and context against budget", _optimal_pairs()),
+        Section("Contextwise loss curves", _curves(data)),
+        Section("Document lengths of the corpus", _lengths(data, contexts)),
+        Section("The runs", [runs_table(data)]),
+        Section("How it was made", _making(data, others)),
+    ]
+    series = {size: number for number, size in enumerate(data.sizes)}
+    sent = {
+        "sizes": list(data.sizes),
+        "contexts": {str(context): token_count(context) for context in contexts},
+        "landscapes": [landscape_json(found, data.planned, series) for found in data.landscapes],
+        "curves": curves_json(data.curves),
+        "curvesUnit": data.loss_unit,
+        "tables": {name: text for name, text in texts.items() if name not in DYNAMIC},
+        "heads": {"best-context-loss": LOSS_HEAD, "curves": [*CURVE_HEAD, "unit"]},
+    }
+    page = Page(f"Sweep {data.name}", sections, subtitle, sweep_verdict(data), "sweep", {"sweep": sent})
+    page.write(path)
+    return write_csv_files(texts, tables) if tables is not None else []
+
+
+def _missing(data: SweepData) -> list[Part]:
+    sentences = missing_sentences(data)
+    if not sentences:
+        return []
+    failures = [state for state in data.states if state.failure is not None]
+    return [
+        bullets(sentences),
+        *(
+            details(f"{state.run.id}: why it failed", code(state.failure.reason))
+            for state in failures
+            if state.failure
+        ),
+    ]
+
+
+def _losses(data: SweepData, contexts: list[int]) -> list[Part]:
+    controls = markup(
+        '<div class="controls" hidden>\n{units}<label class="budget"><span>budget</span><input type="range" id="budget" '
+        'min="0" step="1"><output id="budget-words" for="budget"></output></label>\n</div>',
+        units=choices("Unit of the budget", "units"),
+    )
+    caption = (
+        "Bars: one standard error over held-out documents, which are the same for all runs: differences between runs are more "
+        "certain than the bars suggest. Circles: the optimal context of a size. Dashed: the overall optimum. Losses between "
+        "two measurements of a run are interpolated linearly in the logarithm of the budget; nothing is drawn beyond what was "
+        "measured."
+    )
+    label = "Best-context loss against training context, a line for each model size"
+    return [
+        Plot("loss", loss_figure(contexts), label, caption, controls=controls),
+        Markup('<ul class="said" id="said" aria-live="polite"></ul>'),
+        _download("best-context-loss", "What the figure shows"),
+        _download("points", "All measurements"),
+        optima_table(data, data.landscapes[0]),
+    ]
+
+
+def _optimal_contexts(data: SweepData) -> list[Part]:
+    caption = markup(
+        'Lines: the most common optimum in a window (<span id="window">{window}</span>). Points: the optimum without '
+        "smoothing; a triangle where it is the longest (upwards) or the shortest context that was tried, so that the true "
+        "optimum may lie beyond. Only optima whose neighbouring contexts were measured at the same budget. Sizes lie a little "
+        "apart where they share a context.",
+        window=window_words(data.landscapes[0]),
+    )
+    label = "Optimal training context against the budget, a line for each model size"
+    absent = (
+        "At no budget of this kind can the optimal context of a size be read off: the contexts next to the best one were not "
+        "measured there."
+    )
+    return [
+        Plot("context", empty_figure(), label, caption),
+        missing(absent, ' id="no-context" hidden'),
+        _download("optimal-context", "Optimal contexts"),
+    ]
+
+
+def _optimal_pairs() -> list[Part]:
+    caption = (
+        "The most common pair in the same window. Only where the optimum's neighbours, in context and in size, were measured "
+        "at the same budget."
+    )
+    label = "Context of the optimal pair of size and context against the budget; its size is the colour"
+    absent = (
+        "At no budget of this kind can an overall optimum be read off: the sizes next to the best one, or the contexts next to "
+        "its own, were not measured there."
+    )
+    return [
+        Plot("pair", empty_figure(), label, caption),
+        missing(absent, ' id="no-pair" hidden'),
+        _download("optimal-pair", "Optimal pairs"),
+    ]
+
+
+def _curves(data: SweepData) -> list[Part]:
+    if not data.curves:
+        return [missing("No run has a contextwise loss curve.")]
+    controls = markup(
+        '<div class="controls" hidden>\n{moments}</div>\n<div id="switches" class="switches"></div>\n',
+        moments=choices("Moment of training", "moment"),
+    )
+    caption = markup(
+        "Mean loss, {unit}, by the number of tokens that a prediction sees; each line ends at its training context. Only the "
+        "last tenth of each line is measured on the same targets for all runs. Dotted: measured afterwards by "
+        "<code>contextwise evaluate --contextwise</code>, on its own windows, with 95% intervals. A double click shows all, "
+        "the steep start included.",
+        unit=data.loss_unit,
+    )
+    label = "Loss at each number of visible tokens, a line for each run that is switched on"
+    return [
+        Plot("curves", curves_figure(data.curves, data.loss_unit), label, caption, controls=controls),
+        missing("", ' id="no-curves" hidden'),
+        _download("curves", "The curves that are shown"),
+    ]
+
+
+def _lengths(data: SweepData, contexts: list[int]) -> list[Part]:
+    if data.meter is None:
+        text = "The corpus could not be read, so the lengths of its documents are not shown: "
+        return [missing(f"{text}{data.no_corpus}.")]
+    caption = (
+        f"{data.corpus}, the documents that were trained on. A token can be predicted from no more tokens than lie before it "
+        "in its document."
+    )
+    label = "Shares of documents and of tokens by document length, and share of tokens preceded by that many"
+    return [
+        Plot("lengths", lengths_figure(data.meter), label, caption),
+        bullets(corpus_sentences(data.meter, contexts)),
+        _download("document-lengths", "Document lengths"),
+    ]
+
+
+def _making(data: SweepData, others: Sequence[Path]) -> list[Part]:
+    lines = [
+        ["sweep", str(data.path / "sweep.yaml"), "--out", str(data.path)],
+        ["report", str(data.path), *map(str, others)],
+    ]
+    return [
+        "To resume the sweep, and to make this page again:",
+        commands([shlex.join(["contextwise", *words]) for words in lines]),
+        details("sweep.yaml", code(data.recipe)),
+    ]
+
+
+def _download(table: str, label: str) -> Markup:
+    button = '<button type="button" class="csv" data-table="{table}" hidden>{label} (CSV)</button>'
+    return markup(button, table=table, label=label)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def optima_table(data: SweepData, found: Landscape) -> Table:
+    """Optimal contexts at some budgets, for readers without JavaScript and for quotation."""
+    steps = np.unique(np.linspace(0, len(found.budgets) - 1, SHOWN_BUDGETS).round().astype(int))
+    rows: list[list[str | tuple[str, ...] | None]] = []
+    for step in steps:
+        row: list[str | tuple[str, ...] | None] = [budget_words(found.unit, found.budgets[step])]
+        for size in data.sizes:
+            best = found.optima[step].get(size)
+            if best is None:
+                row.append(None)
+            else:
+                context = in_tokens(best.cell.context)
+                row.append((context if best.told else f"({context})", f"{best.cell.loss:.4f}"))
+        overall = found.overall[step]
+        told = overall is not None and overall.told
+        row.append(f"{overall.cell.size}, {in_tokens(overall.cell.context)}" if overall and told else None)
+        rows.append(row)
+    title = (
+        "Optimal training context at some budgets, with its best-context loss in nats per token; in brackets where a context "
+        "beside it was not measured at that budget."
+    )
+    return Table(title, ["budget", *data.sizes, "overall optimum"], rows)
+
+
+def runs_table(data: SweepData) -> Table:
+    """Every run of the grid: its state, and the last loss that it measured."""
+    last = {point.run: point for point in data.points}
+    rows = []
+    for state in data.states:
+        run, point = state.run, last.get(state.run.id)
+        loss = NOT_KNOWN if point is None else f"{point.loss:.4f}"
+        error = "" if point is None or point.standard_error is None else f"± {point.standard_error:.4f}"
+        cells = [
+            (run.size, f"{count(run.parameters)} parameters"),
+            (in_tokens(run.context), f"seed {run.seed}"),
+            state.state,
+            (count(point.tokens if point else 0), f"of {count(run.tokens)}"),
+            (loss, error),
+            run.id,
+        ]
+        rows.append(Row(cells, list(data.sizes).index(run.size)))
+    title = (
+        "Best-context loss at the last measurement of each run: the mean over the last tenth of its training context, nats per "
+        "token, with its standard error over documents."
+    )
+    return Table(title, ["size", "context", "state", "trained on, tokens", "loss", "run"], rows)
+
+
+def sweep_tables(data: SweepData) -> dict[str, str]:
+    """Name of each table -> its CSV."""
+    tables = {
+        "points": csv_text(COLUMNS, ([row[name] for name in COLUMNS] for row in as_rows(data.points))),
+        "best-context-loss": csv_text(
+            LOSS_HEAD, (row for found in data.landscapes for row in loss_rows(found))
+        ),
+        "optimal-context": csv_text(
+            CONTEXT_HEAD, (row for found in data.landscapes for row in context_rows(found))
+        ),
+        "optimal-pair": csv_text(PAIR_HEAD, (row for found in data.landscapes for row in pair_rows(found))),
+        "curves": csv_text([*CURVE_HEAD, "unit"], curve_rows(data.curves, data.loss_unit)),
+    }
+    if data.meter is not None:
+        tables["document-lengths"] = csv_text(LENGTH_HEAD, length_rows(data.meter))
+    return tables
+
+
+def loss_rows(found: Landscape) -> Iterable[Sequence[Any]]:
+    """Best-context losses: one row a budget, size and context that was measured there."""
+    for budget, cells in zip(found.budgets.tolist(), found.cells, strict=True):
+        for cell in cells:
+            yield [
+                found.unit,
+                budget,
+                cell.size,
+                cell.parameters,
+                cell.context,
+                cell.loss,
+                cell.standard_error,
+                cell.runs,
+            ]
+
+
+def context_rows(found: Landscape) -> Iterable[Sequence[Any]]:
+    """Optimal contexts: one row a budget and size that has an optimum there."""
+    for step, budget in enumerate(found.budgets.tolist()):
+        for size, best in found.optima[step].items():
+            cell = best.cell
+            about = [cell.parameters, cell.context, cell.loss, _yes(best.told), best.edge]
+            yield [found.unit, budget, size, *about, found.contexts[size][step]]
+
+
+def pair_rows(found: Landscape) -> Iterable[Sequence[Any]]:
+    """Optimal pairs of size and context: one row a budget that has length."""
+    for step, budget in enumerate(found.budgets.tolist()):
+        best = found.overall[step]
+        if best is not None:
+            cell = best.cell
+            yield [
+                found.unit,
+                budget,
+                cell.size,
+                cell.context,
+                cell.loss,
+                _yes(best.told),
+                *(found.pairs[step] or ("", "")),
+            ]
+
+
+def curve_rows(curves: Iterable[CurveLine], unit: str) -> Iterable[Sequence[Any]]:
+    """Contextwise curves: one row a run, step and bin."""
+    for curve in curves:
+        for step, losses in enumerate(curve.losses):
+            spent = [
+                curve.spent[kind][step] if curve.spent else "" for kind in ("flops", "seconds", "tokens")
+            ]
+            for place, ((low, high), loss) in enumerate(zip(curve.ends, losses, strict=True)):
+                ends = curve.intervals[place] if curve.intervals else ("", "")
+                yield [curve.group, curve.label, *spent, low, high, loss, *ends, unit]
+
+
+def length_rows(meter: DocumentLengths) -> Iterable[Sequence[Any]]:
+    """Document lengths: one row a doubling."""
+    for length in meter.bins():
+        yield [
+            length.shortest,
+            length.longest,
+            length.documents,
+            length.tokens,
+            length.shorter,
+            length.preceded,
+        ]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
