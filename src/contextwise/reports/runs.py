@@ -202,7 +202,8 @@ def _evaluation_tables(runs: list[RunFolder]) -> list[Table]:
 def _scored(summary: dict[str, Any]) -> str:
     """How an evaluation was made, in words."""
     if not summary.get("by_sentence"):
-        return f"windows of {summary['context']:,}, stride {summary['stride']:,}"
+        settings = summary["settings"]
+        return f"windows of {settings['context']:,}, stride {settings['stride']:,}"
     condition = summary.get("condition")
     return "each sentence on its own" + (f", with {condition}" if condition else "")
 
