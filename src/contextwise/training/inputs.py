@@ -100,9 +100,9 @@ class TrainingInputs:
             ConfigError, DataError: those on the disk are too few, missing, damaged or others.
         """
         task = data.synthetic
-        samples: Samples | StoredSamples = Samples(task, recipe.seed)
+        drawn = Samples(task, recipe.seed)
+        samples = drawn if task.stored is None else open_samples(drawn, task.stored)
         if task.stored is not None:
-            samples = open_samples(samples, task.stored)
             needed = task.samples or recipe.examples
             if len(samples) < needed:
                 raise ConfigError(
