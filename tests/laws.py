@@ -106,7 +106,7 @@ def write_sweep(
         )
         rows = [
             {
-                "kind": "contextwise",
+                "kind": "curve",
                 "step": point.step,
                 "tokens": point.tokens,
                 "flops": point.flops,

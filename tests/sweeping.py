@@ -21,7 +21,7 @@ def sweep_values(corpus: Path, output: Path, **changes: Any) -> dict[str, Any]:
         "training": {
             "tokens_per_step": 128,
             "warmup_steps": 2,
-            "contextwise_tokens": 512,
+            "curve_tokens": 512,
             "evaluation_tokens": 256,
             "log_every": 4,
             "save_every": 4,

@@ -93,14 +93,14 @@ def _steps(steps: int, measurements: int) -> list[int]:
 
 
 def measured(run: PlannedRun, step: int, off: float = 0.0) -> dict[str, Any]:
-    """A row of metrics of kind ``contextwise``."""
+    """A row of metrics of kind ``curve``."""
     tokens = step * TOKENS_PER_STEP
     spent = flops(run.parameters, run.context, tokens)
     visible = log_bins(run.context)[:-1]
     last = law(run.parameters, run.context, tokens) + off
     curve = [last + 2.5 * (float(v) ** -0.6 - float(run.context) ** -0.6) for v in visible]
     return {
-        "kind": "contextwise",
+        "kind": "curve",
         "step": step,
         "tokens": tokens,
         "flops": spent,

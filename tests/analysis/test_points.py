@@ -14,7 +14,7 @@ from sweeping import sweep_values
 
 def row(step, loss, **changes):
     return {
-        "kind": "contextwise",
+        "kind": "curve",
         "step": step,
         "tokens": step * 128,
         "flops": step * 1e6,

@@ -43,7 +43,7 @@ def same_as_alone(sweep, run, folder):
     alone = train(load_recipe(sweep.recipe_file(run), output=folder / run))
     swept = sweep.run_folder(run)
     weights = [load_file(one.model / "model.safetensors") for one in (alone, swept)]
-    for kind in ("contextwise", "validation", "train"):
+    for kind in ("curve", "validation", "train"):
         assert timeless(alone.metrics(kind)) == timeless(swept.metrics(kind)) != []
     return all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 

@@ -28,7 +28,7 @@ def test_every_run_has_a_state_and_none_a_loss_that_it_did_not_reach(claimed):
     train(load_recipe(sweep.recipe_file(finished.id), output=sweep.run_folder(finished.id).path))
     for run in (unfinished, failed):
         sweep.run_folder(run.id).write_recipe(yaml.safe_load(sweep.recipe_file(run.id).read_text()))
-    row = {"kind": "contextwise", "step": 3, "best_context_loss": 5.5}
+    row = {"kind": "curve", "step": 3, "best_context_loss": 5.5}
     sweep.run_folder(unfinished.id).append_metrics(row)
     sweep.note_failure(failed.id, "the loss is nan")
     sweep.note_failure(failed.id, "the loss is nan at step 2")
@@ -37,7 +37,7 @@ def test_every_run_has_a_state_and_none_a_loss_that_it_did_not_reach(claimed):
     assert [one.state for one in states] == ["finished", "unfinished", "failed", "missing"]
     assert [one.step for one in states] == [12, 3, None, None]
     assert [one.share for one in states] == [1, 0.25, 0, 0]
-    curve = sweep.run_folder(finished.id).metrics("contextwise")[-1]
+    curve = sweep.run_folder(finished.id).metrics("curve")[-1]
     assert [one.loss for one in states] == [curve["best_context_loss"], 5.5, None, None]
     assert states[2].failure == Failure("the loss is nan at step 2", 2)
     assert sweep.count() == {"finished": 1, "unfinished": 1, "failed": 1, "missing": 1}
@@ -52,7 +52,7 @@ def test_what_was_planned_is_what_the_run_spends(claimed):
     assert summary["flops"] == pytest.approx(run.flops, rel=1e-12)
     assert (summary["tokens"], summary["steps"]) == (run.tokens, run.steps) == (12 * 128, 12)
     assert run.parameters == sum(p.numel() for p in load_model(folder.path).parameters())
-    assert [row["step"] for row in folder.metrics("contextwise")] == [3, 6, 9, 12]
+    assert [row["step"] for row in folder.metrics("curve")] == [3, 6, 9, 12]
     assert sweep.flops == sum(one.flops for one in sweep.plan)
 
 
@@ -112,7 +112,7 @@ def test_every_run_is_checked_against_the_corpus_before_anything_is_written(sett
 
 def test_several_problems_are_listed_once_each(settings):
     base = settings().base
-    base["training"]["contextwise_longest"] = 16
+    base["training"]["curve_longest"] = 16
     base["model"]["vocab_size"] = 10
     with pytest.raises(ConfigError) as error:
         Sweep.planned(

@@ -72,7 +72,7 @@ def test_ids_depend_on_what_changes_the_result_and_on_nothing_else():
     assert all(set(sweep(**changes).recipes()) == ids for changes in same)
     other = [
         {"base": with_base("training", weight_decay=0)},
-        {"base": with_base("training", contextwise_longest=64)},
+        {"base": with_base("training", curve_longest=64)},
         {"base": with_base("model", extra_layers=1)},
         {"measurements": 3},
         {"base": with_base(seed=1)},
@@ -88,7 +88,7 @@ def test_a_grid_that_grows_keeps_its_runs():
 def test_tokens_per_step_stay_and_all_are_measured_at_the_longest_context():
     recipes = sweep(grid={"data.context": [8, 32, 128], "training.tokens": [5000]}).recipes().values()
     assert {one.tokens_per_step for one in recipes} == {128}
-    assert {one.training.contextwise_longest for one in recipes} == {128}
+    assert {one.training.curve_longest for one in recipes} == {128}
     assert {one.training.schedule for one in recipes} == {"constant"}
 
 
@@ -99,7 +99,7 @@ def test_measurements_are_evenly_spaced_and_never_too_many(steps, measurements):
         grid={"training.steps": [steps], "data.context": [16]},
         measurements=measurements,
     )
-    every = next(iter(wanted.recipes().values())).training.contextwise_every
+    every = next(iter(wanted.recipes().values())).training.curve_every
     measured = {*range(every, steps + 1, every), steps}
     assert len(measured) <= measurements
     assert every == 1 or -(-steps // (every - 1)) > measurements  # one step closer would be too many
@@ -208,7 +208,7 @@ def test_the_sweeps_that_ship_are_grids_of_sizes_and_contexts(path):
     recipes = wanted.recipes()
     assert len(wanted.values("model.size")) >= 2 and len(wanted.values("data.context")) >= 3
     assert all(run_id(recipe) == name for name, recipe in recipes.items())
-    assert {one.training.contextwise_longest for one in recipes.values()} == {wanted.longest}
+    assert {one.training.curve_longest for one in recipes.values()} == {wanted.longest}
 
 
 def test_sweeps_ship():

@@ -193,7 +193,7 @@ def curve(tokenizer: str | None, bytes_per_token: float | None, group: str = "na
 
 def test_a_last_bin_that_is_cut_short_joins_the_one_before(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64,), measurements=1)
-    (row,) = sweep.run_folder("pico-c64-s0").metrics("contextwise")
+    (row,) = sweep.run_folder("pico-c64-s0").metrics("curve")
     assert row["visible"][-3:] == [32, 45, 64]  # the last bin is one position, the one before it 19
     (found,) = read_sweep(sweep.path).curves
     assert found.ends[-2:] == [(32, 44), (45, 64)]

@@ -181,7 +181,7 @@ def test_going_on_with_another_task_is_refused(tmp_path):
         ),
         (lambda r: r["model"].update(size="small"), "model.size does not apply to the family parity_mlp"),
         (lambda r: r.update(objective="masked"), "the objective 'masked' is for text"),
-        (lambda r: r["training"].update(contextwise_every=5), "contextwise_every needs a corpus"),
+        (lambda r: r["training"].update(curve_every=5), "curve_every needs a corpus"),
         (
             lambda r: r["training"].update(epochs=2, steps=None),
             "training.epochs needs data.synthetic.samples",

@@ -56,7 +56,7 @@ def run_points(path: Path) -> list[Point]:
     """
     run = RunFolder.open(path)
     recipe = run.recipe()
-    rows = {_number(run, row, "step"): row for row in run.metrics("contextwise")}
+    rows = {_number(run, row, "step"): row for row in run.metrics("curve")}
     measured = ("parameters", "step", "tokens", "flops", "seconds")
     return [
         Point(

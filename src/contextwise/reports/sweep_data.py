@@ -190,7 +190,7 @@ def _sweep_curves(
     for state in states:
         run, folder = state.run, sweep.run_folder(state.run.id)
         place = {"group": run.size, "series": sizes.index(run.size), "context": run.context}
-        found = _training_curve(folder.metrics("contextwise"), gpus.get(run.id), label=names[run.id], **place)
+        found = _training_curve(folder.metrics("curve"), gpus.get(run.id), label=names[run.id], **place)
         results = results_of(folder.evaluation, Curve.name)
         measured = [_measured_curve(place, result.summary, names[run.id]) for result in results]
         for curve in [*([found] if found else []), *measured]:

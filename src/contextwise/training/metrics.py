@@ -126,7 +126,7 @@ class RunMetrics:
 
     def curve_row(self, step: int, curve: dict[str, Any]) -> dict[str, Any]:
         """The row of a context curve."""
-        return {"kind": "contextwise", "step": step, **self._spent(), **curve}
+        return {"kind": "curve", "step": step, **self._spent(), **curve}
 
     def _spent(self) -> dict[str, Any]:
         return {

@@ -64,7 +64,7 @@ def train(recipe: Recipe) -> RunFolder:
             trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
             _announce(recipe, inputs, trainer.model, checkpoint)
         if inputs.curve is not None:
-            trainer.add_callback(ContextCurve(trainer, inputs.curve, recipe.training.contextwise_every))
+            trainer.add_callback(ContextCurve(trainer, inputs.curve, recipe.training.curve_every))
         early = None
         if recipe.training.patience is not None and inputs.validation:
             early = EarlyStopping(trainer, recipe.training.patience)

@@ -110,7 +110,7 @@ def test_a_sweep_in_miniature(corpus, tmp_path):
         "corpus": str(corpus),
         "base": {
             "model": {"family": "llama"},
-            "training": {"tokens_per_step": 128, "contextwise_tokens": 512},
+            "training": {"tokens_per_step": 128, "curve_tokens": 512},
         },
         "grid": {"model.layers": [1], "data.context": [16, 32], "training.tokens": [512]},
         "measurements": 2,

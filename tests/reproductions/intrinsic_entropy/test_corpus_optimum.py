@@ -74,7 +74,7 @@ def measure(tmp_path):
     (tmp_path / "text.jsonl").write_text("\n".join(lines))
     training = {
         "tokens_per_step": 256, "steps": 12, "evaluate_every": 3, "evaluation_tokens": 512, "patience": 2,
-        "contextwise_tokens": 1000, "schedule": "constant", "learning_rate": 1e-2, "save_every": 100,
+        "curve_tokens": 1000, "schedule": "constant", "learning_rate": 1e-2, "save_every": 100,
     }  # fmt: skip
     values = {
         "name": "small",
@@ -106,7 +106,7 @@ def test_a_measurement_in_miniature(measure, tmp_path):
                     .read_text()
                     .splitlines()
                 )
-                curves = [row for row in map(json.loads, rows) if row["kind"] == "contextwise"]
+                curves = [row for row in map(json.loads, rows) if row["kind"] == "curve"]
                 assert {row["targets"] for row in curves} and curves[0]["context"] == c
                 lowest.append(min(row["best_context_loss"] for row in curves))
             assert outcome.figures["best_context_loss"][str(n)][str(c)] == pytest.approx(np.mean(lowest))

@@ -84,7 +84,7 @@ def test_a_small_recipe_builds_on_the_recipes_beside_it(news, text_encoder, tmp_
         (lambda r: r["training"].update(tokens_per_step=256), "given together with tokens_per_step; leave one"),
         (lambda r: r["training"].update(examples_per_step=0), "examples_per_step is 0"),
         (lambda r: r["training"].pop("learning_rate"), "training.learning_rate is missing"),
-        (lambda r: r["training"].update(contextwise_every=2), "contextwise_every asks for the loss at each context"),
+        (lambda r: r["training"].update(curve_every=2), "curve_every asks for the loss at each context"),
         (lambda r: r["data"].update(watch="x"), "data.watch does not go with the objective 'sentence'"),
         (lambda r: r["data"].update(replay={"corpus": "x"}), "data.replay does not go with the objective"),
         (lambda r: r["data"].update(contexts={}), "there is no context; name columns"),

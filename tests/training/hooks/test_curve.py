@@ -34,7 +34,7 @@ def books(tmp_path_factory):
 
 
 def values(corpus, output, context=32, **training):
-    settings = {"contextwise_every": 4, "contextwise_longest": 96, "contextwise_tokens": 2000, "steps": 8}
+    settings = {"curve_every": 4, "curve_longest": 96, "curve_tokens": 2000, "steps": 8}
     found = recipe_values(corpus, output, **settings | training)
     found["data"]["context"] = context
     return found
@@ -50,7 +50,7 @@ def run(books, tmp_path_factory):
 
 
 def test_the_curve_is_the_mean_loss_at_each_number_of_visible_tokens(run, books):
-    rows = run.metrics("contextwise")
+    rows = run.metrics("curve")
     assert [row["step"] for row in rows] == [4, 8]
     row = rows[-1]
     # Again, window by window and position by position, with the exported model and torch's own cross entropy.
@@ -81,8 +81,8 @@ def test_the_curve_is_the_mean_loss_at_each_number_of_visible_tokens(run, books)
 
 
 def test_measuring_does_not_change_the_run(run, books, tmp_path):
-    plain = train(recipe(books, tmp_path / "plain", contextwise_every=0))
-    assert not plain.metrics("contextwise")
+    plain = train(recipe(books, tmp_path / "plain", curve_every=0))
+    assert not plain.metrics("curve")
     a, b = (load_model(one.path, device="cpu").state_dict() for one in (run, plain))
     assert all(torch.equal(a[name], b[name]) for name in a)
 
@@ -99,11 +99,10 @@ def test_a_run_that_goes_on_has_each_row_once(run, books, tmp_path):
     train(recipe(books, again))
     kept = [
         {name: value for name, value in row.items() if name not in ("seconds",)}
-        for row in RunFolder(again).metrics("contextwise")
+        for row in RunFolder(again).metrics("curve")
     ]
     wanted = [
-        {name: value for name, value in row.items() if name != "seconds"}
-        for row in run.metrics("contextwise")
+        {name: value for name, value in row.items() if name != "seconds"} for row in run.metrics("curve")
     ]
     assert kept == wanted
 
@@ -113,9 +112,7 @@ def test_two_processes_measure_what_one_does(run, books, tmp_path):
     file.write_text(yaml.safe_dump(values(str(books), str(tmp_path / "two"))))
     status, output = finish_training(file, processes=2)
     assert status == 0, output[-2000:]
-    for a, b in zip(
-        run.metrics("contextwise"), RunFolder(tmp_path / "two").metrics("contextwise"), strict=True
-    ):
+    for a, b in zip(run.metrics("curve"), RunFolder(tmp_path / "two").metrics("curve"), strict=True):
         assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
         assert a["best_context_loss"] == pytest.approx(b["best_context_loss"], abs=1e-4)
         assert a["standard_error"] == pytest.approx(b["standard_error"], abs=1e-4)
@@ -123,7 +120,7 @@ def test_two_processes_measure_what_one_does(run, books, tmp_path):
 
 def test_points_say_what_was_spent_and_reached(run):
     points = run_points(run.path)
-    rows = run.metrics("contextwise")
+    rows = run.metrics("curve")
     assert [point.tokens for point in points] == [4 * 128, 8 * 128]
     assert [point.loss for point in points] == [row["best_context_loss"] for row in rows]
     assert {(point.run, point.size, point.context, point.seed) for point in points} == {
@@ -138,11 +135,11 @@ def test_what_cannot_be_measured_is_refused_before_training(books, tmp_path):
     with pytest.raises(
         DataError, match="no document of the split 'validation' .* is longer than 9000 tokens"
     ):
-        train(recipe(books, tmp_path / "long", contextwise_longest=9000))
+        train(recipe(books, tmp_path / "long", curve_longest=9000))
     with pytest.raises(
         ConfigError, match="longest context to compare is 16, shorter than the training context 32"
     ):
-        train(recipe(books, tmp_path / "short", contextwise_longest=16))
+        train(recipe(books, tmp_path / "short", curve_longest=16))
     encoder = values(books, tmp_path / "encoder")
     encoder["model"] = {"family": "bert", "layers": 1, "width": 16, "heads": 2}
     encoder["objective"] = "masked"

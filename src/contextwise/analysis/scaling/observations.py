@@ -40,7 +40,7 @@ VARIED = KEPT_OUT_OF_COMPARISON | {
     "training.steps",
     "training.tokens",
     "training.micro_batch_tokens",
-    "training.contextwise_every",
+    "training.curve_every",
     "training.log_every",
     "training.evaluate_every",
 }

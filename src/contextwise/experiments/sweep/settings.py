@@ -124,7 +124,7 @@ class SweepRecipe(Settings):
     @property
     def longest(self) -> int | None:
         """The longest training context, at whose targets every run is measured."""
-        given = (self.base.get("training") or {}).get("contextwise_longest")
+        given = (self.base.get("training") or {}).get("curve_longest")
         contexts = self.values(CONTEXT) or [(self.base.get("data") or {}).get("context", 256)]
         return given or max((c for c in contexts if isinstance(c, int)), default=None)
 
@@ -176,13 +176,12 @@ class SweepRecipe(Settings):
             set_value(data, setting, value)
         data["name"] = self.name
         training.setdefault("schedule", "constant")
-        training.setdefault("contextwise_longest", self.longest)
+        training.setdefault("curve_longest", self.longest)
         given_rate = training.pop("learning_rate", None)
         recipe = validate(Recipe, data, "the run")
         values = {
             "learning_rate": self._learning_rate(recipe, given_rate),
-            "contextwise_every": recipe.training.contextwise_every
-            or -(-recipe.total_steps // self.measurements),
+            "curve_every": recipe.training.curve_every or -(-recipe.total_steps // self.measurements),
         }
         training_settings = recipe.training.model_copy(update=values)
         named = {"name": run_name(recipe), "training": training_settings}

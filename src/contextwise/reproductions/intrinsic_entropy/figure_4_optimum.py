@@ -57,8 +57,8 @@ class CorpusOptimum(CorpusSource, ItemMeasure):
             "data": {"corpus": str(self.corpus_folder(folder)), "tokens": size, "context": context},
             "training": {
                 **self.recipe["training"],
-                "contextwise_every": every,
-                "contextwise_longest": max(self.contexts),
+                "curve_every": every,
+                "curve_longest": max(self.contexts),
             },
             "output": str(folder / "runs" / f"{name}-seed{seed}"),
         }

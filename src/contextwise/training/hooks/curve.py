@@ -27,23 +27,21 @@ def curve_windows(recipe: Recipe) -> LastTenthWindows | None:
     """
     settings, kind = recipe.training, recipe.objective.kind
     assert isinstance(recipe.data, CorpusData)
-    if not settings.contextwise_every:
+    if not settings.curve_every:
         return None
     if kind != "decoder":
         raise ConfigError(
-            f"training.contextwise_every asks for the loss at each context, which a model of this kind ({kind}) does not "
+            f"training.curve_every asks for the loss at each context, which a model of this kind ({kind}) does not "
             "have; set it to 0"
         )
     split = recipe.data.validation_split
     held_out = Corpus.open(recipe.data.corpus, split=split)
     if held_out.split != split:
         raise ConfigError(
-            f"training.contextwise_every needs held-out documents, and {held_out.path} has no split {split!r}; set it to 0, or "
+            f"training.curve_every needs held-out documents, and {held_out.path} has no split {split!r}; set it to 0, or "
             "prepare a corpus with one"
         )
-    return LastTenthWindows(
-        held_out, recipe.data.context, settings.contextwise_longest, settings.contextwise_tokens
-    )
+    return LastTenthWindows(held_out, recipe.data.context, settings.curve_longest, settings.curve_tokens)
 
 
 class CurveSums:

@@ -87,7 +87,7 @@ class Recipe(Settings):
                     f"{own} is a model for data.synthetic, not for a corpus", fix="choose another family"
                 )
             )
-        sentences, curve = name == "sentence", self.training.contextwise_every
+        sentences, curve = name == "sentence", self.training.curve_every
         if isinstance(data, SyntheticData):
             if name != "causal":
                 yield Problem(
@@ -96,7 +96,7 @@ class Recipe(Settings):
             if curve:
                 yield Problem(
                     "needs a corpus, but the data are synthetic",
-                    "training.contextwise_every",
+                    "training.curve_every",
                     fix="set it to 0",
                 )
             return
@@ -111,7 +111,7 @@ class Recipe(Settings):
             if curve:
                 yield Problem(
                     "asks for the loss at each context, but a sentence has none before it",
-                    "training.contextwise_every",
+                    "training.curve_every",
                     fix="set it to 0",
                 )
         elif isinstance(model, CueModel | AutoencoderModel):

@@ -41,13 +41,11 @@ class TrainingSettings(Settings):
     log_every: int = Field(10, ge=1)
     evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: at the end only")
     evaluation_tokens: int = Field(65_536, ge=1, description="validation tokens of such an evaluation")
-    contextwise_every: int = Field(
+    curve_every: int = Field(
         0, ge=0, description="steps between context curves (and one at the end); 0: none"
     )
-    contextwise_tokens: int = Field(
-        65_536, ge=1, description="held-out tokens that such a curve reads, about"
-    )
-    contextwise_longest: int | None = Field(
+    curve_tokens: int = Field(65_536, ge=1, description="held-out tokens that such a curve reads, about")
+    curve_longest: int | None = Field(
         None,
         ge=1,
         description="the longest context that the curves of several runs are compared at; data.context if not given",
