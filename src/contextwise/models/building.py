@@ -1,5 +1,6 @@
 """Configurations of a family and size, fresh models, exact parameter counts, and parameter matching."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,79 +62,129 @@ def backbone_config(
     Raises:
         ConfigError: the heads do not divide the width, or a number is not positive.
     """
-    if min(size.layers + extra_layers, size.width, size.heads, vocab_size, context) < 1:
+    layers = size.layers + extra_layers
+    if min(layers, size.width, size.heads, vocab_size, context) < 1:
         raise ConfigError("layers, width, heads, vocabulary and context must all be at least 1")
     if size.width % size.heads:
         raise ConfigError(f"{size.heads} heads do not divide a width of {size.width}; choose heads that do")
-    ends: dict[str, Any] = {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
-    if family == "gpt2":
-        return GPT2Config(
-            vocab_size=vocab_size,
-            n_positions=context,
-            n_embd=size.width,
-            n_layer=size.layers + extra_layers,
-            n_head=size.heads,
-            # The same function as the default gelu_new, as one operation instead of eight.
-            activation_function="gelu_pytorch_tanh",
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            **ends,
-        )
-    if family == "lstm":
-        return LSTMConfig(vocab_size, size.width, size.layers + extra_layers, **ends)
-    common: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "hidden_size": size.width,
-        "num_hidden_layers": size.layers + extra_layers,
-        "num_attention_heads": size.heads,
-        "max_position_embeddings": context,
-        **ends,
-    }
-    if family == "gpt_neox":
-        if (size.width // size.heads) % 8:
-            raise ConfigError(
-                "gpt_neox turns a quarter of each head: width / heads is "
-                f"{size.width // size.heads}, but must be a multiple of 8"
-            )
-        rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
-        return GPTNeoXConfig(intermediate_size=4 * size.width, rope_parameters=rope, **common)
-    if family == "bert":
-        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        return BertConfig(intermediate_size=4 * size.width, **dropout, **common)
-    if family == "t5":
-        return _t5_config(size, vocab_size, extra_layers, end_of_text)
-    if (size.width // size.heads) % 2:
+    return _CONFIGS[family](Shape(layers, size.width, size.heads, vocab_size, context, end_of_text))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The numbers of a stock configuration; ``end_of_text`` is the id of the token between documents."""
+
+    layers: int
+    width: int
+    heads: int
+    vocab_size: int
+    context: int
+    end_of_text: int | None
+
+    @property
+    def special(self) -> dict[str, Any]:
+        """Special tokens: a document begins with the token that ended the one before."""
+        return {"bos_token_id": self.end_of_text, "eos_token_id": self.end_of_text}
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """The arguments that most families share."""
+        return {
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "max_position_embeddings": self.context,
+            **self.special,
+        }
+
+
+def _gpt2(shape: Shape) -> PreTrainedConfig:
+    return GPT2Config(
+        vocab_size=shape.vocab_size,
+        n_positions=shape.context,
+        n_embd=shape.width,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        # The same function as the default gelu_new, as one operation instead of eight.
+        activation_function="gelu_pytorch_tanh",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        **shape.special,
+    )
+
+
+def _gpt_neox(shape: Shape) -> PreTrainedConfig:
+    if (shape.width // shape.heads) % 8:
         raise ConfigError(
-            f"{family} turns pairs of channels: width / heads is {size.width // size.heads}, but must be even"
+            "gpt_neox turns a quarter of each head: width / heads is "
+            f"{shape.width // shape.heads}, but must be a multiple of 8"
+        )
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+    return GPTNeoXConfig(intermediate_size=4 * shape.width, rope_parameters=rope, **shape.common)
+
+
+def _gated(family: str, shape: Shape) -> dict[str, Any]:
+    """The arguments of families with gated feed-forward layers and rotary positions on whole heads."""
+    if (shape.width // shape.heads) % 2:
+        raise ConfigError(
+            f"{family} turns pairs of channels: width / heads is {shape.width // shape.heads}, but must be even"
         )
     # Three matrices of 8/3 of the width have the parameters of two of four times the width; embeddings are tied, as in
     # the small models of both families.
-    inner = 32 * round(8 * size.width / 3 / 32)
-    common |= {"intermediate_size": inner, "num_key_value_heads": size.heads, "tie_word_embeddings": True}
-    if family == "llama":
-        return LlamaConfig(**common)
-    return Qwen3Config(head_dim=size.width // size.heads, **common)
+    inner = 32 * round(8 * shape.width / 3 / 32)
+    return shape.common | {
+        "intermediate_size": inner,
+        "num_key_value_heads": shape.heads,
+        "tie_word_embeddings": True,
+    }
 
 
-def _t5_config(
-    size: ModelSize, vocab_size: int, extra_layers: int, end_of_text: int | None
-) -> PreTrainedConfig:
-    """As many layers in the encoder as in the decoder; positions are relative, so that any length goes in."""
+def _llama(shape: Shape) -> PreTrainedConfig:
+    return LlamaConfig(**_gated("llama", shape))
+
+
+def _qwen3(shape: Shape) -> PreTrainedConfig:
+    return Qwen3Config(head_dim=shape.width // shape.heads, **_gated("qwen3", shape))
+
+
+def _lstm(shape: Shape) -> PreTrainedConfig:
+    return LSTMConfig(shape.vocab_size, shape.width, shape.layers, **shape.special)
+
+
+def _bert(shape: Shape) -> PreTrainedConfig:
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return BertConfig(intermediate_size=4 * shape.width, **dropout, **shape.common)
+
+
+def _t5(shape: Shape) -> PreTrainedConfig:
+    """As many layers in the encoder as in the decoder; positions are relative, so that inputs may have any length."""
     return T5Config(
-        vocab_size=vocab_size,
-        d_model=size.width,
-        d_kv=size.width // size.heads,
-        d_ff=4 * size.width,
-        num_layers=size.layers + extra_layers,
-        num_decoder_layers=size.layers + extra_layers,
-        num_heads=size.heads,
+        vocab_size=shape.vocab_size,
+        d_model=shape.width,
+        d_kv=shape.width // shape.heads,
+        d_ff=4 * shape.width,
+        num_layers=shape.layers,
+        num_decoder_layers=shape.layers,
+        num_heads=shape.heads,
         dropout_rate=0.0,
         # A document begins with the token that ended the one before; so does what the decoder reads.
-        decoder_start_token_id=end_of_text,
-        eos_token_id=end_of_text,
-        pad_token_id=end_of_text,
+        decoder_start_token_id=shape.end_of_text,
+        eos_token_id=shape.end_of_text,
+        pad_token_id=shape.end_of_text,
     )
+
+
+_CONFIGS: dict[str, Callable[[Shape], PreTrainedConfig]] = {
+    "gpt2": _gpt2,
+    "gpt_neox": _gpt_neox,
+    "llama": _llama,
+    "qwen3": _qwen3,
+    "lstm": _lstm,
+    "bert": _bert,
+    "t5": _t5,
+}
 
 
 def parameter_count(config: PreTrainedConfig) -> int:
