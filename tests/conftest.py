@@ -1,5 +1,6 @@
 """Small real corpora and recipes that many tests share."""
 
+import gc
 import itertools
 import os
 from collections.abc import Callable
@@ -26,6 +27,25 @@ _SHARED = {
 settings.register_profile("ci", derandomize=True, max_examples=50, **_SHARED)
 settings.register_profile("explore", derandomize=False, max_examples=200, print_blob=True, **_SHARED)
 settings.load_profile("ci")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests share a worker (``--dist loadgroup``): those of a file, of CUE's runs, and of forked processes."""
+    forking = set()
+    for module in {item.module for item in items}:
+        if any(getattr(value, "__module__", "") == "processes" for value in vars(module).values()):
+            forking.add(module)
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        group = "life" if "life" in item.fixturenames else "processes" if item.module in forking else file
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported is no garbage: unfrozen, it makes the collection after each training as expensive as the training."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

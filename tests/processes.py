@@ -4,6 +4,7 @@ They are forked from one process that has imported torch and transformers alread
 As a script, ``processes.py RECIPE``, for torchrun.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -54,6 +55,7 @@ def _run_forked(recipe_file: Path, delay: float, output: str, environment: dict[
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(environment)
+    gc.freeze()  # what was imported is no garbage
     run_recipe(recipe_file, delay)
 
 

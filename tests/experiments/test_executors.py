@@ -48,6 +48,7 @@ def same_as_alone(sweep, run, folder):
     return all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_been(settings, claimed, tmp_path, capfd):
     values = long_enough(settings)
     values["grid"]["data.context"] = [32]
