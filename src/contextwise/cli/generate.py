@@ -173,16 +173,18 @@ def _fill(
     whole: bool,
     spm: bool,
 ) -> None:
-    from contextwise.evaluation.measures.infill.filling import Infiller, filling_objective, trained_context
+    from contextwise.evaluation.kernel import Subject
+    from contextwise.evaluation.measures.infill.filling import Infiller, filling_objective
     from contextwise.models import load_generating_model, load_tokenizer
 
+    subject = Subject(model)
     infiller = Infiller(
         load_generating_model(model),
         load_tokenizer(model),
         spm=spm,
-        objective=filling_objective(model),
+        objective=filling_objective(subject),
         max_new_tokens=max_new_tokens,
-        context=trained_context(model),
+        context=subject.run_context,
     )
     if infiller.new_tokens < max_new_tokens:
         say(f"note: the middle ends after {infiller.new_tokens} tokens at most, for the model's positions")

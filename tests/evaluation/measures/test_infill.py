@@ -13,12 +13,12 @@ from transformers import BertConfig, BertForMaskedLM
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.evaluation.generation import Sampling
+from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.measures.infill.filling import (
     Infiller,
     filling_objective,
     form_of,
     infill,
-    trained_context,
 )
 from contextwise.models import load_generating_model
 from contextwise.objectives import UL2, Infilling, SpanCorruption, Vocabulary
@@ -298,14 +298,16 @@ def test_a_run_says_how_it_was_trained(tmp_path: Any) -> None:
     def written(objective: Any) -> Any:
         recipe = {"name": "x", "data": {"context": 48}, "objective": objective}
         (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-        return filling_objective(str(run))
+        return filling_objective(Subject(run))
 
     values = RENAMED.model_dump(mode="json")
     parts = [{"weight": 0.5, "objective": {"name": "causal"}}, {"weight": 0.5, "objective": values}]
     assert written(values) == RENAMED and written({"name": "mixture", "parts": parts}) == RENAMED
     assert written({"name": "spans"}) == SpanCorruption() and written({"name": "causal"}) is None
-    assert trained_context(str(run)) == 48
-    assert filling_objective("somebody/model") is None and trained_context("somebody/model") is None
+    assert Subject(run).run_context == 48
+    assert (
+        filling_objective(Subject("somebody/model")) is None and Subject("somebody/model").run_context is None
+    )
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])

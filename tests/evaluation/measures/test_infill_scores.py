@@ -7,15 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contextwise.base.errors import ConfigError, Interrupted
+from contextwise.base.errors import Interrupted
 from contextwise.base.intervals import ratios
+from contextwise.evaluation.kernel import Result, measure
+from contextwise.evaluation.measures.infill import Infill
 from contextwise.evaluation.measures.infill.filling import Filling
-from contextwise.evaluation.measures.infill.scores import (
-    edit_similarity,
-    evaluate_infill,
-    exact_match,
-    scores,
-)
+from contextwise.evaluation.measures.infill.scores import edit_similarity, exact_match, scores
 from contextwise.evaluation.measures.infill.tasks import Task, TaskSet
 from filling import LETTERS, middle, write_run
 
@@ -62,67 +59,67 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(tmp_path_factory.mktemp("runs") / "taught", "gpt2")
 
 
-def pattern() -> TaskSet:
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pattern that the model was taught; in the last two tasks something else is expected."""
     pairs = [(a, b) for a in LETTERS for b in LETTERS]
-    tasks = [
-        Task(f"{a}{b}", str(i), a, b, middle(a, b) if i < len(pairs) - 2 else "<??>")
+    rows = [
+        {
+            "task_id": f"{a}{b}",
+            "prompt": a,
+            "suffix": b,
+            "canonical_solution": middle(a, b) if i < len(pairs) - 2 else "<??>",
+        }
         for i, (a, b) in enumerate(pairs)
     ]
-    return TaskSet("pattern", {"path": "pattern", "split": None, "fingerprint": "f00d"}, tasks)
+    file = tmp_path_factory.mktemp("holes") / "pattern.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
 
 
-def test_a_taught_model_is_scored_as_it_fills(run: Path) -> None:
-    done = evaluate_infill(str(run), pattern(), batch_tokens=500)
-    assert done.path == run / "evaluation" / "infill-pattern.json"
-    summary = json.loads(done.path.read_text())
-    assert summary == done.summary and summary["form"] == "PSM"
+def test_a_taught_model_is_scored_as_it_fills(run: Path, pattern: Path) -> None:
+    done = measure(run, Infill(file=pattern), batch_tokens=500)
+    assert done.path.parent == run / "evaluation" and done.path.name.startswith("infill-pattern-")
+    summary = done.summary
+    assert summary == Result.open(done.path, "infill").summary and summary["form"] == "PSM"
     assert summary["exact_match"]["value"] == pytest.approx(14 / 16)
     # Of "<CD>" and "<??>" two of four characters are the same.
     assert summary["edit_similarity"]["value"] == pytest.approx((14 + 2 * 0.5) / 16)
     assert summary["exact_match"]["low"] < 14 / 16 < summary["exact_match"]["high"]
     assert summary["shortened"] == summary["unfinished"] == 0
     # Rows stay in the order of the tasks, whatever the batches were.
-    assert [row["task"] for row in summary["rows"]] == [task.name for task in pattern().tasks]
-    assert [row["filled"] for row in summary["rows"]] == [middle(a, b) for a in LETTERS for b in LETTERS]
+    rows = done.rows_of("holes")
+    assert [row["task"] for row in rows] == [f"{a}{b}" for a in LETTERS for b in LETTERS]
+    assert [row["filled"] for row in rows] == [middle(a, b) for a in LETTERS for b in LETTERS]
 
 
-def test_the_other_order_has_a_file_of_its_own(run: Path) -> None:
-    done = evaluate_infill(str(run), pattern(), spm=True, batch_tokens=30)
-    assert done.path.name == "infill-pattern-spm.json" and done.summary["form"] == "SPM"
+def test_the_other_order_is_another_result(run: Path, pattern: Path) -> None:
+    done = measure(run, Infill(file=pattern, spm=True), batch_tokens=30)
+    assert done.path != measure(run, Infill(file=pattern), batch_tokens=30).path
+    assert done.summary["form"] == "SPM"
     assert done.summary["exact_match"]["value"] == pytest.approx(14 / 16)
 
 
-def test_a_run_trained_on_the_documents_is_told(run: Path) -> None:
-    (run / "summary.json").write_text(json.dumps({"corpus": {"fingerprint": "f00d"}}))
+def test_other_holes_under_the_same_name_are_another_result(run: Path, pattern: Path, tmp_path: Path) -> None:
+    first = measure(run, Infill(file=pattern))
+    fewer = tmp_path / pattern.name
+    fewer.write_text("".join(pattern.read_text().splitlines(keepends=True)[:4]))
+    second = measure(run, Infill(file=fewer))
+    assert second.path != first.path and second.summary["holes"] == 4
+
+
+def test_training_on_the_documents_is_noted(run: Path, pattern: Path, tmp_path: Path) -> None:
+    fingerprint = measure(run, Infill(file=pattern)).summary["data"]["fingerprint"]
+    (run / "summary.json").write_text(json.dumps({"corpus": {"fingerprint": fingerprint}}))
     try:
-        notes = evaluate_infill(str(run), pattern()).summary["notes"]
+        notes = measure(run, Infill(file=pattern), out=tmp_path / "noted").summary["notes"]
     finally:
         (run / "summary.json").unlink()
     assert notes == ["the run was trained on these very documents; they are not held out"]
 
 
-def test_nothing_is_written_over_something_else(run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "found.json"
-    evaluate_infill(str(run), pattern(), out=out)
-    evaluate_infill(str(run), pattern(), out=out)  # its own it replaces
-    other = pattern()
-    other.source["fingerprint"] = "beef"
-    with pytest.raises(ConfigError, match="holds an evaluation of other data, pattern; give another place"):
-        evaluate_infill(str(run), other, out=out)
-    with pytest.raises(ConfigError, match="holds an evaluation of another model"):
-        evaluate_infill(str(run / "model"), pattern(), out=out)
-    out.write_text("{}")
-    with pytest.raises(ConfigError, match="not an evaluation of infilling"):
-        evaluate_infill(str(run), pattern(), out=out)
-    with pytest.raises(ConfigError, match="is a folder; give --out the name of a JSON file"):
-        evaluate_infill(str(run), pattern(), out=tmp_path)
-
-
-def test_a_stopped_evaluation_writes_nothing(run: Path, tmp_path: Path) -> None:
-    answers = iter([False, True])
-    with pytest.raises(Interrupted, match="nothing was written"):
-        evaluate_infill(
-            str(run), pattern(), batch_tokens=64, out=tmp_path / "x.json", should_stop=lambda: next(answers)
-        )
+def test_a_stopped_evaluation_writes_nothing(run: Path, pattern: Path, tmp_path: Path, stop_at) -> None:
+    stop_at(2)
+    with pytest.raises(Interrupted, match="stopped; run the same command again$"):
+        measure(run, Infill(file=pattern), batch_tokens=64, out=tmp_path / "x")
     assert list(tmp_path.iterdir()) == []

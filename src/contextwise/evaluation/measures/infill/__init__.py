@@ -1,0 +1,68 @@
+"""How well a model fills holes whose middles are known: ``contextwise infill``."""
+
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import Field
+
+from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from contextwise.data import Corpus
+
+SCORES = {"exact_match": "exact match", "edit_similarity": "edit similarity"}
+
+
+class Infill(Measure):
+    """Fill holes with known middles, and score the texts that a model writes there.
+
+    The holes are one line of each document of a prepared corpus or of JSON Lines with ``text``, or the tasks of a file in the
+    form of HumanEval-infilling. Prints exact match (without white space at the end) and edit similarity (1 - characters to
+    delete and insert / characters of both), with 95% intervals over documents. Texts are compared; no code is executed.
+    """
+
+    name = "infill"
+    on_corpus = False
+    model_types = ("decoder", "encoder-decoder")
+
+    file: InputFile = Field(description="A prepared corpus, or JSON Lines of documents or of tasks.")
+    split: str = Field("validation", description="Which documents of a corpus.")
+    seed: int = Field(0, ge=0, description="Of the choice of lines.")
+    spm: bool = Field(False, description="Ask a decoder in the order suffix, prefix, middle, instead of PSM.")
+    max_new_tokens: int = Field(64, ge=1, description="Most tokens of a middle.")
+    context: int | None = Field(
+        None,
+        ge=1,
+        description="Positions to use; default: the training context, else all that the model has.",
+    )
+    limit: int | None = Field(None, ge=1, description="Take the holes of the first N documents only.")
+
+    def identity(self) -> dict[str, Any]:
+        from contextwise.evaluation.measures.infill.tasks import fingerprint
+
+        return self.model_dump(mode="json") | {"file": fingerprint(self.file, self.split)}
+
+    def label(self, corpus: "Corpus | None") -> str:
+        from contextwise.evaluation.measures.infill.tasks import tasks_label
+
+        return tasks_label(self.file, self.split)
+
+    def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        return self.model_copy(update={"context": self.context or subject.run_context})
+
+    def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+        from contextwise.evaluation.measures.infill.scores import fill_and_score
+        from contextwise.evaluation.measures.infill.tasks import open_tasks
+
+        summary = fill_and_score(subject, self, open_tasks(self.file, self.split, self.seed, self.limit))
+        return Outcome(summary, {"holes": summary.pop("rows")})
+
+    @classmethod
+    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+        from rich.console import Group
+
+        from contextwise.evaluation.measures.infill.scores import infill_heading
+        from contextwise.evaluation.tables import evaluation_table
+
+        return Group(infill_heading(summary), evaluation_table(summary, SCORES))

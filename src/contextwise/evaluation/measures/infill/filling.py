@@ -22,9 +22,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import say
-from contextwise.base.runs import RunFolder
 from contextwise.evaluation.generation import Sampling
-from contextwise.evaluation.opening import LARGEST_DEFAULT_CONTEXT, is_run, positions
+from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.kernel.subject import DEFAULT_CONTEXT_LIMIT, positions
 from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise.models.kinds import kind_of
 from contextwise.objectives import UL2, Infilling, SpanCorruption, SpecialToken, build_objective
@@ -149,12 +149,12 @@ class Infiller:
         self.form = form_of(model, tokenizer, objective, spm)
         if max_new_tokens < 1:
             raise ConfigError(f"{max_new_tokens} tokens were asked for; ask for at least 1")
-        limit = positions(model)
+        limit = positions(model.config)
         if context is not None and limit is not None and context > limit:
             raise ConfigError(
                 f"the context is {context}, but the model has only {limit} positions; give at most {limit}"
             )
-        context = context or limit or LARGEST_DEFAULT_CONTEXT
+        context = context or limit or DEFAULT_CONTEXT_LIMIT
         if self.form.opening:
             behind = max_new_tokens if limit is None else limit - len(self.form.opening)
             self.new_tokens = min(max_new_tokens, behind)
@@ -322,20 +322,12 @@ def _sentinel_form(ids: _Ids, end: int | None, objective: FillingObjective | Non
     return Form("sentinels", write, (end, *sentinels), (end if start is None else start, sentinels[0]))
 
 
-def filling_objective(source: str) -> FillingObjective | None:
+def filling_objective(subject: Subject) -> FillingObjective | None:
     """The objective of a run that taught it to fill holes, as its recipe has it; None for other models and runs."""
-    if not is_run(source):
-        return None
-    written = RunFolder(source).recipe().get("objective")
+    written = subject.run.recipe().get("objective") if subject.run else None
     if not isinstance(written, dict):
         return None
     for objective in build_objective(**written).singles:
         if isinstance(objective, FillingObjective):
             return objective
     return None
-
-
-def trained_context(source: str) -> int | None:
-    """The context that a run was trained with; None for a model that is no run."""
-    context = RunFolder(source).recipe().get("data", {}).get("context") if is_run(source) else None
-    return context if isinstance(context, int) else None

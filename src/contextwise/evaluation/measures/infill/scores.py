@@ -10,52 +10,23 @@ The second is what ``Levenshtein.ratio`` gives, and ``fuzz.ratio`` times 100, by
 score completions. Nothing of what a model writes is executed.
 
 Both are ratio estimators: sums over documents, divided by the number of holes. The intervals are those of
-:mod:`contextwise.evaluation.metrics`.
+:mod:`contextwise.base.intervals`.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rapidfuzz.distance import Indel
 from rich.text import Text
 
-from contextwise.base.environment import describe_environment
-from contextwise.base.errors import ConfigError, Interrupted
-from contextwise.base.estimates import CONFIDENCE
-from contextwise.base.files import read_json, write_json
-from contextwise.base.intervals import RESAMPLES, ratios
-from contextwise.base.memory import keep_freed_memory
-from contextwise.base.progress import progress_bar
-from contextwise.base.runs import RunFolder
-from contextwise.base.tables import Table
-from contextwise.evaluation.measures.infill.filling import (
-    Filling,
-    Infiller,
-    Prompt,
-    filling_objective,
-    trained_context,
-)
+from contextwise.base.intervals import ratios
+from contextwise.base.progress import interruption, progress_bar
+from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.measures.infill import SCORES, Infill
+from contextwise.evaluation.measures.infill.filling import Filling, Infiller, Prompt, filling_objective
 from contextwise.evaluation.measures.infill.tasks import TaskSet
-from contextwise.evaluation.opening import chosen_device, chosen_dtype, default_destination, is_run
-from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS
-from contextwise.evaluation.tables import evaluation_table
-from contextwise.models import load_generating_model, load_tokenizer
-
-KIND = "infill"
-MEASURES = {"exact_match": "exact match", "edit_similarity": "edit similarity"}
-
-
-@dataclass(frozen=True)
-class InfillEvaluation:
-    """A finished evaluation; ``summary`` is the content of the file ``path``."""
-
-    path: Path
-    summary: dict[str, Any]
 
 
 def exact_match(filled: str, expected: str) -> bool:
@@ -68,100 +39,50 @@ def edit_similarity(filled: str, expected: str) -> float:
     return float(Indel.normalized_similarity(filled.rstrip(), expected.rstrip()))
 
 
-def evaluate_infill(
-    source: str,
-    tasks: TaskSet,
-    *,
-    spm: bool = False,
-    max_new_tokens: int = 64,
-    context: int | None = None,
-    batch_tokens: int | None = None,
-    dtype: str = "auto",
-    device: str = "auto",
-    out: Path | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> InfillEvaluation:
-    """Fill the holes with a model's likeliest tokens, score the middles, and write them beside the model's run.
-
-    Args:
-        source: a run folder, a Hugging Face model folder, or a name on the Hub.
-        spm: ask a decoder in the order suffix, prefix, middle.
-        max_new_tokens: most tokens of a middle.
-        context: positions to use; by default those that the run was trained with, else all that the model has, or 1024.
-        batch_tokens: positions of one batch, padding included; 16384 by default.
-        dtype, device: as :func:`~contextwise.evaluation.measures.loss.evaluate_model` takes them.
-        out: the JSON file; by default ``infill-LABEL.json`` where the run's evaluations are.
-        should_stop: asked before each batch.
+def fill_and_score(subject: Subject, settings: Infill, tasks: TaskSet) -> dict[str, Any]:
+    """Fill the holes with a model's likeliest tokens, and score the middles.
 
     Raises:
-        ConfigError: the model was not trained to fill holes, an option is out of range, or ``out`` holds something else.
-        CheckpointError: there is no such model.
-        Interrupted: ``should_stop`` said so; nothing was written.
+        ConfigError: the model was not trained to fill holes, or a setting is out of range.
+        Interrupted: the process was asked to stop.
     """
-    started = time.monotonic()
-    if batch_tokens is not None and batch_tokens < 1:
-        raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1")
-    in_run = out is None and is_run(source)
-    out = out or default_destination(source, f"infill-{tasks.label}{'-spm' if spm else ''}.json")
-    _check_file(out, tasks.source["fingerprint"], None if in_run else source)
-    place = chosen_device(device)
-    if place.type == "cpu":
-        keep_freed_memory()
-    model = load_generating_model(source, chosen_dtype(dtype, place), place)
     infiller = Infiller(
-        model,
-        load_tokenizer(source),
-        spm=spm,
-        objective=filling_objective(source),
-        max_new_tokens=max_new_tokens,
-        context=trained_context(source) if context is None else context,
+        subject.model,
+        subject.tokenizer,
+        spm=settings.spm,
+        objective=filling_objective(subject),
+        max_new_tokens=settings.max_new_tokens,
+        context=settings.context,
     )
     prompts = [infiller.prompt(task.prefix, task.suffix) for task in tasks.tasks]
-    with progress_bar(f"infill {Path(source).name}", len(prompts), "holes") as advance:
-        fillings = _fill(infiller, prompts, batch_tokens or DEFAULT_BATCH_TOKENS, advance, should_stop)
-    summary: dict[str, Any] = {
-        "kind": KIND,
-        "label": tasks.label,
-        "model": source,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": model.device.type,
+    with progress_bar(f"infill {subject.name}", len(prompts), "holes") as advance:
+        fillings = _fill(infiller, prompts, subject.batch_tokens, advance)
+    seen = subject.run is not None and subject.run.finished
+    trained_on = subject.run.summary().get("corpus", {}) if seen and subject.run else {}
+    notes = ["the run was trained on these very documents; they are not held out"]
+    return {
         "data": tasks.source,
         "form": infiller.form.name,
         "max_new_tokens": infiller.new_tokens,
         "room": infiller.room,
         "shortened": sum(any(prompt.dropped) for prompt in prompts),
         **scores(tasks, fillings),
-        "notes": tasks.notes,
-        "confidence": CONFIDENCE,
-        "resamples": RESAMPLES,
-        "seconds": round(time.monotonic() - started, 3),
-        "environment": describe_environment(),
-    }
-    run = RunFolder(source)
-    if run.finished and run.summary().get("corpus", {}).get("fingerprint") == tasks.source["fingerprint"]:
-        summary["notes"] = [
-            "the run was trained on these very documents; they are not held out",
+        "notes": [
+            *(notes if trained_on.get("fingerprint") == tasks.source["fingerprint"] else []),
             *tasks.notes,
-        ]
-    write_json(out, summary, "the evaluation")
-    return InfillEvaluation(out, summary)
+        ],
+    }
 
 
 def _fill(
-    infiller: Infiller,
-    prompts: list[Prompt],
-    batch_tokens: int,
-    advance: Callable[..., None],
-    should_stop: Callable[[], bool] | None,
+    infiller: Infiller, prompts: list[Prompt], batch_tokens: int, advance: Callable[..., None]
 ) -> list[Filling]:
     """The middles, in the order of the prompts; those of like length go together, the longest first."""
     order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i].ids))
     fillings: dict[int, Filling] = {}
     first = 0
     while first < len(order):
-        if should_stop is not None and should_stop():
-            raise Interrupted("the evaluation was stopped; nothing was written, run the same command again")
+        interruption.check("the evaluation was stopped")
         rows = max(1, batch_tokens // (len(prompts[order[first]].ids) + infiller.new_tokens))
         chosen = order[first : first + rows]
         fillings.update(zip(chosen, infiller.fill([prompts[i] for i in chosen]), strict=True))
@@ -189,45 +110,20 @@ def scores(tasks: TaskSet, fillings: list[Filling]) -> dict[str, Any]:
     ]
     places = [documents[task.document] for task in tasks.tasks]
     holes = np.bincount(places)
-    found = {
+    estimates = {
         name: ratios(np.bincount(places, weights=[row[name] for row in rows]), {"holes": holes})[
             "holes"
         ].to_dict()
-        for name in MEASURES
+        for name in SCORES
     }
     counts = Counter(row["complete"] for row in rows)
     return {
         "documents": len(documents),
         "holes": len(rows),
         "unfinished": counts[False],
-        **found,
+        **estimates,
         "rows": rows,
     }
-
-
-def _check_file(path: Path, fingerprint: str, model: str | None) -> None:
-    """
-    Args:
-        model: of which an evaluation already there must be; None inside the model's own run.
-
-    Raises:
-        ConfigError: the place holds something else than an evaluation of this model on these holes.
-    """
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; give --out the name of a JSON file")
-    if not path.exists():
-        return
-    there = read_json(path, "what lies where the evaluation goes")
-    if not isinstance(there, dict) or there.get("kind") != KIND:
-        raise ConfigError(
-            f"{path} holds something that is not an evaluation of infilling; give another place with --out"
-        )
-    other_model = model is not None and Path(there["model"]).resolve() != Path(model).resolve()
-    if other_model or there["data"]["fingerprint"] != fingerprint:
-        other = f"another model, {there['model']}" if other_model else f"other data, {there['data']['path']}"
-        raise ConfigError(
-            f"{path} holds an evaluation of {other}; give another place with --out, or remove that file"
-        )
 
 
 def infill_heading(summary: dict[str, Any]) -> Text:
@@ -247,8 +143,3 @@ def infill_heading(summary: dict[str, Any]) -> Text:
     if summary["documents"] == 1:
         parts.append("One document allows no interval.")
     return Text(" ".join(parts))
-
-
-def infill_table(summary: dict[str, Any]) -> Table:
-    """The measures of one evaluation."""
-    return evaluation_table(summary, MEASURES)

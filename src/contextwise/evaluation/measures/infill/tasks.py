@@ -14,7 +14,7 @@ from contextwise.base.errors import DataError
 from contextwise.base.files import sha256_file
 from contextwise.data import Corpus
 from contextwise.data.documents import text_digest
-from contextwise.data.input_files import read_objects
+from contextwise.data.input_files import read_objects, readable
 from contextwise.objectives.objective import generator
 from contextwise.objectives.text import TokenText
 
@@ -69,7 +69,7 @@ def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int 
     Raises:
         DataError: there is no such thing, it is damaged, or no hole can be made of it.
     """
-    if path.is_file() and path.suffix != ".bin":
+    if _is_file(path):
         found = _of_file(path, seed, limit)
     else:
         found = _of_corpus(path, split, seed, limit)
@@ -78,6 +78,30 @@ def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int 
             f"{path} gives no line to fill: a document needs a line behind its first that is not blank"
         )
     return found
+
+
+def tasks_label(path: Path, split: str) -> str:
+    """Name of a set of holes: that of its file, or of the corpus and its split."""
+    if not _is_file(path):
+        return f"{path.resolve().name}-{split}"
+    name = path.name.removesuffix(".gz")
+    return name.removesuffix(Path(name).suffix)
+
+
+def fingerprint(path: Path, split: str) -> str:
+    """Identifies the text of the holes.
+
+    Raises:
+        DataError: there is no such file or corpus.
+    """
+    if not _is_file(path):
+        return Corpus.open(path, split).fingerprint
+    with readable(path):
+        return sha256_file(path)
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and path.suffix != ".bin"
 
 
 def cut_line(text: str, seed: int) -> tuple[int, str, str, str] | None:
@@ -130,13 +154,11 @@ def _of_corpus(path: Path, split: str, seed: int, limit: int | None) -> TaskSet:
     documents = ((str(i), text.read(corpus.document(i))[0]) for i in range(len(corpus)))
     tasks, notes = _line_tasks(documents, seed, limit)
     about = {"path": str(corpus.path), "split": corpus.split, "fingerprint": corpus.fingerprint}
-    return TaskSet(f"{path.resolve().name}-{corpus.split}", about, tasks, notes)
+    return TaskSet(tasks_label(path, corpus.split), about, tasks, notes)
 
 
 def _of_file(path: Path, seed: int, limit: int | None) -> TaskSet:
-    about = {"path": str(path), "split": None, "fingerprint": sha256_file(path)}
-    label = path.name.removesuffix(".gz")
-    label = label.removesuffix(Path(label).suffix)
+    about = {"path": str(path), "split": None, "fingerprint": fingerprint(path, "")}
     rows = read_objects(path, WANTED)
     first = next(rows, None)
     if first is None:
@@ -149,7 +171,7 @@ def _of_file(path: Path, seed: int, limit: int | None) -> TaskSet:
             (where.removeprefix(str(path)).lstrip(": "), _text(row, "text", where)) for where, row in rows
         )
         tasks, notes = _line_tasks(documents, seed, limit)
-    return TaskSet(label, about, tasks, notes)
+    return TaskSet(tasks_label(path, ""), about, tasks, notes)
 
 
 def _with(
