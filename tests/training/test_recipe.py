@@ -72,6 +72,10 @@ def write(tmp_path, change):
         (lambda r: r["data"].pop("corpus"), "data.corpus is missing; give folder of a prepared corpus"),
         (lambda r: r.update(training=[1, 2]), "training is"),
         (lambda r: r.update(name="a/b"), "name is 'a/b'"),
+        (
+            lambda r: r.update(data={"synthetic": {}}, training={"steps": 12, "examples_per_step": 4}),
+            "data.synthetic needs one of its own models, not model.family gpt2; set model.family to parity",
+        ),
     ],
 )
 def test_wrong_values_get_one_sentence(tmp_path, change, words):

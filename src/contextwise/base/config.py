@@ -115,7 +115,8 @@ def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
         cause = error["ctx"]["error"]
         problems = cause.problems if isinstance(cause, ConfigError) else (Problem(str(cause)),)
         return [problem.below(field) for problem in problems]
-    why = error["msg"][0].lower() + error["msg"][1:]
+    message = error["msg"].split(" or instance of ")[0]  # a name of a class says nothing in a YAML file
+    why = message[0].lower() + message[1:]
     return [Problem(f"but {why}", field or "the recipe", error.get("input"))]
 
 

@@ -18,17 +18,17 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A setting before the recipe's: --set training.steps=500. Repeatable.",
+            help="A setting in place of the recipe's: --set training.steps=500. Repeatable.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The run folder; runs/NAME-seedN if neither this nor the recipe says.", show_default=False
+            help="The run folder; runs/NAME-seedN if not given here or in the recipe.", show_default=False
         ),
     ] = None,
 ) -> None:
-    """Train a model as a recipe says; the same command again goes on where a stopped run was.
+    """Train the model of a recipe. Run the same command again to resume a run that was stopped.
 
     Several processes: torchrun --nproc-per-node 2 -m contextwise train RECIPE
     """

@@ -132,11 +132,7 @@ def _parity_config(recipe: Recipe) -> PreTrainedConfig:
         return ParityMLPConfig(bits, tasks, model.feature_size, model.width, model.layers)
     assert isinstance(model, ParityTransformerModel)
     return ParityTransformerConfig(
-        bits,
-        tasks,
-        hidden_size=model.width,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.heads,
+        bits, tasks, hidden_size=model.width, num_hidden_layers=model.layers, num_attention_heads=model.heads
     )
 
 

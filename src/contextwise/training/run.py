@@ -126,10 +126,7 @@ def _announce(
 
 
 def _train_or_stop(
-    trainer: PretrainingTrainer,
-    stop: StopRequest,
-    checkpoint: Path | None,
-    early: EarlyStopping | None,
+    trainer: PretrainingTrainer, stop: StopRequest, checkpoint: Path | None, early: EarlyStopping | None
 ) -> None:
     """Train to the last step.
 

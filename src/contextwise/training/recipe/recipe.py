@@ -9,13 +9,10 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, ContextwiseError, Problem
+from contextwise.data.contexts import ContextSettings
 from contextwise.models.sizes import KINDS
-from contextwise.objectives import (
-    AnyObjective,
-    Causal,
-    Cut,
-)
-from contextwise.training.recipe.cue import AdaptStage, JointStage, ProxyStage, SwapStage
+from contextwise.objectives import AnyObjective, Causal, Cut
+from contextwise.training.recipe.cue import AdaptStage, JointStage, ProxyStage, Stage, SwapStage
 from contextwise.training.recipe.data import AnyData, CorpusData, SyntheticData
 from contextwise.training.recipe.model import (
     AnyModel,
@@ -95,9 +92,7 @@ class Recipe(Settings):
                 )
             if curve:
                 yield Problem(
-                    "needs a corpus, but the data are synthetic",
-                    "training.curve_every",
-                    fix="set it to 0",
+                    "needs a corpus, but the data are synthetic", "training.curve_every", fix="set it to 0"
                 )
             return
         if data.contexts is not None and not isinstance(model, CueModel):
@@ -127,8 +122,8 @@ class Recipe(Settings):
                 "training.learning_rate",
                 fix=f"{usual} is usual",
             )
-        if isinstance(model, CueModel):
-            yield from self._problems_of_cue(model)
+        if isinstance(model, CueModel) and isinstance(self.data, CorpusData):
+            yield from _problems_of_cue(model.cue, self.data.contexts)
         if isinstance(model, SizedModel):
             if model.max_context is not None and model.max_context < context:
                 yield Problem(
@@ -151,26 +146,6 @@ class Recipe(Settings):
                         f"the objective {self.objective.name!r} lets a prefix see itself in both directions, which "
                         f"model.{section} would carry into predictions of that prefix",
                         fix="leave one of the two out",
-                    )
-
-    def _problems_of_cue(self, model: CueModel) -> Iterator[Problem]:
-        assert isinstance(self.data, CorpusData)
-        stage, contexts = model.cue, self.data.contexts
-        if isinstance(stage, ProxyStage) and contexts is not None:
-            yield Problem(
-                "is given, but in stage proxy the decoder is trained without any",
-                "data.contexts",
-                fix="leave it out",
-            )
-        if isinstance(stage, AdaptStage | SwapStage) and contexts is None:
-            yield Problem(
-                f"is missing: stage {stage.stage} needs columns, or previous_sentence: true", "data.contexts"
-            )
-        if isinstance(stage, JointStage) and contexts is None:
-            for name in ("text_encoder", "pooling", "text_tokens", "context_dropout"):
-                if getattr(stage, name):
-                    yield Problem(
-                        "has no effect without data.contexts", f"model.cue.{name}", fix="leave it out"
                     )
 
     @property
@@ -235,6 +210,20 @@ class Recipe(Settings):
             data["training"] |= {"steps": self.total_steps, "epochs": None}
         data.pop("output")
         return data
+
+
+def _problems_of_cue(stage: Stage, contexts: ContextSettings | None) -> Iterator[Problem]:
+    if isinstance(stage, ProxyStage) and contexts is not None:
+        why = "is given, but in stage proxy the decoder is trained without any"
+        yield Problem(why, "data.contexts", fix="leave it out")
+    if isinstance(stage, AdaptStage | SwapStage) and contexts is None:
+        why = f"is missing: stage {stage.stage} needs columns, or previous_sentence: true"
+        yield Problem(why, "data.contexts")
+    if isinstance(stage, JointStage) and contexts is None:
+        for name in ("text_encoder", "pooling", "text_tokens", "context_dropout"):
+            if getattr(stage, name):
+                why = "has no effect without data.contexts"
+                yield Problem(why, f"model.cue.{name}", fix="leave it out")
 
 
 def wrong_kind(objective: Any, kind: str, model: str) -> Iterator[Problem]:
