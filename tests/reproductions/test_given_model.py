@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from contextwise.reproductions.cost import plan
+from contextwise.experiments.cost import cost_of
 from contextwise.reproductions.given_model import GivenModel
 from contextwise.reproductions.item import list_items, measure_at
 
@@ -31,7 +31,7 @@ def test_every_item_can_be_planned_at_every_scale_without_a_corpus(name, tmp_pat
     for scale, one in item.scales.items():
         assert one.supports, f"{scale} does not say what it supports"
         measure = measure_at(item, scale)
-        plans = [plan(recipe, measure.vocab_size) for recipe in measure.recipes(tmp_path)]
+        plans = [cost_of(recipe, measure.vocab_size) for recipe in measure.recipes(tmp_path)]
         plans += measure.passes(tmp_path) if isinstance(measure, GivenModel) else []
         assert all(planned.flops > 0 and planned.parameters > 0 for planned in plans)
     assert not list(tmp_path.iterdir())
@@ -42,7 +42,7 @@ def test_a_tiny_run_takes_minutes(name, tmp_path):
     scale = SHIPPED[name].scales["tiny"]
     assert scale.minutes is not None and scale.minutes <= 10
     measure = measure_at(SHIPPED[name], "tiny")
-    assert sum(plan(one, measure.vocab_size).flops for one in measure.recipes(tmp_path)) < 2e14
+    assert sum(cost_of(one, measure.vocab_size).flops for one in measure.recipes(tmp_path)) < 2e14
 
 
 @pytest.mark.parametrize("scale", ["tiny", "gpu", "paper"])
@@ -56,7 +56,7 @@ def test_the_papers_sweep_is_the_published_grid(tmp_path):
     recipes = measure.recipes(tmp_path)
     contexts = sorted({recipe.data.context for recipe in recipes})
     assert contexts == [2**n for n in range(7, 17)] and len(recipes) == 40
-    plans = [plan(recipe) for recipe in recipes]
+    plans = [cost_of(recipe) for recipe in recipes]
     millions = sorted({round(planned.parameters / 1e6) for planned in plans})
     printed = [124, 354, 772, 1600]
     assert all(abs(ours / theirs - 1) < 0.04 for ours, theirs in zip(millions, printed, strict=True))

@@ -7,7 +7,7 @@ import pytest
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.cost import plan
+from contextwise.experiments.cost import cost_of
 from contextwise.reproductions.item import Item, Scale, list_items, measure_at
 from contextwise.reproductions.trained_models import TrainedModels
 from small import write_documents
@@ -80,7 +80,7 @@ def test_every_item_that_ships_can_be_planned_without_a_corpus(name, tmp_path):
     for scale in SHIPPED[name].scales:
         measure = measure_at(SHIPPED[name], scale)
         for one in measure.recipes(tmp_path):
-            planned = plan(one, measure.vocab_size)
+            planned = cost_of(one, measure.vocab_size)
             assert planned.flops > 3 * planned.parameters * planned.tokens
     assert not list(tmp_path.iterdir())
 
@@ -88,7 +88,9 @@ def test_every_item_that_ships_can_be_planned_without_a_corpus(name, tmp_path):
 def test_the_documents_hours_imply_a_credible_use_of_its_gpus(tmp_path):
     item = SHIPPED["contextlm/table2"]
     measure = measure_at(item, "paper")
-    planned = {one.name: plan(one, None) for one in measure.recipes(tmp_path) if one.name in item.gpu_hours}
+    planned = {
+        one.name: cost_of(one, None) for one in measure.recipes(tmp_path) if one.name in item.gpu_hours
+    }
     assert set(planned) == {"ContextLM-1B", "ContextLM-1.4B"}
     for name, one in planned.items():
         assert one.tokens == pytest.approx(300e9, rel=1e-3)

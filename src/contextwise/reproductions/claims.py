@@ -8,6 +8,7 @@ interval lies on the other side. It is undecided where the interval contains the
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import Field
 
@@ -198,7 +199,7 @@ def percentage_points(difference: Estimate) -> str:
     return f"{difference.scaled(100):+.2f} points"
 
 
-def point(x: float, estimate: Estimate) -> dict[str, float]:
+def point(x: float | str, estimate: Estimate) -> dict[str, Any]:
     """A point of a :class:`~contextwise.reproductions.item.Plot`."""
     limits = {"low": estimate.low, "high": estimate.high} if estimate.has_interval else {}
     return {"x": x, "y": estimate.value, **limits}

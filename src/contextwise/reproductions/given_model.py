@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
+from contextwise.experiments.cost import Cost, cost_of
 from contextwise.models.loading import model_folder
 from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.cost import Planned, plan
 from contextwise.reproductions.item import ItemMeasure
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
@@ -96,7 +96,7 @@ class GivenModel(CorpusSource, ItemMeasure):
         """Tokens that the measurement reads; None if only the corpus says."""
         return None
 
-    def passes(self, folder: Path) -> list[Planned]:
+    def passes(self, folder: Path) -> list[Cost]:
         """What the measurement itself takes: two operations for each parameter and token, weights in 16 bits.
 
         Attention is left out, and so is the measurement of which only the corpus says how long it is.
@@ -104,11 +104,11 @@ class GivenModel(CorpusSource, ItemMeasure):
         tokens = self.tokens_read()
         parameters = self.parameters
         if not self.model:
-            parameters = plan(self.trained_recipe(folder), self.vocab_size).parameters
+            parameters = cost_of(self.trained_recipe(folder), self.vocab_size).parameters
         if tokens is None or parameters is None:
             return []
         name = f"measure {self.model or self.name}"
-        return [Planned(name, parameters, 0, 0, tokens, 2.0 * parameters * tokens, 2 * parameters, 0)]
+        return [Cost(name, parameters, 0, 0, tokens, 2.0 * parameters * tokens, 2 * parameters, 0)]
 
 
 def slug(name: str) -> str:

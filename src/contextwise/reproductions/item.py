@@ -25,6 +25,8 @@ from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import read_json, write_json
 from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
+from contextwise.experiments.cost import Cost
 from contextwise.reproductions.claims import Claim
 from contextwise.training.recipe import Recipe
 
@@ -66,8 +68,8 @@ class ItemMeasure(Settings, ABC):
     def recipes(self, folder: Path) -> list[Recipe]:
         """The training runs."""
 
-    def passes(self, folder: Path) -> list[Any]:
-        """What measuring itself takes, as :class:`~contextwise.reproductions.cost.Planned`, where that is much."""
+    def passes(self, folder: Path) -> list[Cost]:
+        """What measuring itself costs, where that is much."""
         return []
 
     @property
@@ -101,15 +103,6 @@ def all_measures() -> dict[str, type[ItemMeasure]]:
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
     return dict(sorted(_MEASURES.items()))
-
-
-@dataclass(frozen=True)
-class Table:
-    """``rows`` of text, one cell a column."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -153,10 +146,14 @@ class Outcome:
         about = {"title": item.title, "source": item.source, "scale": scale, "printed": item.printed}
         about |= {"supports": item.scales[scale].supports, "inferred": item.inferred}
         made = {"date": datetime.now(UTC).date().isoformat(), "environment": describe_environment()}
-        found: dict[str, list[Any]] = {"tables": self.tables, "claims": self.claims, "plots": self.plots}
-        shown = {name: [asdict(one) for one in parts] for name, parts in found.items()}
-        runs = [_run_facts(RunFolder(run)) for run in self.runs]
-        write_json(path, {**about, **made, **shown, "runs": runs, "figures": self.figures}, "the outcome")
+        result = {
+            "tables": [table.to_dict() for table in self.tables],
+            "claims": [asdict(claim) for claim in self.claims],
+            "plots": [asdict(plot) for plot in self.plots],
+            "runs": [_run_facts(RunFolder(run)) for run in self.runs],
+            "figures": self.figures,
+        }
+        write_json(path, {**about, **made, **result}, "the outcome")
 
 
 def _run_facts(run: RunFolder) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from pydantic import Field, model_validator
 from contextwise.base.config import validate, with_overrides
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import Comparison, Group, compare
 from contextwise.data import Corpus
 from contextwise.models.sizes import readable_count
 from contextwise.reproductions.claims import Better, Claim, Growing, below, check_names, higher
 from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Table, registered
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, registered
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from contextwise.base.errors import ConfigError, ContextwiseError
-from contextwise.reproductions.cost import plan
+from contextwise.experiments.cost import cost_of
 from contextwise.reproductions.item import list_items, measure_at
 
 RECIPES = Path(__file__).parents[3] / "recipes"
@@ -35,7 +35,7 @@ def test_every_item_is_planned_without_any_data(name, scale, tmp_path, monkeypat
     recipes = measure.recipes(tmp_path / "out")
     assert len(recipes) == len(measure.models) * len(measure.seeds) * (1 + hasattr(measure, "tuning"))
     for one in recipes:
-        assert plan(one, measure.vocab_size).flops > 0
+        assert cost_of(one, measure.vocab_size).flops > 0
     assert not list(tmp_path.iterdir())
     assert ITEMS[f"contextlm/{name}"].scales[scale].supports
 

@@ -8,7 +8,7 @@ import pytest
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.cost import plan_all
+from contextwise.experiments.cost import costs_of
 from contextwise.reproductions.cue.runs import Tree
 from contextwise.reproductions.cue.scores import Scored, kept_gain
 from contextwise.reproductions.cue.table_5_partitions import PartitionedModels
@@ -234,7 +234,7 @@ def test_what_ships_can_be_planned_before_anything_is_there(name, tmp_path):
     for scale in SHIPPED[name].scales:
         measure = measure_at(SHIPPED[name], scale)
         recipes = measure.recipes(tmp_path)
-        planned = plan_all(recipes, measure.vocab_size)
+        planned = costs_of(recipes, measure.vocab_size)
         assert len(planned) == len(recipes) > 3
         assert all(one.flops > 0 and one.parameters > 0 for one in planned)
     assert not list(tmp_path.iterdir())

@@ -9,13 +9,14 @@ from pydantic import Field
 from contextwise.analysis.optimum import Landscape, landscape
 from contextwise.analysis.points import Point, sweep_points
 from contextwise.base.config import validate
+from contextwise.base.tables import Table
 from contextwise.experiments.naming import size_name
 from contextwise.experiments.sweep import SweepRecipe, run_sweep
 from contextwise.experiments.sweep.settings import LearningRateRule
 from contextwise.models.sizes import readable_count
 from contextwise.reproductions.claims import Claim, Verdict, all_hold, exact, undecided
 from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
 from contextwise.training.recipe import Recipe
 
 SHOWN = 6

@@ -9,6 +9,7 @@ from pydantic import Field
 from contextwise.base.config import validate
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import percentile_estimate, resampled_ratios, wilson
+from contextwise.base.tables import Table
 from contextwise.comparison.curves import compare_curves
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
@@ -16,7 +17,7 @@ from contextwise.evaluation.measures.curve import Curve, CurveResult
 from contextwise.reproductions.claims import Claim, above, all_hold, below, point
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.given_model import GivenModel, slug
-from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
 

@@ -9,7 +9,6 @@
 Each seed gives one value; the intervals are t-intervals over seeds.
 """
 
-import math
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,8 +20,9 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
 from contextwise.reproductions.claims import Claim, above, all_agree, check_names, undecided
-from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, Outcome, Plot, registered
 from contextwise.reproductions.trained_models import TrainedModels
 
 DIMENSIONS = ("parameters", "tokens", "FLOPs")
@@ -63,7 +63,8 @@ class Savings(TrainedModels):
             runs.setdefault(run.summary()["name"], []).append(run)
         savings = {pair.model: self._of_pair(pair, runs) for pair in self.pairs}
         rows = [
-            [model, *(_percent(saved.get(name)) for name in DIMENSIONS)] for model, saved in savings.items()
+            [model, *(f"{saved[name]:.0%}" if name in saved else "cannot be read off" for name in DIMENSIONS)]
+            for model, saved in savings.items()
         ]
         outcome.tables.append(
             Table("Saved at the loss of the baseline, 95% intervals over seeds", ["", *DIMENSIONS], rows)
@@ -170,12 +171,3 @@ def _last(run: RunFolder) -> float:
 def _over_seeds(values: list[float]) -> Estimate:
     found = np.array(values)
     return estimate_over_seeds(found, np.zeros_like(found), paired=True)
-
-
-def _percent(found: Estimate | None) -> str:
-    if found is None:
-        return "cannot be read off"
-    if math.isnan(found.value):
-        return "not a number"
-    interval = "" if found.low is None else f" [{found.low:.0%}, {found.high:.0%}]"
-    return f"{found.value:.0%}{interval}"

@@ -21,6 +21,7 @@ from contextwise.base.files import sha256_file
 from contextwise.base.intervals import wilson
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
 from contextwise.data import prepare_corpus
 from contextwise.data.corpus.manifest import FILE
 from contextwise.data.documents import BadRecord
@@ -30,8 +31,8 @@ from contextwise.evaluation.measures.judging.answers import Answering, answer_qu
 from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
 from contextwise.evaluation.measures.judging.files import Benchmark, read_questions, read_references
 from contextwise.evaluation.measures.judging.judge import Match, judge_answers
-from contextwise.reproductions.claims import Better, Claim, above, undecided
-from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.claims import Better, Claim, above, point, undecided
+from contextwise.reproductions.item import Item, Outcome, Plot, registered
 from contextwise.reproductions.trained_models import TrainedModels
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
@@ -294,7 +295,7 @@ def _add(outcome: Outcome, one: Better, summary: dict[str, Any]) -> None:
 def _rated(one: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
     parts = {name: {**rated["categories"], "all": rated["all"]} for name, rated in summary["models"].items()}
     rows = [
-        [category, *(rating(parts[name].get(category)) for name in (one.than, one.better))]
+        [category, *(_rating(parts[name].get(category)) for name in (one.than, one.better))]
         for category in dict.fromkeys(part for found in parts.values() for part in found)
     ]
     title = f"Ratings by {summary['judge']}, from 1 to 10, {_asked(summary)}"
@@ -310,12 +311,16 @@ def _rated(one: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
     return table, Claim.of(one.text, verdict, evidence)
 
 
+def _rating(measured: dict[str, Any] | None) -> str:
+    return "" if measured is None else f"{Estimate.from_dict(measured):.2f}"
+
+
 def _compared(one: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
     title = f"Against {one.than}, both orders, judged by {summary['judge']}; {_asked(summary)}"
     columns = ["model", "win rate %", "wins", "ties", "losses", "follow the order"]
     counts = [f"{summary[name]:,}" for name in ("wins", "ties", "losses", "verdicts_that_follow_the_order")]
     found = win_rate(summary["all"])
-    rate = "" if found is None else rating(found.to_dict(), 100)
+    rate = "" if found is None else f"{found.scaled(100):.2f}"
     row = [one.better, rate, *counts]
     if summary["length_controlled"] is not None:
         columns, row = [*columns, "LC win rate %"], [*row, f"{100 * summary['length_controlled']:.2f}"]
@@ -344,24 +349,15 @@ def _asked(summary: dict[str, Any]) -> str:
     return words
 
 
-def rating(found: dict[str, Any] | None, scale: float = 1.0) -> str:
-    """``5.50 [4.25, 6.75]``; nothing where there is none."""
-    if found is None:
-        return ""
-    ends = "" if found["low"] is None else f" [{scale * found['low']:.2f}, {scale * found['high']:.2f}]"
-    return f"{scale * found['value']:.2f}{ends}"
-
-
 def _figure(one: Better, summary: dict[str, Any]) -> Plot:
     """Ratings by category, beside each other."""
     series = {}
     for name in (one.than, one.better):
         categories = summary["models"][name]["categories"]
         series[name] = [
-            {"x": category, "y": found["value"]}
-            | ({} if found["low"] is None else {"low": found["low"], "high": found["high"]})
-            for category, found in categories.items()
-            if found is not None
+            point(category, Estimate.from_dict(measured))
+            for category, measured in categories.items()
+            if measured
         ]
     return Plot(
         f"MT-Bench by category: {one.better} and {one.than}", "category", "rating", series, kind="bars"

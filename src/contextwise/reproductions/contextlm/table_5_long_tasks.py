@@ -18,6 +18,7 @@ from pydantic import Field, field_validator
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
 from contextwise.evaluation.kernel.journal import content_key
 from contextwise.evaluation.measures.long_tasks.results import Level, level_of, mean_level
 from contextwise.evaluation.measures.long_tasks.running import chosen_items, evaluate_long_tasks
@@ -25,7 +26,7 @@ from contextwise.evaluation.measures.long_tasks.settings import Settings as Aske
 from contextwise.evaluation.measures.long_tasks.settings import read_range
 from contextwise.models.rope import Rope
 from contextwise.reproductions.claims import Claim, above, percentage_points
-from contextwise.reproductions.item import Item, Outcome, Table, registered
+from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.trained_models import TrainedModels
 
 OVERALL = "all groups"

@@ -12,9 +12,10 @@ from pydantic import Field
 
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
 from contextwise.evaluation.measures.lm_eval.tables import PERPLEXITIES
 from contextwise.reproductions.contextlm.tables_3_12_accuracy import TaskAccuracy, evaluated, row_of
-from contextwise.reproductions.item import Item, Outcome, Table, registered
+from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.trained_models import TrainedModels
 
 TEXTS = ("wikitext", "lambada_openai", "lambada_standard")

@@ -24,10 +24,11 @@ from contextwise.base.hub import hub_problem
 from contextwise.base.intervals import NORMAL, estimate_over_seeds
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
 from contextwise.evaluation.kernel.journal import content_key
 from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS
 from contextwise.reproductions.claims import Better, Claim, above, percentage_points, undecided
-from contextwise.reproductions.item import Item, Outcome, Table, registered
+from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.trained_models import TrainedModels
 
 if TYPE_CHECKING:

@@ -22,11 +22,12 @@ from contextwise.base.estimates import Estimate
 from contextwise.base.files import read_json
 from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
 from contextwise.data.contexts import PREVIOUS
-from contextwise.evaluation.opening import open_model
+from contextwise.evaluation.kernel import Subject
 from contextwise.reproductions.claims import Claim, above, all_hold, significant, undecided
 from contextwise.reproductions.cue.one_run import HeldOut, OneRun, given_contexts, sentences_of, some
-from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, Outcome, Plot, registered
 from contextwise.training.checkpoints import WEIGHTS, list_checkpoints, step_of
 
 _AT_ONCE = 1024
@@ -49,10 +50,11 @@ class AttentionOverTraining(OneRun):
         runs = self.train(folder)
         run = RunFolder(self.tree(folder).path(self.run))
         corpus = self.held_out()
-        model: Any = open_model(str(run.path), corpus, "float32", "auto")
-        sentences = sentences_of(corpus, run.path)
-        held_out = given_contexts(model, run.path, sentences, some(np.arange(len(sentences)), self.sentences))
-        seen = Seen.of(*attention_at(run, model.context_encoder, held_out), held_out)
+        subject = Subject(run.path, dtype="float32")
+        subject.check_corpus(corpus)
+        sentences = sentences_of(corpus, subject)
+        held_out = given_contexts(subject, sentences, some(np.arange(len(sentences)), self.sentences))
+        seen = Seen.of(*attention_at(run, subject.model.context_encoder, held_out), held_out)
         gains = self._gains(folder)
         claims = [
             *([most_weight(seen.last, seen.present, held_out)] if PREVIOUS in seen.final else []),

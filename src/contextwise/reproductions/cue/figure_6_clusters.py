@@ -23,11 +23,12 @@ from pydantic import Field
 from scipy import sparse
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.tables import Table
 from contextwise.data import Corpus
-from contextwise.evaluation.opening import open_model
+from contextwise.evaluation.kernel import Subject
 from contextwise.reproductions.claims import Claim, significant
 from contextwise.reproductions.cue.one_run import HeldOut, OneRun, given_contexts, sentences_of, some
-from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, Outcome, Plot, registered
 
 _WORD = r"(?u)\b[^\W\d_]{2,}\b"
 _AT_ONCE = 1024
@@ -92,10 +93,12 @@ class ContextClusters(OneRun):
         """Of articles' first sentences: e_cue, (A, W); the mean of the text encoder's vectors, (A, C); what they were made of;
         and how many articles have no context.
         """
-        model: Any = open_model(str(run), corpus, "float32", "auto")
-        sentences = sentences_of(corpus, run)
+        subject = Subject(run, dtype="float32")
+        subject.check_corpus(corpus)
+        model: Any = subject.model
+        sentences = sentences_of(corpus, subject)
         first = some(sentences.starts[:-1][np.diff(sentences.starts) > 0], self.articles)
-        found = given_contexts(model, run, sentences, first)
+        found = given_contexts(subject, sentences, first)
         known = np.array([any(text is not None for text in texts) for texts in found.texts])
         if not known.any():
             raise DataError(

@@ -5,13 +5,13 @@ Legend of shapes: N sentences, K contexts of a set.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
+from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.measures.sentences.conditioning import (
     ContextSets,
     open_text_encoder,
@@ -69,18 +69,19 @@ class HeldOut:
     vectors: ContextSets
 
 
-def sentences_of(corpus: Corpus, run: Path) -> SentenceIndex:
-    """The sentences of a split, cut as for a run's training."""
-    return SentenceIndex(corpus, Vocabulary(corpus.tokenizer(), corpus.end_of_text), language_of(str(run)))
+def sentences_of(corpus: Corpus, subject: Subject) -> SentenceIndex:
+    """The sentences of a split, cut as for the training of a run."""
+    return SentenceIndex(corpus, Vocabulary(corpus.tokenizer(), corpus.end_of_text), language_of(subject))
 
 
-def given_contexts(model: Any, run: Path, sentences: SentenceIndex, numbers: np.ndarray) -> HeldOut:
+def given_contexts(subject: Subject, sentences: SentenceIndex, numbers: np.ndarray) -> HeldOut:
     """The contexts of some sentences, by number.
 
     Raises:
         CheckpointError: the model takes no contexts.
     """
-    encoder = open_text_encoder(model, str(run))
+    model = subject.model
+    encoder = open_text_encoder(model, subject.source)
     types = trained_types(model.config)
     known = ContextTexts(sentences, settings_of(types))
     texts = [known.of(number) for number in numbers.tolist()]

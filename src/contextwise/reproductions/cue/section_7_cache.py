@@ -11,12 +11,13 @@ from pydantic import Field
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
+from contextwise.base.tables import Table
 from contextwise.evaluation.measures.sentences.cache_effect import ALL, BINS, effect_between
 from contextwise.evaluation.results import Evaluation
 from contextwise.reproductions.claims import Claim, above, higher, undecided
 from contextwise.reproductions.cue.one_run import OneRun
 from contextwise.reproductions.cue.tables_3_4_6_perplexity import Row, evaluated
-from contextwise.reproductions.item import Item, Outcome, Table, registered
+from contextwise.reproductions.item import Item, Outcome, registered
 
 _IN, _NOT_IN = BINS[:2]
 
@@ -74,9 +75,9 @@ def bins_table(title: str, bins: Mapping[str, Any], printed: Mapping[str, Any]) 
                     name,
                     "" if one["share"] is None else f"{one['share']['value']:.1%}",
                     _printed(printed, "shares", name),
-                    _estimate(one["gain"], "{:+.3f}"),
-                    _estimate(one["likelihood_gain"], "{:+.1%}"),
-                    f"{one['log_likelihood_gain']['value']:+.1%}",
+                    f"{Estimate.from_dict(one['gain']):+.3f}",
+                    f"{Estimate.from_dict(one['likelihood_gain']):+.1%}",
+                    f"{Estimate.from_dict(one['log_likelihood_gain']).value:+.1%}",
                     _printed(printed, "gains", name),
                 ]
             )
@@ -86,7 +87,7 @@ def bins_table(title: str, bins: Mapping[str, Any], printed: Mapping[str, Any]) 
 def types_table(types: Mapping[str, Any], printed: Mapping[str, float]) -> Table:
     """In which contexts the words stand, the most frequent first."""
     rows = [
-        [name, _estimate(share, "{:.1%}"), f"{printed[name]:.0%}" if name in printed else ""]
+        [name, f"{Estimate.from_dict(share):.1%}", f"{printed[name]:.0%}" if name in printed else ""]
         for name, share in sorted(types.items(), key=lambda pair: -pair[1]["value"])
     ]
     return Table("Tokens whose word stands in the context", ["context", "share", "printed"], rows)
@@ -97,12 +98,6 @@ def _printed(printed: Mapping[str, Any], part: str, name: str) -> str:
     return "" if value is None else f"{value:.0%}"
 
 
-def _estimate(found: Mapping[str, float | None], form: str) -> str:
-    value, low, high = (found[name] for name in ("value", "low", "high"))
-    ends = "" if low is None or high is None else f" [{form.format(low)}, {form.format(high)}]"
-    return ("?" if value is None else form.format(value)) + ends
-
-
 def cache_claims(bins: Mapping[str, Any], against: str) -> list[Claim]:
     """What the document says of the two bins, by the intervals of the nats that a token saves."""
     recurring = f"against {against}, tokens of words that stand in the contexts gain more than others"
@@ -111,8 +106,9 @@ def cache_claims(bins: Mapping[str, Any], against: str) -> list[Claim]:
         missing = _IN if _IN not in bins else _NOT_IN
         return [Claim.of(text, undecided(f"no token is {missing}")) for text in (recurring, others)]
     inside, outside = (Estimate.from_dict(bins[name]["gain"]) for name in (_IN, _NOT_IN))
-    words = [_estimate(each.to_dict(), "{:+.3f}") for each in (inside, outside)]
     return [
-        Claim.of(recurring, higher(inside, outside), f"nats saved a token: {words[0]} against {words[1]}"),
-        Claim.of(others, above(outside), f"nats saved a token: {words[1]}"),
+        Claim.of(
+            recurring, higher(inside, outside), f"nats saved a token: {inside:+.3f} against {outside:+.3f}"
+        ),
+        Claim.of(others, above(outside), f"nats saved a token: {outside:+.3f}"),
     ]

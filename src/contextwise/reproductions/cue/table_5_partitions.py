@@ -9,12 +9,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from contextwise.base.tables import Table
 from contextwise.data.contexts import PREVIOUS
 from contextwise.reproductions.claims import Better, Claim, above, all_agree, below, check_names
 from contextwise.reproductions.cue.runs import REFERENCE, parents_of
 from contextwise.reproductions.cue.scores import Scored, kept_gain
 from contextwise.reproductions.cue.tables_3_4_6_perplexity import Row, StagedModels
-from contextwise.reproductions.item import Item, Outcome, Table, registered
+from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.training.recipe import Recipe
 
 Set = Literal["A", "B", "both"]

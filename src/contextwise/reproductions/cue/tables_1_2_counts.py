@@ -12,19 +12,13 @@ from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml
 from contextwise.base.errors import ConfigError
+from contextwise.base.tables import Table
 from contextwise.data import Corpus
 from contextwise.models.sizes import readable_count
 from contextwise.objectives.splitting import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.reproductions.claims import Claim, exact
-from contextwise.reproductions.item import (
-    Item,
-    ItemMeasure,
-    Outcome,
-    Table,
-    recipes_folder,
-    registered,
-)
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, recipes_folder, registered
 from contextwise.training.cue.parameters import Module, modules_of
 from contextwise.training.recipe import Recipe
 

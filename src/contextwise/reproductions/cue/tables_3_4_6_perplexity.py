@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.estimates import Estimate
+from contextwise.base.tables import Table
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Evaluation
@@ -13,7 +14,7 @@ from contextwise.evaluation.measures.sentences import SentenceLoss
 from contextwise.reproductions.claims import Better, Claim, Kept, above, below, check_names, point
 from contextwise.reproductions.cue.runs import StagedRuns
 from contextwise.reproductions.cue.scores import Scored, kept_gain
-from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, Outcome, Plot, registered
 
 
 class Row(Settings):

@@ -18,9 +18,10 @@ from contextwise.analysis.scaling.fitting import Data, search
 from contextwise.analysis.scaling.forms import ONE_SIZE, Law, features_of
 from contextwise.base.config import validate
 from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.intrinsic_entropy.optima import Optima
-from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train
 

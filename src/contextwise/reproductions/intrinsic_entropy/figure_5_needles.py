@@ -8,10 +8,11 @@ from pydantic import Field
 
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate
+from contextwise.base.tables import Table
 from contextwise.evaluation.measures.needles import STEPS, measure_needles
 from contextwise.reproductions.claims import Claim, above, point, undecided
 from contextwise.reproductions.given_model import GivenModel
-from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, Outcome, Plot, registered
 
 ANSWERS = 7
 """A needle's number is 1 to 4, and so is what the other one adds: 2 to 8."""

@@ -9,11 +9,12 @@ from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
+from contextwise.base.tables import Table
 from contextwise.evaluation.measures.ruler.running import evaluate_ruler
 from contextwise.evaluation.measures.ruler.settings import FRACTIONS, TASKS, Settings
 from contextwise.reproductions.claims import Claim, Verdict, all_hold, exact, point, undecided
 from contextwise.reproductions.given_model import GivenModel
-from contextwise.reproductions.item import Item, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, Outcome, Plot, registered
 
 SURE = 0.95
 """Share of the resamples in which a visible context has to be the best to count as the optimum."""

@@ -13,10 +13,10 @@ from pydantic import Field
 from contextwise.analysis.fits import LineFit, fit_line, fit_power
 from contextwise.analysis.spectra import relative_eigenvalues
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
+from contextwise.base.tables import Table
 from contextwise.reproductions.claims import Claim, exact
 from contextwise.reproductions.intrinsic_entropy.optima import Optima
-from contextwise.reproductions.intrinsic_entropy.table_1_figure_7_parity import (
+from contextwise.reproductions.intrinsic_entropy.parity_models import (
     feature_eigenvalues,
     held_out,
     measure_contexts,
@@ -24,7 +24,7 @@ from contextwise.reproductions.intrinsic_entropy.table_1_figure_7_parity import 
     parity_recipe,
     spectra_plot,
 )
-from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
 from contextwise.training.recipe import Recipe, SyntheticData
 from contextwise.training.run import train
 
@@ -81,8 +81,8 @@ class ParityDimension(ItemMeasure):
 
 def _fits(line: LineFit, slope: float, losses: dict[int, float], dimensions: dict[int, int]) -> Table:
     rows = [
-        ["CE = k ID + b: k", _pm(line.slope, 5), f"{slope:.5f}"],
-        ["b", _pm(line.intercept, 4), f"{math.log(2):.4f}"],
+        ["CE = k ID + b: k", f"{line.slope:.5f}", f"{slope:.5f}"],
+        ["b", f"{line.intercept:.4f}", f"{math.log(2):.4f}"],
         ["R²", f"{line.r_squared:.6f}", "1"],
     ]
     powers: list[tuple[str, dict[int, float]]] = [
@@ -96,9 +96,9 @@ def _fits(line: LineFit, slope: float, losses: dict[int, float], dimensions: dic
             rows.append([name, "no power law fits", ""])
             continue
         rows += [
-            [f"{name}: C0", _pm(fit.floor, 3), ""],
-            ["C", _pm(fit.scale, 1), ""],
-            ["γ", _pm(fit.exponent, 2), ""],
+            [f"{name}: C0", f"{fit.floor:.3f}", ""],
+            ["C", f"{fit.scale:.1f}", ""],
+            ["γ", f"{fit.exponent:.2f}", ""],
         ]
     return Table("Fits, with 95% intervals", ["fit", "ours", "exact"], rows)
 
@@ -130,11 +130,6 @@ def thresholds(relative: np.ndarray, dimension: int) -> tuple[float, float]:
     """Thresholds θ at which exactly ``dimension`` relative eigenvalues are ≥ θ: above the first, up to the second."""
     low = float(relative[dimension]) if dimension < len(relative) else 0.0
     return low, float(relative[dimension - 1]) if 0 < dimension <= len(relative) else math.inf
-
-
-def _pm(estimate: Estimate, digits: int) -> str:
-    half = "" if estimate.high is None else f" ± {estimate.high - estimate.value:.{digits}f}"
-    return f"{estimate.value:.{digits}f}{half}"
 
 
 @registered("parity_optimum")

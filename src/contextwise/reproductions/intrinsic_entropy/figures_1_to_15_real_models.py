@@ -10,10 +10,11 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from contextwise.analysis.intrinsic import IntrinsicEntropy, analyse
+from contextwise.base.tables import Table
 from contextwise.evaluation.measures.entropy.running import checked_contexts, measure_entropy
 from contextwise.reproductions.given_model import GivenModel
 from contextwise.reproductions.intrinsic_entropy.views import VIEWS, Limits
-from contextwise.reproductions.item import Item, Outcome, Table, registered
+from contextwise.reproductions.item import Item, Outcome, registered
 
 
 @registered("real_entropy")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from contextwise.base.tables import Table
 from contextwise.reproductions.claims import LEAST_SEEDS, Claim, Verdict, all_agree, exact
-from contextwise.reproductions.item import Table
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.config import Settings
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import correlation_estimate
+from contextwise.base.tables import Table
 from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, point, undecided
-from contextwise.reproductions.item import Plot, Table
+from contextwise.reproductions.item import Plot
 
 View = tuple[list[Table], list[Claim], list[Plot]]
 LOSS = "cross entropy, nats per token"

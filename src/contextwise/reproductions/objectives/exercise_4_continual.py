@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from contextwise.base.config import validate, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write
+from contextwise.base.tables import Table
 from contextwise.comparison.forgetting import Forgetting, measure_forgetting
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.corpus.manifest import FILE
@@ -20,7 +21,7 @@ from contextwise.data.sources.stdlib import iter_stdlib_documents
 from contextwise.reproductions.claims import Claim, above, all_hold, below
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.given_model import slug
-from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, Table, registered
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
 from contextwise.reproductions.trained_models import difference_between
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import train

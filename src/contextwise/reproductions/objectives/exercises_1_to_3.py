@@ -20,6 +20,7 @@ from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate, wilson
+from contextwise.base.tables import Table
 from contextwise.data import Corpus
 from contextwise.models.multitoken.losses import future_targets
 from contextwise.objectives import (
@@ -39,7 +40,7 @@ from contextwise.objectives.spans import SpanExamples, kept_and_sentinels
 from contextwise.objectives.text import TokenText
 from contextwise.reproductions.claims import Claim, contains, exact, undecided
 from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Table, registered
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, registered
 from contextwise.training.recipe import Recipe
 
 

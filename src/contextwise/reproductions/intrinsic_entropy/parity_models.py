@@ -1,0 +1,125 @@
+"""Models trained on the parity task, and their losses and spectra at each context beside the exact figures.
+
+Legend of shapes: N samples, F channels of the context feature.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from contextwise.base.config import validate
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import NORMAL, plus_minus
+from contextwise.base.runs import RunFolder
+from contextwise.data.synthetic import ParityData, Samples
+from contextwise.models.parity import ParityMLP, ParityTransformer
+from contextwise.reproductions.item import Plot
+from contextwise.training.inputs import VALIDATION_SEED
+from contextwise.training.recipe import Recipe
+
+_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class ContextLoss:
+    """A trained model at one context.
+
+    Attributes:
+        loss: mean cross entropy of the answers, nats.
+        standard_error: of ``loss`` over samples.
+        excess: ``loss`` minus the mean of what nobody can do better than on the same samples: log 2 where the task's larger
+            bit is not visible, and 0 elsewhere. Free of the chance in how many of the samples are which.
+        minimum: the exact lowest cross entropy.
+    """
+
+    loss: float
+    standard_error: float
+    excess: float
+    minimum: float
+
+    @property
+    def estimate(self) -> Estimate:
+        """The loss with its interval over samples."""
+        return plus_minus(self.loss, NORMAL * self.standard_error)
+
+
+@torch.no_grad()
+def measure_contexts(model: Any, samples: Samples, contexts: list[int], count: int) -> dict[int, ContextLoss]:
+    """Cross entropy of the same ``count`` samples with only the nearest bits visible, for each number of bits.
+
+    Raises:
+        ConfigError: more bits than the samples show.
+    """
+    parity, found = samples.parity, {}
+    for context in contexts:
+        nats, hidden = [], []
+        for numbers in _pieces(count):
+            batch = samples.batch(numbers, visible=context)
+            logits = model(batch["input_ids"].to(model.device)).logits.float().cpu()
+            nats.append(torch.nn.functional.cross_entropy(logits, batch["labels"][:, 0], reduction="none"))
+            hidden.append(parity.larger[samples.draw(numbers).tasks] > context)
+        losses, lowest = torch.cat(nats).double().numpy(), math.log(2) * np.concatenate(hidden)
+        found[context] = ContextLoss(
+            float(losses.mean()),
+            float(losses.std(ddof=1) / math.sqrt(count)),
+            float((losses - lowest).mean()),
+            parity.minimum_cross_entropy(context),
+        )
+    return found
+
+
+@torch.no_grad()
+def feature_eigenvalues(model: Any, samples: Samples, context: int, count: int) -> np.ndarray:
+    """Eigenvalues of the centred covariance of the context feature with ``context`` bits visible, (F,), the largest first."""
+    total: Any = 0.0
+    products: Any = 0.0
+    for numbers in _pieces(count):
+        batch = samples.batch(numbers, visible=context)
+        feature = model.context_feature(batch["input_ids"].to(model.device)).double().cpu().numpy()
+        total, products = total + feature.sum(0), products + feature.T @ feature
+    mean = total / count
+    covariance = products / count - np.outer(mean, mean)
+    return np.linalg.eigvalsh(covariance)[::-1].clip(min=0)
+
+
+def _pieces(count: int) -> list[np.ndarray]:
+    return np.array_split(np.arange(count), max(1, -(-count // _AT_ONCE)))
+
+
+def parity_recipe(values: dict[str, Any], folder: Path, name: str, **data: Any) -> Recipe:
+    """A run of an item, in ``folder``.
+
+    Args:
+        data: settings of ``data.synthetic`` on top of the item's.
+    """
+    synthetic = values["data"]["synthetic"] | data
+    whole = values | {"name": name, "data": {"synthetic": synthetic}, "output": str(folder / name)}
+    return validate(Recipe, whole, f"the recipe of {name}")
+
+
+def open_parity_model(run: RunFolder) -> Any:
+    """The model of a finished run, ready to be asked."""
+    kinds = {kind.config_class.model_type: kind for kind in (ParityMLP, ParityTransformer)}
+    from transformers import AutoConfig
+
+    kind = kinds[AutoConfig.from_pretrained(run.model).model_type]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return kind.from_pretrained(run.model, use_safetensors=True).to(device).eval()
+
+
+def held_out(data: ParityData) -> Samples:
+    """The samples that runs are validated and measured on."""
+    return Samples(data, VALIDATION_SEED, "validation")
+
+
+def spectra_plot(relative: dict[int, np.ndarray]) -> Plot:
+    """Relative eigenvalues of each context, without those that are zero."""
+    series = {
+        f"{context} bits": [{"x": i, "y": float(value)} for i, value in enumerate(values, 1) if value > 0]
+        for context, values in relative.items()
+    }
+    return Plot("Relative eigenvalues", "index i", "λ_i / λ_1", series, logarithmic="y")
