@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from contextwise.base.config import validate
-from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import costs_of
 from contextwise.reproductions.cue.runs import Tree
@@ -54,8 +54,7 @@ def test_what_cannot_be_trained_is_said(runs, message):
 
 def test_a_reference_becomes_the_folder_of_its_run():
     runs = {"first": ["a"], "second": ["b", "model.pretrained=@first"]}
-    with pytest.raises(CheckpointError, match="folder/runs/tag-first-seed3"):  # there is no such run yet
-        tree(runs).recipe("second")
+    assert tree(runs).recipe("second").model.pretrained == "folder/runs/tag-first-seed3"
     recipe = tree(runs).recipe("first")
     assert (recipe.name, recipe.seed, recipe.data.corpus) == ("first", 3, "corpus")
     assert recipe.folder == Path("folder/runs/tag-first-seed3")
