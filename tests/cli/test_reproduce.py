@@ -171,7 +171,7 @@ def test_the_optimum_is_the_lowest_of_each_size(contextwise, workplace):
         (["paper/training"], "there is nothing to reproduce at 'paper/training'"),
         (["paper/table", "--scale", "tinny"], "has no scale 'tinny'; did you mean tiny?"),
         (["paper/table", "--scale", "paper"], "has no scale 'paper'; it has tiny"),
-        ([], "nothing is named to reproduce"),
+        ([], "no item is given"),
     ],
 )
 def test_what_is_not_there_gets_one_sentence(contextwise, arguments, words):
