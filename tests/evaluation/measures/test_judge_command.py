@@ -61,7 +61,7 @@ def test_the_command_says_that_judgments_are_missing(tmp_path):
         assert done.exit_code == 0 and '"missing": 0' in done.output and len(server.requests) == 17
         done = CliRunner().invoke(app, [*command, "--endpoint", server.url])
     assert "all 7.50 [7.50, 7.50] 4" in " ".join(done.output.split())
-    assert "bad - good: -4.00 (95% interval -4.00 to -4.00, zero lies outside)" in done.output
+    assert "bad - good: -4.00 [-4.00, -4.00], significant" in done.output
 
 
 def test_the_help_says_what_is_sent_with_each_request():
