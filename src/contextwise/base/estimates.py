@@ -47,11 +47,16 @@ class Estimate:
         """Whether both limits are known."""
         return self.low is not None and self.high is not None
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The limits as numbers, NaN where they are not known."""
+        low, high = (math.nan if limit is None else limit for limit in (self.low, self.high))
+        return low, high
+
     def above(self, bound: float) -> bool | None:
         """Whether the interval lies above a bound: True, False where it lies below; None where it holds it or is not known."""
-        if self.low is None or self.high is None or not (self.low > bound or self.high < bound):
-            return None
-        return self.low > bound
+        low, high = self.limits
+        return low > bound if low > bound or high < bound else None
 
     @property
     def decided(self) -> bool:

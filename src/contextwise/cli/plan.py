@@ -76,9 +76,8 @@ def plan(
     from rich.console import Console
 
     from contextwise.analysis.scaling import analyse, hindcast, make_plan, read_observations
-    from contextwise.analysis.scaling.hindcast_tables import hindcast_tables
     from contextwise.analysis.scaling.results import analysis_dict
-    from contextwise.analysis.scaling.tables import law_tables, plan_tables, residual_table
+    from contextwise.analysis.scaling.tables import hindcast_tables, law_tables, plan_tables, residual_table
 
     checking = check or hide_above is not None
     _check_options(budget, hours, tokens_per_second, measured_at, hide_above, checking)

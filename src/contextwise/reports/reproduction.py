@@ -21,8 +21,7 @@ from contextwise.reports.page import (
     markup,
     plain,
 )
-
-VERDICTS = {True: "Holds", False: "Does not hold", None: "Undecided"}
+from contextwise.reproductions.claims import VERDICTS
 
 
 def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -> None:
@@ -38,7 +37,8 @@ def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -
     """
     claim_line = "<strong>{verdict}:</strong> {text} <small>{evidence}</small>"
     result = [
-        markup(claim_line, **{**claim, "verdict": VERDICTS[claim["holds"]]}) for claim in outcome["claims"]
+        markup(claim_line, **{**claim, "verdict": VERDICTS[claim["holds"]].capitalize()})
+        for claim in outcome["claims"]
     ]
     if outcome["supports"]:
         result.append(markup("What this scale can support: {supports}", supports=outcome["supports"]))

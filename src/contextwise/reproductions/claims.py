@@ -95,7 +95,7 @@ def within(estimate: Estimate, least: float, most: float) -> Verdict:
     problem = _problem(estimate)
     if problem or math.isnan(least) or math.isnan(most):
         return undecided(problem or "the bound is not a number")
-    low, high = _limits(estimate)
+    low, high = estimate.limits
     if (low > least or least == -math.inf) and (high < most or most == math.inf):
         return Verdict(True)
     if high < least or low > most:
@@ -108,7 +108,7 @@ def contains(estimate: Estimate, value: float) -> Verdict:
     problem = _problem(estimate)
     if problem or math.isnan(value):
         return undecided(problem or "the value to compare to is not a number")
-    low, high = _limits(estimate)
+    low, high = estimate.limits
     return Verdict(low <= value <= high)
 
 
@@ -117,7 +117,7 @@ def higher(estimate: Estimate, other: Estimate) -> Verdict:
     problem = _problem(estimate) or _problem(other)
     if problem:
         return undecided(problem)
-    (low, high), (other_low, other_high) = _limits(estimate), _limits(other)
+    (low, high), (other_low, other_high) = estimate.limits, other.limits
     if low > other_high:
         return Verdict(True)
     return Verdict(False) if high < other_low else undecided("the intervals overlap")
@@ -127,12 +127,7 @@ def _problem(estimate: Estimate) -> str:
     """Why an estimate decides nothing; empty if it may."""
     if math.isnan(estimate.value):
         return "the value is not a number"
-    return "there is no interval" if any(math.isnan(limit) for limit in _limits(estimate)) else ""
-
-
-def _limits(estimate: Estimate) -> tuple[float, float]:
-    low, high = (math.nan if limit is None else limit for limit in (estimate.low, estimate.high))
-    return low, high
+    return "there is no interval" if any(math.isnan(limit) for limit in estimate.limits) else ""
 
 
 def exact(holds: bool, *numbers: float) -> Verdict:

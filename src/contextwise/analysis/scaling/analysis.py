@@ -9,27 +9,23 @@ from contextwise.analysis.scaling.comparison import Score, compare_forms, data_o
 from contextwise.analysis.scaling.forms import EVERY, Array, Law, widened
 from contextwise.analysis.scaling.observations import Observations, check_enough
 from contextwise.base.errors import DataError
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import percentile_interval
 
 CONFIDENCE = 0.9
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A value and the ends of its interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def to_dict(self) -> dict[str, float]:
-        """``{"value", "low", "high"}``"""
-        return {"value": self.value, "low": self.low, "high": self.high}
-
-
-def interval(value: float, samples: Array, confidence: float) -> Interval:
-    """Percentile interval of an ensemble's values; it holds the value itself."""
-    low, high = np.quantile(samples, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(float(value), float(min(low, value)), float(max(high, value)))
+def ensemble_estimate(value: float, samples: Array, confidence: float) -> Estimate:
+    """A value with the percentile interval of an ensemble's values; the interval holds the value itself."""
+    low, high = percentile_interval(samples, confidence)
+    return Estimate(
+        float(value),
+        float(min(low, value)),
+        float(max(high, value)),
+        n=len(samples),
+        method="wild bootstrap over runs",
+        confidence=confidence,
+    )
 
 
 @dataclass(frozen=True)
@@ -65,10 +61,12 @@ class Analysis:
         """The form that was chosen."""
         return self.tied[0]
 
-    def parameters(self) -> dict[str, Interval]:
+    def parameters(self) -> dict[str, Estimate]:
         """The law's numbers, in the formula's own units."""
         values, samples = self.law.printed(), self.own.printed()
-        return {name: interval(float(values[name]), samples[name], self.confidence) for name in values}
+        return {
+            name: ensemble_estimate(float(values[name]), samples[name], self.confidence) for name in values
+        }
 
     @property
     def at_bounds(self) -> set[str]:

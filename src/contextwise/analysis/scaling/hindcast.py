@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from contextwise.analysis.scaling.analysis import CONFIDENCE, Analysis, Interval, analyse, interval
+from contextwise.analysis.scaling.analysis import CONFIDENCE, Analysis, analyse, ensemble_estimate
 from contextwise.analysis.scaling.bootstrap import RESAMPLES
 from contextwise.analysis.scaling.cost import Cost, measured_cost
 from contextwise.analysis.scaling.forms import Law
@@ -20,7 +20,7 @@ from contextwise.analysis.scaling.observations import (
 )
 from contextwise.analysis.scaling.optimum import best_context
 from contextwise.base.errors import DataError
-from contextwise.base.estimates import as_json
+from contextwise.base.estimates import Estimate, as_json
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class HiddenOptimum:
     size: str
     budget: float
     contexts: int
-    predicted: Interval
+    predicted: Estimate
     measured: float
     as_good: tuple[float, float]
     at_end: bool
     before: float
-    predicted_loss: Interval
+    predicted_loss: Estimate
     measured_loss: float
     inside: bool
 
@@ -60,12 +60,13 @@ class HiddenRun:
     run: str
     context: int
     flops: float
-    predicted: Interval
+    predicted: Estimate
     measured: float
 
     @property
     def inside(self) -> bool:
-        return self.predicted.low <= self.measured <= self.predicted.high
+        low, high = self.predicted.limits
+        return low <= self.measured <= high
 
 
 @dataclass(frozen=True)
@@ -190,11 +191,11 @@ def _hidden_runs(
     return rows, still
 
 
-def _predicted(analysis: Analysis, at: tuple[float, float, float]) -> Interval:
+def _predicted(analysis: Analysis, at: tuple[float, float, float]) -> Estimate:
     """The loss of one run at a context, parameters and tokens, with its luck."""
     value = float(analysis.law.loss(*at)[0])
     samples = np.exp(analysis.one_run(np.log(analysis.ensemble.loss(*(np.array([x]) for x in at)))))
-    return interval(value, samples, analysis.confidence)
+    return ensemble_estimate(value, samples, analysis.confidence)
 
 
 def _hidden_optima(found: Observations, analysis: Analysis, above: float) -> list[HiddenOptimum]:
@@ -226,7 +227,7 @@ def _hidden_optima(found: Observations, analysis: Analysis, above: float) -> lis
                 before=float(early[before.argmin()]),
                 predicted_loss=_predicted(analysis, at),
                 measured_loss=float(losses.min()),
-                inside=bool(predicted.low <= best * step and best / step <= predicted.high),
+                inside=bool(predicted.limits[0] <= best * step and best / step <= predicted.limits[1]),
             )
         )
     return rows
@@ -234,11 +235,11 @@ def _hidden_optima(found: Observations, analysis: Analysis, above: float) -> lis
 
 def _best_context(
     analysis: Analysis, cost: Cost, budget: float, parameters: float, contexts: np.ndarray
-) -> Interval:
+) -> Estimate:
     """Between the shortest and the longest of the contexts that were measured."""
     bounds = float(contexts.min()), float(contexts.max())
 
     def best(law: Law) -> np.ndarray:
         return best_context(law, cost, budget, parameters, bounds).context
 
-    return interval(float(best(analysis.law)[0]), best(analysis.ensemble), analysis.confidence)
+    return ensemble_estimate(float(best(analysis.law)[0]), best(analysis.ensemble), analysis.confidence)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from contextwise.analysis.scaling.analysis import Analysis, Interval, interval
+from contextwise.analysis.scaling.analysis import Analysis, ensemble_estimate
 from contextwise.analysis.scaling.cost import Cost, measured_cost
 from contextwise.analysis.scaling.experiments import Candidate, next_runs
 from contextwise.analysis.scaling.forms import Law
@@ -22,7 +22,7 @@ from contextwise.analysis.scaling.reach import (
     width_notes,
 )
 from contextwise.analysis.scaling.shapes import Shape, nearest_shapes
-from contextwise.base.estimates import as_json, count
+from contextwise.base.estimates import Estimate, as_json, count
 
 FREE_SIZES = 3
 """From so many sizes on the plan recommends sizes between and beyond them."""
@@ -38,10 +38,10 @@ class Recommendation:
     """
 
     size: str | None
-    parameters: Interval | None
-    context: Interval
-    tokens: Interval
-    loss: Interval
+    parameters: Estimate | None
+    context: Estimate
+    tokens: Estimate
+    loss: Estimate
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,8 @@ def _optima(
 def _recommendation(
     analysis: Analysis, centre: Optimum, samples: Optimum, free: bool, size: int | None = None
 ) -> Recommendation:
-    def of(name: str) -> Interval:
-        return interval(float(getattr(centre, name)[0]), getattr(samples, name), analysis.confidence)
+    def of(name: str) -> Estimate:
+        return ensemble_estimate(float(getattr(centre, name)[0]), getattr(samples, name), analysis.confidence)
 
     found, several = analysis.found, len(analysis.found.sizes) > 1
     if size is None:

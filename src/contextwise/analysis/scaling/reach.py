@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from contextwise.analysis.scaling.analysis import Analysis, Interval
+from contextwise.analysis.scaling.analysis import Analysis
 from contextwise.analysis.scaling.observations import check_bracketed
 from contextwise.analysis.scaling.optimum import Optimum
 from contextwise.base.errors import DataError
-from contextwise.base.estimates import count
+from contextwise.base.estimates import Estimate, count
 
 FARTHEST = 30.0
 """A budget beyond so many times the sweep's largest FLOPs is refused unless asked for."""
@@ -136,12 +136,13 @@ def distance_notes(times: dict[str, float]) -> list[str]:
     ]
 
 
-def width_notes(analysis: Analysis, context: Interval, samples: Optimum, free: bool) -> list[str]:
+def width_notes(analysis: Analysis, context: Estimate, samples: Optimum, free: bool) -> list[str]:
     """What the intervals do not say by themselves."""
     notes = []
-    if context.high > WIDE * context.low:
+    low, high = context.limits
+    if high > WIDE * low:
         notes.append(
-            f"The interval of the context spans a factor of {context.high / context.low:.0f}: the sweep hardly says "
+            f"The interval of the context spans a factor of {high / low:.0f}: the sweep hardly says "
             "which is best."
         )
     searched = {

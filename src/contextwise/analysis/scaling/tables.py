@@ -1,37 +1,35 @@
-"""Plans and laws as tables that read well in 80 columns."""
+"""Plans, laws and their checks as tables."""
+
+from typing import Any
 
 import numpy as np
-from rich import box
-from rich.console import Group as Stack
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
-from contextwise.analysis.scaling.analysis import Analysis, Interval
+from contextwise.analysis.scaling.analysis import Analysis
 from contextwise.analysis.scaling.experiments import SHARE, Candidate
-from contextwise.analysis.scaling.planning import RIVALS, Plan, Recommendation
-from contextwise.base.estimates import NOT_KNOWN, count, duration
+from contextwise.analysis.scaling.hindcast import Hindcast
+from contextwise.analysis.scaling.planning import RIVALS, Plan
+from contextwise.base.estimates import Estimate, count, duration, written
+from contextwise.base.tables import Column, Row, Table, terminal
 
 
 def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
     """The answer, the sizes, other forms of the law, the next run."""
-    parts: list[RenderableType] = [paragraph(f"Plan for {plan.budget.said}."), _answer(plan, analysis)]
+    parts: list[Any] = [_answer(plan, analysis)]
     context, lost = plan.rounded
-    parts.append(paragraph(f"The nearest power of two, {context}, costs {max(lost, 0):.4f} nats more."))
+    parts.append(f"The nearest power of two, {context}, costs {max(lost, 0):.4f} nats more.")
     if plan.shapes:
         named = ", or ".join(f"{shape.name} ({count(shape.parameters)})" for shape in plan.shapes)
-        parts.append(paragraph(f"Nearest model that can be built: {named}."))
-    parts += [paragraph(f"Note: {note}") for note in plan.notes]
+        parts.append(f"Nearest model that can be built: {named}.")
+    parts += [f"Note: {note}" for note in plan.notes]
     sized = plan.best.parameters is not None
     if sized:
-        parts += ["", paragraph("Best context of each size of the sweep, at this budget:"), _sizes(plan)]
+        parts += ["", _sizes(plan)]
     if plan.rivals:
-        parts += ["", paragraph(f"What other forms of the law say (up to {RIVALS:g} times the error):")]
-        parts.append(_rivals(plan, analysis, sized))
+        parts += ["", _rivals(plan, analysis, sized)]
     if plan.next_runs:
-        parts += ["", paragraph(_next_said()), _next(plan.next_runs)]
-    return Stack(*parts)
+        parts += ["", _next(plan.next_runs)]
+    return terminal(*parts)
 
 
 def law_tables(analysis: Analysis) -> RenderableType:
@@ -42,128 +40,132 @@ def law_tables(analysis: Analysis) -> RenderableType:
         f"The law: {len(found)} points of {len(found.runs)} runs, {len(found.sizes)} model "
         f"size{'s' * (len(found.sizes) > 1)}, {contexts} training contexts; {found.left_out} early points left out. "
         f"{analysis.confidence:.0%} intervals over {len(analysis.ensemble.theta)} resamples of whole runs. Errors are those "
-        "of ln L, in thousandths. * is chosen, the simplest that held-out runs do not tell from the best; + are not told from "
-        "it either, and take part in the intervals of the plan."
+        "of ln L, in thousandths. * is chosen, the simplest that held-out runs do not distinguish from the best; + are not "
+        "distinguished from it either, and take part in the intervals of the plan."
     )
-    return Stack("", paragraph(said), _forms(analysis), _numbers(analysis))
+    return terminal("", _forms(said, analysis), _numbers(analysis))
 
 
 def residual_table(analysis: Analysis) -> RenderableType:
     """How far each run lies off the law."""
-    table = columns(["run"], ["points", "mean", "spread", "first", "last"])
     found, residuals = analysis.found, 1000 * analysis.residuals
+    rows = []
     for run, name in enumerate(found.runs):
         mine = np.flatnonzero(found.run == run)
         values = residuals[mine[found.tokens[mine].argsort()]]
-        mean, spread, first, last = values.mean(), values.std(), values[0], values[-1]
-        table.add_row(name, str(len(mine)), f"{mean:+.1f}", f"{spread:.1f}", f"{first:+.1f}", f"{last:+.1f}")
-    said = "Residuals: ln of measured over fitted loss, in thousandths, along each run:"
-    return Stack("", paragraph(said), table)
+        rows.append([name, len(mine), values.mean(), values.std(), values[0], values[-1]])
+    columns = [
+        Column("run"),
+        Column("points", "integer"),
+        *(Column(name, "estimate", ".1f" if name == "spread" else "+.1f") for name in ("mean", "spread")),
+        *(Column(name, "estimate", "+.1f") for name in ("first", "last")),
+    ]
+    title = "Residuals: ln of measured over fitted loss, in thousandths, along each run:"
+    return terminal("", Table(title, columns, rows))
 
 
-def columns(left: list[str], right: list[str]) -> Table:
-    """An empty table."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in left:
-        table.add_column(name, overflow="fold")
-    for name in right:
-        table.add_column(name, justify="right", overflow="fold")
-    return table
-
-
-def paragraph(text: str) -> Padding:
-    """Text as far from the margin as the tables are."""
-    return Padding(Text(text), (0, 0, 0, 1))
-
-
-def ends(value: Interval, shown: str) -> str:
-    """``[low, high]``."""
-    return f"[{format(value.low, shown)}, {format(value.high, shown)}]"
+def hindcast_tables(check: Hindcast) -> RenderableType:
+    """Predicted against measured: optima, runs, and a verdict in words; then the law that predicted."""
+    optima: list[Any] = [
+        "No size has a hidden budget that all its contexts reached: no optimum is checked.",
+        "",
+    ]
+    if check.optima:
+        optima = [_optima(check), _optima_said(check), ""]
+    return terminal(_heading(check), "", *optima, _runs(check), _runs_said(check), law_tables(check.analysis))
 
 
 def _answer(plan: Plan, analysis: Analysis) -> Table:
-    table = columns([""], ["recommended", f"{analysis.confidence:.0%} interval", "of the sweep's\nlargest"])
     best, times = plan.best, plan.extrapolation
 
-    def row(name: str, value: Interval, shown: str, factor: str) -> None:
-        cells = [
-            count(x) if shown == "count" else format(x, shown) for x in (value.value, value.low, value.high)
-        ]
-        against = f"{times[factor]:.2g} x" if factor in times else NOT_KNOWN
-        table.add_row(name, cells[0], f"[{cells[1]}, {cells[2]}]", against)
+    def row(name: str, value: Estimate, form: str, factor: str) -> list[Any]:
+        against = f"{times[factor]:.2g} x" if factor in times else None
+        return [name, written(value.value, form), value.interval(form), against]
 
     if best.parameters is None:
-        table.add_row("model size", str(best.size), "given", NOT_KNOWN)
+        size: list[Any] = ["model size", str(best.size), "given", None]
     else:
-        name = "model size" + (f" ({best.size})" if best.size else "")
-        row(name, best.parameters, "count", "parameters")
-    row("training context", best.context, ".0f", "context")
-    row("tokens", best.tokens, "count", "tokens")
-    row("best-context loss (nats/token)", best.loss, ".4f", "")
-    table.add_row("FLOPs", f"{plan.flops:.2e}", "", f"{times['flops']:.2g} x")
-    table.add_row("time on the sweep's machine", duration(plan.seconds), "", "")
-    return table
+        size = row(
+            "model size" + (f" ({best.size})" if best.size else ""), best.parameters, "count", "parameters"
+        )
+    rows = [
+        size,
+        row("training context", best.context, ".0f", "context"),
+        row("tokens", best.tokens, "count", "tokens"),
+        row("best-context loss (nats/token)", best.loss, ".4f", ""),
+        ["FLOPs", f"{plan.flops:.2e}", "", f"{times['flops']:.2g} x"],
+        ["time on the sweep's machine", duration(plan.seconds), "", ""],
+    ]
+    columns = ["", "recommended", f"{analysis.confidence:.0%} interval", "of the sweep's\nlargest"]
+    return Table(f"Plan for {plan.budget.said}.", columns, rows)
 
 
 def _sizes(plan: Plan) -> Table:
-    table = columns(["size"], ["context", "", "tokens", "loss", ""])
-    for row in plan.each_size:
-        table.add_row(*_size_cells(row))
-    return table
-
-
-def _size_cells(row: Recommendation) -> list[str]:
-    return [
-        f"{row.size} ({count(row.parameters.value)})" if row.parameters else str(row.size),
-        f"{row.context.value:.0f}",
-        ends(row.context, ".0f"),
-        count(row.tokens.value),
-        f"{row.loss.value:.4f}",
-        ends(row.loss, ".3f"),
+    rows = [
+        [
+            f"{row.size} ({count(row.parameters.value)})" if row.parameters else str(row.size),
+            row.context,
+            row.tokens.value,
+            f"{row.loss.value:.4f} {row.loss.interval('.3f')}",
+        ]
+        for row in plan.each_size
     ]
+    columns = ["size", Column("context", "estimate", ".0f"), Column("tokens", "count"), "loss"]
+    return Table("Best context of each size of the sweep, at this budget:", columns, rows)
 
 
-def _forms(analysis: Analysis) -> RenderableType:
-    right = ["num-\nbers", "seen", "unseen\nruns", "unseen\nbudgets"]
-    table = columns(["form", "L(l, N, D)" if len(analysis.found.sizes) > 1 else "L(l, D)"], right)
+def _forms(title: str, analysis: Analysis) -> Table:
+    rows = []
     for score in analysis.scores:
         chosen = score is analysis.chosen
-        table.add_row(
-            score.form.name + ("*" if chosen else "+" if any(score is one for one in analysis.tied) else ""),
-            score.form.formula,
-            str(len(score.form.parameters)),
-            *(f"{1000 * x:.1f}" for x in (score.fitted, score.error, score.held_out_budgets)),
-            style="bold" if chosen else "",
-        )
-    return table
+        sign = "*" if chosen else "+" if any(score is tied for tied in analysis.tied) else ""
+        errors = [1000 * error for error in (score.fitted, score.error, score.held_out_budgets)]
+        cells = [score.form.name + sign, score.form.formula, len(score.form.parameters), *errors]
+        rows.append(Row(cells, bold=chosen))
+    formula = "L(l, N, D)" if len(analysis.found.sizes) > 1 else "L(l, D)"
+    heads = ("seen", "unseen\nruns", "unseen\nbudgets")
+    columns = [
+        Column("form"),
+        Column(formula, align="left"),
+        Column("num-\nbers", "integer"),
+        *(Column(head, "estimate", ".1f") for head in heads),
+    ]
+    return Table(title, columns, rows)
 
 
 def _numbers(analysis: Analysis) -> Table:
-    table = columns([""], ["value", "interval", ""])
-    for name, value in analysis.parameters().items():
-        bound = "at a bound" if name in analysis.at_bounds else ""
-        table.add_row(name, f"{value.value:.4g}", ends(value, ".3g"), bound)
-    return table
-
-
-def _rivals(plan: Plan, analysis: Analysis, sized: bool) -> RenderableType:
-    table = columns(["form"], ["error", *(["size"] if sized else []), "context", "loss"])
-    best = plan.best
-    chosen = best.parameters.value if best.parameters else 0.0
     rows = [
-        (
-            f"{analysis.chosen.form.name}*",
-            analysis.chosen.error,
-            chosen,
-            best.context.value,
-            best.loss.value,
-        ),
+        [
+            name,
+            f"{value.value:.4g}",
+            value.interval(".3g"),
+            "at a bound" if name in analysis.at_bounds else "",
+        ]
+        for name, value in analysis.parameters().items()
+    ]
+    return Table("", ["", "value", "interval", ""], rows)
+
+
+def _rivals(plan: Plan, analysis: Analysis, sized: bool) -> Table:
+    best = plan.best
+    size = best.parameters.value if best.parameters else 0.0
+    name = f"{analysis.chosen.form.name}*"
+    rows = [
+        (name, analysis.chosen.error, size, best.context.value, best.loss.value),
         *((rival.form, rival.error, rival.parameters, rival.context, rival.loss) for rival in plan.rivals),
     ]
-    for form, error, parameters, context, loss in rows:
-        size = [count(parameters)] if sized else []
-        table.add_row(form, f"{1000 * error:.1f}", *size, f"{context:.0f}", f"{loss:.4f}")
-    return table
+    columns = [
+        Column("form"),
+        Column("error", "estimate", ".1f"),
+        *([Column("size", "count")] if sized else []),
+        Column("context", "estimate", ".0f"),
+        Column("loss", "estimate", ".4f"),
+    ]
+    cells = [
+        [form, 1000 * error, *([parameters] if sized else []), context, loss]
+        for form, error, parameters, context, loss in rows
+    ]
+    return Table(f"What other forms of the law say (up to {RIVALS:g} times the error):", columns, cells)
 
 
 def _next_said() -> str:
@@ -173,14 +175,91 @@ def _next_said() -> str:
     )
 
 
-def _next(candidates: list[Candidate]) -> RenderableType:
+def _next(candidates: list[Candidate]) -> Table:
     sized = candidates[0].parameters_left is not None
-    table = columns(
-        ["size"], ["context", "tokens", "FLOPs", "", "context", "loss", *(["size"] if sized else [])]
-    )
+    rows = []
     for row in candidates:
-        shares = [row.context_left, row.loss_left]
-        shares += [row.parameters_left] if row.parameters_left is not None else []
-        cells = [str(row.context), count(row.tokens), f"{row.flops:.1e}", "new" if row.new else "again"]
-        table.add_row(row.size, *cells, *(f"{share:.0%}" for share in shares))
-    return table
+        shares = [row.context_left, row.loss_left, *([row.parameters_left] if sized else [])]
+        rows.append([row.size, row.context, row.tokens, row.flops, "new" if row.new else "again", *shares])
+    columns = [
+        Column("size"),
+        Column("context", "integer", "d"),
+        Column("tokens", "count"),
+        Column("FLOPs", "estimate", ".1e"),
+        "",
+        *(Column(name, "percent", ".0%") for name in ("context", "loss", *(["size"] if sized else []))),
+    ]
+    return Table(_next_said(), columns, rows)
+
+
+def _heading(check: Hindcast) -> str:
+    return (
+        f"Check: {check.shown} points up to {check.above:.2g} FLOPs are fitted, and {check.hidden} above, up to "
+        f"{check.beyond:.3g} times that, are predicted."
+    )
+
+
+def _optima(check: Hindcast) -> Table:
+    rows = []
+    for row in check.optima:
+        low, high = row.as_good
+        rows.append(
+            [
+                (row.size, f"{row.budget:.1e}"),
+                row.predicted,
+                (f"{row.measured:.0f}{' ' if row.inside else '*'}", f"({low:.0f} to {high:.0f})"),
+                row.before,
+                (f"{row.predicted_loss.value:.4f}", row.predicted_loss.interval(".3f")),
+                row.measured_loss,
+            ]
+        )
+    columns = [
+        Column("size,\nFLOPs"),
+        Column("context\npredicted", "estimate", ".0f", interval="below"),
+        Column("context\nmeasured"),
+        Column("context\nbefore", "estimate", ".0f"),
+        Column("loss\npredicted"),
+        Column("loss\nmeasured", "estimate", ".4f"),
+    ]
+    return Table("Best context at the largest budget that all contexts of a size reached:", columns, rows)
+
+
+def _optima_said(check: Hindcast) -> str:
+    right, at_end = (sum(getattr(row, name) for row in check.optima) for name in ("inside", "at_end"))
+    said = (
+        f"{right} of {len(check.optima)} measured best contexts lie inside the interval, give or take half a step of the "
+        "contexts (* outside). Below each: the contexts whose loss is within the variation between runs of the best. Before: "
+        "the best at the largest budget that was shown. Losses are at the measured best context."
+    )
+    if at_end:
+        said += (
+            f" {at_end} of the measured ones {'is' if at_end == 1 else 'are'} the shortest or longest that was trained: the "
+            "best may lie beyond, and the prediction was kept within."
+        )
+    return said
+
+
+def _runs(check: Hindcast) -> Table:
+    rows = [
+        [
+            run.run,
+            run.flops,
+            f"{run.predicted.value:.4f} {run.predicted.interval('.3f')}",
+            f"{run.measured:.4f}{' ' if run.inside else '*'}",
+            f"{100 * (run.predicted.value / run.measured - 1):+.2f}%",
+        ]
+        for run in check.runs
+    ]
+    columns = ["run", Column("FLOPs", "estimate", ".1e"), "predicted", "measured", "off"]
+    return Table("Last point of each run that went beyond:", columns, rows)
+
+
+def _runs_said(check: Hindcast) -> str:
+    inside = sum(run.inside for run in check.runs)
+    said = (
+        f"{inside} of {len(check.runs)} losses lie inside their {check.analysis.confidence:.0%} intervals for one run (* "
+        f"outside); error {100 * check.error:.2f}% of the loss"
+    )
+    if check.unchanged is not None:
+        said += f" (were each run's last shown loss to stay: {100 * check.unchanged:.2f}%)"
+    return said + "."
