@@ -181,20 +181,20 @@ class Embedder:
             if not text or text.isspace():
                 raise DataError(f"text {i:,} is empty; take it out")
         room = None if self.max_tokens is None else self.max_tokens - len(self.frame)
-        found = self.tokenizer(texts, verbose=False).input_ids
-        for i, ids in enumerate(found):
+        token_ids = self.tokenizer(texts, verbose=False).input_ids
+        for i, ids in enumerate(token_ids):
             if not ids:
                 raise DataError(f"text {self._seen + i + 1:,} has no tokens; take it out")
             if room is not None and len(ids) > room:
-                found[i] = self.tokenizer(texts[i], truncation=True, max_length=room).input_ids
+                token_ids[i] = self.tokenizer(texts[i], truncation=True, max_length=room).input_ids
                 self.cut += 1
-        highest, known = max(chain(*found)), self.model.get_input_embeddings().num_embeddings
+        highest, known = max(chain(*token_ids)), self.model.get_input_embeddings().num_embeddings
         if highest >= known:
             raise ConfigError(
                 f"the tokenizer gives the token {highest}, but the model knows {known} tokens; "
                 "give the tokenizer that belongs to the model"
             )
-        return [self.frame.around(ids) for ids in found]
+        return [self.frame.around(ids) for ids in token_ids]
 
     def _vectors(self, tokens: list[list[int]]) -> np.ndarray:
         """(B, D), float32, of a batch."""

@@ -153,13 +153,13 @@ def _layer_count(config: Any) -> int:
 @contextmanager
 def _caught(blocks: list[nn.Module], number: int) -> Iterator[list[torch.Tensor]]:
     """What the first block is given (0), or what block ``number`` gives, of one forward pass."""
-    found: list[torch.Tensor] = []
+    states: list[torch.Tensor] = []
 
     def given(_: nn.Module, arguments: tuple[Any, ...]) -> None:
-        found.append(arguments[0])
+        states.append(arguments[0])
 
     def gives(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        found.append(output[0] if isinstance(output, tuple) else output)
+        states.append(output[0] if isinstance(output, tuple) else output)
 
     hook = (
         blocks[0].register_forward_pre_hook(given)
@@ -167,6 +167,6 @@ def _caught(blocks: list[nn.Module], number: int) -> Iterator[list[torch.Tensor]
         else blocks[number - 1].register_forward_hook(gives)
     )
     try:
-        yield found
+        yield states
     finally:
         hook.remove()

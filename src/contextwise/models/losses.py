@@ -104,7 +104,7 @@ def next_tokens(labels: torch.Tensor) -> torch.Tensor:
 
 
 def kept_positions(logits_to_keep: int | torch.Tensor) -> slice | torch.Tensor:
-    """Index of the positions whose logits are asked for: the last so many (0: all), or these."""
+    """Index of the positions whose logits are needed: the last so many (0: all), or these."""
     return slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
 
 
@@ -165,8 +165,10 @@ def has_plain_head(model: PreTrainedModel) -> bool:
         with torch.no_grad():
             expected = model(input_ids=probe, use_cache=False).logits
             try:
-                found = head(final_hidden_states(model, input_ids=probe))
-                same = found.shape == expected.shape and torch.allclose(found, expected, atol=1e-3, rtol=1e-3)
+                logits = head(final_hidden_states(model, input_ids=probe))
+                same = logits.shape == expected.shape and torch.allclose(
+                    logits, expected, atol=1e-3, rtol=1e-3
+                )
             except (AttributeError, TypeError):
                 same = False
         _plain_heads[model] = same
@@ -205,7 +207,9 @@ def token_losses(
         hidden = model(input_ids=input_ids, use_cache=False, **inputs).logits.flatten(0, 1)
         head = nn.Identity()
     rows = rows_at_once(model.config.get_text_config().vocab_size, flat.device)
-    found = torch.zeros(flat.shape, dtype=torch.float32, device=flat.device)
+    losses = torch.zeros(flat.shape, dtype=torch.float32, device=flat.device)
     for piece in counted.split(rows):
-        found[piece] = nn.functional.cross_entropy(head(hidden[piece]).float(), flat[piece], reduction="none")
-    return found.view_as(targets)
+        losses[piece] = nn.functional.cross_entropy(
+            head(hidden[piece]).float(), flat[piece], reduction="none"
+        )
+    return losses.view_as(targets)

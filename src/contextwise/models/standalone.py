@@ -81,15 +81,15 @@ def _auto_map(source: str | Path) -> dict[str, str]:
 
 def _code(source: str | Path) -> dict[str, str]:
     """File name -> text of every module that the two classes need."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     waiting = [kind.__module__ for kind in _classes(source)]
     while waiting:
         module = waiting.pop()
         file = f"{_flat(module)}.py"
-        if file not in found:
-            found[file], needed = _made_relative(module)
+        if file not in files:
+            files[file], needed = _made_relative(module)
             waiting += needed
-    return found
+    return files
 
 
 def _made_relative(module: str) -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Whether two tokenizers give the same token ids for the same text; and the special tokens that one puts around it."""
+"""Compare tokenizers by the token ids that they give, and add special tokens around a text."""
 
 import hashlib
 import json
@@ -79,15 +79,15 @@ def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
     Raises:
         DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
     """
-    mend = f"prepare a corpus for it with --tokenizer {model_folder(source)}"
+    fix = f"prepare a corpus for it with --tokenizer {model_folder(source)}"
     if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
         raise DataError(
-            f"the corpus {corpus.path} was prepared with a tokenizer that is not the one of {source}; {mend}"
+            f"the corpus {corpus.path} was prepared with a tokenizer that is not the one of {source}; {fix}"
         )
     if corpus.vocab_size is not None and corpus.vocab_size > vocabulary:
         raise DataError(
             f"the corpus {corpus.path} has a vocabulary of {corpus.vocab_size} tokens, "
-            f"but {source} knows only {vocabulary}; {mend}"
+            f"but {source} knows only {vocabulary}; {fix}"
         )
 
 

@@ -4,7 +4,7 @@ A document is cut at two places into prefix, middle and suffix, and written anew
 
 - PSM: ``<|fim_prefix|> prefix <|fim_suffix|> suffix <|fim_middle|> middle <|fim_end|>``
 - SPM: ``<|fim_prefix|> <|fim_suffix|> suffix <|fim_middle|> prefix middle <|fim_end|>``, the published form, in which the
-  model goes on writing behind the prefix; with ``spm="marked"`` ``<|fim_suffix|> suffix <|fim_prefix|> prefix
+  model continues the prefix; with ``spm="marked"`` ``<|fim_suffix|> suffix <|fim_prefix|> prefix
   <|fim_middle|> middle <|fim_end|>``, the section's.
 
 Documents are rewritten whole, before they are packed into windows like any others: a window may hold a part of one. All

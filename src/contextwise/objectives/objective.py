@@ -1,7 +1,7 @@
 """What all objectives share: settings, one pass over a corpus, and the stream of a whole run.
 
 1. An :class:`Objective` is settings. With a corpus, a :class:`Cut`, a seed and a vocabulary it gives :class:`Examples`.
-2. :class:`Examples` are one pass over the corpus for each epoch: ``example(epoch, index)`` is made when it is asked for.
+2. :class:`Examples` are one pass over the corpus for each epoch: ``example(epoch, index)`` is made on demand.
 3. :class:`ExampleStream` orders the examples of one epoch after the other, as a run takes them.
 
 All random numbers of an example come from :func:`generator`, seeded with (seed, epoch, number of the window or document,

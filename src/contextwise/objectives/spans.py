@@ -159,7 +159,8 @@ def longest(size: Callable[[int], int], room: int) -> int:
 
 
 def check_spans(name: str, length: int, mean_span: float, spans: int, context: int, sentinels: int) -> None:
-    """
+    """Refuse spans that do not fit.
+
     Raises:
         ConfigError: the spans do not fit the window, or there are more of them than sentinels.
     """

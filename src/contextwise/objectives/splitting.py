@@ -55,9 +55,11 @@ class SentenceIndex:
         split = splitter(language, _spaced_numbers(vocabulary))
         text = TokenText(vocabulary.tokenizer)
         self.corpus, self.vocabulary, self.language = corpus, vocabulary, language
-        found = [sentence_borders(text, split, corpus.document(i)) for i in range(len(corpus))]
-        self.borders = np.concatenate([np.empty(0, dtype=np.int64), *found])
-        self.first = np.concatenate([[0], np.cumsum([len(borders) for borders in found])]).astype(np.int64)
+        borders_of_documents = [sentence_borders(text, split, corpus.document(i)) for i in range(len(corpus))]
+        self.borders = np.concatenate([np.empty(0, dtype=np.int64), *borders_of_documents])
+        self.first = np.concatenate(
+            [[0], np.cumsum([len(borders) for borders in borders_of_documents])]
+        ).astype(np.int64)
         self.starts = self.first - np.arange(len(self.first))
 
     def __len__(self) -> int:
@@ -100,8 +102,8 @@ def sentence_borders(text: TokenText, split: Callable[[str], list[int]], ids: np
     # Tokens of white space are passed over: where a border falls inside a token, no sentence may be left of white space alone.
     shown = np.flatnonzero((first < starts[1:]) | (first == starts[:-1]))
     shown_at = visible_places(starts, visible)[shown]
-    found = np.unique(np.searchsorted(shown_at, begins[begins < len(written)]))
-    sentences = shown[found[found < len(shown)]]
+    first_shown = np.unique(np.searchsorted(shown_at, begins[begins < len(written)]))
+    sentences = shown[first_shown[first_shown < len(shown)]]
     sentences[:1] = 0  # white space before the first sentence is part of it
     return np.append(sentences, len(ids)).astype(np.int64)
 
@@ -130,8 +132,8 @@ def splitter(language: str, spaced_numbers: bool = False) -> Callable[[str], lis
         ) from None
 
     def split(text: str) -> list[int]:
-        found = sentencex.get_sentence_boundaries(language, text.translate(_SPACES))
-        begins = [border["start_index"] for border in found]
+        boundaries = sentencex.get_sentence_boundaries(language, text.translate(_SPACES))
+        begins = [border["start_index"] for border in boundaries]
         if spaced_numbers:
             inside = {match.end() for match in _SPACED_NUMBER.finditer(text)}
             begins = [place for place in begins if place not in inside]

@@ -128,7 +128,7 @@ def _byte_table(tokenizer: PreTrainedTokenizerFast) -> dict[int, bytes]:
 
 
 def _word_piece_table(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
-    """Which tokens of a WordPiece tokenizer go on with the word before them, bool by id."""
+    """Which tokens of a WordPiece tokenizer continue the word before them, bool by id."""
     prefix = tokenizer.backend_tokenizer.model.continuing_subword_prefix
     vocabulary = tokenizer.get_vocab()
     table = np.zeros(max(vocabulary.values()) + 1, dtype=bool)

@@ -88,8 +88,8 @@ class Vocabulary:
             ConfigError: the tokenizer lacks some of them, or the model's vocabulary does.
         """
         tokens = list(tokens)
-        found = [None if self.tokenizer is None else token.of(self.tokenizer) for token in tokens]
-        missing = [token.text for token, number in zip(tokens, found, strict=True) if number is None]
+        numbers = [None if self.tokenizer is None else token.of(self.tokenizer) for token in tokens]
+        missing = [token.text for token, number in zip(tokens, numbers, strict=True) if number is None]
         if missing:
             shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
             lacks = (
@@ -105,7 +105,7 @@ class Vocabulary:
                     else "add them to it with contextwise.objectives.add_special_tokens"
                 )
             )
-        ids = [number for number in found if number is not None]
+        ids = [number for number in numbers if number is not None]
         if self.size is not None and ids and max(ids) >= self.size:
             raise ConfigError(
                 f"the objective {objective!r} needs a special token with the id {max(ids)}, but the model's vocabulary has "

@@ -1,4 +1,4 @@
-"""Does anything reach a causal language model's past that must not? Measured, for any Hugging Face model."""
+"""Measure whether a causal language model leaks later tokens into earlier predictions, for any Hugging Face model."""
 
 from contextwise.models.causality.effects import Causality, Effect
 from contextwise.models.causality.measure import measure_causality

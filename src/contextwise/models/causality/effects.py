@@ -1,4 +1,4 @@
-"""What a measurement of causality found, in numbers and in sentences."""
+"""Results of a measurement of causality, as numbers and sentences."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,7 +19,7 @@ SENTENCES = {
 
 @dataclass(frozen=True)
 class Effect:
-    """What one perturbation did where it may do nothing.
+    """The effect of one perturbation where it must have none.
 
     Attributes:
         name: of the perturbation; a key of :data:`SENTENCES`.
@@ -55,7 +55,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Causality:
-    """What :func:`~contextwise.models.causality.measure_causality` found.
+    """The result of :func:`~contextwise.models.causality.measure_causality`.
 
     Attributes:
         model: name of the model's class.

@@ -1,4 +1,4 @@
-"""Does anything reach a causal language model's past that must not?
+"""Measure whether a causal language model leaks later tokens into earlier predictions.
 
 Six perturbations on random tokens, each with the largest effect that it has where it may have none:
 
@@ -37,8 +37,8 @@ def measure_causality(
 ) -> Causality:
     """Perturb what a model must not see, and measure the largest effect on its logits.
 
-    The model is left as it was found: its mode, parameters and gradients, and the state of the random generators. An error
-    that the model raises goes on to the caller, unless it is its way of refusing an input (a ``ValueError``, ``TypeError``
+    The model is unchanged afterwards: its mode, parameters and gradients, and the state of the random generators. An error
+    that the model raises reaches the caller, unless it is its way of refusing an input (a ``ValueError``, ``TypeError``
     or ``NotImplementedError``): then that perturbation is not measured.
 
     Args:

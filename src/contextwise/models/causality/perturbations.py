@@ -1,4 +1,4 @@
-"""The six perturbations: each replaces something, and yields what that did to the logits of one kind of row after another.
+"""The six perturbations: each replaces a part of the input, and yields its effect on the logits by kind of row.
 
 Shapes: N rows, T positions, D channels, V tokens of vocabulary.
 """
@@ -197,7 +197,7 @@ def _cached(rows: Rows, tokens: torch.Tensor, inputs: dict[str, torch.Tensor], s
     real = inputs["attention_mask"].bool() if inputs else torch.ones_like(tokens, dtype=torch.bool)
     bounds = [0, *starts, length]
     past: dict[str, Any] = {}
-    found = []
+    logits = []
     for start, end in pairwise(bounds):
         extra = {
             name: x[:, :end] if name == "attention_mask" else x[:, start:end] for name, x in inputs.items()
@@ -206,8 +206,8 @@ def _cached(rows: Rows, tokens: torch.Tensor, inputs: dict[str, torch.Tensor], s
         if getattr(output, "past_key_values", None) is None:
             raise NotApplicable("the model returns no past_key_values")
         past = {"past_key_values": output.past_key_values}
-        found.append(rows.logits_of(output).cpu())
-    change = gap(torch.cat(found, 1), full).where(real, 0).amax(0)
+        logits.append(rows.logits_of(output).cpu())
+    change = gap(torch.cat(logits, 1), full).where(real, 0).amax(0)
     affected = int(change.argmax())
     return Case(
         largest=float(change.max()),

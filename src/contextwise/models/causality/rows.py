@@ -221,8 +221,8 @@ def refusal(error: Exception) -> str:
 def _chunk_size(config: Any, wanted: int | None) -> int:
     if wanted is not None and not 1 <= wanted <= LONGEST // 2:
         raise ConfigError(f"chunk_size is {wanted}, but must be from 1 to {LONGEST // 2}")
-    found = wanted if wanted is not None else getattr(config, "chunk_size", None)
-    return found if isinstance(found, int) and 1 <= found <= LONGEST // 2 else 4
+    size = wanted if wanted is not None else getattr(config, "chunk_size", None)
+    return size if isinstance(size, int) and 1 <= size <= LONGEST // 2 else 4
 
 
 def _lengths(config: Any, chunk_size: int, wanted: Sequence[int] | None) -> list[int]:

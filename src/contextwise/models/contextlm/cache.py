@@ -25,7 +25,7 @@ class ChunkLayer(DynamicLayer):
     values: torch.Tensor
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Nothing: how many chunks a number of tokens is, only the context state knows."""
+        """Do nothing: only the context state knows how many chunks a number of tokens has."""
 
     def keep(self, chunks: int) -> None:
         """Forget all but the first ``chunks`` entries."""

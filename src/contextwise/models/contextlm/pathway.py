@@ -84,13 +84,13 @@ class ContextPathway(nn.Module):
         """Contexts of rows with padding, several documents or cached chunks; updates ``state`` where there is one."""
         rows, _, width = h_BTD.shape
         w = self.chunk_size
-        goes_on = state is not None and state.is_initialized and self._goes_on(positions_BT)
+        inside_chunks = state is not None and state.is_initialized and self._inside_chunks(positions_BT)
         kept = state
         state = ContextState([], w) if kept is None else kept
         if not state.is_initialized:
             state.begin(h_BTD)
         past = state.length
-        if goes_on:
+        if inside_chunks:
             state.extend(h_BTD, past - positions_BT, state.current_BD)
             return RaggedContexts(state.current_BD[:, None])
         extended = torch.cat([state.tail(w - 1), h_BTD], dim=1)  # token t of this call stands at t + w - 1
@@ -135,7 +135,7 @@ class ContextPathway(nn.Module):
         """The same for one more token of each row and a cache of fixed size, in a graph that looks at no value.
 
         Args:
-            completes_chunk: whether any row completes a chunk; looked up if not given. Only then the predictor runs: there are
+            completes_chunk: whether any row completes a chunk; read off if not given. Only then the predictor runs: there are
                 two graphs.
         """
         w, past = self.chunk_size, state.length
@@ -161,7 +161,7 @@ class ContextPathway(nn.Module):
         state.extend(h_B1D, past - positions_B1, current_BD)
         return RaggedContexts(current_BD[:, None])
 
-    def _goes_on(self, positions_BT: torch.Tensor) -> bool:
+    def _inside_chunks(self, positions_BT: torch.Tensor) -> bool:
         """Whether this is one more token of each row, and begins no document and completes no chunk in any."""
         if positions_BT.shape[1] != 1:
             return False

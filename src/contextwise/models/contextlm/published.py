@@ -128,5 +128,5 @@ def _config(
 
 def _count(names: dict[str, torch.Tensor], pattern: str) -> int:
     """One more than the largest number that ``pattern`` finds at the beginning of a name."""
-    found = [re.match(pattern, name) for name in names]
-    return max((int(match[1]) + 1 for match in found if match), default=0)
+    matches = [re.match(pattern, name) for name in names]
+    return max((int(match[1]) + 1 for match in matches if match), default=0)

@@ -130,7 +130,7 @@ class StaticContextState(StateLayer):
         self.length.add_(h_BTD.shape[1])
 
     def keep_chunks(self, context_BKD: torch.Tensor, end_BK: torch.Tensor) -> None:
-        """Nothing: contexts of earlier chunks are asked for only where a cache is cropped."""
+        """Do nothing: contexts of earlier chunks are needed only where a cache is cropped."""
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         if self.is_initialized:
@@ -150,7 +150,7 @@ def static_inputs(
 ) -> dict[str, Any]:
     """Complete what ``generate()`` hands to the model, where the cache is a static one.
 
-    Whether any row completes a chunk is looked up here, outside the compiled step, which thereby is one of two graphs: with the
+    Whether any row completes a chunk is decided here, outside the compiled step, which thereby is one of two graphs: with the
     predictor or without.
 
     Args:

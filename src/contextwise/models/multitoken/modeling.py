@@ -220,7 +220,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
 
         Args:
             targets: (B, T) tokens that follow each position, already shifted; -100 is ignored.
-            position_ids: (B, T); a head is asked for no token behind the end of the document that it reads.
+            position_ids: (B, T); a head has no target behind the end of the document that it reads.
             inputs: further arguments of :meth:`future_states`.
         """
         check_labels(targets, self.config.vocab_size)

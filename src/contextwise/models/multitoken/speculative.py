@@ -148,7 +148,7 @@ class _Decoder:
         self.streamer: Any = None
         self.acceptance = Acceptance()
         self.limit: int = config.max_length
-        # Greedy decoding pads a row behind its end only where there is an end-of-sequence token, and else goes on with it.
+        # Greedy decoding pads a row behind its end only where there is an end-of-sequence token, and otherwise continues it.
         self.pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         count, prompt = input_ids.shape
         fill = int(config._pad_token_tensor) if self.pads else 0

@@ -20,7 +20,7 @@ class ParityConfig(PreTrainedConfig):
 
     @property
     def vocab_size(self) -> int:
-        """Answers that the head tells apart."""
+        """Number of answers that the head distinguishes."""
         return ANSWERS
 
     @property
@@ -97,7 +97,7 @@ class ParityMLPConfig(ParityConfig):
     """
 
     model_type = "parity_mlp"
-    # For who counts operations: there is no attention.
+    # For the counting of operations: there is no attention.
     num_hidden_layers, num_attention_heads = 0, 1
 
     def __init__(

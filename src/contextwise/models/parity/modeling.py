@@ -1,6 +1,6 @@
 """The models of the parity task (intrinsic entropy, Section 4.3 and Appendix J.3).
 
-Both take the same inputs and tell two answers apart; what they see of the context is called its feature: the last hidden state
+Both take the same inputs and distinguish two answers; what they see of the context is called its feature: the last hidden state
 of the Transformer at the task's token, and in the MLP a vector that the task has no part in.
 
 Shapes: B samples, L bits, T = L + 1 tokens, K tasks, D channels, F channels of the context feature.
