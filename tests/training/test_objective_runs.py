@@ -38,7 +38,10 @@ CASES = {
     "spans": ("t5", {"name": "spans", "sentinels": 20}),
     "ul2": ("t5", {"name": "ul2", "sentinels": 40}),
 }
-EACH = pytest.mark.parametrize("case", CASES)
+SLOW = ("infilling", "ul2 decoder", "sentence order")  # each is like another case
+EACH = pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
+)
 
 
 @pytest.fixture(scope="module")
