@@ -259,7 +259,7 @@ def mark(series: int | None) -> str:
 
 
 def _in_line(title: str) -> str:
-    return " ".join(title.split())
+    return " ".join(title.replace("-\n", "").replace("/\n", "/").split())
 
 
 def _flat(cells: Sequence[Cell], estimated: set[int]) -> Iterable[Any]:

@@ -21,7 +21,7 @@ from contextwise.analysis.scaling.observations import Observations
 LATE = 1 / 3
 """Points behind this share of a run's tokens are held out as the largest budgets."""
 APART = 2.0
-"""Standard errors of a difference from which on two forms are told apart."""
+"""Standard errors of a difference from which on two forms differ significantly."""
 SAME = 1e-6
 """Errors of ln L below this are equal."""
 
@@ -69,7 +69,7 @@ def compare_forms(found: Observations) -> list[Score]:
 
 
 def not_told_apart(scores: list[Score]) -> list[Score]:
-    """The best of the forms that see the context, and those that are not told apart from it; the simplest first."""
+    """The best of the forms that see the context, and those that are not significantly worse; the simplest first."""
     seeing = [score for score in scores if score.form.sees_context]
     best = min(seeing, key=lambda score: score.error)
 
