@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from contextwise.analysis.points import Point
+from contextwise.analysis.sweep_points import SweepPoint
 
 SIZES = {"pico": 150e3, "nano": 900e3, "micro": 2.9e6}
 CONTEXTS = (64, 128, 256, 512, 1024, 2048)
@@ -37,7 +37,7 @@ def drawn_points(
     point_noise=0.0,
     seed=0,
     seeds=1,
-) -> list[Point]:
+) -> list[SweepPoint]:
     """Points of a sweep: ``count`` budgets along each run, with a run's luck and a point's."""
     draw = np.random.default_rng(seed)
     points = []
@@ -50,7 +50,7 @@ def drawn_points(
                     noise = np.exp(luck + point_noise * draw.standard_normal())
                     flops = spent * flops_per_token(parameters, context)
                     points.append(
-                        Point(
+                        SweepPoint(
                             run=f"{size}-context{context}-seed{run_seed}",
                             size=size,
                             parameters=int(parameters),
@@ -69,7 +69,7 @@ def drawn_points(
 
 def write_sweep(
     folder: Path,
-    points: list[Point],
+    points: list[SweepPoint],
     unfinished: tuple[str, ...] = (),
     warmup: int = 20,
     changes: dict[str, dict] | None = None,

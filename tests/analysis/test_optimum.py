@@ -20,11 +20,11 @@ from contextwise.analysis.optimum import (
     tracks,
     window_reach,
 )
-from contextwise.analysis.points import Point
+from contextwise.analysis.sweep_points import SweepPoint
 from synthetic_sweep import CONTEXTS, SIZES, flops, law
 
 
-def point(context: int = 64, tokens: int = 1000, loss: float = 3.0, **changed: object) -> Point:
+def point(context: int = 64, tokens: int = 1000, loss: float = 3.0, **changed: object) -> SweepPoint:
     size = str(changed.pop("size", "pico"))
     values = {
         "run": f"{size}-{context}",
@@ -35,10 +35,10 @@ def point(context: int = 64, tokens: int = 1000, loss: float = 3.0, **changed: o
         "seconds": tokens / 10,
         "standard_error": 0.01,
     } | changed
-    return Point(size=size, context=context, tokens=tokens, loss=loss, **values)  # type: ignore[arg-type]
+    return SweepPoint(size=size, context=context, tokens=tokens, loss=loss, **values)  # type: ignore[arg-type]
 
 
-def lawful(sizes=tuple(SIZES), contexts=CONTEXTS, budgets=tuple(range(1, 17))) -> list[Point]:
+def lawful(sizes=tuple(SIZES), contexts=CONTEXTS, budgets=tuple(range(1, 17))) -> list[SweepPoint]:
     """Points of the law at each 400,000 tokens."""
     return [
         point(

@@ -167,8 +167,8 @@ def test_the_optimum_is_the_lowest_of_each_size(contextwise, workplace):
     [
         (["paper/tabel"], "did you mean paper/table?"),
         (["papr/table"], "did you mean paper/table?"),
-        (["../recipes/paper/table"], "there is nothing to reproduce"),
-        (["paper/training"], "there is nothing to reproduce at 'paper/training'"),
+        (["../recipes/paper/table"], "there is no item"),
+        (["paper/training"], "there is no item 'paper/training'"),
         (["paper/table", "--scale", "tinny"], "has no scale 'tinny'; did you mean tiny?"),
         (["paper/table", "--scale", "paper"], "has no scale 'paper'; it has tiny"),
         ([], "no item is given"),

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from contextwise.analysis.points import Point
+from contextwise.analysis.sweep_points import SweepPoint
 
 STEPS = 97
 """Budgets that are looked at, evenly spaced in the logarithm."""
@@ -95,7 +95,7 @@ class Optimum:
     edge: str
 
 
-def tracks(points: Iterable[Point], unit: str, gpus: Mapping[str, int] | None = None) -> list[Track]:
+def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | None = None) -> list[Track]:
     """What each run measured, along one kind of budget.
 
     Args:
@@ -104,7 +104,7 @@ def tracks(points: Iterable[Point], unit: str, gpus: Mapping[str, int] | None = 
 
     Losses that are not finite, and measurements before anything was spent, are left out.
     """
-    by_run: dict[str, dict[float, Point]] = {}
+    by_run: dict[str, dict[float, SweepPoint]] = {}
     for point in points:
         spent = (
             point.seconds * (gpus or {})[point.run] / 3600 if unit == "gpu_hours" else getattr(point, unit)
@@ -114,7 +114,7 @@ def tracks(points: Iterable[Point], unit: str, gpus: Mapping[str, int] | None = 
     return [_track(run, dict(sorted(measured.items()))) for run, measured in by_run.items()]
 
 
-def _track(run: str, measured: dict[float, Point]) -> Track:
+def _track(run: str, measured: dict[float, SweepPoint]) -> Track:
     first = next(iter(measured.values()))
     errors = [np.nan if point.standard_error is None else point.standard_error for point in measured.values()]
     losses = [point.loss for point in measured.values()]
@@ -268,7 +268,7 @@ class Landscape:
 
 
 def landscape(
-    points: Iterable[Point],
+    points: Iterable[SweepPoint],
     unit: str,
     planned: Mapping[str, Sequence[int]],
     gpus: Mapping[str, int] | None = None,

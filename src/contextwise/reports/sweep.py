@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from contextwise.analysis.optimum import Landscape
-from contextwise.analysis.points import COLUMNS, as_rows
+from contextwise.analysis.sweep_points import COLUMNS, as_rows
 from contextwise.base.estimates import NOT_KNOWN, count
 from contextwise.base.tables import Row, Table, csv_text
 from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count

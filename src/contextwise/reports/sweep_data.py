@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from contextwise.analysis.optimum import Landscape, landscape
-from contextwise.analysis.points import Point, sweep_points
+from contextwise.analysis.sweep_points import SweepPoint, sweep_points
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.files import read_json
@@ -68,7 +68,7 @@ class SweepData:
     name: str
     recipe: str
     states: list[RunState]
-    points: list[Point]
+    points: list[SweepPoint]
     sizes: dict[str, int]
     planned: dict[str, list[int]]
     landscapes: list[Landscape]

@@ -1,4 +1,4 @@
-"""The corpus of a reproduction: one that has been prepared, or a source that is prepared once, in the reproduction's folder."""
+"""The corpus of an item: a prepared one, or a source that is prepared once, in the folder of the reproduction."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ class CorpusSource(Settings):
     )
 
     def corpus_folder(self, folder: Path) -> Path:
-        """Where the corpus is, or will be; nothing is prepared.
+        """Folder of the corpus; nothing is prepared.
 
         Args:
             folder: of the reproduction.
@@ -45,6 +45,6 @@ class CorpusSource(Settings):
 
     @property
     def vocab_size(self) -> int | None:
-        """Of a tokenizer that has yet to be trained, where its name says so."""
+        """Size of the vocabulary of a tokenizer that has to be trained; None for any other."""
         kind, _, size = self.tokenizer.partition(":")
         return int(size) if kind == "train" and size.isdigit() else None

@@ -1,4 +1,4 @@
-"""One model that a reproduction measures: any model that is given, or one that is trained first on the corpus at hand."""
+"""The model that an item measures: a given one, or one that is trained first on the item's corpus."""
 
 import re
 from pathlib import Path
@@ -22,11 +22,10 @@ CORPUS_TOKENIZER = CorpusSource.model_fields["tokenizer"].default
 class GivenModel(CorpusSource, ItemMeasure):
     """Settings of a measure of one model.
 
-    A source of text that has yet to be prepared takes the tokenizer of a model that is given, unless ``tokenizer`` says
-    otherwise.
+    A corpus that has to be prepared gets the tokenizer of a given model, unless ``tokenizer`` is set.
     """
 
-    name: str = Field("model", pattern=r"^[^/\\]+$", description="names the run of a model that is trained")
+    name: str = Field("model", pattern=r"^[^/\\]+$", description="name of the run, if a model is trained")
     model: str = Field(
         "",
         description="a run, a folder of a Hugging Face model, or a name on the Hub; if empty, `recipe` is trained",
@@ -37,7 +36,7 @@ class GivenModel(CorpusSource, ItemMeasure):
     @model_validator(mode="after")
     def _some_model(self) -> "GivenModel":
         if not self.model and self.recipe is None:
-            raise ConfigError("neither model nor recipe is given; name a model, or say how to train one")
+            raise ConfigError("neither model nor recipe is given; give a model, or the recipe to train one")
         return self
 
     def recipes(self, folder: Path) -> list[Recipe]:
@@ -68,10 +67,10 @@ class GivenModel(CorpusSource, ItemMeasure):
         return Corpus.open(self.prepared(folder), split="validation")
 
     def subject(self, folder: Path, corpus: bool = True) -> str:
-        """The model to measure; it is trained if none is given and it was not.
+        """What names the model to measure; a model that is not given is trained first.
 
         Args:
-            corpus: whether the measure reads one; a given model is then the only thing needed.
+            corpus: whether the corpus has to be prepared, which a measure that reads none does not need.
         """
         if self.model:
             return self.model
@@ -84,7 +83,7 @@ class GivenModel(CorpusSource, ItemMeasure):
         return [] if self.model else [folder / "runs" / self.name]
 
     def measured_folder(self, folder: Path, kind: str) -> Path:
-        """Where a measurement of this model is kept, to be used again by other items."""
+        """Folder of a result of this model, which other items use again."""
         subject = Path(self.model).name if self.model else self.name
         return (
             folder
@@ -93,13 +92,13 @@ class GivenModel(CorpusSource, ItemMeasure):
         )
 
     def tokens_read(self) -> int | None:
-        """Tokens that the measurement reads; None if only the corpus says."""
+        """Tokens that the measurement reads; None if that depends on the corpus."""
         return None
 
     def passes(self, folder: Path) -> list[Cost]:
-        """What the measurement itself takes: two operations for each parameter and token, weights in 16 bits.
+        """Cost of the measurement: two operations for each parameter and token, weights in 16 bits.
 
-        Attention is left out, and so is the measurement of which only the corpus says how long it is.
+        Attention does not count. Empty where only the corpus says how many tokens are read.
         """
         tokens = self.tokens_read()
         parameters = self.parameters

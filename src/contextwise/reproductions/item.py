@@ -34,11 +34,9 @@ from contextwise.training.recipe import Recipe
 class Scale(Settings):
     """How large the reproduction is, and on what."""
 
-    machine: str = Field(description="what it is meant for")
-    minutes: float | None = Field(
-        None, gt=0, description="about how long it takes there, where it has been run"
-    )
-    supports: str = Field("", description="which of the document's claims a run of this size can support")
+    machine: str = Field(description="that it is meant for")
+    minutes: float | None = Field(None, gt=0, description="it takes there, roughly")
+    supports: str = Field("", description="the claims that a run of this size can support")
     settings: dict[str, Any] = Field(description="of the item's measure")
 
 
@@ -53,7 +51,7 @@ class Item(Settings):
     measure: str
     printed: dict[str, Any] = Field(description="the document's own figures")
     inferred: list[str] = Field(
-        default_factory=list, description="what the document does not say, and was chosen here"
+        default_factory=list, description="what the document leaves open, and was chosen here"
     )
     gpu_hours: dict[str, float] = Field(
         default_factory=dict, description="A100 hours that the document spent, by run"
@@ -74,12 +72,12 @@ class ItemMeasure(Settings, ABC):
 
     @property
     def vocab_size(self) -> int | None:
-        """Of the models, where it is known before there is a corpus."""
+        """Size of the models' vocabulary, where it is known before the corpus exists."""
         return None
 
     @abstractmethod
     def measure(self, item: Item, folder: Path) -> "Outcome":
-        """Train them, or use those that have finished, and measure."""
+        """Train the missing runs, and measure."""
 
 
 _MEASURES: dict[str, type[ItemMeasure]] = {}
@@ -128,10 +126,10 @@ class Plot:
 
 @dataclass
 class Outcome:
-    """What a reproduction found.
+    """The result of a reproduction.
 
     Attributes:
-        figures: the numbers of the tables, and whatever else a reader may want to compute with.
+        figures: the numbers of the tables, and further ones, for computing.
         runs: folders of the training runs behind them.
     """
 
@@ -157,7 +155,7 @@ class Outcome:
 
 
 def _run_facts(run: RunFolder) -> dict[str, Any]:
-    """What a reader has to know of a run: its seed, what it read and what it cost."""
+    """What identifies a run, and what it cost."""
     summary = run.summary()
     return {
         name: summary[name] for name in ("name", "seed", "parameters", "tokens", "flops", "seconds", "corpus")
@@ -165,16 +163,16 @@ def _run_facts(run: RunFolder) -> dict[str, Any]:
 
 
 def recipes_folder(given: Path | None = None) -> Path:
-    """Where the items are: the folder given, that of the checkout which the package lies in, or ``recipes`` here.
+    """The folder of the items: the given one, the checkout's, or ``recipes`` in the working directory.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: it does not exist.
     """
     beside = Path(__file__).parents[3] / "recipes"
     found = given or (beside if beside.is_dir() else Path("recipes"))
     if not found.is_dir():
         raise ConfigError(
-            f"there is no folder of recipes at {found}; name one with --recipes, or run in a checkout"
+            f"there is no folder of recipes at {found}; give one with --recipes, or run in a checkout"
         )
     return found
 
@@ -190,7 +188,7 @@ def list_items(recipes: Path) -> dict[str, Item]:
 
 
 def find_item(name: str, recipes: Path) -> tuple[str, Item]:
-    """An item by its name, or by another name of it; with the name of its file.
+    """An item by any of its names, with the name of its file.
 
     Raises:
         ConfigError: there is none of that name, or its file is wrong.
@@ -207,11 +205,11 @@ def find_item(name: str, recipes: Path) -> tuple[str, Item]:
     near = [known for known in items if name.lower() in known][:6]
     near = near or difflib.get_close_matches(name, list(items), n=1, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(items) or 'none'}"
-    raise ConfigError(f"there is nothing to reproduce at {name!r} in {recipes}; {hint}")
+    raise ConfigError(f"there is no item {name!r} in {recipes}; {hint}")
 
 
 def last_run(runs: Path, name: str, scale: str) -> str | None:
-    """What the last run of an item found: scale, verdicts and date; None where it has not been run.
+    """Scale, verdicts and date of the last run of an item; None if it has not been run.
 
     Args:
         runs: folder of all reproductions.
@@ -234,7 +232,7 @@ def measure_at(item: Item, scale: str, overrides: list[str] | None = None) -> It
     """The item's measure, with its settings at a scale.
 
     Args:
-        overrides: ``key=value`` settings that go before the item's.
+        overrides: ``key=value`` settings that replace the item's.
 
     Raises:
         ConfigError: there is no such scale or measure, or a setting is wrong.

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from contextwise.analysis.points import run_points
+from contextwise.analysis.sweep_points import run_points
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.runs import RunFolder

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contextwise.analysis.optimum import Track, cells
-from contextwise.analysis.points import Point, run_points, size_name
 from contextwise.analysis.scaling.forms import Array
+from contextwise.analysis.sweep_points import SweepPoint, run_points, size_name
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, differing_keys
 from contextwise.experiments.sweep import Sweep
@@ -121,7 +121,7 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
     _refuse_unfinished(sweep, partial)
     folders = [folder for run in sweep.plan if (folder := sweep.run_folder(run.id)).recipe_file.exists()]
     recipes = {folder.path.name: folder.recipe() for folder in folders}
-    kept: list[Point] = []
+    kept: list[SweepPoint] = []
     models, read = {}, 0
     for folder in folders:
         points, recipe = run_points(folder.path), recipes[folder.path.name]
@@ -142,7 +142,7 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
     return replace(observations(kept, models), left_out=read - len(kept))
 
 
-def without_early(points: list[Point], recipe: dict[str, Any], early: float) -> list[Point]:
+def without_early(points: list[SweepPoint], recipe: dict[str, Any], early: float) -> list[SweepPoint]:
     """The points of one run behind its warm-up and the first share ``early`` of its tokens."""
     if not points:
         return []
@@ -153,7 +153,7 @@ def without_early(points: list[Point], recipe: dict[str, Any], early: float) -> 
     return [point for point in points if point.step >= first]
 
 
-def observations(points: list[Point], models: dict[str, dict[str, Any]] | None = None) -> Observations:
+def observations(points: list[SweepPoint], models: dict[str, dict[str, Any]] | None = None) -> Observations:
     """Points as columns."""
     fewest: dict[str, int] = {}
     for point in points:
@@ -295,7 +295,7 @@ def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) ->
             )
 
 
-def _refuse_bad(folder: Path, points: list[Point]) -> None:
+def _refuse_bad(folder: Path, points: list[SweepPoint]) -> None:
     bad = [point for point in points if not (math.isfinite(point.loss) and point.loss > 0)]
     if bad:
         raise DataError(

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from contextwise.analysis.points import size_name
 from contextwise.analysis.scaling.observations import Observations
+from contextwise.analysis.sweep_points import size_name
 from contextwise.base.errors import ContextwiseError
 from contextwise.models.building import parameter_count
 from contextwise.models.sizes import SIZES

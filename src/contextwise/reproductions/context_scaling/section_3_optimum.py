@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from contextwise.analysis.optimum import Landscape, landscape
-from contextwise.analysis.points import Point, sweep_points
+from contextwise.analysis.sweep_points import SweepPoint, sweep_points
 from contextwise.base.config import validate
 from contextwise.base.tables import Table
 from contextwise.experiments.naming import size_name
@@ -206,7 +206,7 @@ def _both_grow(pairs: list[tuple[str, int]], sizes: list[str]) -> Verdict:
 
 
 def optimum_plots(
-    found: Landscape, planned: dict[str, list[int]], points: list[Point], unit: str
+    found: Landscape, planned: dict[str, list[int]], points: list[SweepPoint], unit: str
 ) -> list[Plot]:
     """Best-context loss over training context at the last known budget, and the best context over the budget."""
     step = found.last_told

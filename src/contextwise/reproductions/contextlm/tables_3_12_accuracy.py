@@ -1,8 +1,8 @@
 """Trained models on the tasks of lm-evaluation-harness (ContextLM, Section 3.3, Tables 3 and 12).
 
 The average is the plain mean of the tasks' accuracies, and its standard error over questions comes from theirs. That of a
-difference is reckoned as if the two models' errors were independent. They answer the same questions, so it is too large
-rather than too small. With several seeds the t-interval over seeds is added in quadrature.
+difference assumes that the two models' errors are independent. They answer the same questions, so it is rather too large
+than too small. With several seeds the t-interval over seeds is added in quadrature.
 
 A claim is undecided where neither model's average is surely above chance: their difference then is one of guesses.
 """
@@ -88,7 +88,7 @@ class TaskAccuracy(TrainedModels):
     task_data: Path | None = Field(
         None, description="a folder of local files, or a mapping file; not given: the Hub"
     )
-    skip_missing: bool = Field(True, description="go on without the sets that the local files lack")
+    skip_missing: bool = Field(True, description="leave out the sets that the local files lack")
     limit: int | None = Field(
         None, ge=1, description="ask only the first so many questions of each task, all if not given"
     )
@@ -237,12 +237,12 @@ def _questions(row: dict[str, Any]) -> str:
 
 
 def _gaps(summary: dict[str, Any]) -> list[str]:
-    """What was left out since a file was not there, in words."""
+    """Notes on the sets that were left out because a file is missing."""
     by_shots: dict[int, list[str]] = {}
     for gap in summary["missing"]:
         by_shots.setdefault(gap["shots"], []).append(gap["file"])
     return [
-        f"with {shots} shots these sets are not there and were left out: {', '.join(dict.fromkeys(files))}"
+        f"with {shots} shots these sets are missing and were left out: {', '.join(dict.fromkeys(files))}"
         for shots, files in by_shots.items()
     ]
 

@@ -1,4 +1,4 @@
-"""One run of a tree, looked at from another side than its perplexity: CUE's Figures 3 and 6, and Section 7.
+"""Items that measure one run: CUE's Figures 3 and 6, and Section 7.
 
 Legend of shapes: N sentences, K contexts of a set.
 """
@@ -29,7 +29,7 @@ from contextwise.reproductions.cue.runs import StagedRuns, Tree
 class OneRun(StagedRuns):
     """A run with contexts, and what it is made from."""
 
-    run: str = Field(description="the run that is looked at")
+    run: str = Field(description="the run to measure")
     seed: int = 0
 
     @model_validator(mode="after")
@@ -59,7 +59,7 @@ class HeldOut:
     Attributes:
         types: names of the contexts.
         articles: (N,) document of each sentence.
-        texts: for each sentence the texts of its K contexts; None for one that is missing.
+        texts: for each sentence the texts of its K contexts; None for a missing one.
         vectors: the same as tensors, a batch at a time.
     """
 

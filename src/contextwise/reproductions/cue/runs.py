@@ -1,8 +1,8 @@
 """Training runs that are made from each other: templates, overrides, and ``@name`` for the folder of another run.
 
 ``joint`` may be ``[joint, model.cue.sentence_encoder=@sentence LM]``: the template of that name, with settings as on the
-command line. Each run is trained behind the runs that it is made from; those of a seed are made from runs of that seed. What
-has finished is used again.
+command line. Each run is trained after the runs that it is made from, which have the same seed. Finished runs are used
+again.
 """
 
 import re
@@ -38,7 +38,7 @@ class Tree:
         name: stands before the runs' own names, in folders.
 
     Raises:
-        ConfigError: a template or a run that is named is not there, or a run is made from itself.
+        ConfigError: a named template or run does not exist, or a run is made from itself.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Tree:
         return parents_of(self.runs[run])
 
     def order(self, wanted: list[str]) -> list[str]:
-        """The wanted runs and all that they are made from, each behind its predecessors."""
+        """The wanted runs and their ancestors, parents first."""
         found: list[str] = []
         for run in wanted:
             for one in [*self.order(self.predecessors(run)), run]:
@@ -90,7 +90,7 @@ class Tree:
         """The recipe of a run.
 
         Raises:
-            ConfigError: a setting is wrong, or does not fit a run that it is made from.
+            ConfigError: a setting is wrong, or does not fit a parent.
         """
         template, *overrides = self.runs[run]
         filled = [REFERENCE.sub(lambda match: str(self.path(match.group(1))), one) for one in overrides]
@@ -103,11 +103,11 @@ class Tree:
 class StagedRuns(ItemMeasure):
     """A measure of runs that are made from each other."""
 
-    name: str = Field(
-        description="stands before the names of the runs' folders; items with one name share runs"
-    )
+    name: str = Field(description="prefix of the runs' folders; items with the same name share runs")
     corpus: str = Field("corpora/news", description="a prepared corpus with metadata columns")
-    vocabulary: int = Field(8192, ge=2, description="tokens of a corpus that is not there yet, for plans")
+    vocabulary: int = Field(
+        8192, ge=2, description="size of the vocabulary of a corpus that does not exist yet, for --dry-run"
+    )
     split: str = "test"
     templates: dict[str, dict[str, Any]]
     runs: dict[str, list[str]]
@@ -115,12 +115,12 @@ class StagedRuns(ItemMeasure):
     @property
     @abstractmethod
     def wanted(self) -> list[str]:
-        """The runs that are looked at."""
+        """The runs that are measured."""
 
     @property
     @abstractmethod
     def every_seed(self) -> list[int]:
-        """The seeds that they are trained with."""
+        """Their seeds."""
 
     @property
     def vocab_size(self) -> int:
@@ -134,14 +134,14 @@ class StagedRuns(ItemMeasure):
         ]
 
     def recipes(self, folder: Path) -> list[Recipe]:
-        """All runs in the order in which they are trained; a run's recipe may need its predecessors to be there."""
+        """All runs in the order of training, parents first."""
         return [tree.recipe(run) for tree in self.trees(folder) for run in tree.order(self.wanted)]
 
     def train(self, folder: Path) -> list[Path]:
-        """Train all runs, or use what has finished; their folders.
+        """Train all runs, or use finished ones; returns their folders.
 
         Raises:
-            DataError: the corpus is not there.
+            DataError: the corpus does not exist.
         """
         self.held_out()
         return [

@@ -18,11 +18,11 @@ from contextwise.reproductions.item import Item, Outcome, Plot, registered
 
 
 class Row(Settings):
-    """What stands in a row: a run, and the contexts that it is given; those of its training if not said."""
+    """A row: a run, and the contexts that it is tested with (those of its training by default)."""
 
     run: str
     contexts: list[str] | None = None
-    drop: float = Field(0.0, ge=0, le=1, description="share of the contexts that is withheld at random")
+    drop: float = Field(0.0, ge=0, le=1, description="share of the contexts that is withheld, at random")
 
 
 class Drawn(Settings):
@@ -104,7 +104,7 @@ class StagedModels(StagedRuns):
 
 
 def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluation:
-    """The evaluation of a run with a row's contexts: the one that is there, or a new one."""
+    """The evaluation of a run with a row's contexts; an existing one is used again."""
     return measure(
         run, SentenceLoss(contexts=row.contexts, drop_contexts=row.drop or 0.0, limit=limit), corpus
     )

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from contextwise.analysis.points import Point, run_points
 from contextwise.analysis.scaling.fitting import Data, search
 from contextwise.analysis.scaling.forms import ONE_SIZE, Law, features_of
+from contextwise.analysis.sweep_points import SweepPoint, run_points
 from contextwise.base.config import validate
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
@@ -67,7 +67,7 @@ class CorpusOptimum(CorpusSource, ItemMeasure):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         self.prepared(folder)
-        points: dict[tuple[int, int], list[Point]] = {}
+        points: dict[tuple[int, int], list[SweepPoint]] = {}
         means: dict[tuple[int, int], list[float]] = {}
         for size in self.sizes:
             for context in self.contexts:
@@ -127,7 +127,7 @@ class CorpusOptimum(CorpusSource, ItemMeasure):
         return Plot(title, "training context", "nats per token", series, logarithmic="x")
 
 
-def lowest(run: RunFolder) -> Point:
+def lowest(run: RunFolder) -> SweepPoint:
     """The point of a run at which its best-context loss was lowest."""
     return min(run_points(run.path), key=lambda point: point.loss)
 

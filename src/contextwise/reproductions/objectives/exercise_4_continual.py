@@ -1,4 +1,4 @@
-"""What a model forgets of its old corpus while it goes on with a new one, and what holds it: objectives, Exercise 6.2.4."""
+"""What a model forgets of its old corpus while it is trained on a new one, and what prevents it: objectives, Exercise 6.2.4."""
 
 import ast
 import json
@@ -32,18 +32,18 @@ PARTS = ("docstrings", "code")
 
 @registered("continual_pretraining")
 class ContinualPretraining(CorpusSource, ItemMeasure):
-    """A model trained on ``corpus`` goes on with ``new``, in several ways that differ in some settings."""
+    """A model trained on ``corpus`` continues on ``new``, in several ways that differ in some settings."""
 
     corpus: str = Field("docstrings", description="the old one: a corpus, a source, or docstrings")
     new: str = Field("code", description="the new one; it is prepared with the old one's tokenizer")
     name: str = "continual"
     base: dict[str, Any] = Field(description="recipe of the model before")
     model: str = Field("", description="the model before, where it is given: `base` is not trained then")
-    recipe: dict[str, Any] = Field(description="of going on; the model is the one before")
+    recipe: dict[str, Any] = Field(description="of the continued training; its model is the one before")
     ways: dict[str, list[str]] = Field(
         min_length=1, description="name -> settings; the first is the one without a remedy"
     )
-    seeds: list[int] = Field([0], min_length=1, description="of going on")
+    seeds: list[int] = Field([0], min_length=1, description="of the continued training")
 
     @model_validator(mode="after")
     def _plain_first(self) -> "ContinualPretraining":
@@ -55,7 +55,7 @@ class ContinualPretraining(CorpusSource, ItemMeasure):
         return self
 
     def new_folder(self, folder: Path) -> Path:
-        """Where the new corpus is, or will be."""
+        """Folder of the new corpus."""
         given = Path(self.new)
         if (given / FILE).exists():
             return given
@@ -84,10 +84,10 @@ class ContinualPretraining(CorpusSource, ItemMeasure):
         return validate(Recipe, values, "the recipe of the model before")
 
     def one(self, folder: Path, way: str, seed: int, start: str = "") -> Recipe:
-        """A run that goes on.
+        """A run that continues the model before.
 
         Args:
-            start: the model before; where it is not there yet, as in a plan, a new one of the same size stands for it.
+            start: the model before; without it, as for a plan, a new model of the same size stands for it.
         """
         values = with_overrides({"data": {}, **self.recipe}, self.ways[way])
         old = str(self.corpus_folder(folder))
@@ -188,7 +188,7 @@ def changes_table(found: Forgetting, first: str) -> Table:
 
 
 def forgetting_claims(found: Forgetting, first: str, others: list[str]) -> list[Claim]:
-    """That going on forgets, that every remedy forgets less, and that what is new is learned all the same."""
+    """Continued training forgets, and every remedy forgets less."""
     changes = {change.group: change for change in found.changes}
     plain = changes[first]
     claims = [
@@ -208,9 +208,9 @@ def forgetting_claims(found: Forgetting, first: str, others: list[str]) -> list[
 
 
 def during_plots(found: Forgetting) -> list[Plot]:
-    """Losses on the old and on the new documents while the models went on."""
+    """Losses on the old and on the new documents during the continued training."""
     plots = []
-    for title, name in (("Old documents while going on", "old"), ("New documents", "new")):
+    for title, name in (("Old documents during continued training", "old"), ("New documents", "new")):
         series = {
             change.group: [
                 {"x": one.tokens, "y": value}
@@ -220,5 +220,5 @@ def during_plots(found: Forgetting) -> list[Plot]:
             for change in found.changes
         }
         if any(series.values()):
-            plots.append(Plot(title, "tokens of going on", "validation loss, nats", series))
+            plots.append(Plot(title, "tokens of continued training", "validation loss, nats", series))
     return plots

@@ -17,8 +17,8 @@ from contextwise.experiments.sweep import Sweep
 
 
 @dataclass(frozen=True)
-class Point:
-    """One measurement.
+class SweepPoint:
+    """The loss of one run at one of its measurements, and what was spent until then.
 
     Attributes:
         run: id of the run: the name of its folder.
@@ -44,10 +44,10 @@ class Point:
     standard_error: float | None
 
 
-COLUMNS = [field.name for field in fields(Point)]
+COLUMNS = [field.name for field in fields(SweepPoint)]
 
 
-def run_points(path: Path) -> list[Point]:
+def run_points(path: Path) -> list[SweepPoint]:
     """Points of one run, finished or not, in the order of its steps; none if it measured no curve.
 
     Raises:
@@ -59,7 +59,7 @@ def run_points(path: Path) -> list[Point]:
     rows = {_number(run, row, "step"): row for row in run.metrics("curve")}
     measured = ("parameters", "step", "tokens", "flops", "seconds")
     return [
-        Point(
+        SweepPoint(
             run=path.name,
             size=size_name(recipe["model"]),
             context=recipe["data"]["context"],
@@ -82,7 +82,7 @@ def _number(run: RunFolder, row: dict[str, Any], name: str) -> Any:
     return value
 
 
-def sweep_points(path: str | Path) -> list[Point]:
+def sweep_points(path: str | Path) -> list[SweepPoint]:
     """Points of every run of a sweep that has measured any, in the order of its grid.
 
     Runs that are unfinished, or failed on the way, bring what they measured until then; :meth:`Sweep.states` says which those
@@ -96,6 +96,6 @@ def sweep_points(path: str | Path) -> list[Point]:
     return [point for run in folders if run.recipe_file.exists() for point in run_points(run.path)]
 
 
-def as_rows(points: Iterable[Point]) -> list[dict[str, Any]]:
+def as_rows(points: Iterable[SweepPoint]) -> list[dict[str, Any]]:
     """Points as dictionaries, for CSV and JSON."""
     return [asdict(point) for point in points]

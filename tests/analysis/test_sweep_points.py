@@ -5,7 +5,14 @@ from dataclasses import asdict
 import pytest
 import yaml
 
-from contextwise.analysis.points import COLUMNS, Point, as_rows, run_points, size_name, sweep_points
+from contextwise.analysis.sweep_points import (
+    COLUMNS,
+    SweepPoint,
+    as_rows,
+    run_points,
+    size_name,
+    sweep_points,
+)
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.experiments.sweep import Sweep, SweepRecipe
@@ -48,9 +55,11 @@ def test_points_of_all_runs_that_measured_any(sweep):
     points = sweep_points(sweep.path)
     size = "nano-layers1-width16-heads2"
     assert points == [
-        Point(first.id, size, 5000, 8, 4, 6, 768, 6e6, 3.0, 5.0, 0.01),
-        Point(first.id, size, 5000, 8, 4, 12, 1536, 12e6, 6.0, 4.25, 0.01),  # measured twice: the newer row
-        Point(second.id, size, 5000, 16, 4, 3, 384, 3e6, 1.5, 6.5, None),
+        SweepPoint(first.id, size, 5000, 8, 4, 6, 768, 6e6, 3.0, 5.0, 0.01),
+        SweepPoint(
+            first.id, size, 5000, 8, 4, 12, 1536, 12e6, 6.0, 4.25, 0.01
+        ),  # measured twice: the newer row
+        SweepPoint(second.id, size, 5000, 16, 4, 3, 384, 3e6, 1.5, 6.5, None),
     ]
     assert {(one.run.id, one.state) for one in sweep.states()} >= {(second.id, "failed")}
     assert run_points(sweep.run_folder(first.id).path) == points[:2]
