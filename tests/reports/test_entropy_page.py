@@ -15,8 +15,10 @@ from contextwise.analysis import intrinsic
 from contextwise.analysis.intrinsic import analyse
 from contextwise.analysis.spectra import THRESHOLDS
 from contextwise.base.errors import ConfigError
+from contextwise.evaluation.kernel.result import write_result
+from contextwise.evaluation.measures.entropy import EntropyResult
 from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
-from contextwise.evaluation.measures.entropy.files import write_measurement
+from contextwise.evaluation.measures.entropy.running import entropy_files
 from contextwise.evaluation.measures.entropy.state import ContextState
 from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch
 from contextwise.reports.entropy import FIGURES, csv_files, verdict, write_csv, write_entropy_page
@@ -52,11 +54,11 @@ def measurement(folder, contexts, name="a model", notes=()):
         "model": f"runs/{name}",
         "name": name,
         "dtype": "float32",
-        "layer": "last",
-        "centred": True,
-        "seed": 0,
+        "settings": {"layer": "last", "centred": True, "seed": 0, "contexts": list(contexts)},
+        "measure": "entropy",
+        "key": "",
+        "question": "",
         "corpus": {"path": "corpora/books", "split": "validation", "fingerprint": "c0ffee"},
-        "contexts": list(contexts),
         "samples": SAMPLES,
         "documents": 12,
         "width": WIDTH,
@@ -74,7 +76,8 @@ def measurement(folder, contexts, name="a model", notes=()):
         "notes": list(notes),
         "environment": {"python": "3.11", "versions": {"torch": "2.13"}, "gpus": []},
     }
-    return write_measurement(folder / "entropy", summary, targets, found)
+    write_result(folder / "entropy", summary, entropy_files(targets, found))
+    return EntropyResult.open(folder / "entropy")
 
 
 @pytest.fixture

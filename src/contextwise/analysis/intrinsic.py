@@ -27,7 +27,7 @@ from contextwise.analysis.spectra import (
 )
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, as_json
-from contextwise.evaluation.measures.entropy.files import Measurement
+from contextwise.evaluation.measures.entropy import EntropyResult
 
 ByContext = dict[int, float]
 K = TypeVar("K")
@@ -61,7 +61,7 @@ class IntrinsicEntropy:
         notes: sentences for the reader.
     """
 
-    measurement: Measurement
+    measurement: EntropyResult
     losses: dict[int, Estimate]
     differences: dict[int, Estimate]
     spectra: dict[int, np.ndarray]
@@ -121,7 +121,7 @@ def _nested(values: Mapping[Any, Any]) -> dict[str, Any]:
     }
 
 
-def analyse(measurement: Measurement, bandwidth: float | None = None) -> IntrinsicEntropy:
+def analyse(measurement: EntropyResult, bandwidth: float | None = None) -> IntrinsicEntropy:
     """Work out everything that the files of a measurement allow; what they do not becomes a note.
 
     Args:
@@ -180,7 +180,7 @@ def _estimates(kept: dict[str, dict[str, float]]) -> dict[int, Estimate]:
 
 
 def _densities(
-    measurement: Measurement, directions: int, bandwidth: float | None, notes: list[str]
+    measurement: EntropyResult, directions: int, bandwidth: float | None, notes: list[str]
 ) -> tuple[ByContext, ByContext, dict[str, ByContext]]:
     """Entropies by kernel density without and with the own point, and further dimensions, of the kept features."""
     kde: ByContext = {}

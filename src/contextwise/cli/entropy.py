@@ -47,8 +47,7 @@ def entropy(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to write; not given: RUN/evaluation/CORPUS-SPLIT-entropy, or "
-            "evaluation/MODEL/CORPUS-SPLIT-entropy.",
+            help="Folder to write; not given: beside the run's evaluations.",
             show_default=False,
         ),
     ] = None,
@@ -76,10 +75,11 @@ def entropy(
 
     from contextwise.analysis.density import check_bandwidth
     from contextwise.analysis.intrinsic import analyse
+    from contextwise.base.config import validate
     from contextwise.data import Corpus
-    from contextwise.evaluation.measures.entropy.running import measure_entropy
+    from contextwise.evaluation.kernel import Subject, measure
+    from contextwise.evaluation.measures.entropy import Entropy
     from contextwise.reports.entropy import terminal_report, write_csv, write_entropy_page
-    from contextwise.training.signals import StopRequest
 
     if bandwidth is not None:
         check_bandwidth(bandwidth)
@@ -87,22 +87,20 @@ def entropy(
         raise ConfigError(f"{csv} is a file; give a folder for the CSV files with --csv")
     if html is not None and html.is_dir():
         raise ConfigError(f"{html} is a folder; give the name of a file for the page with --html")
-    with StopRequest().listening() as stop:
-        measurement = measure_entropy(
-            model,
-            Corpus.open(corpus, split=split),
-            contexts_of(contexts),
-            samples=samples,
-            layer=_layer(layer),
-            centred=not uncentred,
-            kept=density_samples,
-            seed=seed,
-            batch_tokens=batch_tokens,
-            dtype=dtype,
-            device=device,
-            out=out,
-            should_stop=lambda: bool(stop),
-        )
+    settings = validate(
+        Entropy,
+        {
+            "contexts": contexts_of(contexts),
+            "samples": samples,
+            "layer": _layer(layer),
+            "centred": not uncentred,
+            "density_samples": density_samples,
+            "seed": seed,
+        },
+        "the command",
+    )
+    subject = Subject(model, dtype=dtype, device=device, batch_tokens=batch_tokens)
+    measurement = measure(subject, settings, Corpus.open(corpus, split=split), out=out)
     found = analyse(measurement, bandwidth)
     printed = Console(highlight=False, stderr=as_json)
     if as_json:

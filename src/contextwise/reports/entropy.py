@@ -141,7 +141,7 @@ def terminal_report(found: IntrinsicEntropy) -> RenderableType:
     heading = (
         f"{summary['model']} on {summary['label']}: {summary['samples']:,} tokens of {summary['documents']:,} documents, each "
         f"predicted from the nearest tokens only; {summary['width']:,} channels, "
-        f"{'centred' if summary['centred'] else 'not centred'}."
+        f"{'centred' if summary['settings']['centred'] else 'not centred'}."
     )
     return terminal(
         heading,
@@ -354,13 +354,15 @@ def _direction(found: IntrinsicEntropy) -> str:
 
 def _subtitle(summary: dict[str, Any]) -> str:
     layer = (
-        "what the vocabulary head reads" if summary["layer"] == "last" else f"hidden state {summary['layer']}"
+        "what the vocabulary head reads"
+        if summary["settings"]["layer"] == "last"
+        else f"hidden state {summary['settings']['layer']}"
     )
     corpus = Path(summary["corpus"]["path"]).name
     return (
         f"{summary['samples']:,} tokens of {summary['documents']:,} documents ({corpus}, split {summary['corpus']['split']}), "
         f"{summary['width']:,} channels of {layer}, {summary['dtype']}, covariances "
-        f"{'centred' if summary['centred'] else 'not centred'}"
+        f"{'centred' if summary['settings']['centred'] else 'not centred'}"
     )
 
 

@@ -140,3 +140,12 @@ def test_one_feature_is_too_few():
     running.add(torch.ones(1, 3))
     with pytest.raises(ValueError, match="two features or more, and there are 1"):
         running.covariance()
+
+
+def test_a_buffer_that_is_used_again_leaves_what_was_added():
+    rows = torch.randn(300, 8, generator=torch.Generator().manual_seed(0))
+    running, buffer = RunningCovariance(8), torch.empty(30, 8)
+    for part in rows.split(30):
+        buffer.copy_(part)
+        running.add(buffer)
+    np.testing.assert_allclose(running.covariance().numpy(), np.cov(rows.double().numpy().T), rtol=1e-9)

@@ -1,6 +1,5 @@
 """The measuring run: its files against a brute-force computation, stopping and going on, and what it refuses."""
 
-import json
 import shutil
 
 import numpy as np
@@ -10,14 +9,21 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.data import Corpus
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
 from contextwise.evaluation.measures.entropy import running as module
-from contextwise.evaluation.measures.entropy.files import Measurement
-from contextwise.evaluation.measures.entropy.running import checked_contexts, measure_entropy
 from contextwise.evaluation.measures.entropy.state import Rows
 from contextwise.evaluation.scoring.truncated import choose_targets
 
 CONTEXTS = [4, 8, 16]
-SETTINGS = {"samples": 120, "kept": 40, "batch_tokens": 160}
+
+
+def measure_entropy(model, corpus, contexts, *, out=None, overwrite=False, **settings):
+    run = {name: settings.pop(name) for name in ("batch_tokens", "dtype", "device") if name in settings}
+    return measure(model, Entropy(contexts=contexts, **settings), corpus, out=out, overwrite=overwrite, **run)
+
+
+SETTINGS = {"samples": 120, "density_samples": 40, "batch_tokens": 160}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +57,7 @@ def measured(model_folder, corpus_folder, tmp_path_factory):
     return measure_entropy(model_folder, Corpus.open(corpus_folder), CONTEXTS, out=out, **SETTINGS)
 
 
-def same(first: Measurement, second: Measurement) -> None:
+def same(first: EntropyResult, second: EntropyResult) -> None:
     for context in CONTEXTS:
         assert np.array_equal(first.spectra()[context], second.spectra()[context])
         assert torch.equal(first.features(context), second.features(context))
@@ -63,7 +69,7 @@ def test_the_files_hold_what_brute_force_finds(measured, model_folder, corpus):
     model = LlamaForCausalLM.from_pretrained(model_folder).eval()
     targets = choose_targets(corpus, 16, 120, 0)
     table = measured.targets().to_pandas()
-    again = Measurement.open(measured.path)
+    again = EntropyResult.open(measured.path)
     assert again.contexts == CONTEXTS and again.summary["documents"] == len(set(targets.document))
     for context in CONTEXTS:
         rows = table[table["context"] == context]
@@ -102,55 +108,42 @@ def test_differences_are_of_the_same_targets(measured):
     assert "16" not in measured.summary["differences"]
 
 
-@pytest.mark.parametrize("asked", [3, 8, 20])
-def test_a_stopped_run_goes_on_to_the_same_files(asked, measured, model_folder, corpus, tmp_path):
-    out, calls = tmp_path / "entropy", iter(range(1000))
-    with pytest.raises(Interrupted, match=r"stopped at a context of \d+ tokens, .* go on from there"):
-        measure_entropy(
-            model_folder, corpus, CONTEXTS, out=out, should_stop=lambda: next(calls) >= asked, **SETTINGS
-        )
-    assert not out.exists() and len(list(tmp_path.iterdir())) == 1
-    second = []
-    again = measure_entropy(
-        model_folder, corpus, CONTEXTS, out=out, should_stop=lambda: second.append(0), **SETTINGS
-    )
-    same(again, measured)
-    assert [path.name for path in tmp_path.iterdir()] == ["entropy"]
+@pytest.mark.parametrize("looks", [3, 8, 20])
+def test_a_stopped_run_resumes_to_the_same_files(looks, measured, model_folder, corpus, tmp_path, stop_at):
+    out = tmp_path / "entropy"
+    stop_at(looks)
+    with pytest.raises(Interrupted, match=r"stopped at a context of \d+ tokens, .* to resume"):
+        measure_entropy(model_folder, corpus, CONTEXTS, out=out, **SETTINGS)
+    assert [path.name for path in tmp_path.iterdir()] == ["entropy.unfinished"]
     whole = sum(-(-120 // (160 // context)) for context in CONTEXTS)
-    assert len(second) == whole - asked
+    stop_at(whole - looks + 2)  # what is left takes one look less than that
+    same(measure_entropy(model_folder, corpus, CONTEXTS, out=out, **SETTINGS), measured)
+    assert [path.name for path in tmp_path.iterdir()] == ["entropy"]
 
 
-def test_another_model_does_not_go_on_where_this_one_stopped(model_folder, corpus, tmp_path, measured):
+def test_another_model_does_not_resume_where_this_one_stopped(
+    model_folder, corpus, tmp_path, measured, stop_at
+):
     other = shutil.copytree(model_folder, tmp_path / "other")
     model = LlamaForCausalLM.from_pretrained(other)
     with torch.no_grad():
         model.model.norm.weight[0] = 7.0
     model.save_pretrained(other)
-    calls = iter(range(100))
+    stop_at(5)
     with pytest.raises(Interrupted):
-        measure_entropy(
-            model_folder,
-            corpus,
-            CONTEXTS,
-            out=tmp_path / "e",
-            should_stop=lambda: next(calls) >= 5,
-            **SETTINGS,
-        )
-    found = measure_entropy(other, corpus, CONTEXTS, out=tmp_path / "e", **SETTINGS)
-    assert found.spectra()[4][0] > 2 * measured.spectra()[4][0]
+        measure_entropy(model_folder, corpus, CONTEXTS, out=tmp_path / "e", **SETTINGS)
+    stop_at(0)
+    with pytest.raises(ConfigError, match="unfinished work of another measurement .model or data differ"):
+        measure_entropy(other, corpus, CONTEXTS, out=tmp_path / "e", **SETTINGS)
+    result = measure_entropy(other, corpus, CONTEXTS, out=tmp_path / "e", overwrite=True, **SETTINGS)
+    assert result.spectra()[4][0] > 2 * measured.spectra()[4][0]
 
 
-def test_a_damaged_state_is_measured_again(model_folder, corpus, tmp_path, measured):
-    calls = iter(range(100))
+def test_damaged_unfinished_work_is_measured_again(model_folder, corpus, tmp_path, measured, stop_at):
+    stop_at(8)
     with pytest.raises(Interrupted):
-        measure_entropy(
-            model_folder,
-            corpus,
-            CONTEXTS,
-            out=tmp_path / "e",
-            should_stop=lambda: next(calls) >= 8,
-            **SETTINGS,
-        )
+        measure_entropy(model_folder, corpus, CONTEXTS, out=tmp_path / "e", **SETTINGS)
+    stop_at(0)
     states = list(tmp_path.rglob("*.safetensors"))
     assert len(states) == 2
     for state in states:
@@ -160,12 +153,12 @@ def test_a_damaged_state_is_measured_again(model_folder, corpus, tmp_path, measu
 
 def test_uncentred_is_about_the_origin(model_folder, corpus, tmp_path, measured):
     found = measure_entropy(model_folder, corpus, [4, 16], out=tmp_path / "e", centred=False, **SETTINGS)
-    assert found.summary["centred"] is False
+    assert found.summary["settings"]["centred"] is False
     assert found.spectra()[16].sum() > measured.spectra()[16].sum()
 
 
 def test_bfloat16_features_are_summed_in_64_bits(model_folder, corpus, tmp_path):
-    settings = {**SETTINGS, "kept": 120}
+    settings = {**SETTINGS, "density_samples": 120}
     found = measure_entropy(model_folder, corpus, [8], out=tmp_path / "e", dtype="bfloat16", **settings)
     features = found.features(8)
     assert features.dtype == torch.bfloat16 and found.summary["dtype"] == "bfloat16"
@@ -178,7 +171,7 @@ def test_fewer_tokens_than_asked_are_all_taken_and_said(model_folder, corpus_fol
     eligible = int(np.maximum(0, corpus.lengths - 60).sum())
     settings = {**SETTINGS, "samples": 10**6}
     found = measure_entropy(model_folder, corpus, [60], out=tmp_path / "e", **settings)
-    assert found.summary["samples"] == eligible and found.summary["samples_asked"] == 10**6
+    assert found.summary["samples"] == eligible and found.summary["settings"]["samples"] == 10**6
     assert f"only {eligible:,} tokens with the longest context before them" in found.summary["notes"][0]
 
 
@@ -193,65 +186,32 @@ def test_few_samples_for_the_width_are_said(model_folder, corpus, tmp_path):
     assert module._notes(500, 500, 80) == []
 
 
-def test_a_finished_measurement_is_not_made_again(model_folder, corpus, tmp_path):
-    def asked(**changed):
-        calls.clear()
-        stop = {"should_stop": lambda: calls.append(0)}
-        return measure_entropy(
-            model_folder, corpus, [4, 8], out=tmp_path / "e", **stop, **SETTINGS, **changed
-        )
-
-    calls: list[int] = []
-    first = asked()
-    assert len(calls) > 0
-    again = asked()
-    assert not calls and again.summary == first.summary
-    other = asked(seed=1)  # other targets: another measurement
-    assert calls and other.losses() != first.losses()
-    model = LlamaForCausalLM.from_pretrained(model_folder)
-    folder = shutil.copytree(model_folder, tmp_path / "model")
-    here = {"out": tmp_path / "f", **SETTINGS}
-    first = measure_entropy(folder, corpus, [4, 8], **here)
-    with torch.no_grad():
-        model.model.norm.weight[0] = 7.0
-    model.save_pretrained(folder)  # other weights in the same place
-    assert measure_entropy(folder, corpus, [4, 8], **here).losses() != first.losses()
-
-
 def test_a_run_may_be_named_from_anywhere(model_folder, corpus, tmp_path, monkeypatch):
     shutil.copytree(model_folder, tmp_path / "runs" / "a" / "model")
     (tmp_path / "runs" / "a" / "recipe.yaml").write_text("name: a\n")
     monkeypatch.chdir(tmp_path)
-    first = measure_entropy("runs/a", corpus, [4], **SETTINGS)
+    first = measure_entropy("runs/a", corpus, [4, 16], **SETTINGS)
     monkeypatch.chdir(tmp_path / "runs")
-    again = measure_entropy("a", corpus, [4, 16], **SETTINGS)
-    assert again.contexts == [4, 16]
+    again = measure_entropy("a", corpus, [16, 4], **SETTINGS)
     assert again.path.resolve() == (tmp_path / first.path).resolve()
-
-
-def test_a_finished_measurement_is_replaced_whole(model_folder, corpus, tmp_path):
-    first = measure_entropy(model_folder, corpus, [4], out=tmp_path / "e", **SETTINGS)
-    (first.path / "entropy.html").write_text("old")
-    again = measure_entropy(model_folder, corpus, [4, 8], out=tmp_path / "e", **SETTINGS)
-    assert again.contexts == [4, 8] and not (again.path / "entropy.html").exists()
 
 
 @pytest.mark.parametrize(
     ("contexts", "settings", "error", "message"),
     [
-        ([4, 4], {}, ConfigError, "--contexts is 4, 4; give different lengths"),
-        ([0], {}, ConfigError, "--contexts is 0"),
-        ([], {}, ConfigError, "--contexts is empty"),
+        ([4, 4], {}, ValueError, "contexts is 4, 4; give different lengths"),
+        ([0], {}, ValueError, "contexts is 0"),
+        ([], {}, ValueError, "at least 1 item"),
         ([4, 65], {}, ConfigError, "context of 65 tokens does not fit the model, which has 64 positions"),
         ([4, 5000], {}, DataError, "no document has a token with 5,000 tokens before it"),
         ([4], {"samples": 49}, ConfigError, "49 samples are too few for a spectrum"),
-        ([4], {"samples": 0}, ConfigError, "number of samples is 0"),
-        ([4], {"seed": -1}, ConfigError, "the seed is -1"),
+        ([4], {"samples": 0}, ValueError, "samples"),
+        ([4], {"seed": -1}, ValueError, "seed"),
         ([4, 10**20], {}, DataError, "no document has a token with 100,000,000,000,000,000,000 tokens"),
-        ([4], {"kept": 1}, ConfigError, "--density-samples is 1"),
+        ([4], {"density_samples": 1}, ValueError, "density_samples"),
         ([4], {"layer": 2}, ConfigError, "the layer is 2, but the model has hidden states 0"),
-        ([4], {"batch_tokens": 0}, ConfigError, "--batch-tokens is 0"),
-        ([4], {"dtype": "int8"}, ConfigError, "--dtype is 'int8'"),
+        ([4], {"batch_tokens": 0}, ConfigError, "batch_tokens is 0"),
+        ([4], {"dtype": "int8"}, ConfigError, "dtype is 'int8'"),
     ],
 )
 def test_bad_options_are_refused(model_folder, corpus, tmp_path, contexts, settings, error, message):
@@ -263,7 +223,7 @@ def test_bad_options_are_refused(model_folder, corpus, tmp_path, contexts, setti
 def test_far_too_few_samples_for_the_width_are_refused(model_folder, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LEAST_PER_CHANNEL", 10)
     with pytest.raises(
-        ConfigError, match="120 samples are too few for features of 16 channels: .* --samples 160"
+        ConfigError, match="120 samples are too few for features of 16 channels: .* set samples to 160"
     ):
         measure_entropy(model_folder, corpus, CONTEXTS, out=tmp_path / "e", **SETTINGS)
 
@@ -287,36 +247,14 @@ def test_features_that_do_not_vary_are_refused(model_folder, corpus, tmp_path):
     assert not (tmp_path / "e").exists()
 
 
-def test_other_things_in_the_place_are_refused(measured, model_folder, corpus_folder, corpus, tmp_path):
-    (tmp_path / "e").mkdir()
-    (tmp_path / "e" / "thesis.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="something that is no measurement"):
-        measure_entropy(model_folder, corpus, CONTEXTS, out=tmp_path / "e", **SETTINGS)
-    other = Corpus.open(corpus_folder, split="validation")
-    with pytest.raises(ConfigError, match="a measurement of other data"):
-        measure_entropy(model_folder, other, CONTEXTS, out=measured.path, **SETTINGS)
-    copy = shutil.copytree(measured.path, tmp_path / "copy")
-    summary = json.loads((copy / "summary.json").read_text()) | {"model": "another"}
-    (copy / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(ConfigError, match="a measurement of another model, another"):
-        measure_entropy(model_folder, corpus, CONTEXTS, out=copy, **SETTINGS)
-    assert (tmp_path / "e" / "thesis.txt").read_text() == "mine"
-
-
 def test_damaged_files_are_named(measured, tmp_path):
-    copy = Measurement.open(shutil.copytree(measured.path, tmp_path / "copy"))
+    copy = EntropyResult.open(shutil.copytree(measured.path, tmp_path / "copy"))
     for name in ("spectra.parquet", "features.safetensors"):
         (copy.path / name).write_bytes(b"no")
     with pytest.raises(DataError, match="spectra.parquet cannot be read"):
         copy.spectra()
     with pytest.raises(DataError, match="features.safetensors cannot be read"):
         copy.features(4)
-    with pytest.raises(DataError, match="holds no measurement of intrinsic entropy"):
-        Measurement.open(tmp_path)
-    for damaged in ("{}", "[]", '{"kind": "entropy"}'):
-        (copy.path / "summary.json").write_text(damaged)
-        with pytest.raises(DataError, match=r"summary.json is not the summary of a measurement .* remove"):
-            Measurement.open(copy.path)
 
 
 def test_rows_keep_what_came_in_few_blocks_of_memory():
@@ -330,7 +268,3 @@ def test_rows_keep_what_came_in_few_blocks_of_memory():
     again = Rows(rows.all())
     again.add(whole[1])
     assert torch.equal(again.all(), torch.cat([*whole, whole[1]]))
-
-
-def test_contexts_come_sorted():
-    assert checked_contexts([64, 16, 32]) == [16, 32, 64]

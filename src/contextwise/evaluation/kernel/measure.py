@@ -144,8 +144,7 @@ def measure(
         raise ConfigError(f"{settings.name} needs documents; give a prepared corpus")
     _check_type(subject, settings)
     asked, settings = settings.identity(), settings.resolved(subject, corpus)
-    question = question_of(settings, asked, subject, corpus)
-    key = result_key(question, settings, subject)
+    question, key = question_of(settings, asked, corpus), result_key(settings, subject, corpus)
     label = settings.label(corpus)
     path = Path(out) if out else subject.home / "-".join(filter(None, (settings.name, label, key[:8])))
     with Work.opened(
@@ -167,16 +166,17 @@ def measure(
     return settings.result(path, summary)
 
 
-def question_of(settings: Measure, asked: dict[str, Any], subject: Subject, corpus: "Corpus | None") -> str:
-    """Identifies what is asked, of whichever model: results with the same question can be compared."""
+def question_of(settings: Measure, asked: dict[str, Any], corpus: "Corpus | None") -> str:
+    """Identifies what was asked, of whichever model: results with the same question can be compared."""
     data = None if corpus is None else [corpus.fingerprint, corpus.split]
     return content_key(measure=settings.name, version=settings.version, data=data, settings=asked)
 
 
-def result_key(question: str, settings: Measure, subject: Subject) -> str:
-    """Identifies a result: the question, the model, the resolved settings and the number format."""
+def result_key(settings: Measure, subject: Subject, corpus: "Corpus | None") -> str:
+    """Identifies a result: the question with the resolved settings, the model and the number format."""
     dtype = "saved" if subject.dtype is None else str(subject.dtype)
-    return content_key(question=question, subject=subject.digest, settings=settings.identity(), dtype=dtype)
+    question = question_of(settings, settings.identity(), corpus)
+    return content_key(question=question, subject=subject.digest, dtype=dtype)
 
 
 def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:

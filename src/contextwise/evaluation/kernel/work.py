@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from contextwise.evaluation.kernel.journal import Journal
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
 QUESTION = "question.json"
 
@@ -87,26 +88,33 @@ class Work:
         with Journal.opened(self.path / f"{name}.jsonl", *([] if key is None else [key])) as journal:
             yield journal
 
-    def save(self, name: str, arrays: "dict[str, np.ndarray]") -> None:
-        """Keep arrays under a name, instead of those that were kept under it before, in one step.
+    def save(self, name: str, arrays: "Mapping[str, np.ndarray | torch.Tensor]") -> None:
+        """Keep arrays, or tensors, under a name instead of those that were kept under it before, in one step.
 
         Raises:
             DataError: the disk is full, or the folder cannot be written.
         """
         import numpy as np
-        from safetensors.numpy import save
+        import torch
+        from safetensors.torch import save
+
+        def tensor(array: Any) -> torch.Tensor:
+            return (
+                torch.from_numpy(np.array(array)) if isinstance(array, np.ndarray) else array
+            ).contiguous()
 
         self._start()
-        content = save({key: np.asarray(array, order="C") for key, array in arrays.items()})
+        content = save({key: tensor(array) for key, array in arrays.items()})
         atomic_write(self.path / f"{name}.safetensors", content, "the unfinished work")
 
-    def load(self, name: str) -> "dict[str, np.ndarray] | None":
-        """The arrays that were kept under a name; None if there are none, or the file is damaged."""
+    def load(self, name: str, torch: bool = False) -> Any:
+        """The arrays that were kept under a name, as tensors if ``torch``; None if there are none, or they are damaged."""
         from safetensors import SafetensorError
-        from safetensors.numpy import load_file
+        from safetensors import numpy as arrays
+        from safetensors import torch as tensors
 
         try:
-            return load_file(self.path / f"{name}.safetensors")
+            return (tensors if torch else arrays).load_file(self.path / f"{name}.safetensors")
         except (OSError, SafetensorError):
             return None
 

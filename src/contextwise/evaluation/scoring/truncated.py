@@ -9,7 +9,7 @@ Legend of shapes: B targets in a batch, D channels, V tokens in the vocabulary, 
 
 import contextlib
 import inspect
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-from contextwise.evaluation.opening import positions
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.progress import interruption
+from contextwise.evaluation.kernel.subject import positions
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, Documents, vocabulary_size
 
 Features = Literal["last"] | int | None
@@ -98,7 +99,6 @@ def truncated_passes(
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
     features: Features = None,
     done: Mapping[int, int] | None = None,
-    should_stop: Callable[[], bool] | None = None,
 ) -> Generator[TruncatedBatch, None, None]:
     """Predict every target from the nearest l tokens, for each l of ``contexts``; batches in the order of the targets.
 
@@ -112,13 +112,12 @@ def truncated_passes(
         features: ``last``, what the vocabulary head reads, or a number i, what block i reads (0: the embeddings; as in
             transformers' ``hidden_states``, the one behind the last block is what the head reads); None for losses only.
         done: context -> targets that are done already; they are passed over.
-        should_stop: asked before each batch.
 
     Raises:
         ConfigError: a context, ``batch_tokens`` or ``features`` is out of range.
         DataError: a target has too few tokens before it, or a token id is beyond the model's vocabulary.
         CheckpointError: a loss or a feature is not finite, or the model hands out no hidden states.
-        Interrupted: ``should_stop`` said so.
+        Interrupted: the process was asked to stop.
     """
     _check(model, targets, contexts, batch_tokens)
     if features is not None and features != LAST and (not isinstance(features, int) or features < 0):
@@ -130,8 +129,7 @@ def truncated_passes(
         for context in contexts:
             rows = min(max(1, batch_tokens // context), rows_of_logits)
             for start in range((done or {}).get(context, 0), len(targets), rows):
-                if should_stop is not None and should_stop():
-                    raise Interrupted(f"stopped at a context of {context} tokens, {start:,} targets in")
+                interruption.check(f"stopped at a context of {context} tokens, {start:,} targets in")
                 stop = min(start + rows, len(targets))
                 tokens_BT = _tokens(model, corpus, targets, context, start, stop)
                 nats_B, features_BD = _predict(model, tokens_BT, features)
@@ -144,12 +142,12 @@ def truncated_passes(
 
 def _check(model: PreTrainedModel, targets: Targets, contexts: Sequence[int], batch_tokens: int) -> None:
     if batch_tokens < 1:
-        raise ConfigError(f"--batch-tokens is {batch_tokens}; it must be at least 1")
+        raise ConfigError(f"batch_tokens is {batch_tokens}; it must be at least 1")
     if not contexts:
         raise ConfigError("there is no context to measure at; give one or more")
     if min(contexts) < 1:
         raise ConfigError(f"a context is {min(contexts)} tokens; it must be at least 1")
-    limit, longest = positions(model), max(contexts)
+    limit, longest = positions(model.config), max(contexts)
     if limit is not None and longest > limit:
         raise ConfigError(
             f"a context of {longest:,} tokens does not fit the model, which has {limit:,} positions; "
@@ -283,7 +281,7 @@ def _check_finite(batch: TruncatedBatch, targets: Targets) -> None:
         raise CheckpointError(
             f"the model's {what} is not finite at token {int(targets.position[worst])} of document "
             f"{int(targets.document[worst])}, with {batch.context:,} tokens visible: its weights are damaged, or its number "
-            "format is too narrow (try --dtype float32)"
+            "format is too narrow (try float32)"
         )
 
 

@@ -1,6 +1,6 @@
 """Losses and spectra of a real model at several visible contexts: intrinsic entropy, Figures 1, 2, 3, 10, 11, 13 and 15.
 
-One measurement (:mod:`evaluation.entropy.running`) is behind all of them; it lies in the folder of the reproduction, and
+One measurement (:mod:`evaluation.measures.entropy`) is behind all of them; it lies in the folder of the reproduction, and
 each item takes from it what its figure shows.
 """
 
@@ -11,7 +11,8 @@ from pydantic import Field, field_validator
 
 from contextwise.analysis.intrinsic import IntrinsicEntropy, analyse
 from contextwise.base.tables import Table
-from contextwise.evaluation.measures.entropy.running import checked_contexts, measure_entropy
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.entropy import Entropy
 from contextwise.reproductions.given_model import GivenModel
 from contextwise.reproductions.intrinsic_entropy.views import VIEWS, Limits
 from contextwise.reproductions.item import Item, Outcome, registered
@@ -36,7 +37,7 @@ class RealEntropy(GivenModel):
     @field_validator("contexts")
     @classmethod
     def _contexts(cls, contexts: list[int]) -> list[int]:
-        return checked_contexts(contexts)
+        return sorted(Entropy(contexts=contexts).contexts)
 
     def tokens_read(self) -> int:
         return self.samples * sum(self.contexts)
@@ -46,9 +47,8 @@ class RealEntropy(GivenModel):
         subject = self.subject(folder)
         out = self.measured_folder(folder, "entropy")
         held_out = self.held_out(folder)
-        return analyse(
-            measure_entropy(subject, held_out, self.contexts, samples=self.samples, kept=self.kept, out=out)
-        )
+        settings = Entropy(contexts=self.contexts, samples=self.samples, density_samples=self.kept)
+        return analyse(measure(subject, settings, held_out, out=out, overwrite=True))
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         found = self.measured(folder)

@@ -37,7 +37,7 @@ class RunningCovariance:
 
     def add(self, features_BD: torch.Tensor) -> None:
         """Add features of any number format."""
-        self._waiting.append(features_BD.to(self.device))
+        self._waiting.append(features_BD.to(self.device, copy=True))  # the caller may reuse its buffer
         if sum(map(len, self._waiting)) >= BLOCK:
             rows = torch.cat(self._waiting)
             whole = len(rows) // BLOCK * BLOCK

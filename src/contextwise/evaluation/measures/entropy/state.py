@@ -1,14 +1,8 @@
-"""What a measuring run has done so far, on disk: one file for each context, written whole or not at all."""
-
-import shutil
-from pathlib import Path
+"""Losses, sums and kept features of one context, as far as a measurement has come."""
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 
-from contextwise.base.files import atomic_write
 from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
 from contextwise.evaluation.scoring.truncated import TruncatedBatch
 
@@ -120,37 +114,3 @@ class ContextState:
         }
         found._running = RunningCovariance.from_state(sums, device)
         return found
-
-
-class StateFolder:
-    """The folder with the states of a run, beside its results.
-
-    Args:
-        out: where the results will go.
-        key: of what is measured; a state of anything else is not looked at.
-    """
-
-    def __init__(self, out: Path, key: str) -> None:
-        self.path = out.parent / f".{out.name}-state-{key[:16]}"
-
-    def load(self, context: int, device: torch.device | str) -> ContextState | None:
-        """What was done of a context; None if that is nothing, or cannot be read."""
-        file = self.path / f"{context}.safetensors"
-        if not file.is_file():
-            return None
-        try:
-            return ContextState.from_tensors(context, load_file(file), device)
-        except (SafetensorError, KeyError, OSError):
-            return None  # damaged: it is measured again
-
-    def save(self, state: ContextState) -> None:
-        """Replace the state of a context.
-
-        Raises:
-            DataError: the disk is full, or the place cannot be written to.
-        """
-        content = save({name: tensor.contiguous() for name, tensor in state.tensors().items()})
-        atomic_write(self.path / f"{state.context}.safetensors", content, "the state of the measurement")
-
-    def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
