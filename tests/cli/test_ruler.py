@@ -50,7 +50,7 @@ def test_all_tasks_are_asked_and_reported(contextwise: Any, workplace: Path) -> 
     status, output, errors = contextwise(*typed)
     assert status == 0, errors
     assert max(map(len, output.splitlines())) <= 80
-    out = workplace / "evaluation" / "tiny" / "ruler-1200-gamma-2"
+    (out,) = (workplace / "evaluation" / "tiny").glob("ruler-1200-gamma-2-*")
     summary = json.loads((out / "summary.json").read_text())
     rows = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
     assert list(summary["results"]) == ["qa_1", "fwe", "cwe", "vt"] and len(rows) == 12
@@ -66,7 +66,7 @@ def test_all_tasks_are_asked_and_reported(contextwise: Any, workplace: Path) -> 
         for row in result["accuracies"]:
             assert f"{row['visible']:,} {row['accuracy']['value']:.4f} [" in words
             assert f"] {row['in_view']:.1%} {row['best_share']:.1%}" in words
-    for wanted in ("gamma 2: P(x) ~ (1 - x/1,200)^2", "written to evaluation/tiny/ruler-1200-gamma-2/"):
+    for wanted in ("gamma 2: P(x) ~ (1 - x/1,200)^2", f"written to evaluation/tiny/{out.name}/"):
         assert wanted in words
     # Asked again, in JSON, it is the same measurement: nothing is answered a second time.
     status, output, _ = contextwise(*typed, "--json")
@@ -99,39 +99,30 @@ def test_a_chat_model_is_asked_through_its_template(contextwise: Any, workplace:
 
 
 def test_two_needles(contextwise: Any, workplace: Path) -> None:
-    typed = ["ruler", "models/tiny", "--needles", "--length", 1200, "--masked", "0,600,1200", "--samples", 4]
+    typed = ["needles", "models/tiny", "--length", 1200, "--masked", "0,600,1200", "--samples", 4]
     status, output, errors = contextwise(*typed)
     assert status == 0, errors
     assert max(map(len, output.splitlines())) <= 80
-    summary = json.loads((workplace / "evaluation" / "tiny" / "needles-1200.json").read_text())
+    (out,) = (workplace / "evaluation" / "tiny").glob("needles-1200-*")
+    summary = json.loads((out / "summary.json").read_text())
     words = " ".join(output.split())
     for row, seen in zip(summary["rows"], ("100% 100%", "0% 100%", "0% 0%"), strict=True):
         assert f"{row['masked']:,} {row['nats']['value']:.4f} [" in words and seen in words
-    assert "written to evaluation/tiny/needles-1200.json" in words
+    assert f"written to evaluation/tiny/{out.name}/" in words
     status, output, _ = contextwise(*typed, "--json")
-    again = json.loads(output)
-    assert status == 0 and again["rows"] == summary["rows"]
+    assert status == 0 and json.loads(output) == summary
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tasks", "qa"], "there is no task 'qa'; did you mean 'qa_1'? the tasks are qa_1, fwe, cwe, vt"),
-        (["--tasks", "qa_1"], "the task 'qa_1' needs questions; give a file in SQuAD's form with --qa"),
+        (["--tasks", "qa_1"], "the task 'qa_1' needs questions; give a file in SQuAD's form"),
         (["--qa", "wrong.jsonl"], "wrong.jsonl:1 has no text in the field 'context' (fields: 'text', 'label')"),
-        (["--qa", "none.jsonl"], "there is no file none.jsonl"),
-        (["--tasks", "cwe", "--words", "none.txt"], "there is no file none.txt"),
-        (["--qa", "towns.jsonl", "--length", "60"], "--length is 60, but the shortest paragraph"),
+        (["--qa", "none.jsonl"], "qa is none.jsonl, which cannot be read: No such file"),
+        (["--qa", "towns.jsonl", "--length", "60"], "length is 60, but the shortest paragraph"),
         (["--visible", "5000"], "a visible context is 5000, but the texts have only 4096 tokens"),
-        (["--visible", "few"], "--visible is 'few'; give whole numbers with commas between"),
         (["--tasks", "vt", "--samples", "1"], "has 2300 positions, but a visible context of 4096 needs"),
-        (["--gamma", "-1"], "gamma is -1.0, but must be a number from 0 on"),
-        (["--tasks", "vt", "--chat"], "--chat is given, but models/tiny has no chat template"),
-        (["--masked", "5"], "--masked is of use with --needles only"),
-        (["--needles", "--tasks", "vt"], "--tasks is given together with --needles"),
-        (["--needles", "--chat"], "--chat is given together with --needles"),
-        (["--batch-tokens", "0"], "--batch-tokens is 0"),
-        (["--needles", "--batch-tokens", "0"], "--batch-tokens is 0"),
+        (["--tasks", "vt", "--chat"], "chat is given, but models/tiny has no chat template"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_message_and_status_2(

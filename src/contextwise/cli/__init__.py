@@ -28,6 +28,7 @@ COMMANDS = {
     "compare": "Compare runs on the same documents.",
     "forgetting": "Say what models forgot of an old corpus while they went on with a new one.",
     "ruler": "Ask a model about long texts, with more and more of the text visible.",
+    "needles": "Measure an answer that depends on two needles, with more and more of the text cut off.",
     "longbench": "Ask a model the long questions of LongBench or L-Eval files, at several visible contexts.",
     "answers": "Let a model answer the questions of MT-Bench or AlpacaEval, in their file formats.",
     "judge": "Let a judge behind an OpenAI-compatible endpoint grade or compare answers.",

@@ -1,4 +1,4 @@
-"""``contextwise judge``: what a judge says of answers."""
+"""``contextwise judge``: a judge rates or compares answers."""
 
 import json
 import re
@@ -77,7 +77,7 @@ def judge(
         float | None, typer.Option(min=0, help="Of a million answer tokens.", show_default=False)
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it would cost, and ask for nothing.")
+        bool, typer.Option("--dry-run", help="Print the cost, and make no request.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -86,38 +86,35 @@ def judge(
     MT-Bench answers are rated from 1 to 10 by category; with --against they
     are compared. AlpacaEval outputs are compared with --against a reference.
 
-    The same command again goes on where a stopped one was.
+    A stopped judging resumes.
     """
     from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
     from contextwise.evaluation.measures.judging.judge import Match, judge_answers
-    from contextwise.training.signals import StopRequest
 
     match = Match.read(answers, against, questions, references, limit)
-    where = Endpoint(
+    judge_endpoint = Endpoint(
         endpoint, judge_model, read_key(key_file), timeout, retries, _parameters(parameters or [])
     )
     label = re.sub(r"[^\w.-]+", "-", Path(judge_model).name) or "judge"
-    place = out or answers[0].parent / f"judged-by-{label}"
-    with StopRequest().listening() as stop:
-        summary = judge_answers(
-            match,
-            where,
-            place,
-            concurrency=concurrency,
-            price_in=price_in,
-            price_out=price_out,
-            dry_run=dry_run,
-            length_control=length_controlled,
-            should_stop=lambda: bool(stop),
-        )
+    folder = out or answers[0].parent / f"judged-by-{label}"
+    summary = judge_answers(
+        match,
+        judge_endpoint,
+        folder,
+        concurrency=concurrency,
+        price_in=price_in,
+        price_out=price_out,
+        dry_run=dry_run,
+        length_control=length_controlled,
+    )
     if summary is None:
         return
     _print(summary, as_json)
-    say(f"written to {place}/")
+    say(f"written to {folder}/")
     if summary["missing"]:
         raise Interrupted(
             f"{summary['missing']:,} of {summary['missing'] + summary['judgments']:,} judgments are missing: "
-            f"{summary['why_missing']}; run the same command again to ask for what is missing"
+            f"{summary['why_missing']}; run the same command again to make the missing requests"
         )
 
 
@@ -127,14 +124,14 @@ def _parameters(settings: list[str]) -> dict[str, Any]:
     values = with_overrides({"temperature": 0, "max_tokens": 2048}, settings)
     for name in ("model", "messages", "stream", "n"):
         if name in values:
-            raise ConfigError(f"--set {name}=… is not for the user to choose; leave it out")
+            raise ConfigError(f"--set {name}=… cannot be changed; leave it out")
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _print(summary: dict[str, Any], as_json: bool) -> None:
     from rich.console import Console
 
-    from contextwise.evaluation.measures.judging.tables import judging_tables
+    from contextwise.evaluation.measures.judging.results import judging_tables
 
     if as_json:
         print(json.dumps(summary, indent=2, ensure_ascii=False))

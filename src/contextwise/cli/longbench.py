@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from contextwise.base.config import validate
+from contextwise.cli.measuring import run_measure
 from contextwise.cli.options import AsJson, BatchTokens, Chat, Device, Dtype, Model, Out
-from contextwise.cli.printing import print_measured
 
 
 def longbench(
@@ -70,37 +71,11 @@ def longbench(
     The score of each data set, group and of all, by LongBench's metrics, at
     each visible context, and where more input stops helping. Inputs may be
     longer than the model was trained for, with --rope dynamic.
-
-    The same command again goes on where a stopped one was.
     """
-    from contextwise.evaluation.measures.long_tasks.settings import Settings, read_range, read_visible
+    from contextwise.evaluation.measures.long_tasks import LongBench
 
-    tokens, whole = ((), False) if visible is None else read_visible(visible)
-    settings = Settings(
-        files=tuple(files),
-        visible=tokens,
-        whole=whole,
-        keep=keep,  # type: ignore[arg-type]
-        lengths=None if lengths is None else read_range(lengths),
-        limit=limit,
-        new_tokens=new_tokens,
-        templates=prompts,
-        chat=chat,
-        rope=rope,  # type: ignore[arg-type]
-        rope_factor=rope_factor,
-    )
-    from contextwise.evaluation.measures.long_tasks.running import evaluate_long_tasks
-    from contextwise.evaluation.measures.long_tasks.tables import longbench_tables
-    from contextwise.training.signals import StopRequest
-
-    with StopRequest().listening() as stop:
-        found = evaluate_long_tasks(
-            model,
-            settings,
-            batch_tokens=batch_tokens,
-            dtype=dtype,
-            device=device,
-            out=out,
-            should_stop=lambda: bool(stop),
-        )
-    print_measured(found.summary, as_json, longbench_tables(found.summary), f"{found.path}/")
+    values = {"files": files, "visible": visible and [part.strip() for part in visible.split(",")], "keep": keep,
+              "lengths": lengths, "limit": limit, "prompts": prompts, "new_tokens": new_tokens, "rope": rope,
+              "rope_factor": rope_factor, "chat": chat}  # fmt: skip
+    run_measure(model, validate(LongBench, values, "longbench"), None, "", as_json, batch_tokens=batch_tokens,
+                dtype=dtype, device=device, out=out)  # fmt: skip

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.data.tokenizers import byte_tokenizer, learn_bpe
 from contextwise.evaluation.answering.prompts import Encoder
-from contextwise.evaluation.measures.needles import (
-    _all_nats,
+from contextwise.evaluation.kernel import Subject, measure
+from contextwise.evaluation.measures.needles import Needles
+from contextwise.evaluation.measures.needles.reading import (
+    all_nats,
     answer_ids,
     answer_nats,
-    measure_needles,
     needle_rows,
     two_needle_question,
 )
@@ -80,7 +82,8 @@ def test_the_loss_of_an_adder_rises_when_the_first_needle_goes() -> None:
     assert [BYTES.decode(ids) for ids in answers] == [f" {e.question.answers[0]}" for e in examples]
     gone = [len(e.body) - e.needles[0].reach for e in examples]  # so many may be masked, and not one more
     steps = [0, min(gone), max(gone) + 1, 1200]
-    nats = _all_nats(Adder(), examples, answers, steps, 4000, lambda _: None, None)  # type: ignore[arg-type]
+    adder = Subject(Adder(), batch_tokens=4000)  # type: ignore[arg-type]
+    nats = all_nats(adder, examples, answers, steps)
     rows = needle_rows(examples, [2] * 6, steps, nats)
     for row, expected in zip(
         rows, (-math.log(SURE), -math.log(SURE), math.log(10), math.log(10)), strict=True
@@ -138,10 +141,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, models: dict[str, Any]) -> st
 def test_a_measurement_of_a_model_is_what_a_loop_finds(tmp_path: Any, tiny: str) -> None:
     from contextwise.models import load_model
 
-    out = tmp_path / "n.json"
-    found = measure_needles(
-        tiny, length=500, masked=(0, 200, 500), samples=3, batch_tokens=1500, out=out
-    ).summary
+    settings = Needles(length=500, masked=[0, 200, 500], samples=3)
+    found = measure(tiny, settings, batch_tokens=1500, out=tmp_path / "n").summary
     model, encoder, size = load_model(tiny), Encoder(BYTES), Size(500, 0.0, len)
     for row in found["rows"]:
         nats = 0.0
@@ -154,37 +155,31 @@ def test_a_measurement_of_a_model_is_what_a_loop_finds(tmp_path: Any, tiny: str)
             nats += float(torch.nn.functional.cross_entropy(logits, torch.tensor(answer), reduction="sum"))
         assert row["nats"]["value"] == pytest.approx(nats / 6, abs=1e-5)
         assert row["nats"]["low"] <= row["nats"]["value"] <= row["nats"]["high"]
-    assert measure_needles(tiny, length=500, samples=2, out=out).summary["rows"][-1]["masked"] == 500
+    by_default = measure(tiny, Needles(length=500, samples=2), out=tmp_path / "default").summary["rows"]
+    assert len(by_default) == 17 and by_default[-1]["masked"] == 500
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 100}, r"--length is 100, but a text with two needles has \d+ tokens at least"),
-        ({"length": 0}, "--length is 0"),
-        ({"samples": 0}, "--samples is 0"),
-        ({"seed": -1}, "--seed is -1, but must be a whole number from 0 on"),
-        ({"length": 10**20}, "--length is 100000000000000000000, but must be at most 16,777,216"),
-        ({"length": 500, "masked": (0, 501)}, "501 tokens are to be masked of a text of 500"),
-        ({"length": 500, "masked": (-1,)}, "-1 tokens are to be masked"),
-        ({"length": 700}, r"has 700 positions, but text, question and answer take \d+; give a --length"),
-        ({"length": 500, "near": 0.9}, "the needles stand at 0.75 and 0.9 of the length"),
+        ({"length": 100}, r"length is 100, but a text with two needles has \d+ tokens at least"),
+        ({"samples": 0}, "samples is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"length": 500, "masked": [0, 501]}, "masked holds 501; give numbers from 0 to the length, 500"),
+        ({"length": 500, "masked": [-1]}, "masked holds -1"),
+        ({"length": 700}, r"has 700 positions, but text, question and answer take \d+; give a length"),
+        ({"length": 500, "near": 0.9}, "near is 0.9; it must be below far, 0.75"),
     ],
 )
 def test_what_does_not_fit_is_refused(
     tmp_path: Any, tiny: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        measure_needles(tiny, out=tmp_path / "n.json", **options)
-    assert not (tmp_path / "n.json").exists()
+        measure(tiny, validate(Needles, options, "needles"), out=tmp_path / "n")
+    assert not (tmp_path / "n").exists()
 
 
-def test_other_files_and_damaged_models_are_refused(tmp_path: Any, tiny: str) -> None:
-    (tmp_path / "n.json").write_text("[]")
-    with pytest.raises(ConfigError, match="is not this measurement of"):
-        measure_needles(tiny, length=500, out=tmp_path / "n.json")
-    with pytest.raises(ConfigError, match="is a folder"):
-        measure_needles(tiny, length=500, out=tmp_path)
+def test_damaged_models_are_refused(tmp_path: Any, tiny: str) -> None:
     from contextwise.models import load_model
 
     model = load_model(tiny)
@@ -193,4 +188,4 @@ def test_other_files_and_damaged_models_are_refused(tmp_path: Any, tiny: str) ->
     model.save_pretrained(tmp_path / "nan")
     BYTES.save_pretrained(tmp_path / "nan")
     with pytest.raises(CheckpointError, match="not finite"):
-        measure_needles(str(tmp_path / "nan"), length=400, samples=1, out=tmp_path / "new.json")
+        measure(tmp_path / "nan", Needles(length=400, samples=1), out=tmp_path / "new")

@@ -1,34 +1,45 @@
-"""What a model reads of a question when only the nearest part of its text is visible.
+"""Prompts of questions on texts, of which only the nearest part is visible.
 
-A prompt is three runs of token ids: what stands before the text, the text's last ``visible`` tokens, and what stands behind it
-(the question and the beginning of the answer). The first and the third always stay. For a chat model they hold the marks of
-its template too. So one text is cut at exact numbers of tokens, and everything else is the same at every visible context.
+A prompt is three sequences of token ids: what precedes the text, the text's last ``visible`` tokens, and what follows it (the
+question and the beginning of the answer). The first and the third are always whole. For a chat model they hold the marks of
+its template too. So a text is cut at exact numbers of tokens, and everything else is the same at every visible context.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.answering.batches import Prompted
+from contextwise.evaluation.kernel import Subject
 
-_PLACE = "\N{WHITE SQUARE}text\N{WHITE SQUARE}"
+_MARK = "\N{WHITE SQUARE}text\N{WHITE SQUARE}"
+
+
+class Prompted(Protocol):
+    """A question as token ids, of which a model may see less than all."""
+
+    @property
+    def body(self) -> Sequence[int]:
+        """The tokens that may be cut."""
+
+    def prompt(self, visible: int) -> list[int]:
+        """Token ids (T,) with ``visible`` tokens of the body."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question on a text; what a model reads is ``opening + body + ending``, and then ``answer_prefix``.
+    """One question on a text; a model reads ``opening + body + ending``, and then ``answer_prefix``.
 
     Attributes:
-        opening: what stands before the text: what is to be done, and a worked example where the task has one.
-        body: the text. Of it alone a model may see less than all.
-        ending: what is asked about it.
-        answer_prefix: what the answer begins with; the model goes on from there.
-        answers: what is looked for in the model's answer.
-        needles: (start, end) of each thing in ``body`` that the answer depends on, in characters.
+        opening: precedes the text: what is to be done, and a worked example where the task has one.
+        body: the text, the only part that may be cut.
+        ending: the question.
+        answer_prefix: the beginning of the answer, which the model continues.
+        answers: looked for in the model's answer.
+        needles: (start, end) of each part of ``body`` that the answer depends on, in characters.
     """
 
     opening: str
@@ -40,11 +51,11 @@ class Question:
 
 
 class Needle(NamedTuple):
-    """Where something that the answer depends on stands, in tokens of the text.
+    """Position of a part of the text that the answer depends on, in tokens.
 
     Attributes:
-        behind: tokens of the text that stand behind its last token: its distance from the end.
-        reach: tokens from its first token to the end of the text: the visible context from which on all of it is seen.
+        behind: tokens of the text behind its last token: its distance from the end.
+        reach: tokens from its first token to the end of the text: the smallest visible context that holds all of it.
     """
 
     behind: int
@@ -53,7 +64,7 @@ class Needle(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoded:
-    """A question as token ids; ``head`` and ``tail`` are what always stays."""
+    """A question as token ids; ``head`` and ``tail`` are never cut."""
 
     question: Question
     head: tuple[int, ...]
@@ -66,7 +77,7 @@ class Encoded:
         return [*self.head, *self.body[max(0, len(self.body) - visible) :], *self.tail]
 
     def in_view(self, visible: int) -> float:
-        """Share of the needles that are wholly within the nearest ``visible`` tokens."""
+        """Share of the needles that lie wholly within the nearest ``visible`` tokens."""
         return sum(needle.reach <= visible for needle in self.needles) / len(self.needles)
 
 
@@ -75,12 +86,12 @@ class Encoder:
 
     Args:
         tokenizer: the model's.
-        chat: put the question into the tokenizer's chat template, as a user's message; the answer's beginning stands where
-            the model goes on. Templates that can are asked for an answer without thinking first.
-        name: what to call the model in an error.
+        chat: put the question into the tokenizer's chat template, as a user's message; the model continues the answer's
+            beginning. Thinking is switched off in templates that have it.
+        name: of the model in errors.
 
     Raises:
-        ConfigError: the tokenizer cannot say where a token stands in a text, or has no chat template.
+        ConfigError: the tokenizer has no character offsets (it is not a fast one), or no chat template.
     """
 
     def __init__(
@@ -88,19 +99,19 @@ class Encoder:
     ) -> None:
         if not getattr(tokenizer, "is_fast", False):
             raise ConfigError(
-                f"the tokenizer of {name} does not say where in a text its tokens stand; "
+                f"the tokenizer of {name} gives no character offsets of its tokens; "
                 "convert it to a tokenizer.json (a fast tokenizer)"
             )
         if chat and not tokenizer.chat_template:
-            raise ConfigError(f"--chat is given, but {name} has no chat template; leave --chat out")
+            raise ConfigError(f"chat is given, but {name} has no chat template; leave chat out")
         self.tokenizer, self.chat, self.name = tokenizer, chat, name
 
     def count(self, text: str) -> int:
-        """Tokens of a text, special ones not counted."""
+        """Number of tokens of a text, without special ones."""
         return len(self.ids(text))
 
     def encode(self, question: Question) -> Encoded:
-        """The parts of a question as token ids, and where in the text its needles stand."""
+        """The parts of a question as token ids, and the positions of its needles."""
         head, tail = self._frame(question)
         coded = self.tokenizer(
             question.body, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True
@@ -112,11 +123,11 @@ class Encoder:
         if not self.chat:
             opening = [*self._opening_tokens(), *self.ids(question.opening)]
             return opening, self.ids(question.ending + question.answer_prefix)
-        message = {"role": "user", "content": f"{question.opening}{_PLACE}{question.ending}".rstrip()}
+        message = {"role": "user", "content": f"{question.opening}{_MARK}{question.ending}".rstrip()}
         text = self.tokenizer.apply_chat_template(
             [message], tokenize=False, add_generation_prompt=True, enable_thinking=False
         )
-        parts = str(text).split(_PLACE)
+        parts = str(text).split(_MARK)
         if len(parts) != 2:
             raise ConfigError(f"the chat template of {self.name} does not show a user's message as it is")
         ids = [self.tokenizer(part, add_special_tokens=False).input_ids for part in parts]
@@ -133,25 +144,22 @@ class Encoder:
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
 
 
-def check_vocabulary(name: str, size: int, questions: Iterable[Prompted]) -> None:
+def check_vocabulary(subject: Subject, questions: Iterable[Prompted]) -> None:
     """
-    Args:
-        name: what to call the model in an error.
-        size: tokens that the model knows.
-
     Raises:
         ConfigError: the tokenizer made ids that the model does not know.
     """
     highest = max(max(question.prompt(len(question.body)), default=0) for question in questions)
+    size = int(subject.model.get_input_embeddings().weight.shape[0])
     if highest >= size:
         raise ConfigError(
-            f"the tokenizer that lies with {name} made the token {highest}, but the model has a vocabulary of {size}; "
-            "put the model's own tokenizer there"
+            f"the tokenizer of {subject.source} made the token {highest}, but the model has a vocabulary of {size}; "
+            "save the model's own tokenizer with it"
         )
 
 
 def _needles(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> tuple[Needle, ...]:
-    """Where the tokens stand that hold the characters of each span; ``offsets`` are each token's (first, behind the last)."""
+    """Positions of the tokens that hold the characters of each span; ``offsets`` are each token's (first, behind the last)."""
     begins, ends = np.array(offsets).reshape(-1, 2).T
     starts, stops = np.array(spans).reshape(-1, 2).T
     first = np.searchsorted(ends, starts, side="right")

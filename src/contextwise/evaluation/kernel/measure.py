@@ -97,7 +97,8 @@ class Measure(Settings):
         for name, info in type(self).model_fields.items():
             value = getattr(self, name)
             if value is not None and (CONTENT in info.metadata or _is_input(info.annotation)):
-                settings[name] = _content(name, value)
+                several = isinstance(value, list)
+                settings[name] = [_content(name, v) for v in value] if several else _content(name, value)
         return settings
 
 

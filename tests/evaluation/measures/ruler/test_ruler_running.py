@@ -1,4 +1,4 @@
-"""A whole measurement: by a reader whose accuracy is known, by small models, interrupted and gone on with."""
+"""A whole measurement: by a reader whose accuracy is known, by small models, interrupted and resumed."""
 
 import json
 from pathlib import Path
@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from ruler_reader import BYTES, WholeParagraphReader, write_squad
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-from contextwise.evaluation.answering.batches import AnswerLog, ModelReader, answer_all, plan_batches
+from contextwise.base.config import validate
+from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
+from contextwise.base.progress import interruption
+from contextwise.evaluation.answering.batches import answer_all, plan_batches
 from contextwise.evaluation.answering.prompts import Encoded, Encoder
-from contextwise.evaluation.measures.ruler import Settings, evaluate_ruler
+from contextwise.evaluation.answering.readers import ModelReader
+from contextwise.evaluation.kernel import Result, Subject, Work, measure
+from contextwise.evaluation.measures.ruler import Ruler
 from contextwise.evaluation.measures.ruler.results import answer_rows, task_summary
-from contextwise.evaluation.measures.ruler.running import encode_questions, make_tasks
-from contextwise.evaluation.results import Measured
 from contextwise.models import load_model
 
 VISIBLE = (100, 300, 500, 700, 900)
@@ -27,9 +29,15 @@ def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def asked(squad: Path, **values: Any) -> tuple[list[Any], dict[str, list[Encoded]]]:
     encoder = Encoder(BYTES)
-    settings = Settings(tasks=("qa_1",), length=900, qa=squad, samples=30, **values)
-    tasks, _ = make_tasks(settings, encoder)
-    return tasks, encode_questions(tasks, settings.samples, encoder)
+    settings = Ruler(tasks=["qa_1"], length=900, qa=squad, samples=30, **values)
+    tasks, _ = settings.make_tasks(encoder)
+    return tasks, settings.encode(tasks, encoder)
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Ask the process to stop at the check of this number, from 0, and at those after it."""
+    checks = iter(range(10_000))
+    monkeypatch.setattr(type(interruption), "requested", property(lambda self: next(checks) >= number))
 
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
@@ -38,10 +46,9 @@ def test_a_perfect_readers_accuracy_is_the_share_of_paragraphs_in_view(
 ) -> None:
     (task,), questions = asked(squad, gamma=gamma)
     batches = plan_batches(questions, {"qa_1": 32}, VISIBLE, 5000)
-    with AnswerLog.of(tmp_path / "out", {}) as log:
-        answer_all(WholeParagraphReader(), questions, batches, log)
-        result = task_summary(task, questions["qa_1"], VISIBLE, log.answers)
-        rows = answer_rows(task, questions["qa_1"], VISIBLE, log.answers)
+    answers = answer_all(WholeParagraphReader(), questions, batches, Work(tmp_path / "out", "key", {}))
+    result = task_summary(task, questions["qa_1"], VISIBLE, answers)
+    rows = answer_rows(task, questions["qa_1"], VISIBLE, answers)
     for row in result["accuracies"]:
         # From the texts alone: how many paragraphs begin within the last ``visible`` characters?
         inside = [
@@ -82,52 +89,21 @@ def test_every_visible_context_gets_the_same_questions_once(squad: Path) -> None
     assert first.prompt(100)[len(first.head) :] == first.prompt(900)[-(100 + len(first.tail)) :]
 
 
-def test_an_interrupted_log_goes_on_where_it_was(tmp_path: Path, squad: Path) -> None:
+def test_interrupted_answers_resume(tmp_path: Path, squad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, questions = asked(squad)
     batches = plan_batches(questions, {"qa_1": 32}, VISIBLE, 3000)
-    with AnswerLog.of(tmp_path / "whole", {"a": 1}) as log:
-        answer_all(WholeParagraphReader(), questions, batches, log)
-        whole = dict(log.answers)
-    reader, asks = WholeParagraphReader(), iter(range(99))
-    with AnswerLog.of(tmp_path / "cut", {"a": 1}) as log:
-        with pytest.raises(
-            Interrupted, match=r"stopped after \d+ of 150 answers; run the same command again"
-        ):
-            answer_all(reader, questions, batches, log, should_stop=lambda: next(asks) == 5)
-        assert 0 < len(log.answers) < 150
-    file = tmp_path / "cut.unfinished" / "answers.jsonl"
+    whole = answer_all(WholeParagraphReader(), questions, batches, Work(tmp_path / "whole", "key", {}))
+    reader, work = WholeParagraphReader(), Work(tmp_path / "cut", "key", {})
+    with monkeypatch.context() as patch:
+        stop_at(patch, 5)
+        with pytest.raises(Interrupted, match=r"stopped after \d+ of 150 answers"):
+            answer_all(reader, questions, batches, work)
+    file = tmp_path / "cut" / "answers.jsonl"
     torn = file.read_bytes()[:-7]  # the last answer was not written to its end
     file.write_bytes(torn)
-    with AnswerLog.of(tmp_path / "cut", {"a": 1}) as log:
-        before = len(log.answers)
-        answer_all(reader, questions, batches, log)
-        assert log.answers == whole and before == torn.count(b"\n")
+    assert 0 < torn.count(b"\n") < 150
+    assert answer_all(reader, questions, batches, work) == whole
     assert reader.calls < 150 + len(batches[0].indices) + len(batches[5].indices)
-    with AnswerLog.of(tmp_path / "cut", {"a": 1}) as log:
-        assert log.answers == whole
-
-
-def test_answers_to_other_questions_or_of_another_process_are_left_alone(tmp_path: Path) -> None:
-    with AnswerLog.of(tmp_path / "out", {"seed": 3}) as log:
-        assert log.answers == {}  # nothing was answered here: other settings may follow
-    with AnswerLog.of(tmp_path / "out", {"seed": 1, "gamma": 0.0}) as log:
-        log.add([("vt", 5, 0)], ["half of a pair: \ud800"])
-        with (
-            pytest.raises(ConfigError, match="another process is writing"),
-            AnswerLog.of(tmp_path / "out", {}),
-        ):
-            pass
-    other = AnswerLog.of(tmp_path / "out", {"seed": 2, "gamma": 0.0})
-    with pytest.raises(ConfigError, match=r"other questions, or of another model \(seed differ\)"), other:
-        pass
-    with AnswerLog.of(tmp_path / "out", {"seed": 1, "gamma": 0.0}) as log:
-        assert log.answers == {("vt", 5, 0): "half of a pair: \ud800"}
-        (log.folder / "answers.jsonl").write_text("[]\n")
-    with (
-        pytest.raises(DataError, match="is damaged"),
-        AnswerLog.of(tmp_path / "out", {"seed": 1, "gamma": 0.0}),
-    ):
-        pass
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "contextlm"])
@@ -156,55 +132,41 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def measured(model: Path, squad: Path, out: Path, **options: Any) -> Measured:
-    settings = Settings(
-        tasks=("qa_1", "vt"), length=600, qa=squad, samples=4, visible=(50, 600), gamma=1.0, example=False
-    )
-    return evaluate_ruler(str(model), settings, batch_tokens=4000, out=out, **options)
+def measured(model: Path, squad: Path, out: Path, **values: Any) -> Result:
+    settings: dict[str, Any] = {"tasks": ["qa_1", "vt"], "length": 600, "qa": squad, "samples": 4}
+    settings |= {"visible": [50, 600], "gamma": 1.0, "example": False, **values}
+    return measure(model, Ruler(**settings), out=out, batch_tokens=4000)
 
 
 def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
-    tmp_path: Path, model: Path, squad: Path
+    tmp_path: Path, model: Path, squad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = measured(model, squad, tmp_path / "whole")
-    asks = iter(range(99))
-    with pytest.raises(Interrupted, match="while the questions were made"):
-        measured(model, squad, tmp_path / "cut", should_stop=lambda: next(asks) == 2)
-    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
-    asks = iter(range(99))
-    with pytest.raises(Interrupted, match=r"stopped after \d+ of 16 answers"):
-        measured(model, squad, tmp_path / "cut", should_stop=lambda: next(asks) == 8 + 2)
-    assert not (tmp_path / "cut").exists() and (tmp_path / "cut.unfinished").is_dir()
+    for number, message in ((2, "while the questions were made"), (8 + 2, r"stopped after \d+ of 16 answers")):
+        with monkeypatch.context() as patch:
+            stop_at(patch, number)
+            with pytest.raises(Interrupted, match=f"{message}; run the same command again"):
+                measured(model, squad, tmp_path / "cut")
+        assert not (tmp_path / "cut").exists()
     cut = measured(model, squad, tmp_path / "cut")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "whole"]
+    assert not list(tmp_path.glob("*.unfinished"))
     assert (cut.path / "answers.jsonl").read_bytes() == (whole.path / "answers.jsonl").read_bytes()
-    without_time = [{**e.summary, "seconds": 0} for e in (whole, cut)]
+    without_time = [{**result.summary, "seconds": 0} for result in (whole, cut)]
     assert without_time[0] == without_time[1]
-    rows = [json.loads(line) for line in (whole.path / "answers.jsonl").read_text().splitlines()]
+    rows = whole.rows_of("answers")
     assert [(row["task"], row["index"]) for row in rows] == [(t, i) for t in ("qa_1", "vt") for i in range(4)]
     for name, result in whole.summary["results"].items():
         for i, row in enumerate(result["accuracies"]):
             scores = [r["answered"][i]["score"] for r in rows if r["task"] == name]
             assert row["accuracy"]["value"] == pytest.approx(np.mean(scores))
-    slashed = evaluate_ruler(
-        f"{model}/",
-        Settings(("qa_1", "vt"), 600, (50, 600), 1.0, 4, example=False, qa=squad),
-        batch_tokens=4000,
-        out=tmp_path / "cut",
-    )
-    assert slashed.summary == cut.summary  # a slash at the end makes no other model
     # A finished measurement is not made again, and one with other settings does not replace it.
-    assert measured(model, squad, tmp_path / "cut", should_stop=lambda: True).summary == cut.summary
-    with pytest.raises(ConfigError, match=r"with other settings \(seed differ\)"):
-        evaluate_ruler(
-            str(model),
-            Settings(("qa_1", "vt"), 600, (50, 600), 1.0, 4, seed=1, example=False, qa=squad),
-            batch_tokens=4000,
-            out=tmp_path / "cut",
-        )
+    stop_at(monkeypatch, 0)
+    assert measured(model, squad, tmp_path / "cut").summary == cut.summary
+    with pytest.raises(ConfigError, match="holds another result of contextwise ruler"):
+        measured(model, squad, tmp_path / "cut", seed=1)
 
 
-def test_a_model_that_gives_no_numbers_has_no_accuracy_of_zero(
+def test_a_model_whose_logits_are_nan_has_no_accuracy_of_zero(
     tmp_path: Path, model: Path, squad: Path
 ) -> None:
     import torch
@@ -216,7 +178,7 @@ def test_a_model_that_gives_no_numbers_has_no_accuracy_of_zero(
     BYTES.save_pretrained(tmp_path / "nan")
     with pytest.raises(CheckpointError, match=r"logits are not numbers \(NaN\), so it has no answers"):
         measured(tmp_path / "nan", squad, tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["nan"]
+    assert not (tmp_path / "out").exists() and not (tmp_path / "out.unfinished").exists()
 
 
 def test_answers_are_what_the_model_writes_behind_the_prompt(
@@ -224,11 +186,10 @@ def test_answers_are_what_the_model_writes_behind_the_prompt(
 ) -> None:
     import torch
 
-    found = measured(model, squad, tmp_path / "out")
-    row = json.loads((found.path / "answers.jsonl").read_text().splitlines()[1])
-    settings = Settings(tasks=("qa_1",), length=600, qa=squad, samples=2, gamma=1.0)
+    row = measured(model, squad, tmp_path / "out").rows_of("answers")[1]
+    settings = Ruler(tasks=["qa_1"], length=600, qa=squad, samples=2, gamma=1.0)
     encoder = Encoder(BYTES)
-    question = encode_questions(make_tasks(settings, encoder)[0], 2, encoder)["qa_1"][1]
+    question = settings.encode(settings.make_tasks(encoder)[0], encoder)["qa_1"][1]
     ids, network = question.prompt(50), load_model(str(model))
     written: list[int] = []
     with torch.no_grad():
@@ -240,56 +201,45 @@ def test_answers_are_what_the_model_writes_behind_the_prompt(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"tasks": ("qa",)}, "there is no task 'qa'; did you mean 'qa_1'"),
-        ({"tasks": ("zzz",)}, "there is no task 'zzz'; the tasks are qa_1, fwe, cwe, vt"),
-        ({"tasks": ("qa_1",)}, "'qa_1' needs questions"),
-        ({"tasks": ("vt",), "qa": Path("q")}, "--qa is given, but not the task 'qa_1'"),
-        ({"tasks": ("vt",), "words": Path("w")}, "--words is given, but not the task 'cwe'"),
-        ({"length": 0}, "--length is 0"),
-        ({"length": 10**20}, "--length is 100000000000000000000, but must be at most 16,777,216"),
-        ({"samples": 0}, "--samples is 0"),
-        ({"seed": -1}, "--seed is -1"),
+        ({"tasks": ["qa"]}, "tasks.0 is 'qa', but input should be 'qa_1', 'fwe', 'cwe' or 'vt'"),
+        ({"tasks": ["qa_1"]}, "'qa_1' needs questions"),
+        ({"tasks": ["vt"], "qa": "q"}, "qa is given, but not the task 'qa_1'"),
+        ({"tasks": ["vt"], "words": "w"}, "words is given, but not the task 'cwe'"),
+        ({"length": 10**20}, "length is 100000000000000000000, but input should be less than or equal to 16777216"),
         ({"gamma": -1.0}, "gamma is -1.0"),
-        ({"visible": (0, 5)}, "a visible context is 0"),
-        ({"length": 100, "visible": (50, 101)}, "a visible context is 101, but the texts have only 100 tokens"),
+        ({"visible": [0, 5]}, "a visible context is 0"),
+        ({"length": 100, "visible": [50, 101]}, "a visible context is 101, but the texts have only 100 tokens"),
     ],
 )  # fmt: skip
 def test_wrong_settings_are_refused_before_anything_is_loaded(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Settings(**values)
+        validate(Ruler, values, "ruler")
 
 
-def test_settings_have_useful_defaults() -> None:
-    assert Settings().tasks == ("fwe", "cwe", "vt") and Settings(qa=Path("q")).tasks[0] == "qa_1"
-    assert Settings(length=1600).visible == (100, 200, 400, 800, 1200, 1600)
-    assert Settings(visible=(9, 3, 9)).visible == (3, 9)
+def test_settings_have_useful_defaults(model: Path) -> None:
+    def resolved(**values: Any) -> Ruler:
+        return Ruler(**values).resolved(Subject(model), None)
+
+    assert resolved().tasks == ["fwe", "cwe", "vt"] and resolved(qa=Path("q")).tasks[0] == "qa_1"
+    assert resolved(length=1600).visible == [100, 200, 400, 800, 1200, 1600]
+    assert resolved(visible=[9, 3, 9]).visible == [3, 9]
 
 
-def test_what_does_not_fit_the_model_is_refused(tmp_path: Path, model: Path, squad: Path) -> None:
-    long = Settings(("vt",), 3000, (2000,), samples=1)
-    with pytest.raises(ConfigError, match=r"has 1700 positions, .* at most \d+, or --no-example") as error:
-        evaluate_ruler(str(model), long, out=tmp_path / "out")
+def test_what_does_not_fit_the_model_is_refused(tmp_path: Path, model: Path) -> None:
+    long = {"tasks": ["vt"], "length": 3000, "samples": 1}
+    with pytest.raises(ConfigError, match=r"has 1700 positions, .* at most \d+, or leave out the ex") as error:
+        measure(model, Ruler(**long, visible=[2000]), out=tmp_path / "out")
     room = int(str(error.value).split("at most ")[1].split(",")[0])
-    fits = Settings(("vt",), 3000, (room,), samples=1)  # the texts may be longer than the model's positions
-    assert evaluate_ruler(str(model), fits, out=tmp_path / "out").summary["results"]["vt"]["questions"] == 1
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "summary.json").write_text("{}")
-    with pytest.raises(ConfigError, match="holds something that is not a RULER measurement"):
-        evaluate_ruler(str(model), fits, out=tmp_path / "other")
-    with pytest.raises(ConfigError, match="--chat is given, but .* has no chat template"):
-        evaluate_ruler(str(model), Settings(("vt",), 3000, chat=True), out=tmp_path / "new")
+    fits = Ruler(**long, visible=[room])  # the texts may be longer than the model's positions
+    assert measure(model, fits, out=tmp_path / "out").summary["results"]["vt"]["questions"] == 1
+    with pytest.raises(ConfigError, match="chat is given, but .* has no chat template"):
+        measure(model, Ruler(**long, chat=True), out=tmp_path / "new")
     few = load_model(str(model))
     few.resize_token_embeddings(100)
     few.save_pretrained(tmp_path / "few")
     BYTES.save_pretrained(tmp_path / "few")
     with pytest.raises(ConfigError, match=r"made the token \d+, but the model has a vocabulary of 100"):
-        evaluate_ruler(str(tmp_path / "few"), fits, out=tmp_path / "new")
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (bare / name).write_bytes((model / name).read_bytes())
-    with pytest.raises(CheckpointError, match="no tokenizer lies with the model"):
-        evaluate_ruler(str(bare), fits, out=tmp_path / "new")
+        measure(tmp_path / "few", fits, out=tmp_path / "new")
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.unfinished").exists()
 
 
@@ -297,7 +247,6 @@ def test_notes_say_which_questions_were_left_out_or_asked_again(tmp_path: Path) 
     path = write_squad(tmp_path / "some.jsonl", items=12)
     long = {"context": "long " * 200, "question": "What?", "answers": {"text": ["long"]}}
     path.write_text(path.read_text() + json.dumps(long) + "\n")
-    settings = Settings(tasks=("qa_1",), length=500, qa=path, samples=13)
-    _, notes = make_tasks(settings, Encoder(BYTES))
+    _, notes = Ruler(tasks=["qa_1"], length=500, qa=path, samples=13).make_tasks(Encoder(BYTES))
     assert notes[0].startswith("1 questions of") and "longer than the text" in notes[0]
     assert notes[1].startswith("the 12 questions of") and "asked more than once" in notes[1]

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from contextwise.evaluation.measures.ruler.scoring import best_shares, string_match
-from contextwise.evaluation.measures.ruler.tables import verdict
+from contextwise.evaluation.measures.ruler.results import best_shares, string_match, verdict
 
 
 @pytest.mark.parametrize(
@@ -43,7 +42,7 @@ def test_contexts_that_are_equally_good_share() -> None:
 def test_the_verdict_says_how_sure_it_is() -> None:
     rows = [{"visible": v, "best_share": s} for v, s in ((512, 0.1), (1024, 0.62), (2048, 0.28))]
     result = {"optimum": {"visible": 1024, "share": 0.62}, "accuracies": rows}
-    assert verdict(result) == "Best with 1,024 visible tokens: so in 62% of resamples; 2,048 in 28%."
+    assert verdict(result) == "Best with 1,024 visible tokens, in 62% of resamples; 2,048 in 28%."
     result["optimum"] = None
     assert verdict(result) == "No visible context is better than another: the accuracies are all equal."
     result["accuracies"] = rows[:1]

@@ -241,15 +241,15 @@ def test_a_wrong_file_of_questions_is_named_with_its_fields(
 def test_what_is_too_short_or_too_small_is_one_sentence(tmp_path: Path, squad: Path) -> None:
     with pytest.raises(DataError, match="there is no file"):
         read_passages(tmp_path / "none")
-    with pytest.raises(ConfigError, match="--length is 50, but the shortest paragraph .* has 94 tokens"):
+    with pytest.raises(ConfigError, match="length is 50, but the shortest paragraph .* has 94 tokens"):
         DocumentQA(read_passages(squad), size(50))
     with pytest.raises(DataError, match="the 40 paragraphs of .* too few for a text of 9,000"):
         DocumentQA(read_passages(squad), size(9000))
-    with pytest.raises(ConfigError, match=r"--length is 300, but a text of vt has \d+ tokens at least"):
+    with pytest.raises(ConfigError, match=r"length is 300, but a text of vt has \d+ tokens at least"):
         VariableTracking(size(300))
-    with pytest.raises(ConfigError, match=r"--length is 300, but a text of cwe has \d+ tokens at least"):
+    with pytest.raises(ConfigError, match=r"length is 300, but a text of cwe has \d+ tokens at least"):
         CommonWords(size(300))
-    with pytest.raises(ConfigError, match="--length is 60, too short for fwe"):
+    with pytest.raises(ConfigError, match="length is 60, too short for fwe"):
         FrequentWords(size(60)).question(0)
     with pytest.raises(DataError, match="the word list w has 40 different words, too few to fill 2,000"):
         CommonWords(size(2000), [f"w{i}" for i in range(40)], source="w").question(0)
@@ -279,7 +279,7 @@ def test_a_chat_template_goes_around_the_text_at_every_visible_context() -> None
     for visible in (1, 3):
         shown = tokenizer.decode(coded.body[-visible:])
         assert tokenizer.decode(coded.prompt(visible)) == f"<|user|>Read.\n{shown}\nWhat?\n<|me|>Answer:"
-    with pytest.raises(ConfigError, match="--chat is given, but the model has no chat template"):
+    with pytest.raises(ConfigError, match="chat is given, but the model has no chat template"):
         Encoder(BYTES, chat=True)
     tokenizer.chat_template = "{{ messages[0].role }}"
     with pytest.raises(ConfigError, match="does not show a user's message as it is"):

@@ -1,4 +1,4 @@
-"""A judge behind an OpenAI-compatible endpoint: one request, repeated where that may help, or a sentence on what is wrong."""
+"""A judge behind an OpenAI-compatible endpoint: one request with its retries, and its errors in one sentence."""
 
 import os
 from dataclasses import dataclass, field
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 class RequestFailed(Exception):
-    """One request failed, in spite of repetition; the message says how. Others may not."""
+    """One request failed after all retries. Others may succeed."""
 
 
 class EndpointDown(Exception):
-    """Nothing listens at the endpoint, or not any more."""
+    """Nothing listens at the endpoint."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the judge is, and how it is asked.
+    """A judge's endpoint, and the parameters of its requests.
 
     Attributes:
         url: base of the endpoint, such as ``http://localhost:8000/v1``.
         model: the judge's name there.
-        key: the secret that the endpoint wants; never written anywhere.
+        key: of the endpoint; never written anywhere.
         timeout: seconds for one attempt.
         retries: further attempts after a timeout, a lost connection, 408, 409, 429 or 5xx; the waits between them grow from
-            half a second to eight, or are what the endpoint's Retry-After says.
+            half a second to eight seconds, or follow the endpoint's Retry-After.
         parameters: of each request, beside model and messages.
     """
 
@@ -65,7 +65,7 @@ class Endpoint:
 
         Returns:
             ``text`` (empty if there is none), ``finish_reason``, ``prompt_tokens`` and ``completion_tokens`` (None if the
-            endpoint does not say).
+            endpoint does not report them).
 
         Raises:
             ConfigError: the endpoint refuses the key, or knows neither the judge nor the path.
@@ -113,7 +113,7 @@ class Endpoint:
 
 
 def read_key(file: Path | None) -> str:
-    """The endpoint's key: from a file, else from ``OPENAI_API_KEY``; ``none`` for endpoints that want none.
+    """The endpoint's key: from a file, else from ``OPENAI_API_KEY``; ``none`` for endpoints without keys.
 
     Raises:
         DataError: the file cannot be read, or is empty.

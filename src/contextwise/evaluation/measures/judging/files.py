@@ -34,8 +34,8 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What one model answered: question's id -> its texts, one a turn; empty where the model could not answer."""
+class ModelAnswers:
+    """One model's answers: question's id -> its texts, one a turn; empty where the model could not answer."""
 
     model: str
     texts: dict[int | str, tuple[str, ...]]
@@ -43,7 +43,7 @@ class Answers:
 
 
 def read_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The objects of a JSON list or of JSON Lines, each with what it is called in an error.
+    """The objects of a JSON list or of JSON Lines, each with its name in errors.
 
     Raises:
         DataError: the file is missing, damaged or empty, or holds something else than objects.
@@ -55,7 +55,7 @@ def read_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:
-    """The questions of a benchmark, which their fields tell.
+    """A benchmark, recognized by the fields, and its questions.
 
     Raises:
         DataError: the file cannot be read, or holds no questions, or two of MT-Bench with one number.
@@ -69,7 +69,7 @@ def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:
     return benchmark, questions
 
 
-def read_answers(path: Path) -> tuple[Benchmark, Answers]:
+def read_answers(path: Path) -> tuple[Benchmark, ModelAnswers]:
     """One model's answers, by their fields MT-Bench's (``choices``) or AlpacaEval's (``output``).
 
     Raises:
@@ -83,15 +83,15 @@ def read_answers(path: Path) -> tuple[Benchmark, Answers]:
         _once([question for question, _ in pairs], rows, path)
     else:
         name, pairs = "generator", [_output(where, row) for where, row in rows]
-        # An instruction that stands twice is one question.
-        asked = [_instruction(where, row) for where, row in rows]
-        questions = tuple({question.id: question for question in asked}.values())
+        # A repeated instruction is one question.
+        instructions = [_instruction(where, row) for where, row in rows]
+        questions = tuple({question.id: question for question in instructions}.values())
     models = {_field(where, row, name, str) for where, row in rows}
     if len(models) > 1:
         raise DataError(
             f"{path} holds answers of {len(models)} models; give each model's answers in a file of their own"
         )
-    return benchmark, Answers(models.pop(), dict(pairs), questions)
+    return benchmark, ModelAnswers(models.pop(), dict(pairs), questions)
 
 
 def read_references(path: Path) -> dict[int | str, tuple[str, ...]]:

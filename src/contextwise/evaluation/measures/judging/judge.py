@@ -1,8 +1,8 @@
-"""A whole judging: requests, what it will cost, the judge's answers, and what they come to.
+"""A whole judging: requests, their cost, the judge's answers, and the summary.
 
-Each answer of the judge is a line of ``judgments.jsonl``, kept as soon as it is there and found again by the content of its
-request, so a stopped judging goes on where it was, and one more model costs its own requests only. Answers without a verdict
-are kept as well, counted and shown. ``summary.json`` says what it all comes to.
+Each answer of the judge is a line of ``judgments.jsonl``, kept at once and found again by the content of its request, so a
+stopped judging resumes, and one more model costs its own requests only. Answers without a verdict are kept as well, counted
+and shown. ``summary.json`` has the ratings or win rates.
 """
 
 import threading
@@ -16,46 +16,47 @@ from typing import Any
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import write_json
-from contextwise.base.progress import progress_bar, say
-from contextwise.evaluation.kernel.journal import Journal
+from contextwise.base.progress import interruption, progress_bar, say
+from contextwise.evaluation.kernel import Journal
 from contextwise.evaluation.measures.judging.endpoint import Endpoint, EndpointDown, RequestFailed
 from contextwise.evaluation.measures.judging.files import (
     WITH_REFERENCE,
-    Answers,
+    ModelAnswers,
     Question,
     read_answers,
     read_questions,
     read_references,
 )
 from contextwise.evaluation.measures.judging.length import check_package, length_controlled
-from contextwise.evaluation.measures.judging.planning import (
+from contextwise.evaluation.measures.judging.requests import (
     Cost,
     Request,
     comparing_requests,
     grading_requests,
+    read_rating,
+    read_verdict,
 )
-from contextwise.evaluation.measures.judging.prompts import read_rating, read_verdict
 from contextwise.evaluation.measures.judging.results import summarize
 
 JUDGMENTS, SUMMARY = "judgments.jsonl", "summary.json"
 MOST_FAILURES = 5
-"""So many requests failing one after the other stop a judging: the endpoint is at fault, not the requests."""
+"""Failures in a row that stop a judging: the endpoint is at fault, not the requests."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """What is judged.
+    """The questions and answers of a judging.
 
     Attributes:
         questions: of the benchmark.
-        models: whose answers are rated, or (one) compared with ``against``.
+        models: their answers are rated, or (one) compared with ``against``.
         against: the answers to compare with; None to rate.
         references: MT-Bench's reference answers.
     """
 
     questions: tuple[Question, ...]
-    models: tuple[Answers, ...]
-    against: Answers | None
+    models: tuple[ModelAnswers, ...]
+    against: ModelAnswers | None
     references: dict[int | str, tuple[str, ...]]
 
     @classmethod
@@ -77,7 +78,7 @@ class Match:
             ConfigError: they do not belong together.
         """
         read = [read_answers(path) for path in (*answers, *([] if against is None else [against]))]
-        benchmarks, models = {benchmark for benchmark, _ in read}, [found for _, found in read]
+        benchmarks, models = {benchmark for benchmark, _ in read}, [answers for _, answers in read]
         if len(benchmarks) > 1:
             raise ConfigError(
                 "answers to MT-Bench and to AlpacaEval are given together; judge one benchmark at a time"
@@ -112,7 +113,7 @@ class Match:
             )
 
     def requests(self) -> list[Request]:
-        """All the requests, question by question."""
+        """All requests, question by question."""
         if self.against is None:
             return grading_requests(self.questions, self.models, self.references)
         return comparing_requests(self.questions, self.models[0], self.against, self.references)
@@ -126,8 +127,8 @@ def _check_names(names: list[str]) -> None:
         )
 
 
-def _questions(alpaca_eval: bool, other: Answers | None, file: Path | None) -> tuple[Question, ...]:
-    """The questions that were answered: AlpacaEval's stand with the answers, MT-Bench's in a file of their own."""
+def _questions(alpaca_eval: bool, other: ModelAnswers | None, file: Path | None) -> tuple[Question, ...]:
+    """The questions: AlpacaEval's are in the file of answers, MT-Bench's in a file of their own."""
     if alpaca_eval:
         if other is None:
             raise ConfigError(
@@ -151,21 +152,19 @@ def judge_answers(
     price_out: float | None = None,
     dry_run: bool = False,
     length_control: bool = False,
-    should_stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any] | None:
-    """Judge what has not been judged yet, and sum everything up.
+    """Judge what has not been judged yet, and summarize all judgments.
 
     Args:
         out: folder for ``judgments.jsonl`` and ``summary.json``.
         concurrency: requests at once.
-        price_in, price_out: of a million tokens, for the estimate that is told first.
-        dry_run: tell the estimate, and ask for nothing.
+        price_in, price_out: of a million tokens, for the estimate that is printed first.
+        dry_run: print the estimate, and make no request.
         length_control: add AlpacaEval's length-controlled win rate.
-        should_stop: asked before each request.
 
     Returns:
-        The summary; None for a dry run. It says how many judgments are ``missing``, since requests failed or ``should_stop``
-        said so, and why: the same call asks for those again.
+        The summary; None for a dry run. It holds how many judgments are ``missing``, because requests failed or the process was
+        asked to stop, and why: the same call makes those requests again.
 
     Raises:
         ConfigError: a setting is wrong, or the endpoint refuses everything.
@@ -175,31 +174,36 @@ def judge_answers(
         raise ConfigError(f"--concurrency is {concurrency}; give at least 1")
     if length_control:
         check_package(match.against)
-    requests = [(one.key(endpoint.model, endpoint.parameters), one) for one in match.requests()]
+    requests = [
+        (request.key(endpoint.model, endpoint.parameters), request) for request in match.requests()
+    ]
     if not requests:
         raise DataError("the two models have answered no question in common; there is nothing to compare")
     with Journal.opened(out / JUDGMENTS) as journal:
-        # Equal requests (two models that answered alike) are one to the judge.
-        work = Judging(
-            endpoint, journal, {key: one for key, one in requests if key not in journal.rows}, should_stop
-        )
+        # Equal requests (two models that answered alike) are made once.
+        missing = {key: request for key, request in requests if key not in journal.rows}
+        judging = Judging(endpoint, journal, missing)
         longest = endpoint.parameters.get("max_completion_tokens", endpoint.parameters.get("max_tokens"))
-        asked = [one for _, one in work.waiting]
         kept = sum(key in journal.rows for key, _ in requests)
-        say(Cost.of(asked, len(requests), kept, longest, price_in, price_out).sentence())
+        say(
+            Cost.of(
+                list(missing.values()), len(requests), kept, longest, price_in, price_out
+            ).sentence()
+        )
         if dry_run:
             return None
-        work.run(concurrency)
-        rows = [{**journal.rows[key], **one.row()} for key, one in requests if key in journal.rows]
+        with interruption.listening():
+            judging.run(concurrency)
+        rows = [{**journal.rows[key], **request.row()} for key, request in requests if key in journal.rows]
     if not rows:
-        raise ConfigError(f"nothing was judged: {work.why()}; check --endpoint and --judge-model")
+        raise ConfigError(f"nothing was judged: {judging.why()}; check --endpoint and --judge-model")
     summary = {
         **summarize(match.questions, match.models, match.against, rows),
         "judge": endpoint.model,
         "endpoint": endpoint.url,
         "parameters": endpoint.parameters,
         "missing": len(requests) - len(rows),
-        "why_missing": work.why() if len(rows) < len(requests) else None,
+        "why_missing": judging.why() if len(rows) < len(requests) else None,
         "length_controlled": None,
     }
     write_json(out / SUMMARY, summary, "the summary")
@@ -210,20 +214,14 @@ def judge_answers(
 
 
 class Judging:
-    """The requests that are still to be made, made by several threads.
+    """The missing requests, made by several threads.
 
     Args:
         missing: key -> request.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        journal: Journal,
-        missing: dict[str, Request],
-        should_stop: Callable[[], bool] | None,
-    ) -> None:
-        self.endpoint, self.journal, self.should_stop = endpoint, journal, should_stop
+    def __init__(self, endpoint: Endpoint, journal: Journal, missing: dict[str, Request]) -> None:
+        self.endpoint, self.journal = endpoint, journal
         self.waiting = deque(missing.items())
         self.failures: list[str] = []
         self.stopped: str | None = None
@@ -232,10 +230,10 @@ class Judging:
         self._counting = threading.Lock()
 
     def run(self, concurrency: int) -> None:
-        """Make all the requests that there are.
+        """Make all requests.
 
         Raises:
-            ConfigError, DataError: the first error that lets no other request succeed.
+            ConfigError, DataError: an error that makes all other requests fail too.
         """
         if not self.waiting:
             return
@@ -252,7 +250,7 @@ class Judging:
 
     def _work(self, client: Any, advance: Callable[..., None]) -> None:
         while self.fatal is None and self.stopped is None:
-            if self.should_stop is not None and self.should_stop():
+            if interruption.requested:
                 self.stopped = "stopped by a signal"
                 return
             try:
@@ -293,7 +291,7 @@ class Judging:
                 self.stopped = f"nothing answers at {self.endpoint.url} ({error})"
             elif self._in_a_row >= MOST_FAILURES:
                 self.stopped = (
-                    f"{self._in_a_row} requests failed one after the other, the last one so: {error}"
+                    f"{self._in_a_row} requests failed one after the other, the last: {error}"
                 )
 
     def why(self) -> str:
@@ -302,7 +300,7 @@ class Judging:
             return self.stopped
         if len(self.failures) == 1:
             return f"1 request failed, {self.failures[0]}"
-        return f"{len(self.failures):,} requests failed, the first one so: {self.failures[0]}"
+        return f"{len(self.failures):,} requests failed, the first: {self.failures[0]}"
 
 
 def _short(question: int | str) -> str:

@@ -5,15 +5,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.measures.judging.files import Answers
+from contextwise.evaluation.measures.judging.files import ModelAnswers
 from contextwise.evaluation.measures.judging.results import Row, comparisons
 
 
-def check_package(against: Answers | None) -> Any:
+def check_package(against: ModelAnswers | None) -> Any:
     """The package's regression.
 
     Raises:
-        ConfigError: it is not installed, or there is nothing that it could be used on.
+        ConfigError: it is not installed, or it does not apply.
     """
     if against is None or not against.questions:
         raise ConfigError(
@@ -27,7 +27,7 @@ def check_package(against: Answers | None) -> Any:
         ) from None
 
 
-def length_controlled(ours: Answers, theirs: Answers, rows: Iterable[Row]) -> float:
+def length_controlled(ours: ModelAnswers, theirs: ModelAnswers, rows: Iterable[Row]) -> float:
     """AlpacaEval's length-controlled win rate of ``ours``, from 0 to 1, by the alpaca_eval package's own regression.
 
     The package looks the difficulty of the instructions up by their number in the published list, which ``theirs`` must follow.
@@ -52,7 +52,7 @@ def length_controlled(ours: Answers, theirs: Answers, rows: Iterable[Row]) -> fl
         if (question.id, 1) in outcomes
     ]
     try:
-        found = regression.get_length_controlled_winrate(
+        result = regression.get_length_controlled_winrate(
             regression.pd.DataFrame(table).set_index("index"), save_weights_dir=None
         )
     except Exception as error:  # of many classes: the package's, the Hub's, scikit-learn's
@@ -61,4 +61,4 @@ def length_controlled(ours: Answers, theirs: Answers, rows: Iterable[Row]) -> fl
             f"alpaca_eval gives no length-controlled win rate ({reason}); it needs its file df_gamed.csv from the Hub, and "
             "AlpacaEval's instructions in their published order; leave --length-controlled out"
         ) from None
-    return float(found["length_controlled_winrate"]) / 100
+    return float(result["length_controlled_winrate"]) / 100

@@ -1,6 +1,6 @@
-"""How an answer to a question on a long text is scored, from 0 to 1: LongBench's metrics, and L-Eval's for exams.
+"""Scores of answers to questions on long texts, from 0 to 1: LongBench's metrics, and L-Eval's for exams.
 
-LongBench (Bai et al. 2024) takes the best score over the reference answers of a question. With p for what the model wrote:
+LongBench (Bai et al. 2024) takes the best score over the reference answers of a question. With p for the answer:
 
     qa_f1           F1 of the words: 2·|p ∩ a| / (|p| + |a|), as multisets, both normalised: small letters, no punctuation,
                     no articles (a, an, the)
@@ -12,7 +12,7 @@ LongBench (Bai et al. 2024) takes the best score over the reference answers of a
     code            similarity of the first line of p that is no comment: 1 - indels / (characters of both)
     exam            L-Eval's exact match (An et al. 2024): see :func:`exam`
 
-Where this is not LongBench's own arithmetic: Chinese is compared by characters, not by the words of a segmenter. ROUGE-L is
+Differences from LongBench's own arithmetic: Chinese is compared by characters, not by the words of a segmenter. ROUGE-L is
 that of ``rouge_score``, which takes an answer as one sentence and knows no capitals; LongBench's ``rouge`` does not. The
 similarity of code is not rounded to whole percents. All names that are part of the true class's name are left out, where
 LongBench keeps every second of several in a row. So figures are near LongBench's, not equal to them in every digit.

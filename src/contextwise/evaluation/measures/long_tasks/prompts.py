@@ -1,30 +1,33 @@
-"""What a model reads of a question on a long text, and which part of it stays when less than all is visible.
+"""Prompts of questions on long texts, cut to a visible context, and their batches.
 
 A prompt is made from a template with ``{context}`` and ``{input}``: the line's own, that of its data set in a file such as
-LongBench's ``dataset2prompt.json``, or a plain one. It is tokenized once, as a whole. When a model is to see no more than V
-tokens of it,
+LongBench's ``dataset2prompt.json``, or a plain one. It is tokenized once, as a whole. Of V visible tokens,
 
-    ends     its first and its last floor(V/2) tokens stay, as LongBench truncates in the middle;
-    nearest  what stands around the text stays, and as many of the text's last tokens as V leaves room for, as in RULER.
+    ends     are the prompt's first and last floor(V/2) tokens, as LongBench truncates in the middle;
+    nearest  are all tokens around the text, and as many of the text's last tokens as V leaves room for, as in RULER.
 
-LongBench turns the two ends into text and that into tokens again, which may differ at the cut; here they stay the same tokens.
-Special tokens and a chat template's marks are not counted in V, and always stay.
+LongBench turns the two ends into text and that into tokens again, which may differ at the cut; here the tokens are the same.
+Special tokens and a chat template's marks are not counted in V, and are never cut.
 """
 
 import string
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
+
+from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.progress import interruption, progress_bar
 from contextwise.data.input_files import read_value
+from contextwise.evaluation.answering.batches import Batch, split
 from contextwise.evaluation.answering.prompts import Encoded, Encoder, Question
-from contextwise.evaluation.measures.long_tasks.datasets import SUMMARY
-from contextwise.evaluation.measures.long_tasks.formats import Item
+from contextwise.evaluation.measures.long_tasks.items import SUMMARY, Item
+from contextwise.models.rope import follows_length, rotary_modules
 
 Keep = Literal["ends", "nearest"]
-KEEPS: tuple[str, ...] = get_args(Keep)
 
 PLAIN = "Read the text, and answer the question about it.\n\n{context}\n\nQuestion: {input}\nAnswer:"
 PLAIN_EXAM = PLAIN.replace("about it.", "about it. Where there are options, give the letter alone.")
@@ -38,9 +41,9 @@ class LongPrompt:
     """A question as token ids.
 
     Attributes:
-        head, tail: special tokens and chat marks around the prompt; always visible.
+        head, tail: special tokens and chat marks around the prompt; never cut.
         body: the prompt.
-        text: first token of the text in ``body``, and the one behind its last.
+        text: (start, end) of the text in ``body``, tokens.
     """
 
     item: Item
@@ -52,7 +55,7 @@ class LongPrompt:
 
     @property
     def around(self) -> int:
-        """Tokens of the prompt that are no part of the text."""
+        """Tokens of the prompt outside the text."""
         return len(self.body) - (self.text[1] - self.text[0])
 
     def visible_body(self, visible: int) -> tuple[int, ...]:
@@ -76,10 +79,10 @@ def read_templates(path: Path) -> dict[str, str]:
     Raises:
         DataError: the file is missing, or not of that form.
     """
-    found = read_value(path, "one object: data set -> template")
-    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+    templates = read_value(path, "one object: data set -> template")
+    if not isinstance(templates, dict) or not all(isinstance(text, str) for text in templates.values()):
         raise DataError(f"{path} is not one JSON object of data set -> template, a text with {{context}}")
-    return found
+    return templates
 
 
 def given_template(item: Item, templates: dict[str, str]) -> str | None:
@@ -92,7 +95,7 @@ def filled(item: Item, templates: dict[str, str]) -> tuple[str, tuple[int, int]]
     """The whole prompt of a question, and (start, end) of the text in it, in characters.
 
     Raises:
-        DataError: the template has no place for the text, several, or a name that is neither ``context`` nor ``input``.
+        DataError: the template names the text not once, or another name than ``context`` and ``input``.
     """
     template = given_template(item, templates) or _plain(item)
     try:
@@ -141,29 +144,88 @@ def encode_item(
 
     Args:
         encoder: without a chat template.
-        chat: with one, for questions that chat models are asked through it; None for no chat model.
+        chat: with one, for the questions that are asked through it; None without chat.
     """
     prompt, span = filled(item, templates)
     chosen = chat if chat is not None and item.in_chat else encoder
-    # For the encoder the whole prompt is the text, and the text in it what is looked for.
-    found: Encoded = chosen.encode(Question("", prompt, "", "", item.answers, (span,)))
-    (place,) = found.needles
-    count = len(found.body)
+    # For the encoder the whole prompt is the text, and the text in it the needle.
+    encoded: Encoded = chosen.encode(Question("", prompt, "", "", item.answers, (span,)))
+    (text,) = encoded.needles
+    count = len(encoded.body)
     return LongPrompt(
-        item, keep, found.head, found.body, found.tail, (count - place.reach, count - place.behind)
+        item, keep, encoded.head, encoded.body, encoded.tail, (count - text.reach, count - text.behind)
     )
 
 
 def check_visible(prompts: Sequence[LongPrompt], visible: int) -> None:
     """
     Raises:
-        ConfigError: so small a visible context holds nothing of some text.
+        ConfigError: a visible context is so small that it holds nothing of some text.
     """
     if visible < 2:
         raise ConfigError(f"a visible context is {visible}, but must be at least 2")
     worst = max(prompts, key=lambda prompt: prompt.around)
     if worst.keep == "nearest" and worst.around >= visible and len(worst.body) > visible:
         raise ConfigError(
-            f"a visible context of {visible} shows nothing of a text: what stands around it takes {worst.around} tokens at "
-            f"{worst.item.where}; give at least {worst.around + 1}, or --keep ends"
+            f"a visible context of {visible} holds nothing of a text: the prompt around it takes {worst.around} tokens at "
+            f"{worst.item.where}; give at least {worst.around + 1}, or keep the ends"
         )
+
+
+def encode_items(
+    items: Sequence[Item], templates: dict[str, str], encoder: Encoder, chat: Encoder | None, keep: Keep
+) -> dict[str, list[LongPrompt]]:
+    """Data set -> its questions as token ids, in their order; arguments as :func:`encode_item` takes them.
+
+    Raises:
+        DataError: a template is wrong, or a data set's questions have several groups or metrics.
+    """
+    prompts: dict[str, list[LongPrompt]] = defaultdict(list)
+    with progress_bar("encode questions", len(items)) as advance:
+        for item in items:
+            interruption.check("stopped while the questions were encoded")
+            encoded = prompts[item.dataset]
+            for field in ("group", "metric"):
+                if encoded and getattr(encoded[0].item, field) != getattr(item, field):
+                    raise DataError(
+                        f"{item.where}: the {field} of {item.dataset!r} is {getattr(item, field)!r}, but "
+                        f"{getattr(encoded[0].item, field)!r} at {encoded[0].item.where}; give a data set one {field}"
+                    )
+            encoded.append(encode_item(item, templates, encoder, chat, keep))
+            advance(note=item.dataset)
+    return dict(prompts)
+
+
+def shown_at(prompt: LongPrompt, visible: int, contexts: Sequence[int]) -> int:
+    """The visible context whose answer is that at ``visible``: of those that hold the whole prompt the smallest."""
+    if len(prompt.body) > visible:
+        return visible
+    return min(context for context in contexts if len(prompt.body) <= context)
+
+
+def plan_answers(
+    prompts: Mapping[str, Sequence[LongPrompt]],
+    visible: Sequence[int],
+    batch_tokens: int,
+    model: PreTrainedModel | None = None,
+) -> list[Batch]:
+    """All batches of a measurement, as :func:`~.answering.batches.plan_batches` makes them.
+
+    A prompt that is wholly visible in several visible contexts is answered once. Where rotary frequencies follow the length, a
+    batch holds prompts of one length beyond the trained one, so that no answer depends on the others in its batch.
+    """
+    modules = [] if model is None else [module for _, module in rotary_modules(model)]
+    trained = min((m.original_max_seq_len for m in modules if follows_length(m)), default=None)
+    batches = []
+    for context in sorted(visible, reverse=True):
+        for name, encoded in prompts.items():
+            alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+            for index, prompt in enumerate(encoded):
+                if shown_at(prompt, context, visible) == context:
+                    new = prompt.item.new_tokens
+                    length = len(prompt.prompt(context)) + new
+                    alike[new, 0 if trained is None else max(trained, length)].append(index)
+            for (new, _), indices in sorted(alike.items(), reverse=True):
+                longest = max(len(encoded[index].prompt(context)) for index in indices) + new
+                batches += split(name, context, indices, new, longest, batch_tokens)
+    return batches

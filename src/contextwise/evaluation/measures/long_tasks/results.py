@@ -1,15 +1,15 @@
-"""From scores of answers to means at each visible context, with intervals, and where more input stops helping.
+"""Mean scores at each visible context, with intervals, where more input stops helping, and their tables.
 
 A data set's score is the mean over its questions, a group's the mean over its data sets, the overall score the mean over the
 groups, as LongBench averages. Intervals are 95% percentile bootstrap intervals: whole documents are drawn with replacement,
 with all their questions and all visible contexts, each data set by itself. So the difference of two visible contexts is paired.
 
-The bootstrap takes for certain what all documents agree on. There an interval is Wilson's instead, with the documents as its
-trials; and a difference of 0 at every document has the interval ± z²/(D + z²), Wilson's upper end for a change never seen. In
-the mean of several data sets, one without spread adds none.
+Where all documents agree, the bootstrap has no spread. There the interval is Wilson's, with the documents as its trials; and a
+difference of 0 at every document has the interval ± z²/(D + z²), Wilson's upper limit for a change never seen. In the mean of
+several data sets, one without spread adds none.
 
-More input stops helping at the smallest visible context than which no larger one is surely better: none whose paired difference
-to it has an interval above 0.
+More input stops helping at the smallest visible context that no larger one improves on significantly: none has a paired
+difference to it with an interval above 0.
 
 Legend of shapes: Q questions, D documents, V visible contexts, R resamples.
 """
@@ -20,14 +20,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import SEED, Interval, percentile_interval, resampled_ratios, wilson
+from contextwise.base.tables import Column, Row, Table, terminal
 from contextwise.evaluation.answering.batches import Key
 from contextwise.evaluation.measures.long_tasks.metrics import score
-from contextwise.evaluation.measures.long_tasks.prompts import LongPrompt
+from contextwise.evaluation.measures.long_tasks.prompts import LongPrompt, shown_at
 
 EQUAL = 1e-12
+MOST_COLUMNS = 5
+"""Visible contexts beside each other in a table."""
+KEPT = {
+    "ends": "the first and the last tokens of a prompt (cut in the middle)",
+    "nearest": "the last tokens of the text, and all of the prompt around it",
+}
+LEVEL_COLUMNS = (
+    Column("visible", "integer", align="right"),
+    Column("score", "estimate", ".2f", interval="own"),
+    Column("to the next", "difference", "+.2f", interval="own", missing=""),
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +52,7 @@ class Level:
         values_V: mean scores.
         draws_RV: the same in each resample; None where a data set has one document only.
         low_V, high_V: Wilson's interval, for scores without spread.
-        unseen: how far a difference may lie from one that is 0 at every document.
+        unseen: half the interval of a difference that is 0 at every document.
     """
 
     values_V: np.ndarray
@@ -47,24 +61,24 @@ class Level:
     high_V: np.ndarray
     unseen: float
 
-    def estimate(self, place: int) -> Estimate:
-        """Mean score at one visible context."""
-        value = float(self.values_V[place])
+    def estimate(self, context: int) -> Estimate:
+        """Mean score at the visible context of this index."""
+        value = float(self.values_V[context])
         if self.draws_RV is None:
             return Estimate(value)
-        without_spread = float(self.low_V[place]), float(self.high_V[place])
-        return Estimate(value, *_limits(self.draws_RV[:, place], without_spread))
+        without_spread = float(self.low_V[context]), float(self.high_V[context])
+        return Estimate(value, *_limits(self.draws_RV[:, context], without_spread))
 
-    def gain(self, place: int, other: int) -> Estimate:
-        """Score at ``other`` minus that at ``place``, paired."""
-        value = float(self.values_V[other] - self.values_V[place])
+    def gain(self, context: int, other: int) -> Estimate:
+        """Score at ``other`` minus that at ``context``, paired."""
+        value = float(self.values_V[other] - self.values_V[context])
         if self.draws_RV is None:
             return Estimate(value)
         unseen = max(-1.0, value - self.unseen), min(1.0, value + self.unseen)
-        return Estimate(value, *_limits(self.draws_RV[:, other] - self.draws_RV[:, place], unseen))
+        return Estimate(value, *_limits(self.draws_RV[:, other] - self.draws_RV[:, context], unseen))
 
     def stops_helping(self) -> int | None:
-        """Place of the visible context at which more input stops helping; None where there are no intervals."""
+        """Index of the visible context at which more input stops helping; None without intervals."""
         if self.draws_RV is None:
             return None
         count = len(self.values_V)
@@ -81,12 +95,12 @@ def level_of(scores_QV: np.ndarray, documents: Sequence[str], stream: int = 0) -
 
     Args:
         documents: of each question.
-        stream: another one for each data set, so that their resamples are independent.
+        stream: different for each data set, so that their resamples are independent.
     """
-    _, place_Q = np.unique(np.array(documents), return_inverse=True)
-    sizes_D = np.bincount(place_Q)
+    _, document_Q = np.unique(np.array(documents), return_inverse=True)
+    sizes_D = np.bincount(document_Q)
     sums_DV = np.zeros((len(sizes_D), scores_QV.shape[1]))
-    np.add.at(sums_DV, place_Q, scores_QV)
+    np.add.at(sums_DV, document_Q, scores_QV)
     values_V = scores_QV.mean(axis=0)
     limits = [wilson(float(value), len(sizes_D)) for value in values_V]
     return Level(
@@ -108,13 +122,6 @@ def mean_level(levels: Sequence[Level]) -> Level:
         np.mean([level.high_V for level in levels], axis=0),
         float(np.mean([level.unseen for level in levels])),
     )
-
-
-def shown_at(prompt: LongPrompt, visible: int, contexts: Sequence[int]) -> int:
-    """The visible context whose answer is that at ``visible``: of those that show the whole prompt the smallest."""
-    if len(prompt.body) > visible:
-        return visible
-    return min(context for context in contexts if len(prompt.body) <= context)
 
 
 def scores_of(
@@ -141,29 +148,35 @@ def _score(prompt: LongPrompt, answer: str) -> float:
     )
 
 
-def summarise(
-    prompts: dict[str, list[LongPrompt]], visible: Sequence[int], scores: dict[str, np.ndarray]
-) -> dict[str, Any]:
-    """``datasets``, ``groups`` and ``overall``, as they stand in ``summary.json``."""
+def summarize(
+    prompts: dict[str, list[LongPrompt]], visible: Sequence[int], answers: dict[Key, str]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """``datasets``, ``groups`` and ``overall`` of ``summary.json``; and the rows of ``answers.jsonl``."""
+    scores = {name: scores_of(name, encoded, visible, answers) for name, encoded in prompts.items()}
     levels = {
-        name: level_of(scores[name], [prompt.item.document for prompt in asked], stream)
-        for stream, (name, asked) in enumerate(prompts.items())
+        name: level_of(scores[name], [prompt.item.document for prompt in encoded], stream)
+        for stream, (name, encoded) in enumerate(prompts.items())
     }
-    members: dict[str, list[str]] = defaultdict(list)
-    for name, asked in prompts.items():
-        members[asked[0].item.group].append(name)
-    groups = {group: mean_level([levels[name] for name in names]) for group, names in members.items()}
-    return {
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, encoded in prompts.items():
+        names[encoded[0].item.group].append(name)
+    groups = {group: mean_level([levels[name] for name in datasets]) for group, datasets in names.items()}
+    summary = {
         "datasets": {
-            name: {**_about(asked, visible), **level_rows(levels[name], visible)}
-            for name, asked in prompts.items()
+            name: {**_about(encoded, visible), **level_rows(levels[name], visible)}
+            for name, encoded in prompts.items()
         },
         "groups": {
-            group: {"datasets": members[group], **level_rows(level, visible)}
-            for group, level in groups.items()
+            group: {"datasets": names[group], **level_rows(level, visible)} for group, level in groups.items()
         },
         "overall": level_rows(mean_level(list(groups.values())), visible),
     }
+    rows = [
+        row
+        for name, encoded in prompts.items()
+        for row in _answer_rows(name, encoded, visible, answers, scores[name])
+    ]
+    return summary, rows
 
 
 def _about(prompts: Sequence[LongPrompt], visible: Sequence[int]) -> dict[str, Any]:
@@ -198,7 +211,7 @@ def level_rows(level: Level, visible: Sequence[int]) -> dict[str, Any]:
     return {"scores": rows, "stops_helping": {"visible": visible[stop], "to_the_largest": rest}}
 
 
-def answer_rows(
+def _answer_rows(
     name: str,
     prompts: Sequence[LongPrompt],
     visible: Sequence[int],
@@ -228,3 +241,92 @@ def answer_rows(
         }
         for index, prompt in enumerate(prompts)
     ]
+
+
+def longbench_tables(summary: dict[str, Any]) -> RenderableType:
+    """All data sets beside each other, then each group and the mean of all against visible context, and verdicts."""
+    contexts = summary["visible"]
+    tables = [
+        _scores_table(summary, range(first, min(first + MOST_COLUMNS, len(contexts))))
+        for first in range(0, len(contexts), MOST_COLUMNS)
+    ]
+    levels = {**summary["groups"], "Overall": summary["overall"]}
+    if len(summary["groups"]) == 1:
+        levels = {"Overall": summary["overall"]}
+    verdicts = [f"{name}: {verdict(level)}" for name, level in levels.items()]
+    notes = [f"Note: {note}." for note in summary["notes"]]
+    return Group(
+        Text(_heading(summary)),
+        "",
+        *tables,
+        "",
+        terminal("Overall: the mean over groups, of the mean over their data sets"),
+        Table("", LEVEL_COLUMNS, [_level_row(row) for row in summary["overall"]["scores"]]),
+        terminal(*verdicts, *notes),
+    )
+
+
+def verdict(level: dict[str, Any]) -> str:
+    """Where more input stops helping."""
+    if len(level["scores"]) == 1:
+        return "with one visible context there is none to compare it with; give several with --visible."
+    if all(row["score"]["value"] == 0 for row in level["scores"]):
+        return "every answer scores 0, which says nothing about context."
+    stop = level["stops_helping"]
+    if stop is None:
+        return "a data set of one document allows no interval, and so no verdict."
+    if stop["to_the_largest"] is None:
+        return f"more input still helps at {stop['visible']:,} visible tokens, the most that were measured."
+    rest = Estimate.from_dict(stop["to_the_largest"])
+    least = stop["visible"] == level["scores"][0]["visible"]
+    text = (
+        f"no visible context is significantly better than {stop['visible']:,} tokens, the least that were measured"
+        if least
+        else f"more input stops helping at {stop['visible']:,} visible tokens"
+    )
+    harm = ", which harms" if rest.above(0.0) is False else ""
+    return f"{text}; from there to the most, {rest.scaled(100):+.2f}{harm}."
+
+
+def _heading(summary: dict[str, Any]) -> str:
+    settings = summary["settings"]
+    questions = sum(dataset["questions"] for dataset in summary["datasets"].values())
+    documents = sum(dataset["documents"] for dataset in summary["datasets"].values())
+    chat = ", in its chat template" if settings["chat"] else ""
+    rope = ""
+    if settings["rope"] is not None:
+        factor = "" if summary["rope_factor"] is None else f", factor {summary['rope_factor']:.3g}"
+        rope = f" Trained with {summary['trained_context']:,} positions; --rope {settings['rope']}{factor}."
+    return (
+        f"{summary['model']}{chat}: {questions:,} question{'s' * (questions != 1)} on {documents:,} "
+        f"document{'s' * (documents != 1)}. Visible are {KEPT[settings['keep']]}.{rope}"
+    )
+
+
+def _scores_table(summary: dict[str, Any], contexts: range) -> Table:
+    """Scores at some of the visible contexts, times 100, as LongBench prints them."""
+
+    def row(name: str, level: dict[str, Any], *about: Any, **style: Any) -> Row:
+        scores = [100 * level["scores"][context]["score"]["value"] for context in contexts]
+        return Row([name, *(about or ("", "")), *scores], **style)
+
+    columns = [
+        Column("data set"),
+        Column("metric", align="left"),
+        Column("questions", "integer"),
+        *(Column(f"{summary['visible'][context]:,}", "estimate", ".2f") for context in contexts),
+    ]
+    rows = []
+    for group, level in summary["groups"].items():
+        for name in level["datasets"]:
+            dataset = summary["datasets"][name]
+            rows.append(row(name, dataset, dataset["metric"], dataset["questions"]))
+        rows.append(row(group, level, bold=True, last=True))
+    rows.append(row("Overall", summary["overall"], bold=True))
+    return Table("score", columns, rows)
+
+
+def _level_row(row: dict[str, Any]) -> tuple[int, Estimate, Estimate | None]:
+    gain = row["to_the_next"]
+    next_gain = None if gain is None else Estimate.from_dict(gain).scaled(100)
+    return row["visible"], Estimate.from_dict(row["score"]).scaled(100), next_gain

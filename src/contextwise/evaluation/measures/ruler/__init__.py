@@ -1,20 +1,197 @@
-"""Position-weighted RULER: how well a model answers questions on long texts, at every visible context.
+"""Position-weighted RULER: accuracy on questions about long texts at every visible context: ``contextwise ruler``.
 
-Intrinsic entropy, Appendix A: what is asked about stands at a place drawn by P(x) ∝ (1 - x/L)^γ, the model sees the nearest
-part of the text only, and the accuracy against that part's size may have an optimum.
+Intrinsic entropy, Appendix A: the position of what is asked about is drawn by P(x) ∝ (1 - x/L)^γ, the model sees only the
+nearest part of the text, and the accuracy against that part's size may have an optimum.
 """
 
-from contextwise.evaluation.answering.prompts import Question
-from contextwise.evaluation.measures.ruler.placement import place_probabilities
-from contextwise.evaluation.measures.ruler.questions import Size
-from contextwise.evaluation.measures.ruler.running import evaluate_ruler
-from contextwise.evaluation.measures.ruler.settings import TASKS, Settings
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-__all__ = [
-    "TASKS",
-    "Question",
-    "Settings",
-    "Size",
-    "evaluate_ruler",
-    "place_probabilities",
-]
+from pydantic import Field, model_validator
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.progress import interruption, progress_bar
+from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from contextwise.data import Corpus
+    from contextwise.evaluation.answering.prompts import Encoded, Encoder
+    from contextwise.evaluation.measures.ruler.questions import Task
+
+TaskName = Literal["qa_1", "fwe", "cwe", "vt"]
+TASKS: tuple[TaskName, ...] = get_args(TaskName)
+LONGEST = 2**24
+"""Tokens of the longest text that is made: no model has read more, and a typing error would fill the memory."""
+FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
+"""Visible contexts by default, as shares of the length."""
+
+
+class Ruler(Measure):
+    """Ask questions about long texts, with more and more of the text visible.
+
+    Position-weighted RULER: documents and a question on one of them (qa_1), frequent and common words (fwe, cwe), variable
+    tracking (vt). Prints the accuracy at each visible context, and the best one with the share of resamples in which it is the
+    best. A stopped measurement resumes.
+    """
+
+    name = "ruler"
+    on_corpus = False
+
+    tasks: list[TaskName] | None = Field(
+        None, min_length=1, description="Of qa_1, fwe, cwe, vt; default: all, qa_1 if QA is given."
+    )
+    qa: InputFile | None = Field(
+        None, description="Questions of qa_1: SQuAD's JSON, or JSON Lines; default: none."
+    )
+    words: InputFile | None = Field(
+        None, description="Words of cwe, one a line; default: words made of syllables."
+    )
+    length: int = Field(
+        4096, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer."
+    )
+    visible: list[int] | None = Field(
+        None,
+        min_length=1,
+        description="Visible contexts: the nearest tokens of the text; default: 1/16 to all of the length.",
+    )
+    gamma: float = Field(
+        0.0, ge=0, description="γ of the law of positions, P(x) ~ (1 - x/LENGTH)^γ; 0: all are equally likely."
+    )
+    samples: int = Field(100, ge=1, description="Questions of each task.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Of texts, questions and positions.")
+    chat: bool = Field(False, description="Ask through the model's chat template.")
+    example: bool = Field(True, description="Put a worked example before the questions of vt and cwe.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.tasks is not None:
+            if "qa_1" in self.tasks and self.qa is None:
+                raise ConfigError("the task 'qa_1' needs questions; give a file in SQuAD's form as qa")
+            if "qa_1" not in self.tasks and self.qa is not None:
+                raise ConfigError("qa is given, but not the task 'qa_1'; leave one out, or give the other")
+            if "cwe" not in self.tasks and self.words is not None:
+                raise ConfigError("words is given, but not the task 'cwe'; leave one out, or give the other")
+        if self.visible and min(self.visible) < 1:
+            raise ConfigError(f"a visible context is {min(self.visible)}, but must be at least 1")
+        if self.visible and max(self.visible) > self.length:
+            raise ConfigError(
+                f"a visible context is {max(self.visible)}, but the texts have only {self.length} tokens; "
+                "give smaller ones, or a greater length"
+            )
+        return self
+
+    def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        tasks = self.tasks or [task for task in TASKS if task != "qa_1" or self.qa is not None]
+        visible = self.visible or [max(1, int(self.length * part)) for part in FRACTIONS]
+        return self.model_copy(
+            update={"tasks": list(dict.fromkeys(tasks)), "visible": sorted(set(visible))}
+        )
+
+    def label(self, corpus: "Corpus | None") -> str:
+        return f"{self.length}-gamma-{self.gamma:g}"
+
+    def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+        """1. Each task makes its questions, and the model's tokenizer makes token ids of them.
+        2. Every question is answered at every visible context.
+        3. The answers become accuracies and a best visible context; ``answers.jsonl`` has one line a question.
+        """
+        from contextwise.evaluation.answering.batches import answer_all, plan_batches
+        from contextwise.evaluation.answering.prompts import Encoder, check_vocabulary
+        from contextwise.evaluation.answering.readers import ModelReader
+        from contextwise.evaluation.measures.ruler.results import answer_rows, task_summary
+
+        assert self.visible is not None
+        encoder = Encoder(subject.tokenizer, self.chat, subject.source)
+        tasks, notes = self.make_tasks(encoder)
+        questions = self.encode(tasks, encoder)
+        new_tokens = {task.name: task.new_tokens for task in tasks}
+        check_vocabulary(subject, [question for encoded in questions.values() for question in encoded])
+        self._check_positions(subject, questions, new_tokens)
+        batches = plan_batches(questions, new_tokens, self.visible, subject.batch_tokens)
+        reader = ModelReader(subject.model, subject.tokenizer)
+        answers = answer_all(reader, questions, batches, work, f"ruler {subject.name}")
+        results = {
+            task.name: task_summary(task, questions[task.name], self.visible, answers) for task in tasks
+        }
+        rows = [
+            row for task in tasks for row in answer_rows(task, questions[task.name], self.visible, answers)
+        ]
+        return Outcome({"results": results, "notes": notes}, {"answers": rows})
+
+    def make_tasks(self, encoder: "Encoder") -> "tuple[list[Task], list[str]]":
+        """The tasks, and notes for a reader of their figures."""
+        from contextwise.evaluation.measures.ruler.documents import DocumentQA
+        from contextwise.evaluation.measures.ruler.questions import Size
+        from contextwise.evaluation.measures.ruler.squad import read_passages
+        from contextwise.evaluation.measures.ruler.variables import VariableTracking
+        from contextwise.evaluation.measures.ruler.words import CommonWords, FrequentWords, read_words
+
+        size = Size(self.length, self.gamma, encoder.count, self.seed)
+        tasks: list[Task] = []
+        notes: list[str] = []
+        for name in self.tasks or ():
+            if name == "qa_1" and self.qa is not None:
+                passages = DocumentQA(read_passages(self.qa), size)
+                if passages.left_out:
+                    notes.append(
+                        f"{passages.left_out:,} questions of {self.qa} were left out: their paragraph is longer than the text"
+                    )
+                if self.samples > len(passages.questions):
+                    notes.append(
+                        f"the {len(passages.questions):,} questions of {self.qa} are asked more than once, in other texts"
+                    )
+                tasks.append(passages)
+            elif name == "cwe":
+                words = None if self.words is None else read_words(self.words)
+                tasks.append(CommonWords(size, words, self.example, str(self.words or "made up here")))
+            elif name == "fwe":
+                tasks.append(FrequentWords(size))
+            else:
+                tasks.append(VariableTracking(size, self.example))
+        return tasks, notes
+
+    def encode(self, tasks: "list[Task]", encoder: "Encoder") -> "dict[str, list[Encoded]]":
+        """Task name -> its questions as token ids, in their order."""
+        questions: dict[str, list[Encoded]] = {}
+        with progress_bar("make questions", self.samples * len(tasks)) as advance:
+            for task in tasks:
+                questions[task.name] = []
+                for index in range(self.samples):
+                    interruption.check("stopped while the questions were made")
+                    questions[task.name].append(encoder.encode(task.question(index)))
+                    advance(note=task.name)
+        return questions
+
+    def _check_positions(
+        self, subject: Subject, questions: "dict[str, list[Encoded]]", new_tokens: dict[str, int]
+    ) -> None:
+        """
+        Raises:
+            ConfigError: question, visible text and answer do not fit into the model's positions.
+        """
+        limit = subject.positions
+        if limit is None or self.visible is None:
+            return
+        around = {
+            name: max(len(question.head) + len(question.tail) for question in encoded) + new_tokens[name]
+            for name, encoded in questions.items()
+        }
+        name = max(around, key=lambda task: around[task])
+        largest = self.visible[-1]
+        if around[name] + largest <= limit:
+            return
+        room = limit - around[name]
+        fix = f"give visible contexts of at most {room}" if room > 0 else "leave that task out"
+        if self.example and name in ("vt", "cwe"):
+            fix += ", or leave out the example"
+        raise ConfigError(
+            f"{subject.source} has {limit} positions, but a visible context of {largest} needs {around[name] + largest}: "
+            f"question and answer of {name} take {around[name]} more; {fix}"
+        )
+
+    @classmethod
+    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+        from contextwise.evaluation.measures.ruler.results import ruler_tables
+
+        return ruler_tables(summary)

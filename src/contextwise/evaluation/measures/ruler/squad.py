@@ -2,7 +2,7 @@
 
 Two forms are read, ``.gz`` too: SQuAD's own JSON (``data`` → ``paragraphs`` → ``qas``), and the flattened JSON Lines of the
 Hugging Face Hub (``id``, ``title``, ``context``, ``question``, ``answers``, a row a question). Questions without an answer,
-which SQuAD 2.0 has, are passed over.
+which SQuAD 2.0 has, are left out.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def read_passages(path: Path) -> Passages:
     """Read a file of questions and answers.
 
     Raises:
-        DataError: it is missing, damaged, or lacks a field; names the place and the field.
+        DataError: it is missing, damaged, or lacks a field; names the location and the field.
     """
     paragraphs: dict[str, int] = {}
     titles: list[str] = []
@@ -72,7 +72,7 @@ def read_passages(path: Path) -> Passages:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """One object a question, with where it stands."""
+    """One object a question, with its location."""
     content = read_bytes(path)
     try:
         whole = parse_json(content)
@@ -90,23 +90,23 @@ def _nested(path: Path, articles: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         where = f"{path}, data[{i}]"
         paragraphs = _field(_object(article, where), "paragraphs", where)
         for j, paragraph in enumerate(_listed(paragraphs, f"{where}: 'paragraphs'")):
-            place = f"{where}.paragraphs[{j}]"
-            asked = _field(_object(paragraph, place), "qas", place)
-            for k, row in enumerate(_listed(asked, f"{place}: 'qas'")):
+            location = f"{where}.paragraphs[{j}]"
+            questions = _field(_object(paragraph, location), "qas", location)
+            for k, row in enumerate(_listed(questions, f"{location}: 'qas'")):
                 shared = {"title": article.get("title"), "context": paragraph.get("context")}
-                yield f"{place}.qas[{k}]", {**_object(row, f"{place}.qas[{k}]"), **shared}
+                yield f"{location}.qas[{k}]", {**_object(row, f"{location}.qas[{k}]"), **shared}
 
 
 def _answers(row: dict[str, Any], where: str) -> tuple[str, ...]:
     """The different answers of a question; none for one that the paragraph does not answer."""
-    found = row.get("answers")
-    if isinstance(found, dict):
-        found = found.get("text")
-    elif isinstance(found, list):
-        found = [answer.get("text") if isinstance(answer, dict) else answer for answer in found]
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+    answers = row.get("answers")
+    if isinstance(answers, dict):
+        answers = answers.get("text")
+    elif isinstance(answers, list):
+        answers = [answer.get("text") if isinstance(answer, dict) else answer for answer in answers]
+    if not isinstance(answers, list) or not all(isinstance(text, str) for text in answers):
         raise _missing(where, "answers", row)
-    return tuple(dict.fromkeys(text.strip() for text in found if text.strip()))
+    return tuple(dict.fromkeys(text.strip() for text in answers if text.strip()))
 
 
 def _missing(where: str, field: str, row: dict[str, Any]) -> DataError:

@@ -6,8 +6,16 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.answering.prompts import Question
-from contextwise.evaluation.measures.ruler.placement import distances_behind, draw_places, place_probabilities
-from contextwise.evaluation.measures.ruler.questions import Match, Size, join_pieces, largest_fit, source_of
+from contextwise.evaluation.measures.ruler.questions import (
+    Match,
+    Size,
+    distances_behind,
+    draw_positions,
+    join_pieces,
+    largest_fit,
+    position_probabilities,
+    source_of,
+)
 
 NOISE = (
     "The river runs slowly. The hills are quiet. A bell rings at noon. Then nothing happens for a while.\n"
@@ -21,7 +29,7 @@ TASK = "Some lines of this text assign values to variables. Remember these lines
 class VariableTracking:
     """Assignments between lines of noise: one number to a first variable, and each variable to the next.
 
-    The places of the assignments, between the lines of noise, are drawn by the law, no place twice; the chain goes from the
+    The positions of the assignments, between the lines of noise, are drawn by the law, no position twice; the chain goes from the
     farthest to the nearest. A model that sees all but the first assignment does not know which variables have the value.
 
     Args:
@@ -42,7 +50,7 @@ class VariableTracking:
         least = size.tokens(self._body(0, HOPS)[0])
         if least > size.length:
             raise ConfigError(
-                f"--length is {size.length}, but a text of {self.name} has {least} tokens at least; give more"
+                f"length is {size.length}, but a text of {self.name} has {least} tokens at least; give more"
             )
 
     def question(self, index: int) -> Question:
@@ -51,7 +59,7 @@ class VariableTracking:
         )
         if lines < HOPS:
             raise ConfigError(
-                f"--length is {self.size.length}, too short for a text of {self.name}; give some tokens more"
+                f"length is {self.size.length}, too short for a text of {self.name}; give some tokens more"
             )
         self._guess = lines
         body, needles, names, value = self._body(index, lines)
@@ -62,15 +70,15 @@ class VariableTracking:
         draw = source_of(self.size, self.name, index)
         names, value = _chain(draw, NAME)
         distances = np.minimum(distances_behind(np.full(lines, self.noise_tokens)), self.size.length - 1)
-        probabilities = place_probabilities(distances, self.size.length, self.size.gamma)
-        body, needles = _text(names, value, np.sort(draw_places(draw, probabilities, len(names))), lines)
+        probabilities = position_probabilities(distances, self.size.length, self.size.gamma)
+        body, needles = _text(names, value, np.sort(draw_positions(draw, probabilities, len(names))), lines)
         return body, needles, names, value
 
     def _worked_example(self, index: int) -> str:
         draw = source_of(self.size, f"{self.name} example", index)
         names, value = _chain(draw, EXAMPLE_NAME)
-        places = np.sort(draw.choice(EXAMPLE_NOISE + 1, len(names), replace=False))
-        body = _text(names, value, places, EXAMPLE_NOISE)[0]
+        positions = np.sort(draw.choice(EXAMPLE_NOISE + 1, len(names), replace=False))
+        body = _text(names, value, positions, EXAMPLE_NOISE)[0]
         return f"{body}{_ending(value)}{_answer(value, len(names))} {', '.join(names)}\n\n{TASK}"
 
 
@@ -83,13 +91,13 @@ def _chain(draw: np.random.Generator, letters: int) -> tuple[tuple[str, ...], in
 
 
 def _text(
-    names: tuple[str, ...], value: int, places: np.ndarray, lines: int
+    names: tuple[str, ...], value: int, positions: np.ndarray, lines: int
 ) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Lines of noise with the assignments, in their order, before those with the indices ``places``."""
+    """Lines of noise with the assignments, in their order, before those with the indices ``positions``."""
     values = [str(value), *(f"VAR {name}" for name in names)]
     assignments = {
-        int(place): f"VAR {name} = {given}\n"
-        for place, name, given in zip(places, names, values, strict=False)
+        int(position): f"VAR {name} = {given}\n"
+        for position, name, given in zip(positions, names, values, strict=False)
     }
     pieces: list[str] = []
     wanted: list[int] = []

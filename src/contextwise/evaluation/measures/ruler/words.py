@@ -1,7 +1,7 @@
 """cwe and fwe: which words are the most common in a list, or in a coded text (RULER, aggregation).
 
-Each occurrence of a word that is to be found is placed by the law, no place twice; the other words fill the places that are
-left, shuffled. A place's distance is that of its word in a list of words of equal length in tokens.
+The positions of all occurrences of the words to find are drawn by the law, no position twice; the other words fill the rest,
+shuffled. A position's distance is that of its word in a list of words of equal length in tokens.
 """
 
 import string
@@ -14,8 +14,15 @@ from scipy.special import zeta
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.input_files import readable, unpacked
 from contextwise.evaluation.answering.prompts import Question
-from contextwise.evaluation.measures.ruler.placement import draw_places, place_probabilities
-from contextwise.evaluation.measures.ruler.questions import Match, Size, join_pieces, largest_fit, source_of
+from contextwise.evaluation.measures.ruler.questions import (
+    Match,
+    Size,
+    draw_positions,
+    join_pieces,
+    largest_fit,
+    position_probabilities,
+    source_of,
+)
 
 COMMON = 10
 LONG = 4096
@@ -51,7 +58,7 @@ class MadeWords(Sequence[str]):
 
 
 def read_words(path: Path) -> list[str]:
-    """The different words of a file, one a line; ``.gz`` is unpacked, empty lines are passed over.
+    """The different words of a file, one a line; ``.gz`` is unpacked, empty lines are skipped.
 
     Raises:
         DataError: the file is missing, no text, or holds no words.
@@ -79,9 +86,9 @@ class CommonWords:
     Up to 4,095 tokens, the ten occur 6 times each and the others once; in longer texts 30 times and 3 times, as in RULER.
 
     Args:
-        words: where the words are drawn from; :class:`MadeWords` if None.
+        words: source of the words; :class:`MadeWords` if None.
         example: put a worked example with fewer words before the list, as RULER does.
-        source: what to call the words in an error.
+        source: name of the words in an error.
 
     Raises:
         ConfigError: the length is too short for ten common words and another.
@@ -103,7 +110,7 @@ class CommonWords:
         least = size.tokens(self._body(0, 1)[0])
         if least > size.length:
             raise ConfigError(
-                f"--length is {size.length}, but a text of {self.name} has {least} tokens at least; give more"
+                f"length is {size.length}, but a text of {self.name} has {least} tokens at least; give more"
             )
         self._guess = max(1, (size.length - least) // max(1, 5 * self.times[1]))
 
@@ -122,15 +129,15 @@ class CommonWords:
     def _too_few(self) -> None:
         raise DataError(
             f"the word list {self.source} has {len(self.words):,} different words, too few to fill {self.size.length:,} "
-            "tokens; give a longer list, or a smaller --length"
+            "tokens; give a longer list, or a smaller length"
         )
 
     def _body(self, index: int, others: int) -> tuple[str, tuple[tuple[int, int], ...], tuple[str, ...]]:
         draw = source_of(self.size, self.name, index)
         common, rest = self._draw_words(draw, others)
-        items, places = scatter(draw, common * self.times[0], rest * self.times[1], self.size)
+        items, positions = scatter(draw, common * self.times[0], rest * self.times[1], self.size)
         pieces = [f"{i}. {word} " for i, word in enumerate(items, start=1)]
-        text, needles = join_pieces(pieces, places)
+        text, needles = join_pieces(pieces, positions)
         return text.rstrip(), needles, tuple(common)
 
     def _draw_words(self, draw: np.random.Generator, others: int) -> tuple[list[str], list[str]]:
@@ -149,7 +156,7 @@ class CommonWords:
 
 
 class FrequentWords:
-    """A text of coded words whose frequencies fall off as rank^-2; the first rank is noise, the next three are asked for.
+    """A text of coded words whose frequencies fall off as rank^-2; the first rank is noise, the next three are the answers.
 
     Raises:
         ConfigError: the length is too short for the third of them to be more frequent than the next word.
@@ -168,11 +175,11 @@ class FrequentWords:
             lambda n: self.size.tokens(self._body(index, n)[0]), self.size.length, self._guess
         )
         self._guess = max(1, count)
-        while count > 0 and not _told_apart(word_counts(count)):
+        while count > 0 and not _distinct(word_counts(count)):
             count -= 1
         if count < 1:
             raise ConfigError(
-                f"--length is {self.size.length}, too short for {self.name}: the third word would not be more "
+                f"length is {self.size.length}, too short for {self.name}: the third word would not be more "
                 "frequent than the fourth; give some tokens more"
             )
         body, needles, frequent = self._body(index, count)
@@ -186,8 +193,8 @@ class FrequentWords:
         repeated = [[word] * count for word, count in zip(words, counts.tolist(), strict=False)]
         wanted = [word for group in repeated[1 : FREQUENT + 1] for word in group]
         others = [word for group in (repeated[:1] + repeated[FREQUENT + 1 :]) for word in group]
-        items, places = scatter(draw, wanted, others, self.size)
-        text, needles = join_pieces([f"{word} " for word in items], places)
+        items, positions = scatter(draw, wanted, others, self.size)
+        text, needles = join_pieces([f"{word} " for word in items], positions)
         return text.rstrip(), needles, tuple(frequent)
 
 
@@ -202,8 +209,8 @@ def word_counts(total: int) -> np.ndarray:
     return counts[counts > 0]
 
 
-def _told_apart(counts: np.ndarray) -> bool:
-    """Whether the last word that is asked for is more frequent than the next one."""
+def _distinct(counts: np.ndarray) -> bool:
+    """Whether the last word to find is more frequent than the next one."""
     return len(counts) > FREQUENT and counts[FREQUENT] > (counts[FREQUENT + 1 :].max(initial=0))
 
 
@@ -217,7 +224,7 @@ def _coded_words(draw: np.random.Generator, count: int) -> list[str]:
 def scatter(
     draw: np.random.Generator, wanted: list[str], others: list[str], size: Size
 ) -> tuple[list[str], list[int]]:
-    """Items in an order in which the places of ``wanted`` are drawn by the law.
+    """Items in an order in which the positions of ``wanted`` are drawn by the law.
 
     Returns:
         The items, and the indices of those of ``wanted``, ascending.
@@ -226,7 +233,7 @@ def scatter(
     if total == 0:
         return [], []
     distances = np.arange(total)[::-1] * (size.length / total)
-    places = np.sort(draw_places(draw, place_probabilities(distances, size.length, size.gamma), len(wanted)))
+    positions = np.sort(draw_positions(draw, position_probabilities(distances, size.length, size.gamma), len(wanted)))
     first, second = iter(draw.permutation(wanted).tolist()), iter(draw.permutation(others).tolist())
-    taken = set(places.tolist())
-    return [next(first) if place in taken else next(second) for place in range(total)], places.tolist()
+    taken = set(positions.tolist())
+    return [next(first) if position in taken else next(second) for position in range(total)], positions.tolist()

@@ -1,15 +1,15 @@
 """Questions on long texts from files of LongBench's and L-Eval's form, both JSON Lines, ``.gz`` too.
 
-LongBench: a line is a question, with ``context``, ``input``, ``answers``, ``dataset`` and perhaps ``length``, ``language``,
+LongBench: a line is a question, with ``context``, ``input``, ``answers``, ``dataset`` and optionally ``length``, ``language``,
 ``all_classes`` and ``_id``. L-Eval: a line is a document, with ``input`` (the text), ``instructions``, ``outputs`` and
-``evaluation``. A line of LongBench's form may also say its own ``prompt``, ``metric``, ``group`` and ``max_new_tokens``, so
+``evaluation``. A line of LongBench's form may also give its own ``prompt``, ``metric``, ``group`` and ``max_new_tokens``, so
 that a data set of one's own needs no code.
 """
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,78 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from contextwise.base.errors import DataError
 from contextwise.data.input_files import read_objects
-from contextwise.evaluation.measures.long_tasks.datasets import (
-    LEVAL,
-    OTHER,
-    OTHER_NEW_TOKENS,
-    Dataset,
-    longbench_dataset,
+from contextwise.evaluation.measures.long_tasks.metrics import METRICS, Metric, check_installed, true_paragraph
+
+SINGLE, MULTI, SUMMARY, SYNTHETIC, CODE = (
+    "Single-Doc",
+    "Multi-Doc",
+    "Summary",
+    "Synthetic",
+    "Code & Class.",
 )
-from contextwise.evaluation.measures.long_tasks.metrics import METRICS, Metric, true_paragraph
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """
+    Attributes:
+        metric: of its answers.
+        group: its score is averaged with those of the same group.
+        new_tokens: most tokens of an answer.
+        few_shot: the text holds examples: only the first line of an answer counts, and no chat template is used.
+        continues: the answer continues the text, as code does: no chat template either.
+    """
+
+    metric: Metric
+    group: str
+    new_tokens: int
+    few_shot: bool = False
+    continues: bool = False
+
+
+LONGBENCH = {
+    "narrativeqa": Dataset("qa_f1", SINGLE, 128),
+    "qasper": Dataset("qa_f1", SINGLE, 128),
+    "multifieldqa_en": Dataset("qa_f1", SINGLE, 64),
+    "multifieldqa_zh": Dataset("qa_f1", SINGLE, 64),
+    "hotpotqa": Dataset("qa_f1", MULTI, 32),
+    "2wikimqa": Dataset("qa_f1", MULTI, 32),
+    "musique": Dataset("qa_f1", MULTI, 32),
+    "dureader": Dataset("rouge", MULTI, 128),
+    "gov_report": Dataset("rouge", SUMMARY, 512),
+    "qmsum": Dataset("rouge", SUMMARY, 512),
+    "multi_news": Dataset("rouge", SUMMARY, 512),
+    "vcsum": Dataset("rouge", SUMMARY, 512),
+    "passage_count": Dataset("count", SYNTHETIC, 32),
+    "passage_retrieval_en": Dataset("retrieval", SYNTHETIC, 32),
+    "passage_retrieval_zh": Dataset("retrieval", SYNTHETIC, 32),
+    "trec": Dataset("classification", CODE, 64, few_shot=True),
+    "triviaqa": Dataset("qa_f1", CODE, 32, few_shot=True),
+    "samsum": Dataset("rouge", CODE, 128, few_shot=True),
+    "lsht": Dataset("classification", CODE, 64, few_shot=True),
+    "lcc": Dataset("code", CODE, 64, continues=True),
+    "repobench-p": Dataset("code", CODE, 64, continues=True),
+}
+"""LongBench's tasks, in the groups of ContextLM's Table 5.
+
+The table does not say which tasks its groups hold. Here its "Code & Class." has LongBench's few-shot tasks beside code.
+"""
+
+LEVAL = {
+    "exam": Dataset("exam", "Exams", 16),
+    "f1": Dataset("qa_f1", "Questions", 64),
+    "rouge": Dataset("rouge", SUMMARY, 512),
+}
+"""L-Eval's kinds of evaluation; those by judges ("LLM", "human") have no metric."""
+
+OTHER = "Other"
+OTHER_NEW_TOKENS = 64
+"""For a data set of the user's own, whose lines do not give it."""
+
+
+def longbench_dataset(name: str) -> Dataset | None:
+    """LongBench's task of that name, or LongBench-E's (``qasper_e``); None for another."""
+    return LONGBENCH.get(name.removesuffix("_e"))
 
 FORMS = (
     "a line of LongBench has 'context', 'input', 'answers' and 'dataset'; one of L-Eval 'input', 'instructions', 'outputs' "
@@ -37,10 +101,10 @@ class Item:
     """One question on a long text.
 
     Attributes:
-        document: the same for all questions on one text, which are not independent of each other.
+        document: identifies the text: questions on one text are not independent of each other.
         where: file and line.
-        length: words of the text (characters of Chinese), as the file has it.
-        template: the line's own prompt, None if it has none.
+        length: words of the text (characters of Chinese), as the file gives it.
+        template: the line's own prompt; None without one.
     """
 
     dataset: str
@@ -65,7 +129,7 @@ class _Line(BaseModel):
 
 
 class LongBenchLine(_Line):
-    """The fields of LongBench's form; further ones are passed over."""
+    """The fields of LongBench's form; others are ignored."""
 
     context: str = Field(min_length=1)
     input: str
@@ -81,7 +145,7 @@ class LongBenchLine(_Line):
 
 
 class LEvalLine(_Line):
-    """The fields of L-Eval's form; further ones are passed over."""
+    """The fields of L-Eval's form; others are ignored."""
 
     input: str = Field(min_length=1)
     instructions: list[str] = Field(min_length=1)
@@ -92,10 +156,10 @@ class LEvalLine(_Line):
 
 
 def read_items(paths: Sequence[Path]) -> tuple[list[Item], list[str]]:
-    """All the questions of some files, and what a reader of the scores should know about them.
+    """All questions of some files, and notes for a reader of their scores.
 
     Raises:
-        DataError: a file is missing, damaged or empty, or a line's fields are wrong; names the line and all of them.
+        DataError: a file is missing, damaged or empty, or a line's fields are wrong; names the line and the fields.
     """
     items: list[Item] = []
     notes: list[str] = []
@@ -112,7 +176,7 @@ def read_items(paths: Sequence[Path]) -> tuple[list[Item], list[str]]:
                 items.append(_longbench_item(_checked(LongBenchLine, row, where), where))
         if judged:
             notes.append(
-                f"{judged.total():,} documents of {path} are for judges, without a metric; they were passed over"
+                f"{judged.total():,} documents of {path} are for judges, without a metric; they were left out"
             )
         elif len(items) == before:
             raise DataError(f"{path} is empty; give JSON Lines: {FORMS}")
@@ -122,10 +186,10 @@ def read_items(paths: Sequence[Path]) -> tuple[list[Item], list[str]]:
 
 
 def _checked(form: type[Any], row: dict[str, Any], where: str) -> Any:
-    """A line as its form has it.
+    """A line in its form.
 
     Raises:
-        DataError: naming all the fields that are missing or wrong.
+        DataError: fields are missing or wrong; names all of them.
     """
     try:
         return form.model_validate(row)
@@ -216,3 +280,49 @@ def _leval_items(line: LEvalLine, path: Path, where: str) -> list[Item]:
         )
         for i, (question, answer) in enumerate(zip(line.instructions, line.outputs, strict=True), start=1)
     ]
+
+
+def chosen_items(
+    files: Sequence[Path],
+    lengths: tuple[int, int | None] | None = None,
+    limit: int | None = None,
+    new_tokens: int | None = None,
+) -> tuple[list[Item], list[str]]:
+    """The questions of the files that are used, and notes for a reader of their scores.
+
+    Args:
+        lengths: words of a text, from and below; None below: without a limit.
+        limit: questions of each data set, the first ones.
+        new_tokens: most tokens of an answer, in place of each data set's own.
+
+    Raises:
+        DataError: a file is wrong, or no question is in the range.
+        ConfigError: a package that scores the answers is missing.
+    """
+    items, notes = read_items(files)
+    if lengths is not None:
+        low, high = lengths
+        kept = [item for item in items if item.length >= low and (high is None or item.length < high)]
+        if not kept:
+            words = [item.length for item in items]
+            raise DataError(
+                f"no text has a length from {low:,} to below {'any' if high is None else format(high, ',')} words: the "
+                f"shortest has {min(words):,}, the longest {max(words):,}; give other lengths"
+            )
+        if len(kept) < len(items):
+            notes.append(
+                f"{len(items) - len(kept):,} of {len(items):,} questions were left out for their text's length"
+            )
+        items = kept
+    if limit is not None:
+        taken: dict[str, int] = defaultdict(int)
+        limited = []
+        for item in items:
+            taken[item.dataset] += 1
+            if taken[item.dataset] <= limit:
+                limited.append(item)
+        items = limited
+    if new_tokens is not None:
+        items = [replace(item, new_tokens=new_tokens) for item in items]
+    check_installed({item.metric for item in items})
+    return items, notes

@@ -1,0 +1,198 @@
+"""Who answers prompts and holds conversations: a causal language model by transformers' ``generate()``."""
+
+from collections.abc import Sequence
+
+import torch
+from jinja2 import TemplateError
+from torch.nn.utils.rnn import pad_sequence
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache, DynamicLayer
+
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.data.sources.alpaca import CHAT_TEMPLATE
+from contextwise.evaluation.generation import Sampling, allowed_new_tokens
+from contextwise.models.contextlm.cache import ChunkLayer, ContextState
+from contextwise.models.rope import follows_length, frequencies_for, rotary_modules
+
+_CROPPED = (DynamicLayer, ChunkLayer, ContextState)
+
+
+class RefuseNaN(LogitsProcessor):
+    """Stops an answer whose logits are NaN: the likeliest token would always be the first, and so just wrong."""
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """
+        Raises:
+            CheckpointError: a logit is NaN.
+        """
+        if torch.isnan(scores).any():
+            raise CheckpointError(
+                "the model's logits are not numbers (NaN), so it has no answers: its weights are damaged, or its number "
+                "format is too narrow (try --dtype float32)"
+            )
+        return scores
+
+
+class ModelReader:
+    """Takes the likeliest token at each step; prompts are padded on the left.
+
+    Where rotary frequencies follow the length (dynamic NTK), they are those of the longest prompt and its answer from the
+    first token on, so that cached keys and new queries are rotated alike.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.model, self.tokenizer, self.pad = model, tokenizer, _padding(tokenizer)
+
+    @torch.no_grad()
+    def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[str]:
+        """Raises :class:`~contextwise.base.errors.CheckpointError` where the model's logits are NaN."""
+        rows = [torch.tensor(prompt) for prompt in prompts]
+        ids = pad_sequence(rows, batch_first=True, padding_value=self.pad, padding_side="left")
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
+        with frequencies_for(self.model, ids.shape[1] + new_tokens):
+            out = self.model.generate(
+                ids.to(self.model.device),
+                attention_mask=mask.to(self.model.device),
+                max_new_tokens=new_tokens,
+                pad_token_id=self.pad,
+                repetition_penalty=1.0,
+                logits_processor=LogitsProcessorList([RefuseNaN()]),
+                **Sampling(greedy=True).arguments(),
+            )
+        return self.tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
+
+
+class Speaker:
+    """Holds conversations. What the model has read stays in its key-value cache, and a later turn reads only what is new.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's.
+        template: ``chat``: the tokenizer's own; ``alpaca``: the published prompt; ``auto``: its own, where it has one.
+        reuse: False reads the whole conversation again at each turn.
+
+    Raises:
+        ConfigError: its own chat template is requested, and it has none.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        template: str = "auto",
+        reuse: bool = True,
+    ) -> None:
+        self.model, self.tokenizer, self.pad = model, tokenizer, _padding(tokenizer)
+        # Frequencies that follow the length differ in a later turn, which cached keys cannot follow.
+        self.reuse = reuse and not any(follows_length(module) for _, module in rotary_modules(model))
+        if template == "chat" and tokenizer.chat_template is None:
+            raise ConfigError("the model's tokenizer has no chat template; give --template alpaca")
+        own = template != "alpaca" and tokenizer.chat_template is not None
+        self.template = tokenizer.chat_template if own else CHAT_TEMPLATE
+        own_ends = model.generation_config.eos_token_id
+        ends = [*(own_ends if isinstance(own_ends, list) else [own_ends]), tokenizer.eos_token_id]
+        self.ends = sorted({end for end in ends if end is not None})
+
+    def prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Token ids of a conversation up to where the next answer begins.
+
+        Raises:
+            ConfigError: the model's chat template refuses the conversation.
+        """
+        try:
+            encoded = self.tokenizer.apply_chat_template(
+                list(messages), chat_template=self.template, add_generation_prompt=True, return_dict=True
+            )
+        except (TemplateError, TypeError) as error:
+            raise ConfigError(
+                f"the model's chat template refuses the conversation ({str(error)[:100]}); give --template alpaca"
+            ) from None
+        return list(encoded["input_ids"])
+
+    @torch.no_grad()
+    def answer(
+        self, turns: Sequence[str], max_new_tokens: int, sampling: Sampling
+    ) -> tuple[list[str], list[str | None]]:
+        """Answer the turns of a conversation, one after the other.
+
+        Returns:
+            A text for each turn; and for each what went wrong, or None. A turn that is too long for the model's positions
+            has an empty text, as do those behind it.
+
+        Raises:
+            CheckpointError: the model's logits are NaN.
+            ConfigError: as :meth:`prompt` does.
+        """
+        messages: list[dict[str, str]] = []
+        texts: list[str] = []
+        problems: list[str | None] = []
+        cache: Cache | None = None
+        read: list[int] = []
+        torch.manual_seed(sampling.seed)
+        for turn in turns:
+            messages.append({"role": "user", "content": turn})
+            ids = self.prompt(messages)
+            try:
+                count = allowed_new_tokens(self.model, len(ids), max_new_tokens)
+            except ConfigError as error:
+                left = len(turns) - len(texts)
+                return [*texts, *[""] * left], [*problems, *[str(error)] * left]
+            cache = _common(cache, read, ids) if self.reuse else None
+            written, cache = self._generate(ids, cache, count, sampling)
+            read = [*ids, *written]
+            text = self.tokenizer.decode(written, skip_special_tokens=True).strip()
+            messages.append({"role": "assistant", "content": text})
+            texts.append(text)
+            problems.append(None)
+        return texts, problems
+
+    def _generate(
+        self, ids: list[int], cache: Cache | None, count: int, sampling: Sampling
+    ) -> tuple[list[int], Cache | None]:
+        """New tokens behind ``ids``, of which ``cache`` has read the first ones; and the cache that has read them too."""
+        rows = torch.tensor([ids], device=self.model.device)
+        with frequencies_for(self.model, len(ids) + count):
+            out = self.model.generate(
+                rows,
+                attention_mask=torch.ones_like(rows),
+                past_key_values=cache,
+                max_new_tokens=count,
+                pad_token_id=self.pad,
+                eos_token_id=self.ends or None,
+                repetition_penalty=1.0,
+                logits_processor=LogitsProcessorList([RefuseNaN()]),
+                return_dict_in_generate=True,
+                **sampling.arguments(),
+            )
+        return out.sequences[0, len(ids) :].tolist(), out.past_key_values
+
+
+def _padding(tokenizer: PreTrainedTokenizerBase) -> int:
+    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return next(token for token in known if token is not None)
+
+
+def _common(cache: Cache | None, read: Sequence[int], ids: Sequence[int]) -> Cache | None:
+    """The cache of ``read``, shortened to what ``ids`` begins with; None where nothing of it can be used.
+
+    An answer's text may have other tokens when it is read again than those it was written with, so the two are compared. At
+    least one token remains to be read: its logits choose the next.
+    """
+    if cache is None or not all(
+        isinstance(layer, _CROPPED) and not getattr(layer, "is_sliding", False) for layer in cache.layers
+    ):
+        return None
+    length = cache.get_seq_length()
+    same = 0
+    for old, new in zip(read[:length], ids[:-1], strict=False):
+        if old != new:
+            break
+        same += 1
+    if same == 0:
+        return None
+    cache.crop(same - length)
+    return cache
