@@ -43,19 +43,19 @@ def test_questions_are_asked_and_reported(contextwise, workplace):
     status, output, errors = contextwise(*typed)
     assert status == 0, errors
     assert max(map(len, output.splitlines())) <= 80
-    out = workplace / "evaluation" / "tiny" / "longbench-hotpotqa-and-1-more"
+    (out,) = (workplace / "evaluation" / "tiny").glob("longbench-hotpotqa-and-1-more-*")
     summary = json.loads((out / "summary.json").read_text())
     rows = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
     assert len(rows) == 5 + 4 and [row["answered"][0]["seen"] for row in rows] == [64] * 9
     words = " ".join(output.split())
     for wanted in (
-        "models/tiny: 9 questions on 7 documents. Visible tokens are those of the prompt: the first and the last",
+        "models/tiny: 9 questions on 7 documents. Visible are the first and the last tokens of a prompt",
         f"Trained with 256 positions; --rope dynamic, factor {summary['rope_factor']:.3g}.",
         "hotpotqa qa_f1 5",
         "tpo exam 4",
         "Note: 1 of 10 questions were left out for their text's length.",
         "Note: dataset2prompt.json has no template for tpo; plain ones were used.",
-        "written to evaluation/tiny/longbench-hotpotqa-and-1-more/",
+        f"written to evaluation/tiny/{out.name}/",
     ):
         assert wanted in words
     for row in summary["overall"]["scores"]:
@@ -69,20 +69,14 @@ def test_questions_are_asked_and_reported(contextwise, workplace):
     ("arguments", "message"),
     [
         (["wrong.jsonl"], "wrong.jsonl:1: 'context' is missing, 'input' is missing, 'answers' is missing, 'dataset'"),
-        (["none.jsonl"], "there is no file none.jsonl"),
+        (["none.jsonl"], "files is none.jsonl, which cannot be read: No such file"),
         (["hotpotqa.jsonl", "--visible", "512"], "has 256 positions, but the question at hotpotqa.jsonl:1, of "),
         (["hotpotqa.jsonl", "--visible", "512"], "give visible contexts of at most 224, or --rope dynamic"),
-        (["hotpotqa.jsonl", "--visible", "few"], "--visible is 'few'; give whole numbers with commas between"),
-        (["hotpotqa.jsonl", "--rope", "dynamic"], "say how far with --visible"),
-        (["hotpotqa.jsonl", "--visible", "512", "--rope", "ntk"], "--rope is 'ntk'; it must be one of none, linear"),
-        (["hotpotqa.jsonl", "--visible", "512", "--rope", "yarn", "--rope-factor", "0.5"], "--rope-factor is 0.5; it must be"),
-        (["hotpotqa.jsonl", "--lengths", "4000"], "--lengths is '4000'; give words from-below"),
+        (["hotpotqa.jsonl", "--visible", "512", "--rope", "ntk"], "rope is 'ntk', but"),
         (["hotpotqa.jsonl", "--lengths", "9000-"], "no text has a length from 9,000 to below any words"),
         (["hotpotqa.jsonl", "--prompts", "hotpotqa.jsonl"], "hotpotqa.jsonl is not JSON"),
-        (["hotpotqa.jsonl", "--keep", "start"], "--keep is 'start'; it must be one of ends, nearest"),
-        (["hotpotqa.jsonl", "--chat"], "--chat is given, but models/tiny has no chat template"),
+        (["hotpotqa.jsonl", "--chat"], "chat is given, but models/tiny has no chat template"),
         (["hotpotqa.jsonl", "hotpotqa.jsonl"], "a file of questions is given twice"),
-        (["hotpotqa.jsonl", "--batch-tokens", "0"], "--batch-tokens is 0"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_message_and_status_2(contextwise, workplace, arguments, message):

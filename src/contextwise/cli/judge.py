@@ -76,9 +76,7 @@ def judge(
     price_out: Annotated[
         float | None, typer.Option(min=0, help="Of a million answer tokens.", show_default=False)
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the cost, and make no request.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cost, and make no request.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Let a judge behind an OpenAI-compatible endpoint grade or compare answers.

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from contextwise.evaluation.measures.judging.files import Answers, Question
+from contextwise.evaluation.measures.judging.files import ModelAnswers, Question
 
 CATEGORIES = ["writing", "math", "coding", "stem"]
 QUESTIONS = tuple(
@@ -18,9 +18,9 @@ QUESTIONS = tuple(
 )
 
 
-def answers_of(model: str, quality: int) -> Answers:
+def answers_of(model: str, quality: int) -> ModelAnswers:
     """A model whose texts say how good they are."""
-    return Answers(model, {q.id: (f"quality {quality}", f"quality {quality + 1}") for q in QUESTIONS})
+    return ModelAnswers(model, {q.id: (f"quality {quality}", f"quality {quality + 1}") for q in QUESTIONS})
 
 
 GOOD, BAD = answers_of("good", 7), answers_of("bad", 3)

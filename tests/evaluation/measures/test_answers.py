@@ -3,19 +3,22 @@
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from typer.testing import CliRunner
 
+from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError, Interrupted
+from contextwise.base.progress import interruption
 from contextwise.cli import app
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE, prompt_text
 from contextwise.data.tokenizers import byte_tokenizer
+from contextwise.evaluation.answering.readers import Speaker
 from contextwise.evaluation.generation import Sampling
-from contextwise.evaluation.measures.judging.answers import Answering, Speaker, answer_questions
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.answers import Answers
 from contextwise.evaluation.measures.judging.files import Question, read_answers, read_questions
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 
@@ -151,9 +154,9 @@ def test_a_model_with_a_chat_template_is_asked_through_it():
 
 
 def test_mt_bench_answers_are_fastchats(model_folder, mt_bench, tmp_path):
-    out, rows = answer_questions(
-        str(model_folder), mt_bench, Answering(max_new_tokens=6), out=tmp_path / "a.jsonl"
-    )
+    result = measure(model_folder, Answers(questions=mt_bench, max_new_tokens=6), out=tmp_path / "a")
+    out, rows = result.file, result.rows
+    assert out.name == "mt-bench-answers.jsonl"
     written = [json.loads(line) for line in out.read_text().splitlines()]
     assert written == rows and [row["question_id"] for row in rows] == [81, 82, 83]
     for row in rows:
@@ -169,53 +172,56 @@ def test_alpaca_eval_outputs_are_a_list(model_folder, tmp_path):
         json.dump(
             [{"dataset": "helpful", "instruction": "Say yes.\u2028", "output": "Yes.", "generator": "x"}], out
         )
-    out, _ = answer_questions(
-        str(model_folder), file, Answering(max_new_tokens=6), out=tmp_path / "o.json", model_id="ours"
-    )
-    (row,) = json.loads(out.read_text())
+    settings = Answers(questions=file, max_new_tokens=6, model_id="ours")
+    (row,) = json.loads(measure(model_folder, settings, out=tmp_path / "o").file.read_text())
     assert (
         row["dataset"] == "helpful" and row["instruction"] == "Say yes.\u2028" and row["generator"] == "ours"
     )
     assert isinstance(row["output"], str)
 
 
-def test_a_stopped_run_goes_on_and_a_finished_one_is_not_made_again(model_folder, mt_bench, tmp_path):
-    _, rows = answer_questions(
-        str(model_folder), mt_bench, Answering(max_new_tokens=6), out=tmp_path / "a.jsonl"
-    )
-    stops = iter([False, True])
-    settings: dict[str, Any] = {"out": tmp_path / "b.jsonl", "settings": Answering(max_new_tokens=6)}
-    with pytest.raises(Interrupted, match="stopped after 1 of 3 questions"):
-        answer_questions(str(model_folder), mt_bench, **settings, should_stop=lambda: next(stops))
-    journal = tmp_path / "b.jsonl.unfinished"
-    assert not settings["out"].exists()
-    with journal.open("a") as file:
+def test_a_stopped_run_resumes_and_a_finished_one_is_not_made_again(
+    model_folder, mt_bench, tmp_path, monkeypatch
+):
+    def answered(folder, **values):
+        return measure(
+            model_folder, Answers(questions=mt_bench, max_new_tokens=6, **values), out=tmp_path / folder
+        )
+
+    whole = answered("a")
+    checks = iter(range(99))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(interruption), "requested", property(lambda self: next(checks) == 1))
+        with pytest.raises(
+            Interrupted, match="stopped after 1 of 3 questions; run the same command again to resume"
+        ):
+            answered("b")
+    assert not (tmp_path / "b").exists()
+    with (tmp_path / "b.unfinished" / "answers.jsonl").open("a") as file:
         file.write('{"key": "half a li')  # killed while it wrote
-    asked = []
-    resumed, again = answer_questions(
-        str(model_folder), mt_bench, **settings, should_stop=lambda: bool(asked.append(1))
-    )
-    assert len(asked) == 2 and not journal.exists()
-    assert [row["choices"] for row in again] == [row["choices"] for row in rows]
-    before = resumed.read_bytes()
-    _, third = answer_questions(str(model_folder), mt_bench, **settings, should_stop=lambda: True)
-    assert third == again and resumed.read_bytes() == before
-    with pytest.raises(ConfigError, match="b.jsonl holds something else than the answers of this model"):
-        answer_questions(str(model_folder), mt_bench, Answering(max_new_tokens=7), out=resumed)
-    assert resumed.read_bytes() == before
+    checks = []
+    with monkeypatch.context() as patch:
+        patch.setattr(type(interruption), "requested", property(lambda self: bool(checks.append(1))))
+        resumed = answered("b")
+    assert len(checks) == 2 and not (tmp_path / "b.unfinished").exists()
+    assert [row["choices"] for row in resumed.rows] == [row["choices"] for row in whole.rows]
+    monkeypatch.setattr(type(interruption), "requested", True)
+    assert answered("b").summary == resumed.summary
+    with pytest.raises(ConfigError, match="holds another result of contextwise answers"):
+        answered("b", seed=1)
 
 
 def test_a_turn_that_is_too_long_is_kept_as_an_error(tmp_path, mt_bench):
     small_model("gpt2", positions=170).save_pretrained(tmp_path / "short")
     tokenizer().save_pretrained(tmp_path / "short")
-    _, rows = answer_questions(str(tmp_path / "short"), mt_bench, Answering(), out=tmp_path / "a.jsonl")
+    rows = measure(tmp_path / "short", Answers(questions=mt_bench), out=tmp_path / "a").rows
     assert all(row["choices"][0]["turns"][1] == "" for row in rows)
     first, second = rows[0]["errors"]
     assert first is None and "but the model has only 170 positions" in second
 
 
 def test_published_temperatures_follow_the_category():
-    settings = Answering(temperature="published")
+    settings = Answers(questions="unread", temperature="published")
     names = ("math", "writing", "stem", "roleplay")
     found = {name: settings.sampling(Question(1, name, (f"Some {name}?",))) for name in names}
     assert len({sampling.seed for sampling in found.values()}) == 4
@@ -259,22 +265,24 @@ def test_missing_and_mixed_files_of_answers(tmp_path):
 def test_the_command_counts_what_was_too_long(tmp_path, mt_bench):
     small_model("gpt2", positions=170).save_pretrained(tmp_path / "short")
     tokenizer().save_pretrained(tmp_path / "short")
-    command = ["answers", str(tmp_path / "short"), "--questions", str(mt_bench), "--out", str(tmp_path / "a")]
+    command = ["answers", str(tmp_path / "short"), str(mt_bench), "--out", str(tmp_path / "a")]
     done = CliRunner().invoke(app, [*command, "--limit", "2"])
-    assert done.exit_code == 0 and len((tmp_path / "a").read_text().splitlines()) == 2
-    assert "2 of 2 questions have a turn without an answer; the first: the prompt has" in done.output
-    done = CliRunner().invoke(app, [*command, "--temperature", "warm"])
-    assert "--temperature is 'warm'; give a number, or published" in str(done.exception)
+    assert (
+        done.exit_code == 0 and len((tmp_path / "a" / "mt-bench-answers.jsonl").read_text().splitlines()) == 2
+    )
+    assert "2 of them have a turn without an answer; the first: the prompt has" in " ".join(
+        done.output.split()
+    )
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"temperature": -1.0}, "--temperature is -1.0"),
-        ({"template": "vicuna"}, "--template is 'vicuna'"),
-        ({"max_new_tokens": 0}, "--max-new-tokens is 0"),
+        ({"temperature": -1.0}, "temperature.* is -1.0"),
+        ({"temperature": "warm"}, "temperature.* is 'warm'"),
+        ({"template": "vicuna"}, "template is 'vicuna'"),
     ],
 )
 def test_settings_out_of_range(values, message):
     with pytest.raises(ConfigError, match=message):
-        Answering(**values)
+        validate(Answers, {"questions": "unread", **values}, "answers")

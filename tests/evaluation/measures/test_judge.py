@@ -16,20 +16,21 @@ from rich.console import Console
 from transformers import GPT2Config
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.progress import interruption
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
-from contextwise.evaluation.measures.judging.files import Answers, Question
+from contextwise.evaluation.measures.judging.files import ModelAnswers, Question
 from contextwise.evaluation.measures.judging.judge import Match, judge_answers
-from contextwise.evaluation.measures.judging.planning import Cost, comparing_requests
-from contextwise.evaluation.measures.judging.prompts import (
+from contextwise.evaluation.measures.judging.requests import (
+    Cost,
     comparing_prompt,
+    comparing_requests,
     grading_prompt,
     read_rating,
     read_verdict,
 )
-from contextwise.evaluation.measures.judging.results import comparisons, summarize
-from contextwise.evaluation.measures.judging.tables import judging_tables
+from contextwise.evaluation.measures.judging.results import comparisons, judging_tables, summarize
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 
 pytest.importorskip("openai", reason="the serve extra is not installed")
@@ -43,7 +44,7 @@ def endpoint(server: JudgeServer, **values: Any) -> Endpoint:
 
 
 def judged(match: Match, server: JudgeServer, out: Path, **values: Any) -> dict[str, Any]:
-    given = {name: values.pop(name) for name in ("concurrency", "dry_run", "should_stop") if name in values}
+    given = {name: values.pop(name) for name in ("concurrency", "dry_run") if name in values}
     return judge_answers(match, endpoint(server, **values), out, **{"concurrency": 1, **given})
 
 
@@ -132,7 +133,7 @@ def test_a_worked_example_of_win_rates():
     values, followed = comparisons(rows, "us")
     assert values == {(1, 1): 1, (1, 2): 0, (2, 1): 0.5, (2, 2): 0.5, (3, 1): 0.5} and followed == 1
     questions = [Question(i, "all", ("?", "?")) for i in (1, 2, 3)]
-    summary = summarize(questions, [Answers("us", {})], Answers("them", {}), rows)
+    summary = summarize(questions, [ModelAnswers("us", {})], ModelAnswers("them", {}), rows)
     assert (summary["wins"], summary["ties"], summary["losses"]) == (1, 3, 1)
     assert summary["all"]["value"] == pytest.approx(2.5 / 5) and summary["without_verdict"] == 1
 
@@ -146,7 +147,7 @@ def test_intervals_are_over_questions():
         for turn in (1, 2)  # both turns alike: no more is known than with one
     ]
     questions = [Question(i, "all", ("?", "?")) for i in range(60)]
-    found = summarize(questions, [Answers("m", {})], None, rows)["models"]["m"]["all"]
+    found = summarize(questions, [ModelAnswers("m", {})], None, rows)["models"]["m"]["all"]
     half = 1.96 * ratings.std(ddof=1) / np.sqrt(60)
     assert found["value"] == pytest.approx(ratings.mean())
     assert found["high"] - found["low"] == pytest.approx(2 * half, rel=0.1)
@@ -255,10 +256,12 @@ def test_nothing_listens(tmp_path):
             judge_answers(RATING, where, tmp_path / "out")
 
 
-def test_a_stopped_judging_goes_on_and_one_more_model_costs_its_own_requests(tmp_path):
+def test_a_stopped_judging_resumes_and_one_more_model_costs_its_own_requests(tmp_path, monkeypatch):
     with JudgeServer(rate) as server:
         stops = iter([False] * 5 + [True] * 100)
-        part = judged(RATING, server, tmp_path / "out", should_stop=lambda: next(stops))
+        with monkeypatch.context() as patch:
+            patch.setattr(type(interruption), "requested", property(lambda self: next(stops)))
+            part = judged(RATING, server, tmp_path / "out")
         assert part["judgments"] == 5 and part["missing"] == 11 and "stopped" in part["why_missing"]
         with (tmp_path / "out" / "judgments.jsonl").open("a") as file:
             file.write('{"key": "half')  # killed while it wrote
@@ -272,11 +275,11 @@ def test_a_stopped_judging_goes_on_and_one_more_model_costs_its_own_requests(tmp
         assert len(server.requests) == 40 + 16 and "max_tokens" not in server.requests[-1]
 
 
-def test_a_dry_run_tells_the_cost_and_asks_for_nothing(tmp_path, capsys):
+def test_a_dry_run_prints_the_cost_and_makes_no_request(tmp_path, capsys):
     with JudgeServer(rate) as server:
         assert judged(RATING, server, tmp_path / "out", dry_run=True) is None
     assert not server.requests and not (tmp_path / "out").exists()
-    assert "16 judgments, 0 of them there already: 16 requests to make; about " in " ".join(
+    assert "16 judgments, 0 of which exist: 16 requests to make; about " in " ".join(
         capsys.readouterr().err.split()
     )
     requests = comparing_requests(QUESTIONS[:1], GOOD, BAD, {})

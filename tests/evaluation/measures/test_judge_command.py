@@ -80,7 +80,7 @@ def test_the_help_says_what_is_sent_with_each_request():
         (["--questions", "Q", "--endpoint", "localhost:8000"], "give a URL such as http"),
         (["--questions", "Q", "--timeout", "0"], "--timeout is 0"),
         (["--questions", "Q", "--concurrency", "0"], "--concurrency is 0"),
-        (["--questions", "Q", "--set", "stream=true"], "--set stream=… is not"),
+        (["--questions", "Q", "--set", "stream=true"], "--set stream=… cannot"),
         (["--questions", "Q", "--length-controlled"], "is for AlpacaEval's outputs"),
         (["--questions", "Q", "--key-file", "none"], "key file none cannot be read"),
     ],

@@ -6,8 +6,7 @@ import json
 import pytest
 
 from contextwise.base.errors import DataError
-from contextwise.evaluation.measures.long_tasks.datasets import LONGBENCH
-from contextwise.evaluation.measures.long_tasks.formats import read_items
+from contextwise.evaluation.measures.long_tasks.items import LONGBENCH, read_items
 from longtasks_files import leval_line, longbench_line, write_lines
 
 
@@ -65,7 +64,7 @@ def test_questions_for_judges_are_passed_over_and_counted(tmp_path):
     )
     items, notes = read_items([path])
     assert len(items) == 2 and notes == [
-        f"2 documents of {path} are for judges, without a metric; they were passed over"
+        f"2 documents of {path} are for judges, without a metric; they were left out"
     ]
     with pytest.raises(DataError, match="no question can be scored: 1 documents of"):
         read_items([write_lines(tmp_path / "y.jsonl", [leval_line(evaluation="LLM")])])

@@ -9,17 +9,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.evaluation.answering.prompts import Encoder
-from contextwise.evaluation.measures.long_tasks.formats import read_items
-from contextwise.evaluation.measures.long_tasks.planning import plan_answers
+from contextwise.evaluation.measures.long_tasks.items import read_items
 from contextwise.evaluation.measures.long_tasks.prompts import (
     LongPrompt,
     check_visible,
     encode_item,
     filled,
     given_template,
+    plan_answers,
     read_templates,
+    shown_at,
 )
-from contextwise.evaluation.measures.long_tasks.results import shown_at
 from contextwise.models.rope import extend_positions
 from longtasks_files import BYTES, leval_line, longbench_line, write_lines
 
@@ -142,7 +142,7 @@ def test_too_small_a_visible_context_is_refused(tmp_path):
     prompt = made(range(20), (5, 15), "nearest", item=item_of(tmp_path))
     with pytest.raises(
         ConfigError,
-        match=r"of 10 shows nothing of a text: what stands around it takes 10 tokens at .*:1; give",
+        match=r"of 10 holds nothing of a text: the prompt around it takes 10 tokens at .*:1; give",
     ):
         check_visible([prompt], 10)
     check_visible([prompt], 11)

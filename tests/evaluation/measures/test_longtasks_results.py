@@ -5,8 +5,14 @@ import pytest
 from rich.console import Console
 
 from contextwise.base.intervals import ratios
-from contextwise.evaluation.measures.long_tasks.results import level_of, level_rows, mean_level
-from contextwise.evaluation.measures.long_tasks.tables import _heading, verdict
+from contextwise.evaluation.measures.long_tasks.results import (
+    _heading,
+    level_of,
+    level_rows,
+    longbench_tables,
+    mean_level,
+    verdict,
+)
 
 
 def scores(*columns):
@@ -89,9 +95,9 @@ def test_verdicts():
     draw = np.random.default_rng(5)
     low, high = (draw.random(60) < 0.2).astype(float), np.ones(60)
     rows = level_rows(level_of(scores(low, high), named(60)), [10, 20])
-    assert verdict(rows) == "more input still helps at 20 visible tokens, the most that was asked for."
+    assert verdict(rows) == "more input still helps at 20 visible tokens, the most that were measured."
     rows = level_rows(level_of(scores(high, low), named(60)), [10, 20])
-    assert verdict(rows).startswith("no visible context is surely better than 10 tokens, the least")
+    assert verdict(rows).startswith("no visible context is significantly better than 10 tokens, the least")
     assert verdict(rows).endswith(", which harms.")
     rows = level_rows(level_of(scores(0 * low, 0 * low), named(60)), [10, 20])
     assert verdict(rows) == "every answer scores 0, which says nothing about context."
@@ -112,16 +118,14 @@ def test_a_groups_interval_is_that_of_independent_data_sets():
 
 
 def test_tables_fit_80_columns():
-    from contextwise.evaluation.measures.long_tasks.tables import longbench_tables
-
     draw = np.random.default_rng(7)
     visible = [512, 1024, 2048, 4096, 8192, 16384, 32768]
     row = level_rows(level_of(draw.random((20, 7)), named(20)), visible)
     name = "passage_retrieval_en_with_a_long_name"
     dataset = {"metric": "classification", "questions": 1000, "documents": 1000, **row}
     summary = {
-        "model": "runs/m", "chat": False, "rope": "dynamic", "rope_factor": 16.5, "trained_context": 2048,
-        "keep": "ends", "visible": visible, "datasets": {name: dataset}, "overall": row,
+        "model": "runs/m", "settings": {"chat": False, "rope": "dynamic", "keep": "ends"}, "rope_factor": 16.5,
+        "trained_context": 2048, "visible": visible, "datasets": {name: dataset}, "overall": row,
         "groups": {"Code & Class.": {"datasets": [name], **row}}, "notes": ["one"],
     }  # fmt: skip
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
@@ -143,9 +147,7 @@ def test_tables_fit_80_columns():
 def test_the_heading_counts_in_plain_english(questions, documents, words):
     summary = {
         "model": "m",
-        "chat": False,
-        "rope": None,
-        "keep": "ends",
+        "settings": {"chat": False, "rope": None, "keep": "ends"},
         "datasets": {"tpo": {"questions": questions, "documents": documents}},
     }
-    assert _heading(summary).startswith(f"m: {words} Visible tokens")
+    assert _heading(summary).startswith(f"m: {words} Visible are")

@@ -1,4 +1,4 @@
-"""A whole measurement on long tasks: beyond the trained length, interrupted and gone on with, and what is refused."""
+"""A whole measurement on long tasks: beyond the trained length, interrupted and resumed, and what is refused."""
 
 import json
 
@@ -6,9 +6,11 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError, Interrupted
-from contextwise.evaluation.measures.long_tasks import Settings, evaluate_long_tasks
-from contextwise.evaluation.measures.long_tasks.settings import read_range, read_visible
+from contextwise.base.progress import interruption
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.long_tasks import LongBench, read_range
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_model
 from contextwise.models.rope import extend_positions, frequencies_for
 from longtasks_files import BYTES, leval_line, longbench_line, write_lines
@@ -54,14 +56,19 @@ def file(tmp_path_factory):
     return write_lines(tmp_path_factory.mktemp("files") / "made.jsonl", lines)
 
 
-def measured(models, file, out, name="plain", visible=(64, 200, 800), **values):
-    options = {key: values.pop(key) for key in ("should_stop", "batch_tokens") if key in values}
-    settings = Settings((file,), visible, **{"rope": "dynamic", "new_tokens": 12, **values})
-    return evaluate_long_tasks(str(models / name), settings, out=out, **{"batch_tokens": 4000, **options})
+def measured(models, file, out, name="plain", batch_tokens=4000, **values):
+    settings = {"files": [file], "visible": [64, 200, 800], "rope": "dynamic", "new_tokens": 12, **values}
+    return measure(models / name, LongBench(**settings), out=out, batch_tokens=batch_tokens)
 
 
-def rows_of(evaluation):
-    return [json.loads(line) for line in (evaluation.path / "answers.jsonl").read_text().splitlines()]
+def rows_of(result):
+    return result.rows_of("answers")
+
+
+def stop_at(monkeypatch, number):
+    """Ask the process to stop at the check of this number, from 0, and at those after it."""
+    checks = iter(range(10_000))
+    monkeypatch.setattr(type(interruption), "requested", property(lambda self: next(checks) >= number))
 
 
 @pytest.mark.parametrize("name", ["plain", "contextlm"])
@@ -95,10 +102,10 @@ def test_answers_beyond_the_trained_length_are_those_of_full_passes(models, file
 def test_as_much_as_there_is_gives_the_same_as_no_limit(models, file, tmp_path, keep):
     longest = max(row["prompt_tokens"] for row in rows_of(measured(models, file, tmp_path / "first")))
     options = {"keep": keep, "rope_factor": 3.0}
-    exact = rows_of(measured(models, file, tmp_path / "exact", visible=(longest,), **options))
-    more = rows_of(measured(models, file, tmp_path / "more", visible=(longest + 500,), **options))
-    whole = measured(models, file, tmp_path / "whole", visible=(), whole=True, **options)
-    less = rows_of(measured(models, file, tmp_path / "less", visible=(longest - 300,), **options))
+    exact = rows_of(measured(models, file, tmp_path / "exact", visible=[longest], **options))
+    more = rows_of(measured(models, file, tmp_path / "more", visible=[longest + 500], **options))
+    whole = measured(models, file, tmp_path / "whole", visible=["all"], **options)
+    less = rows_of(measured(models, file, tmp_path / "less", visible=[longest - 300], **options))
     assert whole.summary["visible"] == [longest]
     for a, b, c, d in zip(exact, more, rows_of(whole), less, strict=True):
         assert a["answered"][0]["answer"] == b["answered"][0]["answer"] == c["answered"][0]["answer"]
@@ -113,25 +120,26 @@ def test_an_answer_does_not_depend_on_what_it_is_answered_beside(models, file, t
     assert together == alone
 
 
-def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(models, file, tmp_path):
+def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(models, file, tmp_path, monkeypatch):
     whole = measured(models, file, tmp_path / "whole", batch_tokens=1)
-    asks = iter(range(99))
-    with pytest.raises(Interrupted, match="while the questions were encoded"):
-        measured(models, file, tmp_path / "cut", should_stop=lambda: next(asks) == 2)
-    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
-    asks = iter(range(99))
-    with pytest.raises(Interrupted, match=r"stopped after \d+ of 16 answers; run the same command again"):
-        measured(models, file, tmp_path / "cut", batch_tokens=1, should_stop=lambda: next(asks) == 6 + 7)
-    assert not (tmp_path / "cut").exists() and (tmp_path / "cut.unfinished").is_dir()
+    for number, message in (
+        (2, "while the questions were encoded"),
+        (6 + 7, r"stopped after \d+ of 16 answers"),
+    ):
+        with monkeypatch.context() as patch:
+            stop_at(patch, number)
+            with pytest.raises(Interrupted, match=f"{message}; run the same command again"):
+                measured(models, file, tmp_path / "cut", batch_tokens=1)
+        assert not (tmp_path / "cut").exists()
     cut = measured(models, file, tmp_path / "cut", batch_tokens=1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "whole"]
+    assert not list(tmp_path.glob("*.unfinished"))
     assert (cut.path / "answers.jsonl").read_bytes() == (whole.path / "answers.jsonl").read_bytes()
     assert {**cut.summary, "seconds": 0} == {**whole.summary, "seconds": 0}
-    # A finished measurement is not made again, and one with other settings does not replace it.
-    asks = iter([False] * 6 + [True])
-    again = measured(models, file, tmp_path / "cut", batch_tokens=1, should_stop=lambda: next(asks))
-    assert again.summary == cut.summary
-    with pytest.raises(ConfigError, match=r"holds a LongBench measurement with other settings \(limit"):
+    # A finished measurement is not made again; a file with the same content is the same file.
+    stop_at(monkeypatch, 0)
+    copy = write_lines(tmp_path / "copy.jsonl", map(json.loads, file.read_text().splitlines()))
+    assert measured(models, copy, tmp_path / "cut", batch_tokens=1).summary == cut.summary
+    with pytest.raises(ConfigError, match="holds another result of contextwise longbench"):
         measured(models, file, tmp_path / "cut", batch_tokens=1, limit=2)
 
 
@@ -161,10 +169,9 @@ def test_lengths_limit_and_notes(models, file, tmp_path):
     leval = write_lines(tmp_path / "leval_quiz.jsonl", [leval_line(0), leval_line(1)])
     prompts = tmp_path / "prompts.json"
     prompts.write_text('{"hotpotqa": "{context} {input}"}')
-    settings = Settings(
-        (file, leval), (64, 100), lengths=(0, 2000), limit=3, new_tokens=2, templates=prompts, keep="ends"
-    )
-    found = evaluate_long_tasks(str(models / "plain"), settings, out=tmp_path / "out").summary
+    options = {"visible": [64, 100], "lengths": "0-2000", "limit": 3, "new_tokens": 2, "prompts": prompts}
+    settings = LongBench(files=[file, leval], **options)
+    found = measure(models / "plain", settings, out=tmp_path / "out").summary
     asked = {name: dataset["questions"] for name, dataset in found["datasets"].items()}
     assert asked == {
         "hotpotqa": 2,
@@ -175,17 +182,17 @@ def test_lengths_limit_and_notes(models, file, tmp_path):
         f"{prompts} has no template for quiz; plain ones were used",
     ]
     with pytest.raises(DataError, match=r"from 1 to below 50 words: the shortest has 0, the longest 60,000"):
-        evaluate_long_tasks(str(models / "plain"), Settings((file,), lengths=(1, 50)))
+        measure(models / "plain", LongBench(files=[file], lengths="1-50"), out=tmp_path / "new")
 
 
 def test_by_default_the_models_room_is_halved_three_times(models, file, tmp_path):
-    settings = Settings((file,), new_tokens=16)
-    found = evaluate_long_tasks(str(models / "contextlm"), settings, out=tmp_path / "out").summary
+    settings = LongBench(files=[file], new_tokens=16)
+    found = measure(models / "contextlm", settings, out=tmp_path / "out").summary
     assert found["visible"] == [30, 60, 120, 240] and found["rope_factor"] is None
 
 
 def test_a_text_longer_than_the_model(models, file, tmp_path):
-    options = {"rope": None, "visible": (), "whole": True}
+    options = {"rope": None, "visible": ["all"]}
     with pytest.raises(ConfigError) as error:
         measured(models, file, tmp_path / "out", **options)
     longest = max(row["prompt_tokens"] for row in rows_of(measured(models, file, tmp_path / "first")))
@@ -194,17 +201,17 @@ def test_a_text_longer_than_the_model(models, file, tmp_path):
         f"{longest + 12:,} with its answer at a visible context of {longest:,}; "
     )
     assert str(error.value).endswith("give visible contexts of at most 244, or --rope dynamic")
-    measured(models, file, tmp_path / "fits", rope=None, visible=(244,))
+    measured(models, file, tmp_path / "fits", rope=None, visible=[244])
     with pytest.raises(ConfigError, match="at most 244, or a model with rotary positions"):
         measured(models, file, tmp_path / "out", "learned", **options)
     with pytest.raises(
         ConfigError, match="positions of this gpt2 are not rotary, so they cannot be extended"
     ):
         measured(models, file, tmp_path / "out", "learned")
-    with pytest.raises(ConfigError, match="answers take up to 300 of them, .* give fewer --new-tokens"):
-        measured(models, file, tmp_path / "out", rope=None, visible=(), new_tokens=300)
-    with pytest.raises(ConfigError, match="shows nothing of a text: what stands around it"):
-        measured(models, file, tmp_path / "out", visible=(20,), keep="nearest")
+    with pytest.raises(ConfigError, match="answers take up to 300 of them, .* give fewer new tokens"):
+        measured(models, file, tmp_path / "out", rope=None, visible=None, new_tokens=300)
+    with pytest.raises(ConfigError, match="holds nothing of a text: the prompt around it"):
+        measured(models, file, tmp_path / "out", visible=[20], keep="nearest")
 
 
 @pytest.mark.parametrize(
@@ -221,27 +228,22 @@ def test_a_data_set_has_one_group_and_metric(models, tmp_path, field, own, known
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"files": ()}, "no file of questions is given"),
-        ({"files": ("a", "a")}, "a file of questions is given twice"),
-        ({"limit": 0}, "--limit is 0"),
-        ({"new_tokens": -1}, "--new-tokens is -1"),
-        ({"keep": "start"}, "--keep is 'start'; it must be one of ends, nearest"),
-        ({"rope": "ntk", "visible": (4,)}, "--rope is 'ntk'; it must be one of none, linear, dynamic, yarn"),
-        ({"rope_factor": 2.0}, "--rope-factor is given without --rope"),
-        ({"rope": "dynamic"}, "say how far with --visible"),
-        ({"visible": (1, 5)}, "a visible context is 1, but must be at least 2"),
+        ({"files": []}, "files is"),
+        ({"files": ["a", "a"]}, "a file of questions is given twice"),
+        ({"keep": "start"}, "keep is 'start', but input should be 'ends' or 'nearest'"),
+        ({"rope_factor": 2.0}, "rope_factor is given without rope"),
+        ({"rope": "dynamic"}, "give the visible contexts too"),
+        ({"visible": [1, 5]}, "a visible context is 1, but must be at least 2"),
+        ({"lengths": "4000"}, "lengths is '4000'; give words from-below"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_loaded(values, message):
     with pytest.raises(ConfigError, match=message):
-        Settings(**{"files": ("a",), **values})
+        validate(LongBench, {"files": ["a"], **values}, "longbench")
 
 
-def test_ranges_and_visible_contexts_as_they_are_typed():
+def test_ranges_as_they_are_typed():
     assert read_range("0-4000") == (0, 4000) and read_range(" 8000- ") == (8000, None)
     for wrong in ("4000", "4000-0", "-4000", "5-5", "a-b"):
         with pytest.raises(ConfigError, match="give words from-below, such as 0-4000"):
             read_range(wrong)
-    assert read_visible("512, 1024,all") == ((512, 1024), True) and read_visible("all") == ((), True)
-    with pytest.raises(ConfigError, match="--visible is 'most'; give whole numbers"):
-        read_visible("most")

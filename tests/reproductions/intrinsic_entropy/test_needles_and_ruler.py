@@ -127,7 +127,7 @@ def test_ruler_in_miniature(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tasks": ["qa_2"]}, "tasks has 'qa_2'"),
+        ({"tasks": ["qa_2"]}, "tasks.0 is 'qa_2'"),
         ({"tasks": ["qa_1"]}, "needs questions; give a file in SQuAD's form"),
     ],
 )

@@ -151,7 +151,5 @@ class Answers(Measure):
 
         text = f"{summary['model']}: answers to {summary['questions']:,} questions, in {summary['file']}."
         if summary["unanswered"]:
-            text += (
-                f" {summary['unanswered']:,} of them have a turn without an answer; the first: {summary['first_error']}."
-            )
+            text += f" {summary['unanswered']:,} of them have a turn without an answer; the first: {summary['first_error']}."
         return Text(text)

@@ -26,8 +26,8 @@ from contextwise.data import prepare_corpus
 from contextwise.data.corpus.manifest import FILE
 from contextwise.data.documents import BadRecord
 from contextwise.data.sources import open_source
-from contextwise.evaluation.kernel.journal import content_key
-from contextwise.evaluation.measures.judging.answers import Answering, answer_questions
+from contextwise.evaluation.kernel import content_key, measure
+from contextwise.evaluation.measures.answers import Answers, AnswersResult
 from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
 from contextwise.evaluation.measures.judging.files import Benchmark, read_questions, read_references
 from contextwise.evaluation.measures.judging.judge import Match, judge_answers
@@ -116,10 +116,10 @@ class InstructionAnswers(TrainedModels):
     def measure(self, item: Item, folder: Path) -> Outcome:
         questions = self._checked()
         tuned = self._trained(folder)
-        found = {name: self._answered(run, name, questions) for name, run in tuned.items()}
-        answers = {name: path for name, (path, _) in found.items()}
+        results = {name: measure(run.path, self._answering(name)) for name, run in tuned.items()}
+        answers = {name: result.file for name, result in results.items()}
         runs = [recipe.folder for recipe in self.recipes(folder)]
-        table = answers_table(tuned, {name: rows for name, (_, rows) in found.items()})
+        table = answers_table(tuned, results)
         files = {name: str(path.relative_to(folder)) for name, path in answers.items()}
         outcome = Outcome([table], [], {"answers": files}, runs)
         if self.endpoint is None:
@@ -153,7 +153,7 @@ class InstructionAnswers(TrainedModels):
                 "no questions are given; give MT-Bench's question.jsonl or AlpacaEval's alpaca_eval.json with "
                 "--set questions=FILE"
             )
-        self._answering()
+        self._answering("model")
         self._check_judging(read_questions(self.questions)[0])
         return self.questions
 
@@ -185,8 +185,14 @@ class InstructionAnswers(TrainedModels):
                 f"length_controlled needs the alpaca_eval package, which is not installed; pip install alpaca_eval, or {leave}"
             )
 
-    def _answering(self) -> Answering:
-        return Answering(self.max_new_tokens, self.temperature)
+    def _answering(self, name: str) -> Answers:
+        return Answers(
+            questions=self.questions,
+            model_id=name,
+            max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature,
+            limit=self.limit,
+        )
 
     def _endpoint(self) -> Endpoint:
         return Endpoint(self.endpoint or "", self.judge_model or "", read_key(self.key_file))
@@ -206,17 +212,6 @@ class InstructionAnswers(TrainedModels):
                 reuse=True,
             )
         return {name: train(self.tuned(folder, name)) for name in self.models}
-
-    def _answered(self, run: RunFolder, name: str, questions: Path) -> tuple[Path, list[dict[str, Any]]]:
-        key = content_key(
-            questions=sha256_file(questions),
-            limit=self.limit,
-            tokens=self.max_new_tokens,
-            temperature=self.temperature,
-        )
-        out = run.path / "evaluation" / f"answers-{key[:8]}.jsonl"
-        settings = self._answering()
-        return answer_questions(str(run.path), questions, settings, out=out, model_id=name, limit=self.limit)
 
     def _judged(self, one: Better, answers: dict[str, Path], questions: Path, folder: Path) -> dict[str, Any]:
         """The summary of a judge's verdicts on one pair."""
@@ -253,12 +248,12 @@ def check_instructions(path: Path) -> None:
         )
 
 
-def answers_table(tuned: dict[str, RunFolder], answers: dict[str, list[dict[str, Any]]]) -> Table:
+def answers_table(tuned: dict[str, RunFolder], answers: dict[str, AnswersResult]) -> Table:
     """Each model's loss on held-out instructions, and how long its answers are."""
     rows = []
-    for name, found in answers.items():
-        texts = [text for row in found for text in texts_of(row)]
-        too_long = sum(problem is not None for row in found for problem in row.get("errors", []))
+    for name, result in answers.items():
+        texts = [text for row in result.rows for text in texts_of(row)]
+        too_long = sum(problem is not None for row in result.rows for problem in row.get("errors", []))
         losses = tuned[name].metrics("validation")
         rows.append(
             [

@@ -7,7 +7,6 @@ models for a document stay together (:mod:`contextwise.evaluation.measures.long_
 Legend of shapes: Q questions, M models.
 """
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, get_args
@@ -17,13 +16,11 @@ from pydantic import Field, field_validator
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
-from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
-from contextwise.evaluation.kernel.journal import content_key
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.long_tasks import LongBench, read_range
+from contextwise.evaluation.measures.long_tasks.items import chosen_items
 from contextwise.evaluation.measures.long_tasks.results import Level, level_of, mean_level
-from contextwise.evaluation.measures.long_tasks.running import chosen_items, evaluate_long_tasks
-from contextwise.evaluation.measures.long_tasks.settings import Settings as Asked
-from contextwise.evaluation.measures.long_tasks.settings import read_range
 from contextwise.models.rope import Rope
 from contextwise.reproductions.claims import Claim, above, percentage_points
 from contextwise.reproductions.item import Item, Outcome, registered
@@ -53,15 +50,14 @@ class LongTaskScores(TrainedModels):
         return value
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        asked = self._asked()
-        key = content_key(**asked.to_dict())[:8]
+        settings = self._settings()
         runs = self.train(folder)
-        found = {name: [_answered(run, asked, key) for run in members] for name, members in runs.items()}
-        summary = next(iter(found.values()))[0][0]
-        rows = {name: [one for _, one in members] for name, members in found.items()}
+        results = {name: [measure(run.path, settings) for run in members] for name, members in runs.items()}
+        summary = next(iter(results.values()))[0].summary
+        rows = {name: [result.rows_of("answers") for result in seeds] for name, seeds in results.items()}
         groups = {name: about["group"] for name, about in summary["datasets"].items()}
         by_visible = {
-            visible: levels_of(rows, groups, place) for place, visible in enumerate(summary["visible"])
+            visible: levels_of(rows, groups, index) for index, visible in enumerate(summary["visible"])
         }
         tables = [self._table(visible, levels, summary) for visible, levels in by_visible.items()]
         largest = max(by_visible)
@@ -75,12 +71,12 @@ class LongTaskScores(TrainedModels):
         claims = self._claims(by_visible[largest][OVERALL], largest)
         return Outcome(tables, claims, figures, [run.path for members in runs.values() for run in members])
 
-    def _asked(self) -> Asked:
-        """What is asked, checked before any training.
+    def _settings(self) -> LongBench:
+        """Settings of the measure, checked before any training.
 
         Raises:
             ConfigError: settings do not go together.
-            DataError: a file is not given, or not there, or wrong, or has no text of such a length.
+            DataError: a file is not given, or missing, or wrong, or has no text of such a length.
         """
         if not self.files:
             raise DataError(
@@ -89,21 +85,20 @@ class LongTaskScores(TrainedModels):
             )
         if not self.visible and not self.whole:
             raise ConfigError(
-                "nothing says how much of a prompt is seen; give visible contexts with --set visible=[512,1024], or "
-                "--set whole=true"
+                "no visible context is given; give some with --set visible=[512,1024], or --set whole=true"
             )
-        asked = Asked(
-            files=tuple(self.files),
-            visible=tuple(self.visible),
-            whole=self.whole,
-            lengths=None if self.lengths is None else read_range(self.lengths),
+        settings = LongBench(
+            files=self.files,
+            visible=[*self.visible, *(["all"] if self.whole else [])],
+            lengths=self.lengths,
             limit=self.limit,
-            templates=self.templates,
+            prompts=self.templates,
             new_tokens=self.new_tokens,
             rope=self.rope,
         )
-        chosen_items(asked)
-        return asked
+        lengths = None if self.lengths is None else read_range(self.lengths)
+        chosen_items(self.files, lengths, self.limit, self.new_tokens)
+        return settings
 
     def _table(self, visible: int, levels: dict[str, Level], summary: dict[str, Any]) -> Table:
         others = [name for name in self.models if name != self.reference]
@@ -145,23 +140,15 @@ class LongTaskScores(TrainedModels):
         }
 
 
-def _answered(run: RunFolder, asked: Asked, key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A run's summary and its rows, a row a question; a finished measurement is not made again."""
-    out = run.path / "evaluation" / f"longbench-{key}"
-    found = evaluate_long_tasks(str(run.path), asked, out=out)
-    with (found.path / "answers.jsonl").open(encoding="utf-8") as file:
-        return found.summary, [json.loads(line) for line in file]
-
-
 def levels_of(
-    rows: dict[str, list[list[dict[str, Any]]]], groups: dict[str, str], place: int
+    rows: dict[str, list[list[dict[str, Any]]]], groups: dict[str, str], context: int
 ) -> dict[str, Level]:
     """Group -> the level of all models side by side, and that of all groups.
 
     Args:
         rows: model -> seed -> the rows of ``answers.jsonl``.
         groups: data set -> its group.
-        place: of the visible context in each row.
+        context: index of the visible context in each row.
     """
     members: dict[str, list[Level]] = defaultdict(list)
     for stream, (dataset, group) in enumerate(groups.items()):
@@ -171,7 +158,7 @@ def levels_of(
         }
         scores_QM = np.stack(
             [
-                np.mean([[row["answered"][place]["score"] for row in seed] for seed in seeds], axis=0)
+                np.mean([[row["answered"][context]["score"] for row in seed] for seed in seeds], axis=0)
                 for seeds in of_set.values()
             ],
             axis=1,

@@ -9,7 +9,8 @@ from pydantic import Field
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate
 from contextwise.base.tables import Table
-from contextwise.evaluation.measures.needles import STEPS, measure_needles
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.needles import STEPS, Needles
 from contextwise.reproductions.claims import Claim, above, point, undecided
 from contextwise.reproductions.given_model import GivenModel
 from contextwise.reproductions.item import Item, Outcome, Plot, registered
@@ -31,20 +32,17 @@ class NeedleCurves(GivenModel):
         return self.samples * self.length * (STEPS + 1) // 2
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        out = self.measured_folder(folder, f"needles-{self.length}-{self.samples}-{self.seed}").with_suffix(
-            ".json"
-        )
+        out = self.measured_folder(folder, f"needles-{self.length}-{self.samples}-{self.seed}")
         out.parent.mkdir(parents=True, exist_ok=True)
-        found = measure_needles(
-            self.subject(folder), length=self.length, samples=self.samples, seed=self.seed, out=out
-        ).summary
+        settings = Needles(length=self.length, samples=self.samples, seed=self.seed)
+        found = measure(self.subject(folder), settings, out=out).summary
         rows = [
             [f"{row['masked']:,}", f"{row['perplexity']['value']:,.2f}", f'{Estimate(**row["nats"]):.3f}',
              f"{row['far_in_view']:.0%}", f"{row['near_in_view']:.0%}"]
             for row in found["rows"]
         ]  # fmt: skip
         table = Table(
-            f"{found['samples']} texts of up to {found['length']:,} tokens, the answer's perplexity; 95% intervals over texts",
+            f"{self.samples} texts of up to {self.length:,} tokens, the answer's perplexity; 95% intervals over texts",
             ["masked", "perplexity", "nats per token", "first needle seen", "second"],
             rows,
         )

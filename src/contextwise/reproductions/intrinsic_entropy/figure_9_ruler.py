@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Table
-from contextwise.evaluation.measures.ruler.running import evaluate_ruler
-from contextwise.evaluation.measures.ruler.settings import FRACTIONS, TASKS, Settings
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.ruler import FRACTIONS, Ruler, TaskName
 from contextwise.reproductions.claims import Claim, Verdict, all_hold, exact, point, undecided
 from contextwise.reproductions.given_model import GivenModel
 from contextwise.reproductions.item import Item, Outcome, Plot, registered
@@ -22,10 +22,10 @@ SURE = 0.95
 
 @registered("ruler_curves")
 class RulerCurves(GivenModel):
-    """Questions at every visible context, for each γ of the law of places and each length of the texts."""
+    """Questions at every visible context, for each γ of the law of positions and each length of the texts."""
 
-    tasks: list[str] = Field(min_length=1, description="of qa_1, fwe, cwe, vt; qa_1 needs `qa`")
-    at_longest: list[str] = Field(
+    tasks: list[TaskName] = Field(min_length=1, description="of qa_1, fwe, cwe, vt; qa_1 needs `qa`")
+    at_longest: list[TaskName] = Field(
         default_factory=list,
         description="tasks of which the document says that the longest visible context is best",
     )
@@ -39,9 +39,6 @@ class RulerCurves(GivenModel):
 
     @model_validator(mode="after")
     def _questions(self) -> "RulerCurves":
-        wrong = [task for task in [*self.tasks, *self.at_longest] if task not in TASKS]
-        if wrong:
-            raise ConfigError(f"tasks has {wrong[0]!r}, but must be of {', '.join(TASKS)}")
         if "qa_1" in self.tasks and self.qa is None:
             raise ConfigError("the task qa_1 needs questions; give a file in SQuAD's form with --set qa=FILE")
         return self
@@ -75,8 +72,8 @@ class RulerCurves(GivenModel):
         return Outcome(tables, claims, figures, self.runs(folder), plots)
 
     def _answers(self, subject: str, folder: Path, length: int, gamma: float) -> dict[str, Any]:
-        settings = Settings(
-            tasks=tuple(self.tasks),
+        settings = Ruler(
+            tasks=self.tasks,
             length=length,
             gamma=gamma,
             samples=self.samples,
@@ -88,7 +85,7 @@ class RulerCurves(GivenModel):
         kind = f"ruler-{'-'.join(self.tasks)}-{length}-gamma-{gamma:g}-{self.samples}-{self.seed}{'-chat' * self.chat}"
         out = self.measured_folder(folder, kind)
         out.parent.mkdir(parents=True, exist_ok=True)
-        return dict(evaluate_ruler(subject, settings, out=out).summary["results"])
+        return dict(measure(subject, settings, out=out).summary["results"])
 
 
 def _row(name: str, one: dict[str, Any]) -> list[str]:

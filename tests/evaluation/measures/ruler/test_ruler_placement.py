@@ -10,7 +10,11 @@ from ruler_reader import size, write_squad
 from scipy import stats
 
 from contextwise.evaluation.measures.ruler.documents import DocumentQA
-from contextwise.evaluation.measures.ruler.questions import distances_behind, draw_positions, position_probabilities
+from contextwise.evaluation.measures.ruler.questions import (
+    distances_behind,
+    draw_positions,
+    position_probabilities,
+)
 from contextwise.evaluation.measures.ruler.squad import read_passages
 from contextwise.evaluation.measures.ruler.variables import NOISE, VariableTracking
 from contextwise.evaluation.measures.ruler.words import FrequentWords, scatter, word_counts

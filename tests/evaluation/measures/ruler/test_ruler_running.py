@@ -142,7 +142,10 @@ def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
     tmp_path: Path, model: Path, squad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = measured(model, squad, tmp_path / "whole")
-    for number, message in ((2, "while the questions were made"), (8 + 2, r"stopped after \d+ of 16 answers")):
+    for number, message in (
+        (2, "while the questions were made"),
+        (8 + 2, r"stopped after \d+ of 16 answers"),
+    ):
         with monkeypatch.context() as patch:
             stop_at(patch, number)
             with pytest.raises(Interrupted, match=f"{message}; run the same command again"):
@@ -227,7 +230,9 @@ def test_settings_have_useful_defaults(model: Path) -> None:
 
 def test_what_does_not_fit_the_model_is_refused(tmp_path: Path, model: Path) -> None:
     long = {"tasks": ["vt"], "length": 3000, "samples": 1}
-    with pytest.raises(ConfigError, match=r"has 1700 positions, .* at most \d+, or leave out the ex") as error:
+    with pytest.raises(
+        ConfigError, match=r"has 1700 positions, .* at most \d+, or leave out the ex"
+    ) as error:
         measure(model, Ruler(**long, visible=[2000]), out=tmp_path / "out")
     room = int(str(error.value).split("at most ")[1].split(",")[0])
     fits = Ruler(**long, visible=[room])  # the texts may be longer than the model's positions

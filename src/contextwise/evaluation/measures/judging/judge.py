@@ -174,9 +174,7 @@ def judge_answers(
         raise ConfigError(f"--concurrency is {concurrency}; give at least 1")
     if length_control:
         check_package(match.against)
-    requests = [
-        (request.key(endpoint.model, endpoint.parameters), request) for request in match.requests()
-    ]
+    requests = [(request.key(endpoint.model, endpoint.parameters), request) for request in match.requests()]
     if not requests:
         raise DataError("the two models have answered no question in common; there is nothing to compare")
     with Journal.opened(out / JUDGMENTS) as journal:
@@ -185,11 +183,7 @@ def judge_answers(
         judging = Judging(endpoint, journal, missing)
         longest = endpoint.parameters.get("max_completion_tokens", endpoint.parameters.get("max_tokens"))
         kept = sum(key in journal.rows for key, _ in requests)
-        say(
-            Cost.of(
-                list(missing.values()), len(requests), kept, longest, price_in, price_out
-            ).sentence()
-        )
+        say(Cost.of(list(missing.values()), len(requests), kept, longest, price_in, price_out).sentence())
         if dry_run:
             return None
         with interruption.listening():
@@ -290,9 +284,7 @@ class Judging:
             if isinstance(error, EndpointDown):
                 self.stopped = f"nothing answers at {self.endpoint.url} ({error})"
             elif self._in_a_row >= MOST_FAILURES:
-                self.stopped = (
-                    f"{self._in_a_row} requests failed one after the other, the last: {error}"
-                )
+                self.stopped = f"{self._in_a_row} requests failed one after the other, the last: {error}"
 
     def why(self) -> str:
         """Why judgments are missing."""

@@ -30,7 +30,10 @@ SHOWN = 3
 
 
 def summarize(
-    questions: Sequence[Question], models: Sequence[ModelAnswers], against: ModelAnswers | None, rows: Sequence[Row]
+    questions: Sequence[Question],
+    models: Sequence[ModelAnswers],
+    against: ModelAnswers | None,
+    rows: Sequence[Row],
 ) -> dict[str, Any]:
     """The verdicts' part of ``summary.json``.
 

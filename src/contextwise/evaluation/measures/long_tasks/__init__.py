@@ -63,7 +63,9 @@ class LongBench(Measure):
         "are refused.",
     )
     rope_factor: float | None = Field(
-        None, ge=1, description="Factor of the extension; default: the longest input over the training context."
+        None,
+        ge=1,
+        description="Factor of the extension; default: the longest input over the training context.",
     )
     chat: bool = Field(False, description="Ask through the model's chat template.")
 
@@ -182,16 +184,16 @@ def read_range(text: str) -> tuple[int, int | None]:
     return low, high
 
 
-def _too_long(
-    subject: Subject, prompts: "list[LongPrompt]", visible: int, limit: int, around: int
-) -> str:
+def _too_long(subject: Subject, prompts: "list[LongPrompt]", visible: int, limit: int, around: int) -> str:
     from contextwise.models.rope import rotary_modules
 
     def needed(prompt: "LongPrompt") -> int:
         return len(prompt.prompt(visible)) + prompt.item.new_tokens
 
     longest = max(prompts, key=needed)
-    fix = f"give visible contexts of at most {limit - around:,}" if limit > around else "give fewer new tokens"
+    fix = (
+        f"give visible contexts of at most {limit - around:,}" if limit > around else "give fewer new tokens"
+    )
     fix += ", or --rope dynamic" if rotary_modules(subject.model) else ", or a model with rotary positions"
     return (
         f"{subject.source} has {limit:,} positions, but the question at {longest.item.where}, of {len(longest.body):,} "

@@ -17,7 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from contextwise.base.errors import DataError
 from contextwise.data.input_files import read_objects
-from contextwise.evaluation.measures.long_tasks.metrics import METRICS, Metric, check_installed, true_paragraph
+from contextwise.evaluation.measures.long_tasks.metrics import (
+    METRICS,
+    Metric,
+    check_installed,
+    true_paragraph,
+)
 
 SINGLE, MULTI, SUMMARY, SYNTHETIC, CODE = (
     "Single-Doc",
@@ -89,6 +94,7 @@ OTHER_NEW_TOKENS = 64
 def longbench_dataset(name: str) -> Dataset | None:
     """LongBench's task of that name, or LongBench-E's (``qasper_e``); None for another."""
     return LONGBENCH.get(name.removesuffix("_e"))
+
 
 FORMS = (
     "a line of LongBench has 'context', 'input', 'answers' and 'dataset'; one of L-Eval 'input', 'instructions', 'outputs' "

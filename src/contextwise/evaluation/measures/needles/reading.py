@@ -115,7 +115,7 @@ def answer_ids(encoder: Encoder, question: Question) -> list[int]:
 def needle_rows(
     examples: Sequence[Encoded], answer_tokens: Sequence[int], steps: Sequence[int], nats_ME: np.ndarray
 ) -> list[dict[str, Any]]:
-    """For each number of masked tokens: nats per answer token, perplexity, and the share of texts that hold each needle whole."""
+    """For each number of masked tokens: nats per answer token, perplexity, and the share of texts with each needle whole."""
     tokens = np.array(answer_tokens)
     rows = []
     for masked, nats_E in zip(steps, nats_ME, strict=True):

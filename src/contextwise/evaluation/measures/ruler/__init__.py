@@ -56,7 +56,9 @@ class Ruler(Measure):
         description="Visible contexts: the nearest tokens of the text; default: 1/16 to all of the length.",
     )
     gamma: float = Field(
-        0.0, ge=0, description="γ of the law of positions, P(x) ~ (1 - x/LENGTH)^γ; 0: all are equally likely."
+        0.0,
+        ge=0,
+        description="γ of the law of positions, P(x) ~ (1 - x/LENGTH)^γ; 0: all are equally likely.",
     )
     samples: int = Field(100, ge=1, description="Questions of each task.")
     seed: int = Field(0, ge=0, lt=2**63, description="Of texts, questions and positions.")
@@ -84,9 +86,7 @@ class Ruler(Measure):
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
         tasks = self.tasks or [task for task in TASKS if task != "qa_1" or self.qa is not None]
         visible = self.visible or [max(1, int(self.length * part)) for part in FRACTIONS]
-        return self.model_copy(
-            update={"tasks": list(dict.fromkeys(tasks)), "visible": sorted(set(visible))}
-        )
+        return self.model_copy(update={"tasks": list(dict.fromkeys(tasks)), "visible": sorted(set(visible))})
 
     def label(self, corpus: "Corpus | None") -> str:
         return f"{self.length}-gamma-{self.gamma:g}"

@@ -95,7 +95,9 @@ class DocumentQA:
         draw = source_of(self.size, self.name, index)
         others = draw.permutation(others)
         distances = distances_behind(self.sizes[others])
-        position = int(draw_positions(draw, position_probabilities(distances, self.size.length, self.size.gamma))[0])
+        position = int(
+            draw_positions(draw, position_probabilities(distances, self.size.length, self.size.gamma))[0]
+        )
         chosen = [*others[:position], question.paragraph, *others[position:]]
         pieces = [_piece(i, self.passages.paragraphs[p]) for i, p in enumerate(chosen, start=1)]
         text, ((start, end),) = join_pieces(pieces, [position])

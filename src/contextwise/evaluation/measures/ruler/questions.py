@@ -7,10 +7,10 @@ The position of what matters follows a law (intrinsic entropy, Appendix A.1):
 
     P(x) ∝ (1 - x/L)^γ
 
-x is the distance of a position from the end of the text: the number of the text's tokens behind it, 0 for the nearest. L is the
-length of the text in tokens. With γ = 0 all positions are equally likely, which is RULER itself (Hsieh et al. 2024); a greater γ
-draws nearer to the end. The law is over positions between pieces of text, not over tokens: between n paragraphs there are
-n + 1 positions, each with its own distance.
+x is the distance of a position from the end of the text: the number of the text's tokens behind it, 0 for the nearest. L is
+the length of the text in tokens. With γ = 0 all positions are equally likely, which is RULER itself (Hsieh et al. 2024); a
+greater γ draws nearer to the end. The law is over positions between pieces of text, not over tokens: between n paragraphs there
+are n + 1 positions, each with its own distance.
 """
 
 from collections.abc import Callable, Sequence

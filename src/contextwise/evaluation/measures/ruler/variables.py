@@ -29,8 +29,8 @@ TASK = "Some lines of this text assign values to variables. Remember these lines
 class VariableTracking:
     """Assignments between lines of noise: one number to a first variable, and each variable to the next.
 
-    The positions of the assignments, between the lines of noise, are drawn by the law, no position twice; the chain goes from the
-    farthest to the nearest. A model that sees all but the first assignment does not know which variables have the value.
+    The positions of the assignments, between the lines of noise, are drawn by the law, no position twice; the chain runs from
+    the farthest to the nearest. A model that sees all but the first assignment does not know which variables have the value.
 
     Args:
         example: put a worked example with fewer lines before the text, as RULER does.

@@ -233,7 +233,11 @@ def scatter(
     if total == 0:
         return [], []
     distances = np.arange(total)[::-1] * (size.length / total)
-    positions = np.sort(draw_positions(draw, position_probabilities(distances, size.length, size.gamma), len(wanted)))
+    positions = np.sort(
+        draw_positions(draw, position_probabilities(distances, size.length, size.gamma), len(wanted))
+    )
     first, second = iter(draw.permutation(wanted).tolist()), iter(draw.permutation(others).tolist())
     taken = set(positions.tolist())
-    return [next(first) if position in taken else next(second) for position in range(total)], positions.tolist()
+    return [
+        next(first) if position in taken else next(second) for position in range(total)
+    ], positions.tolist()
