@@ -10,7 +10,8 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.cli import demo
 from contextwise.cli.demo import run_demo
-from contextwise.data import Corpus, sources
+from contextwise.data import Corpus
+from contextwise.data.sources import stdlib
 from contextwise.experiments.demo import ARMS, FULL, PROMPT, QUICK
 
 TINY = dataclasses.replace(
@@ -33,9 +34,9 @@ TINY = dataclasses.replace(
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished demo."""
     folder = tmp_path_factory.mktemp("demo") / "demo"
-    small = [(name, path) for name, path in sources.stdlib_files() if path.stat().st_size < 2000]
+    small = [(name, path) for name, path in stdlib.stdlib_files() if path.stat().st_size < 2000]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "stdlib_files", lambda: small)
+        patch.setattr(stdlib, "stdlib_files", lambda: small)
         run_demo(TINY, folder, 3, "contextwise demo --seed 3")
     return folder
 
@@ -55,7 +56,8 @@ def test_every_part_is_written(finished: Path) -> None:
     page = (finished / "report.html").read_text()
     for folder, (name, *_) in ARMS.items():
         run = finished / folder / "evaluation"
-        summary = json.loads((run / "corpus-validation" / "summary.json").read_text())
+        (result,) = run.glob("evaluate-corpus-validation-*/summary.json")
+        summary = json.loads(result.read_text())
         assert summary["documents"] == len(Corpus.open(finished / "corpus", split="validation"))
         assert f"{summary['loss']['value']:.4f}" in page
         assert json.loads((run / "generation.json").read_text())["ms_per_token"] > 0

@@ -20,7 +20,7 @@ et al. 2022, "Reducing activation recomputation in large Transformer models", Se
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """What a training run, or a measurement, costs.
 
     Attributes:
@@ -42,7 +42,7 @@ class Cost:
     activation_bytes: int
 
 
-def costs_of(recipes: list[Recipe], vocab_size: int | None = None) -> list[Cost]:
+def costs_of(recipes: list[Recipe], vocab_size: int | None = None) -> list[RunCost]:
     """The cost of each run; some may be made from others that have not been trained.
 
     Args:
@@ -56,7 +56,7 @@ def costs_of(recipes: list[Recipe], vocab_size: int | None = None) -> list[Cost]
     return [cost_of(recipe, vocab_size, upstream) for recipe in recipes]
 
 
-def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | None = None) -> Cost:
+def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | None = None) -> RunCost:
     """The cost of one run, checked against its corpus where that exists.
 
     Args:
@@ -89,7 +89,7 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
     )
     positions = min(step_tokens, recipe.training.micro_batch_tokens or step_tokens)
     layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
-    return Cost(
+    return RunCost(
         name=recipe.name,
         parameters=parameters,
         steps=steps,

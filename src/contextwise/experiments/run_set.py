@@ -25,7 +25,7 @@ import copy
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,7 +61,9 @@ class Arm(Settings):
         default_factory=list,
         description="before the shared recipe's, as in --set: model.extra_layers=2; @NAME stands for the run of another arm",
     )
-    recipe: dict[str, Any] | None = Field(None, description="in place of the shared recipe")
+    recipe: dict[str, Any] | None = Field(
+        None, description="in place of the shared recipe; of a model that exists, its size for plans"
+    )
     seeds: list[int] | None = Field(None, min_length=1, description="in place of the set's")
     model: str = Field(
         "", description="a run, a folder of a model or a name on the Hub, which is used as it is"
@@ -102,6 +104,7 @@ class Run:
         folder: of the run; of a model that exists already, what it was named by.
         values: its recipe as plain values; None for a model that exists already.
         parents: the runs that it is made from.
+        shape: ``model`` settings of the size of a model that exists already, for plans that cannot open it.
     """
 
     id: str
@@ -111,6 +114,7 @@ class Run:
     folder: Path
     values: dict[str, Any] | None
     parents: tuple["Run", ...] = ()
+    shape: dict[str, Any] | None = None
 
     @property
     def source(self) -> str:
@@ -152,6 +156,7 @@ class RunSet(RunSetFolder):
         prefix: str = "",
         content_ids: bool = True,
         vocab_size: int | None = None,
+        wanted: Iterable[str] | None = None,
     ) -> "RunSet":
         """The runs of arms, seeds and grid; nothing is trained.
 
@@ -161,11 +166,13 @@ class RunSet(RunSetFolder):
             prefix: stands before the arms' names in folder names.
             content_ids: without them a run's folder has the arm's name, and another recipe in it is refused.
             vocab_size: of a corpus that does not exist yet, for the plan.
+            wanted: arms that are needed, with those that they are made from; all if not given.
 
         Raises:
             ConfigError: settings that no recipe has; an arm that is made from itself or from one that does not exist.
         """
-        return cls(path, _Expansion(settings, path, corpus, prefix, content_ids).runs, vocab_size)
+        expansion = _Expansion(settings, path, corpus, prefix, content_ids)
+        return cls(path, expansion.runs_of(settings.arms if wanted is None else wanted), vocab_size)
 
     @cached_property
     def plan(self) -> list[PlannedRun]:  # type: ignore[override]
@@ -183,20 +190,25 @@ class RunSet(RunSetFolder):
         """The runs without the models that exist already."""
         return [run for run in self.runs if run.values is not None]
 
+    @property
+    def paths(self) -> list[Path]:
+        """The folders of the runs that are trained."""
+        return [run.folder for run in self.trained]
+
     def parents(self, run: str) -> tuple[str, ...]:
         return next(
             (tuple(p.id for p in one.parents if p.values is not None) for one in self.runs if one.id == run),
             (),
         )
 
-    def of_arm(self, arm: str, **point: Any) -> list[Run]:
-        """The runs of an arm, seed by seed; with values of settings, written ``data__context=64``, those of these points."""
-        wanted = {setting.replace("__", "."): value for setting, value in point.items()}
-        return [run for run in self.runs if run.arm == arm and wanted.items() <= run.point.items()]
+    def of_arm(self, arm: str, point: dict[str, Any] | None = None) -> list[Run]:
+        """The runs of an arm, seed by seed; all points, or those with these values of settings."""
+        wanted = (point or {}).items()
+        return [run for run in self.runs if run.arm == arm and wanted <= run.point.items()]
 
-    def folders(self, arm: str, **point: Any) -> list[RunFolder]:
+    def folders(self, arm: str, point: dict[str, Any] | None = None) -> list[RunFolder]:
         """The folders of an arm's runs, as :meth:`of_arm` selects them."""
-        return [RunFolder(run.folder) for run in self.of_arm(arm, **point)]
+        return [RunFolder(run.folder) for run in self.of_arm(arm, point)]
 
     def train_missing(self, executor: ExecutorSettings | None = None) -> None:
         """Train every run that has not finished; what was stopped resumes.
@@ -294,16 +306,18 @@ class _Expansion:
         self.made: dict[tuple[str, int, int], Run] = {}
         self.fingerprints: dict[tuple[str, str], str] = {}
         self.points = grid_points(settings.grid)
-        seeds = dict.fromkeys(
-            [*settings.seeds, *(s for arm in settings.arms.values() for s in arm.seeds or [])]
-        )
-        # Seed by seed, so that a set that was stopped has whole seeds.
-        for seed in seeds:
+
+    def runs_of(self, arms: Iterable[str]) -> list[Run]:
+        """The runs of these arms, each behind its parents; seed by seed, so that a set that was stopped has whole seeds."""
+        arms = list(dict.fromkeys(arms))
+        for seed in dict.fromkeys(
+            [*self.settings.seeds, *(seed for arm in arms for seed in self._seeds(arm))]
+        ):
             for number in range(len(self.points)):
-                for name in settings.arms:
-                    if seed in self._seeds(name):
-                        self._make(name, seed, number, ())
-        self.runs = list(self.made.values())
+                for arm in arms:
+                    if seed in self._seeds(arm):
+                        self._make(arm, seed, number, ())
+        return list(self.made.values())
 
     def _seeds(self, arm: str) -> list[int]:
         own = self.settings.arms[arm]
@@ -330,7 +344,8 @@ class _Expansion:
     def _run(self, name: str, seed: int, number: int, children: tuple[str, ...]) -> Run:
         arm, point = self.settings.arms[name], self.points[number]
         if arm.model:
-            return Run(slug(arm.model), name, seed, point, Path(arm.model), None)
+            shape = (arm.recipe or {}).get("model")
+            return Run(slug(arm.model), name, seed, point, Path(arm.model), None, shape=shape)
         shared = self.settings.recipe if arm.recipe is None else arm.recipe
         values = {"data": {}, **copy.deepcopy(shared)}
         if arm.recipe is None and any(setting.startswith("model.pretrained=") for setting in arm.settings):
@@ -403,10 +418,12 @@ def _with_settings(values: dict[str, Any], settings: list[str]) -> dict[str, Any
 def _stand_in(values: dict[str, Any], parents: tuple[Run, ...]) -> dict[str, Any]:
     """The values of a recipe, with a new model of the same size where it continues a parent's."""
     model = values.get("model") or {}
-    continued = {parent.source: parent for parent in parents}.get(model.get("pretrained") or "")
-    if continued is None or continued.values is None:
+    parent = {parent.source: parent for parent in parents}.get(model.get("pretrained") or "")
+    if parent is None:
+        return values
+    known = {"model": parent.shape} if parent.values is None else _stand_in(parent.values, parent.parents)
+    if parent.values is None and parent.shape is None:
         return values
     own = {name: value for name, value in model.items() if name not in ("pretrained", "freeze_backbone")}
     data = {name: value for name, value in values["data"].items() if name != "watch"}
-    before = _stand_in(continued.values, continued.parents).get("model") or {}
-    return {**values, "data": data, "model": {**before, **own}}
+    return {**values, "data": data, "model": {**(known.get("model") or {}), **own}}

@@ -6,15 +6,13 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
-from contextwise.experiments.cost import Cost, cost_of
+from contextwise.experiments.cost import RunCost, cost_of
+from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.models.loading import model_folder
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.item import ItemMeasure
-from contextwise.training.recipe import Recipe
-from contextwise.training.run import train
 
 CORPUS_TOKENIZER = CorpusSource.model_fields["tokenizer"].default
 
@@ -39,15 +37,12 @@ class GivenModel(CorpusSource, ItemMeasure):
             raise ConfigError("neither model nor recipe is given; give a model, or the recipe to train one")
         return self
 
-    def recipes(self, folder: Path) -> list[Recipe]:
-        return [] if self.model else [self.trained_recipe(folder)]
-
-    def trained_recipe(self, folder: Path) -> Recipe:
-        """The run of a model that is trained."""
-        values = dict(self.recipe or {})
-        data = {**values.get("data", {}), "corpus": str(self.corpus_folder(folder))}
-        values |= {"name": self.name, "data": data, "output": str(folder / "runs" / self.name)}
-        return validate(Recipe, values, f"the run {self.name}")
+    def run_set(self, folder: Path) -> RunSet:
+        if self.model:
+            return RunSet(folder, [])
+        recipe = self.recipe or {}
+        settings = RunSetSettings(recipe=recipe, arms={self.name: []}, seeds=[recipe.get("seed", 0)])
+        return RunSet.of(settings, folder, corpus=self.corpus_folder(folder))
 
     def corpus_folder(self, folder: Path) -> Path:
         return self._source().corpus_folder(folder)
@@ -76,15 +71,17 @@ class GivenModel(CorpusSource, ItemMeasure):
             return self.model
         if corpus:
             self.prepared(folder)
-        return str(train(self.trained_recipe(folder)).path)
+        runs = self.run_set(folder)
+        runs.train_missing()
+        return runs.runs[0].source
 
     def runs(self, folder: Path) -> list[Path]:
         """The run behind the measurement, if it is one of ours."""
-        return [] if self.model else [folder / "runs" / self.name]
+        return [run.folder for run in self.run_set(folder).runs]
 
     def measured_folder(self, folder: Path, kind: str) -> Path:
         """Folder of a result of this model, which other items use again."""
-        subject = Path(self.model).name if self.model else self.name
+        subject = Path(self.model).name if self.model else self.run_set(folder).runs[0].id
         return (
             folder
             / "measured"
@@ -95,7 +92,7 @@ class GivenModel(CorpusSource, ItemMeasure):
         """Tokens that the measurement reads; None if that depends on the corpus."""
         return None
 
-    def passes(self, folder: Path) -> list[Cost]:
+    def passes(self, folder: Path) -> list[RunCost]:
         """Cost of the measurement: two operations for each parameter and token, weights in 16 bits.
 
         Attention does not count. Empty where only the corpus says how many tokens are read.
@@ -103,13 +100,9 @@ class GivenModel(CorpusSource, ItemMeasure):
         tokens = self.tokens_read()
         parameters = self.parameters
         if not self.model:
-            parameters = cost_of(self.trained_recipe(folder), self.vocab_size).parameters
+            (recipe,) = self.recipes(folder)
+            parameters = cost_of(recipe, self.vocab_size).parameters
         if tokens is None or parameters is None:
             return []
         name = f"measure {self.model or self.name}"
-        return [Cost(name, parameters, 0, 0, tokens, 2.0 * parameters * tokens, 2 * parameters, 0)]
-
-
-def slug(name: str) -> str:
-    """A name as a part of a file's name."""
-    return re.sub(r"[^\w.=]+", "-", name).strip("-").lower()
+        return [RunCost(name, parameters, 0, 0, tokens, 2.0 * parameters * tokens, 2 * parameters, 0)]

@@ -2,7 +2,7 @@
 
 1. An item is a file ``recipes/<document>/<item>.yaml`` with the key ``scales``: the printed figures, the name of the measure
    that reproduces them, and that measure's settings at each scale. A file without that key is a recipe for training.
-2. A measure is settings (so that a misspelt key is refused) with two methods: ``recipes(folder)``, the training runs that it
+2. A measure is settings (so that a misspelt key is refused) with two methods: ``run_set(folder)``, the training runs that it
    needs, and ``measure(item, folder)``, which trains them and returns an :class:`Outcome`. It registers its name with
    :func:`registered`; a new one is a file in this package.
 3. Runs lie in the folder of document and scale. Finished runs are used again, by other items too; interrupted ones are resumed.
@@ -26,7 +26,8 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.files import read_json, write_json
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
-from contextwise.experiments.cost import Cost
+from contextwise.experiments.cost import RunCost
+from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Claim
 from contextwise.training.recipe import Recipe
 
@@ -62,11 +63,15 @@ class Item(Settings):
 class ItemMeasure(Settings, ABC):
     """Settings of an item's measure at one scale; subclasses give the training runs it needs and the tables made from them."""
 
-    @abstractmethod
-    def recipes(self, folder: Path) -> list[Recipe]:
-        """The training runs."""
+    def run_set(self, folder: Path) -> RunSet:
+        """The training runs; none for a measure that trains nothing."""
+        return RunSet(folder, [])
 
-    def passes(self, folder: Path) -> list[Cost]:
+    def recipes(self, folder: Path) -> list[Recipe]:
+        """The recipes of the training runs, as they are planned."""
+        return [run.planned_recipe() for run in self.run_set(folder).trained]
+
+    def passes(self, folder: Path) -> list[RunCost]:
         """What measuring itself costs, where that is much."""
         return []
 

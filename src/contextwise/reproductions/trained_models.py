@@ -4,25 +4,22 @@ The models differ in settings of a recipe, written as on the command line (``mod
 with every seed. Differences are paired by document and by seed.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, model_validator
 
-from contextwise.base.config import validate, with_overrides
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import Comparison, Group, compare
 from contextwise.data import Corpus
+from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.models.sizes import readable_count
 from contextwise.reproductions.claims import Better, Claim, Growing, below, check_names, higher
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, registered
-from contextwise.training.recipe import Recipe
-from contextwise.training.run import train
 
 
 @registered("trained_models")
@@ -53,26 +50,17 @@ class TrainedModels(CorpusSource, ItemMeasure):
         """How many runs stand behind a number, in words."""
         return f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
 
-    def one(self, folder: Path, name: str, seed: int) -> Recipe:
-        """The run of one model and seed."""
-        values = with_overrides({"data": {}, **self.recipe}, self.models[name])
-        values["data"]["corpus"] = str(self.corpus_folder(folder))
-        slug = re.sub(r"[^\w.=]+", "-", name).strip("-").lower()
-        tag = self.recipe.get("name", "models")
-        values |= {"name": name, "seed": seed, "output": str(folder / "runs" / f"{tag}-{slug}-seed{seed}")}
-        return validate(Recipe, values, f"the run {name}")
-
-    def recipes(self, folder: Path) -> list[Recipe]:
-        # Seed by seed, so that a reproduction that was stopped has whole seeds.
-        return [self.one(folder, name, seed) for seed in self.seeds for name in self.models]
+    def run_set(self, folder: Path) -> RunSet:
+        settings = RunSetSettings(recipe=self.recipe, arms=self.models, seeds=self.seeds)
+        prefix = self.recipe.get("name", "models")
+        return RunSet.of(settings, folder, corpus=self.corpus_folder(folder), prefix=prefix)
 
     def train(self, folder: Path) -> dict[str, list[RunFolder]]:
-        """Train all, or use what has finished: each model's runs, seed by seed."""
+        """Train what is missing: each model's runs, seed by seed."""
         self.prepared(folder)
-        runs: dict[str, list[RunFolder]] = {name: [] for name in self.models}
-        for recipe in self.recipes(folder):
-            runs[recipe.name].append(train(recipe))
-        return runs
+        runs = self.run_set(folder)
+        runs.train_missing()
+        return {name: runs.folders(name) for name in self.models}
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)

@@ -61,7 +61,8 @@ def test_a_curve_within_and_beyond_the_training_context(corpus, tmp_path):
 def test_two_contexts_are_ranked_by_average_and_by_best_context(corpus, tmp_path):
     values = {"corpus": str(corpus), "recipe": recipe(name="two"), "contexts": [64, 16], "seeds": [0, 1]}
     outcome = validate(TrainingLossMisleads, values, "the settings").measure(ITEM, tmp_path / "out")
-    assert [run.name for run in outcome.runs] == [f"two-c{c}-seed{s}" for s in (0, 1) for c in (16, 64)]
+    names = [run.name.rpartition("-")[0] for run in outcome.runs]
+    assert names == [f"two-context{c}-s{s}" for s in (0, 1) for c in (16, 64)]
     assert len(outcome.tables) == 4 and len(outcome.claims) == 6
     ends = [row[0] for row in outcome.tables[0].rows]
     assert ends[0] == "1" and ends[-1].endswith("64")

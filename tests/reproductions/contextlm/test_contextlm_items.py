@@ -45,8 +45,8 @@ def test_runs_are_those_of_the_tables_of_perplexity(name, scale, tmp_path):
     measure = measure_at(ITEMS[f"contextlm/{name}"], scale)
     table = measure_at(ITEMS[f"contextlm/{SHARED[name]}"], scale)
     theirs = {recipe.folder: recipe.resolved() for recipe in table.recipes(tmp_path)}
-    ours = [measure.one(tmp_path, model, seed) for seed in measure.seeds for model in measure.models]
-    assert all(theirs[recipe.folder] == recipe.resolved() for recipe in ours)
+    ours = [run.recipe() for run in measure.run_set(tmp_path).runs if run.arm in measure.models]
+    assert ours and all(theirs[recipe.folder] == recipe.resolved() for recipe in ours)
 
 
 def test_the_papers_tuning_is_the_recipe_for_instructions(tmp_path):
@@ -57,7 +57,7 @@ def test_the_papers_tuning_is_the_recipe_for_instructions(tmp_path):
         assert training == kept["training"]
         assert tuning["data"]["context"] == kept["data"]["context"]
         measure = measure_at(ITEMS[f"contextlm/{name}"], "tiny")
-        tuned = [measure.tuned(tmp_path, model) for model in measure.models]
+        tuned = [run.planned_recipe() for run in measure.run_set(tmp_path).runs if run.parents]
         assert len({(one.seed, one.data.corpus, str(one.training)) for one in tuned}) == 1
         assert {one.objective.name for one in tuned} == {"instruction"}
 

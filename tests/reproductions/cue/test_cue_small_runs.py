@@ -141,8 +141,7 @@ def test_attention_in_miniature(news, folder):
 
 def test_attention_is_that_of_the_checkpoints_weights(news, folder):
     measure = AttentionOverTraining(**settings(news))
-    measure.train(folder)
-    run = RunFolder(measure.tree(folder).path("both"))
+    (run,) = measure.train(folder).folders("both")
     encoder = CueContextEncoder.from_pretrained(run.path / "parts" / "context_encoder")
     exported = {name: value.clone() for name, value in encoder.state_dict().items()}
     generator = torch.Generator().manual_seed(0)

@@ -9,7 +9,6 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import costs_of
-from contextwise.reproductions.cue.runs import Tree
 from contextwise.reproductions.cue.scores import Scored, kept_gain
 from contextwise.reproductions.cue.table_5_partitions import PartitionedModels
 from contextwise.reproductions.cue.tables_3_4_6_perplexity import StagedModels
@@ -27,37 +26,27 @@ TEMPLATES = {
 }
 
 
-def tree(runs, folder=Path("folder")):
-    return Tree(TEMPLATES, runs, Path("corpus"), folder, "tag", 3)
+def staged(**changes):
+    values = {"name": "tag", "corpus": "corpus", "templates": TEMPLATES, "reference": "base", "seeds": [3]}
+    values |= {"runs": {"base": ["a"]}, "rows": {"base": {"run": "base"}}} | changes
+    return validate(StagedModels, values, "the settings")
 
 
-def test_a_run_comes_behind_those_that_it_is_made_from():
-    runs = {"c": ["a", "x=@b", "y=@a run"], "b": ["a", "x=@a run"], "a run": ["a"], "other": ["a"]}
-    assert tree(runs).order(["c"]) == ["a run", "b", "c"]
-    assert tree(runs).order(["other", "c", "b"]) == ["other", "a run", "b", "c"]
-    assert tree(runs).path("a run") == Path("folder/runs/tag-a-run-seed3")
+def test_only_the_runs_behind_the_rows_are_made():
+    runs = {"b": ["b", "model.pretrained=@base"], "other": ["a"], "base": ["a"]}
+    measure = staged(runs=runs, rows={"base": {"run": "b"}})
+    before, after = measure.run_set(Path("folder")).runs
+    assert (before.arm, after.arm, after.parents) == ("base", "b", (before,))
+    recipe = before.recipe()
+    assert (recipe.name, recipe.seed, recipe.data.corpus) == ("base", 3, "corpus")
+    assert recipe.folder.parent == Path("folder/runs") and recipe.folder.name.startswith("tag-base-s3-")
+    with pytest.raises(CheckpointError, match="folder/runs/tag-base-s3"):  # there is no such run yet
+        after.recipe()
 
 
-@pytest.mark.parametrize(
-    ("runs", "message"),
-    [
-        ({"b": ["a", "x=@b"]}, "the run 'b' is made from itself: b <- b"),
-        ({"b": ["a", "x=@c"], "c": ["a", "x=@b"]}, "the run 'b' is made from itself: b <- c <- b"),
-        ({"b": ["a", "x=@lost"]}, "the run 'b' names 'lost', which is none of b"),
-        ({"b": ["z"]}, "the run 'b' is of the template 'z', which is none of a, b"),
-    ],
-)
-def test_what_cannot_be_trained_is_said(runs, message):
-    with pytest.raises(ConfigError, match=message):
-        tree(runs)
-
-
-def test_a_reference_becomes_the_folder_of_its_run():
-    runs = {"first": ["a"], "second": ["b", "model.pretrained=@first"]}
-    assert tree(runs).recipe("second").model.pretrained == "folder/runs/tag-first-seed3"
-    recipe = tree(runs).recipe("first")
-    assert (recipe.name, recipe.seed, recipe.data.corpus) == ("first", 3, "corpus")
-    assert recipe.folder == Path("folder/runs/tag-first-seed3")
+def test_a_template_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match="the run 'base' is of the template 'z', which is none of a, b"):
+        staged(runs={"base": ["z"]})
 
 
 def scored(*nats, targets=(10.0, 10.0, 20.0)):
@@ -204,10 +193,9 @@ def item():
 def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path):
     measure = validate(StagedModels, settings(*news), "the settings")
     outcome = measure.measure(item(), tmp_path)
-    assert [path.name for path in outcome.runs] == [
-        f"small-{name}-seed0" for name in ("lm", "both", "adapted")
-    ]
-    evaluation = tmp_path / "runs/small-both-seed0/evaluation"
+    names = [path.name.rpartition("-")[0] for path in outcome.runs]
+    assert names == [f"small-{name}-s0" for name in ("lm", "both", "adapted")]
+    evaluation = outcome.runs[1] / "evaluation"
     assert len(list(evaluation.iterdir())) == 2, "with its contexts, and without"
     (table,) = outcome.tables
     assert [row[0] for row in table.rows] == ["alone", "both", "withheld", "adapted"]

@@ -100,13 +100,8 @@ def test_a_measurement_in_miniature(measure, tmp_path):
     for n in measure.sizes:
         for c in measure.contexts:
             lowest = []
-            for seed in measure.seeds:
-                rows = (
-                    (folder / "runs" / f"small-d{n}-c{c}-seed{seed}" / "metrics.jsonl")
-                    .read_text()
-                    .splitlines()
-                )
-                curves = [row for row in map(json.loads, rows) if row["kind"] == "curve"]
+            for run in measure.run_set(folder).folders("small", {"data.tokens": n, "data.context": c}):
+                curves = run.metrics("curve")
                 assert {row["targets"] for row in curves} and curves[0]["context"] == c
                 lowest.append(min(row["best_context_loss"] for row in curves))
             assert outcome.figures["best_context_loss"][str(n)][str(c)] == pytest.approx(np.mean(lowest))

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from contextwise.base.config import validate
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import percentile_estimate, resampled_ratios, wilson
 from contextwise.base.tables import Table
@@ -14,12 +13,11 @@ from contextwise.comparison.curves import compare_curves
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.curve import Curve, CurveResult
+from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.reproductions.claims import Claim, above, all_hold, below, point
 from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.given_model import GivenModel, slug
+from contextwise.reproductions.given_model import GivenModel
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
-from contextwise.training.recipe import Recipe
-from contextwise.training.run import train
 
 LOSS = "loss, nats per token"
 
@@ -152,26 +150,22 @@ class TrainingLossMisleads(CorpusSource, ItemMeasure):
     seeds: list[int] = Field([0], min_length=1)
     limit_documents: int | None = Field(None, ge=2)
 
-    def recipes(self, folder: Path) -> list[Recipe]:
-        return [self.one(folder, context, seed) for seed in self.seeds for context in sorted(self.contexts)]
-
-    def one(self, folder: Path, context: int, seed: int) -> Recipe:
-        """The run of one context and seed."""
-        tag = slug(str(self.recipe.get("name", "misleads")))
-        name = f"{tag}-c{context}"
-        data = {**self.recipe.get("data", {}), "corpus": str(self.corpus_folder(folder)), "context": context}
-        output = str(folder / "runs" / f"{name}-seed{seed}")
-        values = {**self.recipe, "name": name, "seed": seed, "data": data, "output": output}
-        return validate(Recipe, values, f"the run {name}")
+    def run_set(self, folder: Path) -> RunSet:
+        settings = RunSetSettings(
+            recipe=self.recipe,
+            arms={str(self.recipe.get("name", "misleads")): []},
+            seeds=self.seeds,
+            grid={"data.context": sorted(self.contexts)},
+        )
+        return RunSet.of(settings, folder, corpus=self.corpus_folder(folder))
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         held_out = Corpus.open(self.prepared(folder), split="validation")
         settings = Curve(limit=self.limit_documents)
-        runs, curves = [], []
-        for recipe in self.recipes(folder):
-            run = train(recipe)
-            runs.append(run.path)
-            curves.append(measure(run.path, settings, held_out))
+        run_set = self.run_set(folder)
+        run_set.train_missing()
+        runs = run_set.paths
+        curves = [measure(run, settings, held_out) for run in runs]
         tables, claims, figures = [], [], {}
         series = {path.name: curve_points(curve) for path, curve in zip(runs, curves, strict=True)}
         for place, seed in enumerate(self.seeds):
@@ -237,9 +231,6 @@ class DocumentLengths(CorpusSource, ItemMeasure):
         description="tokens that most documents fall short of, where the document says so of this corpus",
     )
     share: float = Field(0.9, gt=0, lt=1)
-
-    def recipes(self, folder: Path) -> list[Recipe]:
-        return []
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         path = self.prepared(folder)

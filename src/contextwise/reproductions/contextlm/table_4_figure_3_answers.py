@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.config import validate, with_overrides
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.files import sha256_file
@@ -26,16 +25,15 @@ from contextwise.data import prepare_corpus
 from contextwise.data.corpus.manifest import FILE
 from contextwise.data.documents import BadRecord
 from contextwise.data.sources import open_source
-from contextwise.evaluation.kernel import content_key, measure
+from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.answers import Answers, AnswersResult
 from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
 from contextwise.evaluation.measures.judging.files import Benchmark, read_questions, read_references
 from contextwise.evaluation.measures.judging.judge import Match, judge_answers
+from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Better, Claim, above, point, undecided
 from contextwise.reproductions.item import Item, Outcome, Plot, registered
 from contextwise.reproductions.trained_models import TrainedModels
-from contextwise.training.recipe import Recipe
-from contextwise.training.run import train
 
 NO_JUDGE = (
     "no judge was named; give one with --set endpoint=URL --set judge_model=NAME, and the answers are judged"
@@ -85,23 +83,19 @@ class InstructionAnswers(TrainedModels):
     def seed(self) -> int:
         return self.seeds[0]
 
-    def tuned(self, folder: Path, name: str) -> Recipe:
-        """The tuning of one model; of its form alone where that has not been trained yet."""
-        base = self.one(folder, name, self.seed)
-        start = {"pretrained": str(base.folder.resolve())}
-        if not RunFolder(base.folder).finished:
-            start = with_overrides(self.recipe, self.models[name]).get("model", {})
-        values = with_overrides({"objective": "instruction", "data": {}, **self.tuning}, [])
-        values["data"]["corpus"] = str(self.instruction_corpus(folder))
-        values |= {"model": start, "name": f"{name}-SFT", "seed": self.seed}
-        values |= {"output": f"{base.folder}-tuned-{self._tuning_key()}"}
-        return validate(Recipe, values, f"the tuning of {name}")
-
-    def recipes(self, folder: Path) -> list[Recipe]:
-        return [*super().recipes(folder), *(self.tuned(folder, name) for name in self.models)]
-
-    def _tuning_key(self) -> str:
-        return content_key(tuning=self.tuning, instructions=self._instructions_key())[:8]
+    def run_set(self, folder: Path) -> RunSet:
+        """The models, and each one tuned."""
+        corpus = {"corpus": str(self.instruction_corpus(folder))}
+        recipe = {"objective": "instruction", **self.tuning}
+        recipe["data"] = {**recipe.get("data", {}), **corpus}
+        arms = {name: Arm(settings=settings) for name, settings in self.models.items()}
+        arms |= {
+            tuned_name(name): Arm(recipe={**recipe, "model": {"pretrained": f"@{name}"}})
+            for name in self.models
+        }
+        settings = RunSetSettings(recipe=self.recipe, arms=arms, seeds=self.seeds)
+        prefix = self.recipe.get("name", "models")
+        return RunSet.of(settings, folder, corpus=self.corpus_folder(folder), prefix=prefix)
 
     def _instructions_key(self) -> str:
         given = self.instructions
@@ -118,7 +112,7 @@ class InstructionAnswers(TrainedModels):
         tuned = self._trained(folder)
         results = {name: measure(run.path, self._answering(name)) for name, run in tuned.items()}
         answers = {name: result.file for name, result in results.items()}
-        runs = [recipe.folder for recipe in self.recipes(folder)]
+        runs = self.run_set(folder).paths
         table = answers_table(tuned, results)
         files = {name: str(path.relative_to(folder)) for name, path in answers.items()}
         outcome = Outcome([table], [], {"answers": files}, runs)
@@ -200,10 +194,11 @@ class InstructionAnswers(TrainedModels):
     def _trained(self, folder: Path) -> dict[str, RunFolder]:
         """The tuned models; pretrained and tuned where that has not been done."""
         self.prepared(folder)
-        bases = {name: train(self.one(folder, name, self.seed)) for name in self.models}
+        bases = super().run_set(folder)
+        bases.train_missing()
         corpus = self.instruction_corpus(folder)
         if not (corpus / FILE).exists():
-            tokenizer = next(iter(bases.values())).path
+            tokenizer = bases.runs[0].folder
             prepare_corpus(
                 f"alpaca:{self.instructions}",
                 tokenizer,
@@ -211,7 +206,9 @@ class InstructionAnswers(TrainedModels):
                 validation=self.instructions_validation,
                 reuse=True,
             )
-        return {name: train(self.tuned(folder, name)) for name in self.models}
+        runs = self.run_set(folder)
+        runs.train_missing()
+        return {name: runs.folders(tuned_name(name))[0] for name in self.models}
 
     def _judged(self, one: Better, answers: dict[str, Path], questions: Path, folder: Path) -> dict[str, Any]:
         """The summary of a judge's verdicts on one pair."""
@@ -357,3 +354,8 @@ def _figure(one: Better, summary: dict[str, Any]) -> Plot:
     return Plot(
         f"MT-Bench by category: {one.better} and {one.than}", "category", "rating", series, kind="bars"
     )
+
+
+def tuned_name(model: str) -> str:
+    """Name of a model's run that is tuned on instructions."""
+    return f"{model}-SFT"

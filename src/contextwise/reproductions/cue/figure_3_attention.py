@@ -48,7 +48,7 @@ class AttentionOverTraining(OneRun):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
-        run = RunFolder(self.tree(folder).path(self.run))
+        run = runs.folders(self.run)[0]
         corpus = self.held_out()
         subject = Subject(run.path, dtype="float32")
         subject.check_corpus(corpus)
@@ -67,7 +67,7 @@ class AttentionOverTraining(OneRun):
             "gains": gains,
         }
         title = f"Attention to each context, 1 for an even share: {len(seen.present):,} sentences of the split {self.split}"
-        return Outcome([weights_table(title, seen, gains)], claims, figures, runs, [drawn(seen)])
+        return Outcome([weights_table(title, seen, gains)], claims, figures, runs.paths, [drawn(seen)])
 
     def _gains(self, folder: Path) -> dict[str, float]:
         """How much perplexity each context alone takes away, as a share; empty where the item has not been run here."""

@@ -52,7 +52,7 @@ class ContextClusters(OneRun):
                 "clusters need scikit-learn, which is not installed; install it with `pip install contextwise[cue]`"
             )
         runs = self.train(folder)
-        run = self.tree(folder).path(self.run)
+        run = runs.folders(self.run)[0].path
         corpus = self.held_out()
         vectors_AW, plain_AC, held_out, left_out = self._embedded(corpus, run)
         if len(vectors_AW) <= self.clusters:
@@ -87,7 +87,7 @@ class ContextClusters(OneRun):
         }
         table = Table(title, ["cluster", "articles", "words of its contexts", "words of its texts"], rows)
         tables = [table, likeness_table(alike, untrained)]
-        return Outcome(tables, [likeness_claim(alike)], figures, runs, [plot])
+        return Outcome(tables, [likeness_claim(alike)], figures, runs.paths, [plot])
 
     def _embedded(self, corpus: Corpus, run: Path) -> tuple[np.ndarray, np.ndarray, HeldOut, int]:
         """Of articles' first sentences: e_cue, (A, W); the mean of the text encoder's vectors, (A, C); what they were made of;

@@ -23,7 +23,7 @@ from contextwise.models.cue.encoding import EncodedTexts
 from contextwise.objectives.contexts import ContextTexts
 from contextwise.objectives.splitting import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
-from contextwise.reproductions.cue.runs import StagedRuns, Tree
+from contextwise.reproductions.cue.runs import StagedRuns
 
 
 class OneRun(StagedRuns):
@@ -46,10 +46,6 @@ class OneRun(StagedRuns):
     @property
     def every_seed(self) -> list[int]:
         return [self.seed]
-
-    def tree(self, folder: Path) -> Tree:
-        (tree,) = self.trees(folder)
-        return tree
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Table
 from contextwise.evaluation.measures.sentences.cache_effect import ALL, BINS, effect_between
 from contextwise.evaluation.results import Evaluation
+from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Claim, above, higher, undecided
 from contextwise.reproductions.cue.one_run import OneRun
 from contextwise.reproductions.cue.tables_3_4_6_perplexity import Row, evaluated
@@ -38,13 +39,13 @@ class CacheOfWords(OneRun):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
-        found = self._evaluated(folder, self.run)
+        found = self._evaluated(runs, self.run)
         if "cache_effect" not in found.summary:
             raise ConfigError(f"the run {self.run!r} has no contexts; name one that was trained with some")
         effect = found.summary["cache_effect"]
         bins = {"its sentence encoder alone": effect["bins"]}
         if self.control is not None:
-            bins[self.control] = effect_between(found, self._evaluated(folder, self.control))
+            bins[self.control] = effect_between(found, self._evaluated(runs, self.control))
         about = (
             f"{found.summary['documents']:,} articles of the split {self.split}; 95% intervals over articles"
         )
@@ -53,10 +54,11 @@ class CacheOfWords(OneRun):
         ]
         tables.append(types_table(effect["types"], item.printed.get("types", {})))
         claims = [claim for name, one in bins.items() for claim in cache_claims(one, name)]
-        return Outcome(tables, claims, {"bins": bins, "types": effect["types"]}, runs)
+        return Outcome(tables, claims, {"bins": bins, "types": effect["types"]}, runs.paths)
 
-    def _evaluated(self, folder: Path, run: str) -> Evaluation:
-        return evaluated(self.tree(folder).path(run), self.held_out(), Row(run=run), self.limit_documents)
+    def _evaluated(self, runs: RunSet, run: str) -> Evaluation:
+        (folder,) = runs.folders(run)
+        return evaluated(folder.path, self.held_out(), Row(run=run), self.limit_documents)
 
 
 def bins_table(title: str, bins: Mapping[str, Any], printed: Mapping[str, Any]) -> Table:

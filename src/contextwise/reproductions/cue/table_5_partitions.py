@@ -11,12 +11,12 @@ from pydantic import Field, model_validator
 
 from contextwise.base.tables import Table
 from contextwise.data.contexts import PREVIOUS
+from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Better, Claim, above, all_agree, below, check_names
 from contextwise.reproductions.cue.runs import REFERENCE, parents_of
 from contextwise.reproductions.cue.scores import Scored, kept_gain
 from contextwise.reproductions.cue.tables_3_4_6_perplexity import Row, StagedModels
 from contextwise.reproductions.item import Item, Outcome, registered
-from contextwise.training.recipe import Recipe
 
 Set = Literal["A", "B", "both"]
 
@@ -81,21 +81,19 @@ class PartitionedModels(StagedModels):
             settings.append(f"data.contexts.previous_sentence={str(PREVIOUS in contexts).lower()}")
         return settings
 
-    def recipes(self, folder: Path) -> list[Recipe]:
-        found: dict[str, Recipe] = {}
-        for number in range(self.partitions):
-            for recipe in self.of_partition(number).recipes(folder):
-                found.setdefault(str(recipe.folder), recipe)
-        return list(found.values())
+    def run_set(self, folder: Path) -> RunSet:
+        runs = [
+            run for number in range(self.partitions) for run in self.of_partition(number).run_set(folder).runs
+        ]
+        return RunSet(folder, list({run.id: run for run in runs}.values()), self.vocab_size)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        runs: dict[Path, None] = {}
         scores: dict[str, list[Scored]] = {name: [] for name in self.rows}
         for number in range(self.partitions):
-            one = self.of_partition(number)
-            runs |= dict.fromkeys(one.train(folder))
-            for name, row in one.rows.items():
-                scores[name].append(Scored.of(one.evaluations(folder, row)))
+            partition = self.of_partition(number)
+            runs = partition.train(folder)
+            for name, row in partition.rows.items():
+                scores[name].append(Scored.of(partition.evaluations(runs, row)))
         reference = scores[self.reference]
         rows = [_row(name, found, reference, name == self.reference) for name, found in scores.items()]
         title = f"Mean and standard deviation over {self.partitions} random partitions of the contexts"
@@ -124,7 +122,7 @@ class PartitionedModels(StagedModels):
             },
             "kept": kept,
         }
-        return Outcome(tables, claims, figures, list(runs))
+        return Outcome(tables, claims, figures, self.run_set(folder).paths)
 
 
 def _row(name: str, found: list[Scored], reference: list[Scored], is_reference: bool) -> list[str]:

@@ -20,21 +20,13 @@ from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.reproductions.claims import Claim, exact
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, recipes_folder, registered
 from contextwise.training.cue.parameters import Module, modules_of
-from contextwise.training.recipe import Recipe
 
 TOTAL = "total"
 _ADAPTED = "context encoder"
 
 
-class CountsOnly(ItemMeasure):
-    """A measure that trains nothing."""
-
-    def recipes(self, folder: Path) -> list[Recipe]:
-        return []
-
-
 @registered("module_counts")
-class ModuleCounts(CountsOnly):
+class ModuleCounts(ItemMeasure):
     """The modules of the model that two recipes describe: of joint training, and of adaptation."""
 
     joint: str = Field("cue/joint-paper.yaml", description="relative to the folder of recipes")
@@ -147,7 +139,7 @@ class Part(Settings):
 
 
 @registered("corpus_counts")
-class CorpusCounts(CountsOnly):
+class CorpusCounts(ItemMeasure):
     """Articles, sentences and words of what each stage reads."""
 
     corpus: str = Field("corpora/news", description="a prepared corpus")

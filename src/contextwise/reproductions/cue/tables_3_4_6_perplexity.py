@@ -11,6 +11,7 @@ from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.evaluation.measures.sentences import SentenceLoss
+from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Better, Claim, Kept, above, below, check_names, point
 from contextwise.reproductions.cue.runs import StagedRuns
 from contextwise.reproductions.cue.scores import Scored, kept_gain
@@ -71,16 +72,14 @@ class StagedModels(StagedRuns):
     def every_seed(self) -> list[int]:
         return self.seeds
 
-    def evaluations(self, folder: Path, row: Row) -> list[Evaluation]:
+    def evaluations(self, runs: RunSet, row: Row) -> list[Evaluation]:
         """A row's evaluation for each seed; what has been evaluated is used again."""
         held_out = self.held_out()
-        return [
-            evaluated(tree.path(row.run), held_out, row, self.limit_documents) for tree in self.trees(folder)
-        ]
+        return [evaluated(run.folder, held_out, row, self.limit_documents) for run in runs.of_arm(row.run)]
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
-        scores = {name: Scored.of(self.evaluations(folder, row)) for name, row in self.rows.items()}
+        scores = {name: Scored.of(self.evaluations(runs, row)) for name, row in self.rows.items()}
         reference = scores[self.reference]
         articles, targets = len(reference.targets), int(reference.targets.sum())
         many = f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
@@ -100,7 +99,7 @@ class StagedModels(StagedRuns):
             "relative": {name: found.relative(reference).to_dict() for name, found in scores.items()},
             "kept": {text: found.to_dict() for text, found in kept.items()},
         }
-        return Outcome(tables, claims, figures, runs, plots)
+        return Outcome(tables, claims, figures, runs.paths, plots)
 
 
 def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluation:

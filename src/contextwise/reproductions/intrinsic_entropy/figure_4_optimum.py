@@ -16,14 +16,12 @@ from pydantic import Field
 from contextwise.analysis.scaling.fitting import Data, search
 from contextwise.analysis.scaling.forms import ONE_SIZE, Law, features_of
 from contextwise.analysis.sweep_points import SweepPoint, run_points
-from contextwise.base.config import validate
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
+from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.intrinsic_entropy.optima import Optima
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
-from contextwise.training.recipe import Recipe
-from contextwise.training.run import train
 
 LAW = next(form for form in ONE_SIZE if form.name == "harder")
 """Eq. 5 with A(l) = A·l^b and a constant α: six numbers, which some dozen runs can carry."""
@@ -39,39 +37,29 @@ class CorpusOptimum(CorpusSource, ItemMeasure):
     contexts: list[int] = Field(min_length=3, description="the shortest first")
     seeds: list[int] = Field(min_length=1)
 
-    def recipes(self, folder: Path) -> list[Recipe]:
-        return [
-            self.one(folder, size, context, seed)
-            for size in self.sizes
-            for context in self.contexts
-            for seed in self.seeds
-        ]
-
-    def one(self, folder: Path, size: int, context: int, seed: int) -> Recipe:
-        """The run of one training set, context and seed."""
-        name = f"{self.name}-d{size}-c{context}"
-        every = self.recipe["training"]["evaluate_every"]
-        values = {
-            **self.recipe,
-            "name": name,
-            "seed": seed,
-            "data": {"corpus": str(self.corpus_folder(folder)), "tokens": size, "context": context},
-            "training": {
-                **self.recipe["training"],
-                "curve_every": every,
-                "curve_longest": max(self.contexts),
-            },
-            "output": str(folder / "runs" / f"{name}-seed{seed}"),
+    def run_set(self, folder: Path) -> RunSet:
+        training = {
+            **self.recipe["training"],
+            "curve_every": self.recipe["training"]["evaluate_every"],
+            "curve_longest": max(self.contexts),
         }
-        return validate(Recipe, values, f"the run {name}")
+        settings = RunSetSettings(
+            recipe={**self.recipe, "training": training},
+            arms={self.name: []},
+            seeds=self.seeds,
+            grid={"data.tokens": self.sizes, "data.context": self.contexts},
+        )
+        return RunSet.of(settings, folder, corpus=self.corpus_folder(folder))
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         self.prepared(folder)
+        run_set = self.run_set(folder)
+        run_set.train_missing()
         points: dict[tuple[int, int], list[SweepPoint]] = {}
         means: dict[tuple[int, int], list[float]] = {}
         for size in self.sizes:
             for context in self.contexts:
-                runs = [train(self.one(folder, size, context, seed)) for seed in self.seeds]
+                runs = run_set.folders(self.name, {"data.tokens": size, "data.context": context})
                 points[size, context] = [lowest(run) for run in runs]
                 means[size, context] = [_lowest_mean(run) for run in runs]
         best = Optima(

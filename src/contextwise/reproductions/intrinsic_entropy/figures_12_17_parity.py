@@ -3,6 +3,7 @@
 Sources: intrinsic entropy, Appendix J.3 (Figure 17) and Appendix F (Figure 12).
 """
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,21 @@ from pydantic import Field
 from contextwise.analysis.fits import LineFit, fit_line, fit_power
 from contextwise.analysis.spectra import relative_eigenvalues
 from contextwise.base.errors import ConfigError
+from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
+from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Claim, exact
 from contextwise.reproductions.intrinsic_entropy.optima import Optima
 from contextwise.reproductions.intrinsic_entropy.parity_models import (
+    data_of,
     feature_eigenvalues,
     held_out,
     measure_contexts,
     open_parity_model,
-    parity_recipe,
+    parity_runs,
     spectra_plot,
 )
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
-from contextwise.training.recipe import Recipe, SyntheticData
-from contextwise.training.run import train
 
 
 @registered("parity_dimension")
@@ -38,17 +40,15 @@ class ParityDimension(ItemMeasure):
     contexts: list[int] = Field(min_length=4)
     samples: int = Field(20_000, ge=1000, description="held-out samples that are measured")
 
-    def recipes(self, folder: Path) -> list[Recipe]:
-        return [
-            parity_recipe(self.recipe, folder, f"{self.name}-context{context}", context=context)
-            for context in self.contexts
-        ]
+    def run_set(self, folder: Path) -> RunSet:
+        return parity_runs(self.recipe, folder, self.name, context=self.contexts)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         losses, dimensions, spectra, lowest = {}, {}, {}, {}
-        for context, recipe in zip(self.contexts, self.recipes(folder), strict=True):
-            assert isinstance(recipe.data, SyntheticData)
-            model, samples = open_parity_model(train(recipe)), held_out(recipe.data.synthetic)
+        run_set = self.run_set(folder)
+        run_set.train_missing()
+        for context, run in zip(self.contexts, run_set.runs, strict=True):
+            model, samples = open_parity_model(RunFolder(run.folder)), held_out(data_of(run))
             found = measure_contexts(model, samples, [context], self.samples)[context]
             eigenvalues = feature_eigenvalues(model, samples, context, self.samples)
             spectra[context] = relative_eigenvalues(eigenvalues)
@@ -142,33 +142,26 @@ class ParityOptimum(ItemMeasure):
     contexts: list[int] = Field(min_length=3, description="bits, the shortest context first")
     seeds: list[int] = Field(min_length=1, description="each draws its own training sets and weights")
 
-    def recipes(self, folder: Path) -> list[Recipe]:
-        return [
-            self.one(folder, size, context, seed)
-            for size in self.sizes
-            for context in self.contexts
-            for seed in self.seeds
-        ]
-
-    def one(self, folder: Path, size: int, context: int, seed: int) -> Recipe:
-        """The run of one size, context and seed."""
-        name = f"{self.name}-n{size}-context{context}-seed{seed}"
-        values = self.recipe | {"seed": seed}
-        return parity_recipe(values, folder, name, samples=size, context=context, masked=0.0)
+    def run_set(self, folder: Path) -> RunSet:
+        recipe = copy.deepcopy(self.recipe)
+        recipe["data"]["synthetic"]["masked"] = 0.0
+        return parity_runs(recipe, folder, self.name, self.seeds, samples=self.sizes, context=self.contexts)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
+        run_set = self.run_set(folder)
+        run_set.train_missing()
         best = {
             (size, context): [
-                min(row["loss"] for row in train(self.one(folder, size, context, s)).metrics("validation"))
-                for s in self.seeds
+                min(row["loss"] for row in run.metrics("validation"))
+                for run in run_set.folders(
+                    self.name, {"data.synthetic.samples": size, "data.synthetic.context": context}
+                )
             ]
             for size in self.sizes
             for context in self.contexts
         }
         optima = Optima(best, self.sizes, self.contexts)
-        section = self.recipes(folder)[0].data
-        assert isinstance(section, SyntheticData)
-        data = section.synthetic
+        data = data_of(run_set.runs[0])
         parity = data.parity()
         lowest = {c: f"{parity.minimum_cross_entropy(c):.4f}" for c in self.contexts}
         claims = [

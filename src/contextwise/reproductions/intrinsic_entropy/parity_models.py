@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from contextwise.base.config import validate
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import NORMAL, plus_minus
 from contextwise.base.runs import RunFolder
 from contextwise.data.synthetic import ParityData, Samples
+from contextwise.experiments.run_set import Run, RunSet, RunSetSettings
 from contextwise.models.parity import ParityMLP, ParityTransformer
 from contextwise.reproductions.item import Plot
 from contextwise.training.inputs import VALIDATION_SEED
-from contextwise.training.recipe import Recipe
+from contextwise.training.recipe import SyntheticData
 
 _AT_ONCE = 4096
 
@@ -90,15 +90,28 @@ def _pieces(count: int) -> list[np.ndarray]:
     return np.array_split(np.arange(count), max(1, -(-count // _AT_ONCE)))
 
 
-def parity_recipe(values: dict[str, Any], folder: Path, name: str, **data: Any) -> Recipe:
-    """A run of an item, in ``folder``.
+def parity_runs(
+    recipe: dict[str, Any],
+    folder: Path,
+    name: str,
+    seeds: list[int] | None = None,
+    **axes: list[int],
+) -> RunSet:
+    """The runs of a recipe.
 
     Args:
-        data: settings of ``data.synthetic`` on top of the item's.
+        axes: values of settings of ``data.synthetic``.
     """
-    synthetic = values["data"]["synthetic"] | data
-    whole = values | {"name": name, "data": {"synthetic": synthetic}, "output": str(folder / name)}
-    return validate(Recipe, whole, f"the recipe of {name}")
+    grid = {f"data.synthetic.{setting}": values for setting, values in axes.items()}
+    own = [recipe.get("seed", 0)]
+    return RunSet.of(RunSetSettings(recipe=recipe, arms={name: []}, seeds=seeds or own, grid=grid), folder)
+
+
+def data_of(run: Run) -> ParityData:
+    """The samples' settings of a run."""
+    section = run.recipe().data
+    assert isinstance(section, SyntheticData)
+    return section.synthetic
 
 
 def open_parity_model(run: RunFolder) -> Any:

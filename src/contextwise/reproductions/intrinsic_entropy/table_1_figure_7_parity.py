@@ -8,20 +8,21 @@ from pydantic import Field
 from contextwise.analysis.fits import LineFit, fit_line
 from contextwise.analysis.spectra import intrinsic_entropies, relative_eigenvalues, shared_rank
 from contextwise.base.errors import ConfigError
+from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.data.synthetic import Samples
+from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Claim, exact, point, undecided
 from contextwise.reproductions.intrinsic_entropy.parity_models import (
+    data_of,
     feature_eigenvalues,
     held_out,
     measure_contexts,
     open_parity_model,
-    parity_recipe,
+    parity_runs,
     spectra_plot,
 )
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
-from contextwise.training.recipe import Recipe, SyntheticData
-from contextwise.training.run import train
 
 
 class OneModel(ItemMeasure):
@@ -32,23 +33,22 @@ class OneModel(ItemMeasure):
     contexts: list[int] = Field(min_length=1)
     samples: int = Field(65_536, ge=1000, description="held-out samples that are measured")
 
-    def recipes(self, folder: Path) -> list[Recipe]:
-        recipe = parity_recipe(self.recipe, folder, self.name)
-        section = recipe.data
-        assert isinstance(section, SyntheticData)
-        data = section.synthetic
+    def run_set(self, folder: Path) -> RunSet:
+        runs = parity_runs(self.recipe, folder, self.name)
+        data = data_of(runs.runs[0])
         beyond = [context for context in self.contexts if context > (data.context or data.bits)]
         if beyond:
             raise ConfigError(
                 f"contexts has {beyond[0]}, but the inputs have {data.context or data.bits} bits"
             )
-        return [recipe]
+        return runs
 
     def trained(self, folder: Path) -> tuple[Any, Samples]:
         """The model, trained if it was not, and the samples to measure it on."""
-        (recipe,) = self.recipes(folder)
-        assert isinstance(recipe.data, SyntheticData)
-        return open_parity_model(train(recipe)), held_out(recipe.data.synthetic)
+        runs = self.run_set(folder)
+        runs.train_missing()
+        (run,) = runs.runs
+        return open_parity_model(RunFolder(run.folder)), held_out(data_of(run))
 
 
 @registered("parity_table")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.config import validate, with_overrides
+from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write
 from contextwise.base.tables import Table
@@ -18,13 +18,12 @@ from contextwise.comparison.forgetting import Forgetting, measure_forgetting
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.corpus.manifest import FILE
 from contextwise.data.sources.stdlib import iter_stdlib_documents
+from contextwise.experiments.naming import slug
+from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Claim, above, all_hold, below
 from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.given_model import slug
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
 from contextwise.reproductions.trained_models import difference_between
-from contextwise.training.recipe import Recipe
-from contextwise.training.run import train
 
 PARTS = ("docstrings", "code")
 """Two corpora on every machine: the English of the standard library's docstrings, and its code without them."""
@@ -72,49 +71,29 @@ class ContinualPretraining(CorpusSource, ItemMeasure):
             prepare_corpus(source, old / "tokenizer", new, validation=self.validation, reuse=True)
         return old
 
-    def recipes(self, folder: Path) -> list[Recipe]:
-        before = [] if self.model else [self.before(folder)]
-        return before + [self.one(folder, way, seed) for seed in self.seeds for way in self.ways]
-
-    def before(self, folder: Path) -> Recipe:
-        """The run of the model before."""
-        name = f"{self.name}-before"
-        data = {**self.base.get("data", {}), "corpus": str(self.corpus_folder(folder))}
-        values = {**self.base, "name": name, "data": data, "output": str(folder / "runs" / name)}
-        return validate(Recipe, values, "the recipe of the model before")
-
-    def one(self, folder: Path, way: str, seed: int, start: str = "") -> Recipe:
-        """A run that continues the model before.
-
-        Args:
-            start: the model before; without it, as for a plan, a new model of the same size stands for it.
-        """
-        values = with_overrides({"data": {}, **self.recipe}, self.ways[way])
-        old = str(self.corpus_folder(folder))
-        data = {**self.base.get("data", {}), **values["data"], "corpus": str(self.new_folder(folder))}
-        if "replay" in data:
-            data["replay"] = {"corpus": old, **data["replay"]}
-        elif start:
-            data["watch"] = old
-        name = f"{self.name}-{slug(way)}"
-        values |= {
-            "name": way,
-            "seed": seed,
-            "data": data,
-            "output": str(folder / "runs" / f"{name}-seed{seed}"),
-        }
-        values["model"] = {"pretrained": start} if start else self.base.get("model", {})
-        return validate(Recipe, values, f"the run {way}")
+    def run_set(self, folder: Path) -> RunSet:
+        """The model before, and the runs that continue it."""
+        old, base = str(self.corpus_folder(folder)), self.base
+        recipe = {**base, "name": f"{self.name}-before", "data": {**base.get("data", {}), "corpus": old}}
+        before = Arm(recipe=recipe, settings=[f"name={self.name}-before"], seeds=[base.get("seed", 0)])
+        arms = {"before": Arm(model=self.model, recipe=base) if self.model else before}
+        for way, settings in self.ways.items():
+            values = with_overrides({"data": {}, **self.recipe}, settings)
+            data = {**base.get("data", {}), **values["data"], "corpus": str(self.new_folder(folder))}
+            if "replay" in data:
+                data["replay"] = {"corpus": old, **data["replay"]}
+            else:
+                data["watch"] = old
+            arms[way] = Arm(recipe={**values, "data": data, "model": {"pretrained": "@before"}})
+        return RunSet.of(RunSetSettings(arms=arms, seeds=self.seeds), folder, prefix=self.name)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         old = self.prepared(folder)
-        start = self.model or str(train(self.before(folder)).path)
-        runs: dict[str, list[Path]] = {way: [] for way in self.ways}
-        for seed in self.seeds:
-            for way in self.ways:
-                runs[way].append(train(self.one(folder, way, seed, start)).path)
-        after = [path for paths in runs.values() for path in paths]
-        sources = [start, *map(str, after)]
+        runs = self.run_set(folder)
+        runs.train_missing()
+        (start,) = runs.of_arm("before")
+        after = [run for way in self.ways for run in runs.of_arm(way)]
+        sources = [start.source, *(run.source for run in after)]
         held_out = (Corpus.open(path, split="validation") for path in (old, self.new_folder(folder)))
         found = measure_forgetting(sources, *held_out)
         first, *others = self.ways
@@ -123,9 +102,12 @@ class ContinualPretraining(CorpusSource, ItemMeasure):
             change.group: {"forgetting": change.forgetting.to_dict(), "learning": change.learning.to_dict()}
             for change in found.changes
         }
-        trained = [] if self.model else [Path(start)]
         return Outcome(
-            [changes_table(found, first)], claims, figures, [*trained, *after], during_plots(found)
+            [changes_table(found, first)],
+            claims,
+            figures,
+            [*(run.folder for run in runs.trained)],
+            during_plots(found),
         )
 
 

@@ -41,7 +41,6 @@ from contextwise.objectives.text import TokenText
 from contextwise.reproductions.claims import Claim, contains, exact, undecided
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, registered
-from contextwise.training.recipe import Recipe
 
 
 class TextOnly(CorpusSource, ItemMeasure):
@@ -49,9 +48,6 @@ class TextOnly(CorpusSource, ItemMeasure):
 
     seed: int = Field(0, ge=0)
     split: str = "train"
-
-    def recipes(self, folder: Path) -> list[Recipe]:
-        return []
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         return self.counted(item, Corpus.open(self.prepared(folder), split=self.split))
