@@ -76,7 +76,7 @@ def test_a_parent_comes_first_and_is_part_of_its_children():
             "the arm 'a' is made from itself: a <- b <- a",
         ),
         ({"a": ["model.pretrained=@lost"]}, "the arm 'a' names 'lost', which is none of a"),
-        ({"a": ["model.depth=3"]}, "unknown key 'model.depth'"),
+        ({"a": ["model.depth=3"]}, "model.depth is an unknown key"),
     ],
 )
 def test_arms_that_cannot_be_are_refused(arms, message):

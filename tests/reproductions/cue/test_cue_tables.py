@@ -40,8 +40,7 @@ def test_only_the_runs_behind_the_rows_are_made():
     recipe = before.recipe()
     assert (recipe.name, recipe.seed, recipe.data.corpus) == ("base", 3, "corpus")
     assert recipe.folder.parent == Path("folder/runs") and recipe.folder.name.startswith("tag-base-s3-")
-    with pytest.raises(CheckpointError, match="folder/runs/tag-base-s3"):  # there is no such run yet
-        after.recipe()
+    assert after.values["model"]["pretrained"] == str(before.folder)
 
 
 def test_a_template_that_is_not_there_is_named():
