@@ -6,14 +6,11 @@ import pytest
 
 from contextwise.experiments.cost import cost_of
 from contextwise.reproductions.given_model import GivenModel
-from contextwise.reproductions.item import list_items, measure_at
+from contextwise.reproductions.item import list_items, measure_at, printed_table
 
+RECIPES = Path(__file__).parents[2] / "recipes"
 DOCUMENTS = ("intrinsic_entropy", "context_scaling", "objectives")
-SHIPPED = {
-    name: item
-    for name, item in list_items(Path(__file__).parents[2] / "recipes").items()
-    if name.startswith(DOCUMENTS)
-}
+SHIPPED = {name: item for name, item in list_items(RECIPES).items() if name.startswith(DOCUMENTS)}
 FIGURES = [1, 2, 3, 4, 5, 7, 9, 10, 12, 13, 15]
 OF_ONE_MODEL = [f"intrinsic_entropy/figure{n}" for n in (1, 2, 3, 10, 15)]
 
@@ -64,3 +61,11 @@ def test_the_papers_sweep_is_the_published_grid(tmp_path):
     # 160 GPU hours of an H100 at 30% of its peak, attention left out.
     for planned in plans:
         assert 6 * planned.parameters * planned.tokens / (989e12 * 0.3 * 3600) == pytest.approx(160, rel=0.1)
+
+
+@pytest.mark.parametrize("name", list_items(RECIPES))
+def test_every_printed_table_has_a_title_for_each_column(name):
+    table = printed_table(list_items(RECIPES)[name].printed)
+    if table is not None:
+        assert all(len(row) == len(table.columns) for row in table.rows)
+        assert table.to_csv() and table.__html__()

@@ -168,8 +168,8 @@ def _print_supports(printed: "Console", scale: "Scale") -> None:
 
 def _print_outcome(printed: "Console", outcome: "Outcome", item: "Item", scale: str) -> None:
     """Our tables and claims, and what the document prints, where the item has it as a table."""
-    from contextwise.base.tables import Table
     from contextwise.reproductions.claims import VERDICTS
+    from contextwise.reproductions.item import printed_table
 
     printed.print(f"[bold]{item.title}[/bold] ({item.source}), scale {scale}\n")
     for table in outcome.tables:
@@ -177,10 +177,8 @@ def _print_outcome(printed: "Console", outcome: "Outcome", item: "Item", scale: 
     _print_supports(printed, item.scales[scale])
     for claim in outcome.claims:
         printed.print(f"{VERDICTS[claim.holds]}: {claim.text} ({claim.evidence})", markup=False)
-    if {"columns", "rows"} <= set(item.printed):
-        rows = [[str(name), *map(str, values)] for name, values in item.printed["rows"].items()]
-        printed.print(
-            Table("The document prints:", [str(column) for column in item.printed["columns"]], rows)
-        )
+    theirs = printed_table(item.printed, "The document prints:")
+    if theirs is not None:
+        printed.print(theirs)
     for note in item.inferred:
         printed.print(f"inferred: {note}", markup=False)

@@ -22,6 +22,7 @@ from contextwise.reports.page import (
     plain,
 )
 from contextwise.reproductions.claims import VERDICTS
+from contextwise.reproductions.item import printed_table
 
 
 def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -> None:
@@ -60,11 +61,10 @@ def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -
 def _printed(printed: dict[str, Any], inferred: list[str]) -> list[Part]:
     """The document's own figures, as a table where they are one, and what it does not say."""
     parts: list[Part] = []
-    rest = dict(printed)
-    if {"columns", "rows"} <= set(printed):
-        columns = [str(column) for column in rest.pop("columns")]
-        rows = [[name, *map(str, values)] for name, values in rest.pop("rows").items()]
-        parts.append(Table("", columns, rows))
+    rest, table = dict(printed), printed_table(printed)
+    if table is not None:
+        parts.append(table)
+        del rest["columns"], rest["rows"]
     if rest:
         parts.append(code(yaml.safe_dump(rest, sort_keys=False, allow_unicode=True, width=100)))
     if inferred:

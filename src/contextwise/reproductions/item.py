@@ -159,6 +159,23 @@ class Outcome:
         write_json(path, {**about, **made, **result}, "the outcome")
 
 
+def printed_table(printed: dict[str, Any], title: str = "") -> Table | None:
+    """What a document prints as a table; None where its figures are no table.
+
+    Columns may leave out that of the rows' names.
+    """
+    if not {"columns", "rows"} <= set(printed):
+        return None
+    columns = [str(column) for column in printed["columns"]]
+    rows = [[str(name), *map(str, values)] for name, values in printed["rows"].items()]
+    most = max(len(columns), *(len(row) for row in rows))
+    return Table(
+        title,
+        ["", *columns] if len(columns) < most else columns,
+        [[*row, *[""] * (most - len(row))] for row in rows],
+    )
+
+
 def _run_facts(run: RunFolder) -> dict[str, Any]:
     """What identifies a run, and what it cost."""
     summary = run.summary()
