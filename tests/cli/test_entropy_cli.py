@@ -9,7 +9,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise.base.errors import ConfigError
-from contextwise.cli.contextwise import contexts_of
+from contextwise.cli.options import contexts_of
 from contextwise.data import Corpus
 
 SMALL = ["--contexts", "2,4,8,16", "--samples", "100", "--density-samples", "60"]

@@ -1,4 +1,4 @@
-"""``contextwise generate --prefix --suffix`` and ``contextwise evaluate --infill``, as they are typed."""
+"""``contextwise generate --prefix --suffix`` and ``contextwise infill``, as they are typed."""
 
 import json
 from collections.abc import Callable
@@ -65,15 +65,10 @@ def test_generate_says_what_it_left_out(contextwise: Typed) -> None:
         (["generate", "runs/t5", "--prefix", "a", "--spm"], "SPM is an order of a decoder's input"),
         (["generate", "runs/gpt2/model", "--prefix", "a"], "it has no tokens <|fim_prefix|>"),
         (["generate", "runs/none/at/all", "--prefix", "a"], "there is no run and no model at"),
-        (["evaluate", "runs/gpt2", "--infill", "nowhere"], "there is no corpus at nowhere"),
-        (["evaluate", "runs/gpt2", "--infill", "corpus", "--corpus", "corpus"], "--corpus is given together with"),
-        (["evaluate", "runs/gpt2", "--infill", "corpus", "--stride", "4"], "--stride is given together with"),
-        (["evaluate", "runs/gpt2", "--infill", "corpus", "--causality"], "--causality is given together with"),
-        (["evaluate", "runs/gpt2", "--infill", "corpus"], "no split 'validation'; it has train"),
-        (["evaluate", "runs/gpt2", "--infill", "holes.jsonl", "--context", "65"], "the model has only 64 positions"),
-        (["evaluate", "runs/gpt2", "--infill", "holes.jsonl", "--limit-documents", "0"], "--limit-documents is 0"),
-        (["evaluate", "runs/gpt2", "--infill", "holes.jsonl", "--batch-tokens", "0"], "--batch-tokens is 0"),
-        (["evaluate", "runs/gpt2", "--corpus", "corpus", "--spm"], "--spm is of use with --infill only"),
+        (["infill", "runs/gpt2", "nowhere"], "there is no corpus at nowhere"),
+        (["infill", "runs/gpt2", "corpus"], "no split 'validation'; it has train"),
+        (["infill", "runs/gpt2", "holes.jsonl", "--context", "65"], "the model has only 64 positions"),
+        (["infill", "runs/gpt2", "holes.jsonl", "--batch-tokens", "0"], "--batch-tokens is 0"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_sentence_and_status_2(
@@ -86,7 +81,7 @@ def test_what_does_not_fit_is_one_sentence_and_status_2(
 
 @pytest.mark.parametrize("run", ["runs/gpt2", "runs/t5"])
 def test_evaluate_prints_a_table_and_writes_json(contextwise: Typed, workplace: Path, run: str) -> None:
-    status, output, errors = contextwise("evaluate", run, "--infill", "holes.jsonl", "--max-new-tokens", 9)
+    status, output, errors = contextwise("infill", run, "holes.jsonl", "--max-new-tokens", 9)
     assert (status, errors) == (0, "") and max(map(len, output.splitlines())) <= 80
     summary = json.loads((RunFolder(workplace / run).evaluation / "infill-holes.json").read_text())
     words = " ".join(output.split())
@@ -97,20 +92,17 @@ def test_evaluate_prints_a_table_and_writes_json(contextwise: Typed, workplace: 
 
 
 def test_evaluate_reads_lines_of_a_corpus(contextwise: Typed, workplace: Path) -> None:
-    options = ("--split", "train", "--max-new-tokens", 6, "--limit-documents", 5, "--out", "lines.json")
-    status, output, _ = contextwise("evaluate", "runs/gpt2", "--infill", "corpus", *options, "--json")
+    options = ("--split", "train", "--max-new-tokens", 6, "--limit", 5, "--out", "lines.json")
+    status, output, _ = contextwise("infill", "runs/gpt2", "corpus", *options, "--json")
     summary = json.loads(output)
     assert status == 0 and summary == json.loads((workplace / "lines.json").read_text())
     assert (summary["documents"], summary["label"]) == (5, "corpus-train")
     assert [row["expected"] for row in summary["rows"]] == ["0", "1", "2", "3", "4"]
     assert summary["shortened"] == 5  # documents of 73 tokens, 64 positions
-    status, output, _ = contextwise("evaluate", "runs/gpt2", "--infill", "corpus", *options)
+    status, output, _ = contextwise("infill", "runs/gpt2", "corpus", *options)
     assert status == 0 and max(map(len, output.splitlines())) <= 80
     assert "In 5 the text did not fit, and the 55 tokens around the hole were read." in " ".join(
         output.split()
     )
 
 
-def test_the_help_says_that_nothing_is_executed(contextwise: Typed) -> None:
-    status, output, _ = contextwise("evaluate", "--help")
-    assert status == 0 and "no code is ever executed" in " ".join(output.replace("│", " ").split())

@@ -1,4 +1,4 @@
-"""``contextwise evaluate --sentences`` and ``--rescore``, and ``contextwise embed --contexts``, as they are typed."""
+"""``contextwise sentences`` and ``contextwise rescore``, and ``contextwise embed --contexts``, as they are typed."""
 
 import json
 from collections.abc import Callable
@@ -40,8 +40,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CORPUS = ("--corpus", "corpus", "--split", "train")
 
 
-def test_a_cue_model_is_scored_by_sentence_without_a_flag(contextwise: Typed) -> None:
-    status, output, errors = contextwise("evaluate", "cue", *CORPUS)
+def test_a_cue_model_is_scored_by_sentence(contextwise: Typed) -> None:
+    status, output, errors = contextwise("sentences", "cue", *CORPUS)
     words = " ".join(output.split())
     assert status == 0 and max(map(len, output.splitlines())) <= 80, errors
     assert "30 sentences of 12 documents, each on its own" in words
@@ -49,23 +49,22 @@ def test_a_cue_model_is_scored_by_sentence_without_a_flag(contextwise: Typed) ->
     assert "perplexity without ends" in words and "Its sentence encoder alone: perplexity" in words
     assert "gain over the sentence encoder alone" in words and "not in contexts" in words
     assert "Tokens whose word stands in the context: " in words
-    assert "written to evaluation/cue/corpus-train-sentences/" in words
-    status, output, _ = contextwise("evaluate", "cue", *CORPUS, "--json")
+    assert "written to evaluation/cue/sentences-corpus-train-" in words
+    status, output, _ = contextwise("sentences", "cue", *CORPUS, "--json")
     summary = json.loads(output)
     assert status == 0 and summary["by_sentence"] and set(summary["cache_effect"]["bins"]) >= {"in contexts"}
 
 
 def test_contexts_are_withheld(contextwise: Typed) -> None:
-    status, output, _ = contextwise("evaluate", "cue", *CORPUS, "--contexts", "none")
+    status, output, _ = contextwise("sentences", "cue", *CORPUS, "--contexts", "none")
     words = " ".join(output.split())
     assert status == 0 and "No contexts." in words and "gain over the sentence encoder alone" not in words
-    assert "written to evaluation/cue/corpus-train-sentences-no-contexts/" in words
+    assert "written to evaluation/cue/sentences-corpus-train-" in words
     status, output, _ = contextwise(
-        "evaluate", "cue", *CORPUS, "--contexts", "title, date", "--drop-contexts", "0.5"
+        "sentences", "cue", *CORPUS, "--contexts", "title, date", "--drop-contexts", "0.5"
     )
     words = " ".join(output.split())
     assert status == 0 and "50% of them withheld at random" in words
-    assert "corpus-train-sentences-title-date-dropped-0.5/" in words
     status, output, _ = contextwise("compare", "lm", "cue", *CORPUS)
     words = " ".join(output.split())
     assert (
@@ -76,7 +75,7 @@ def test_contexts_are_withheld(contextwise: Typed) -> None:
 
 
 def test_a_sentence_model_and_long_sentences(contextwise: Typed) -> None:
-    status, output, _ = contextwise("evaluate", "lm", "--sentences", *CORPUS, "--limit-documents", "4")
+    status, output, _ = contextwise("sentences", "lm", *CORPUS, "--limit", "4")
     words = " ".join(output.split())
     assert status == 0 and "10 sentences of 4 documents" in words and "The model takes no contexts." in words
     assert "are longer than the model's 48 positions; they were scored in overlapping windows" in words
@@ -84,7 +83,7 @@ def test_a_sentence_model_and_long_sentences(contextwise: Typed) -> None:
 
 @pytest.mark.parametrize("model", ["cue", "plain-cue", "lm"])
 def test_lists_are_ranked(contextwise: Typed, workplace: Path, model: str) -> None:
-    status, output, errors = contextwise("evaluate", model, "--rescore", "lists.jsonl")
+    status, output, errors = contextwise("rescore", model, "lists.jsonl")
     words = " ".join(output.split())
     assert status == 0 and max(map(len, output.splitlines())) <= 80
     assert f"{model}: 14 candidates in 7 lists" in words and "and 2 more lists" in words
@@ -93,7 +92,7 @@ def test_lists_are_ranked(contextwise: Typed, workplace: Path, model: str) -> No
     assert errors.count("note: ") == (model != "cue")
     written = (workplace / "evaluation" / model / "rescored-lists.jsonl").read_text().splitlines()
     assert len(written) == 7 and f"written to evaluation/{model}/rescored-lists.jsonl" in words
-    status, output, _ = contextwise("evaluate", model, "--rescore", "lists.jsonl", "--json")
+    status, output, _ = contextwise("rescore", model, "lists.jsonl", "--json")
     assert status == 0 and json.loads(output) == [json.loads(line) for line in written]
 
 
@@ -127,7 +126,7 @@ def test_one_text_that_was_cut_is_told_of_as_one(contextwise: Typed, workplace: 
 @pytest.mark.parametrize(
     "command",
     [
-        ("evaluate", "--contextwise", *CORPUS, "--context", "8", "--limit-documents", "2"),
+        ("curve", *CORPUS, "--context", "8", "--limit", "2"),
         ("entropy", *CORPUS, "--contexts", "4,8", "--samples", "60", "--density-samples", "10"),
         ("generate", "--greedy", "--max-new-tokens", "3"),
     ],
@@ -166,24 +165,21 @@ def test_a_sentence_is_written_with_its_contexts(contextwise: Typed, workplace: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["evaluate", "lm", "--sentences"], "there are no sentences to score; give a prepared corpus"),
-        (["evaluate", "lm", "--sentences", *CORPUS, "--contexts", "none"], "lm is no CUE model and takes no contexts"),
-        (["evaluate", "lm", "--sentences", *CORPUS, "--drop-contexts", "0.5"], "--drop-contexts is given, but lm is no CUE"),
-        (["evaluate", "lm", "--sentences", *CORPUS, "--limit-documents", "0"], "--limit-documents is 0"),
-        (["evaluate", "lm", "--sentences", *CORPUS, "--batch-tokens", "0"], "--batch-tokens is 0"),
-        (["evaluate", "lm", "--sentences", *CORPUS, "--stride", "8"], "--stride is given together with --sentences"),
-        (["evaluate", "cue", *CORPUS, "--stride", "4"], "is a CUE model, which is scored sentence by sentence; leave --stride"),
-        (["evaluate", "cue", *CORPUS, "--causality"], "leave --causality out"),
-        (["evaluate", "cue", *CORPUS, "--contexts", "titel"], "'titel', which is no context here; did you mean 'title'?"),
-        (["evaluate", "cue", *CORPUS, "--contexts", "title,title"], "--contexts names 'title' twice"),
-        (["evaluate", "cue", *CORPUS, "--contexts", "title,"], "give names of contexts with commas between"),
-        (["evaluate", "cue", *CORPUS, "--contexts", "none,title"], "give names of contexts with commas between"),
-        (["evaluate", "cue", *CORPUS, "--contexts", "none", "--drop-contexts", "1"], "is scored without contexts"),
-        (["evaluate", "plain-cue", *CORPUS, "--contexts", "title"], "the model has no context encoder"),
-        (["evaluate", "lm", "--sentences", *CORPUS, "--out", "bert"], "holds something that is not an evaluation"),
-        (["evaluate", "lm", "--rescore", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
-        (["evaluate", "cue", "--rescore", "contexts.jsonl"], "contexts.jsonl:1 has no list 'candidates'"),
-        (["evaluate", "lm", "--rescore", "lists.jsonl", "--out", "lists.jsonl"], "is the file that is read"),
+        (["sentences", "lm", *CORPUS, "--contexts", "none"], "lm is no CUE model and takes no contexts"),
+        (["sentences", "lm", *CORPUS, "--drop-contexts", "0.5"], "--drop-contexts is given, but lm is no CUE"),
+        (["sentences", "lm", *CORPUS, "--limit", "0"], "--limit is '0'"),
+        (["sentences", "lm", *CORPUS, "--batch-tokens", "0"], "--batch-tokens is 0"),
+        (["evaluate", "cue", *CORPUS], "score it with contextwise sentences"),
+        (["sentences", "cue", *CORPUS, "--contexts", "titel"], "'titel', which is no context here; did you mean 'title'?"),
+        (["sentences", "cue", *CORPUS, "--contexts", "title,title"], "--contexts names 'title' twice"),
+        (["sentences", "cue", *CORPUS, "--contexts", "title,"], "'', which is no context here"),
+        (["sentences", "cue", *CORPUS, "--contexts", "none,title"], "'none', which is no context here"),
+        (["sentences", "cue", *CORPUS, "--contexts", "none", "--drop-contexts", "1"], "is scored without contexts"),
+        (["sentences", "plain-cue", *CORPUS, "--contexts", "title"], "the model has no context encoder"),
+        (["sentences", "lm", *CORPUS, "--out", "bert"], "bert holds no result of a measurement"),
+        (["rescore", "lm", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
+        (["rescore", "cue", "contexts.jsonl"], "contexts.jsonl:1 has no list 'candidates'"),
+        (["rescore", "lm", "lists.jsonl", "--out", "lists.jsonl"], "is the file that is read"),
         (["embed", "lm", "--contexts", "contexts.jsonl", "--out", "x.npy"], "lm is no CUE model"),
         (["embed", "plain-cue", "--contexts", "contexts.jsonl", "--out", "x.npy"], "was trained without contexts"),
         (["embed", "cue", "--contexts", "wrong.jsonl", "--out", "x.npy"], "wrong.jsonl:1: the context 'topcs' is none"),

@@ -1,69 +1,148 @@
-"""The command line: one module for each command, imported when that command is run.
+"""The command line: a verb for each measure, made from its settings, and a module for each other verb.
 
-So ``--help``, ``--version`` and a mistyped command are answered at once, without torch.
+A verb's module is imported when it is run, so ``--help``, ``--version`` and a mistyped verb are answered without torch.
 
 Exit status: 0 done; 2 the input is at fault; 130 stopped by Ctrl-C; 1 anything else.
 """
 
 import importlib
 import os
+import re
 import sys
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from importlib import metadata
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from contextwise.base.errors import ContextwiseError
+from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.cli.errors import INTERRUPTED, print_error
 
-COMMANDS = {
-    "demo": "Train three small models on real text, and see which is better, by how much, at what cost.",
-    "prepare": "Tokenize text into a corpus: documents, split by their content, with their metadata.",
-    "corpus": "Say how long the documents of a corpus are, and how much training context they can reward.",
-    "train": "Train a model as a recipe says; the same command again goes on where a stopped run was.",
-    "sweep": "Train a grid of model sizes and contexts; run it again to resume.",
-    "evaluate": "Score every token of held-out documents.",
-    "entropy": "Measure a model's loss and the spectrum of its features at several contexts.",
-    "compare": "Compare runs on the same documents.",
-    "forgetting": "Say what models forgot of an old corpus while they went on with a new one.",
-    "ruler": "Ask a model about long texts, with more and more of the text visible.",
-    "needles": "Measure an answer that depends on two needles, with more and more of the text cut off.",
-    "longbench": "Ask a model the long questions of LongBench or L-Eval files, at several visible contexts.",
-    "answers": "Let a model answer the questions of MT-Bench or AlpacaEval, in their file formats.",
-    "judge": "Let a judge behind an OpenAI-compatible endpoint grade or compare answers.",
-    "attention": "Show which tokens a model attends to, and where predicting the context helped.",
-    "parameters": "Say where a model's parameters are, and which of them are trained.",
-    "generate": "Continue a prompt with a model, or fill in between --prefix and --suffix.",
-    "embed": "Turn each text of a file into a vector; row i of the NumPy file is the vector of line i.",
-    "serve": "Answer OpenAI-compatible requests, with the server of transformers.",
-    "export": "Copy a model into a folder of its own, with a model card, ready to be shared.",
-    "plan": "Recommend model size, training context and tokens for a budget, from a sweep.",
-    "reproduce": "Make a table or figure of a source document again, and print it beside theirs.",
-    "report": "Write one page about runs: losses, differences, curves, texts, and how they were made.",
+PANELS = {
+    "Start": {
+        "demo": "Train three small models on real text, and see which is better, by how much, at what cost.",
+        "prepare": "Tokenize text into a corpus: documents, split by their content, with their metadata.",
+        "corpus": "Say how long the documents of a corpus are, and how much training context they can reward.",
+    },
+    "Train": {
+        "train": "Train the model of a recipe; run the same command again to resume.",
+        "sweep": "Train a grid of model sizes and contexts; run it again to resume.",
+        "parameters": "Say where a model's parameters are, and which of them are trained.",
+    },
+    "Measure": {
+        "attention": "Show which tokens a model attends to, and where predicting the context helped.",
+        "causality": "Check that later tokens, padding, packed neighbours and the cache do not reach the past.",
+        "entropy": "Measure a model's loss and the spectrum of its features at several contexts.",
+        "judge": "Let a judge behind an OpenAI-compatible endpoint grade or compare answers.",
+        "rescore": "Rank the candidates of each line of a file by their log-probability.",
+        "tasks": "Measure a model on the tasks of lm-evaluation-harness.",
+    },
+    "Decide": {
+        "compare": "Compare runs on the same documents.",
+        "compare-curves": "Compare context curves: average and best-context loss.",
+        "ledger": "List objectives side by side: tokens read and predicted, FLOPs, own losses.",
+        "forgetting": "Say what models forgot of an old corpus while they went on with a new one.",
+        "plan": "Recommend model size, training context and tokens for a budget, from a sweep.",
+        "report": "Write one page about runs: losses, differences, curves, texts, and how they were made.",
+    },
+    "Use": {
+        "generate": "Continue a prompt with a model, or fill in between --prefix and --suffix.",
+        "embed": "Turn each text of a file into a vector; row i of the NumPy file is the vector of line i.",
+        "serve": "Answer OpenAI-compatible requests, with the server of transformers.",
+        "export": "Copy a model into a folder of its own, with a model card, ready to be shared.",
+    },
+    "Papers": {
+        "reproduce": "Make a table or figure of a source document again, and print it beside theirs.",
+    },
 }
-"""Each command's name, which is also its module's and its function's, and the first line of its help."""
+"""The verbs with a module of their own, by panel of ``--help``: name and first line of help.
+
+The verbs of all other measures stand in the panel of measures too; they are made from their settings.
+"""
+COMMANDS = {name: text for verbs in PANELS.values() for name, text in verbs.items()}
+MEASURE_PANEL = "Measure"
+
+
+class Verb(TyperCommand):
+    """A verb: where an error of the library opens with a setting, it names the option."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            options = {str(parameter.name): parameter.opts[0] for parameter in self.params}
+            raise ConfigError(in_options(str(error), options)) from error
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a command in the list of commands, and becomes the command itself when that is run."""
+    """Stands for a verb in the list of verbs, and becomes the verb itself when that is run."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        module = importlib.import_module(f"contextwise.cli.{self.name}")
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(self.name)(getattr(module, str(self.name)))
+        single.command(self.name, cls=Verb)(function_of(str(self.name)))
         return typer.main.get_command(single).make_context(info_name, args, parent=parent, **extra)
 
 
 class LazyCommands(TyperGroup):
-    """The commands of :data:`COMMANDS`, in that order."""
+    """The verbs of :data:`PANELS` and of all measures, in that order."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.commands = {name: LazyCommand(name, help=text) for name, text in COMMANDS.items()}
+        del self.commands  # made when first asked for: --version needs no measures
+
+    @cached_property
+    def commands(self) -> dict[str, Any]:  # type: ignore[override]
+        """Name -> verb."""
+        return {
+            name: LazyCommand(name, help=text, rich_help_panel=panel)
+            for panel, verbs in panels().items()
+            for name, text in verbs.items()
+        }
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(self.commands)
+
+
+def panels() -> dict[str, dict[str, str]]:
+    """All verbs with the first lines of their helps, by panel."""
+    from contextwise.evaluation.kernel import measures
+
+    measured = {name: first_line(measure) for name, measure in measures().items() if name not in COMMANDS}
+    return {
+        panel: dict(sorted((verbs | measured).items())) if panel == MEASURE_PANEL else verbs
+        for panel, verbs in PANELS.items()
+    }
+
+
+def first_line(documented: Any) -> str:
+    """Of a docstring."""
+    return (documented.__doc__ or "").strip().split("\n")[0]
+
+
+def function_of(name: str) -> Callable[..., None]:
+    """The function of a verb: ``contextwise.cli.NAME.NAME``, or made from the settings of the measure."""
+    if name in COMMANDS:
+        identifier = name.replace("-", "_")
+        return getattr(importlib.import_module(f"contextwise.cli.{identifier}"), identifier)
+    from contextwise.cli.measuring import verb
+    from contextwise.evaluation.kernel import measures
+
+    return verb(measures()[name])
+
+
+def in_options(message: str, options: Mapping[str, str]) -> str:
+    """An error with the settings that it, or one of its problems, opens with written as options.
+
+    Args:
+        options: name of a setting -> option.
+    """
+    return re.sub(
+        r"((?:^|problem: |\n  - ))(\w+)(?:\.\d+)?(?=:? )",
+        lambda match: match[1] + options.get(match[2], match[2]),
+        message,
+    )
 
 
 app = typer.Typer(

@@ -11,15 +11,22 @@ Model = Annotated[
     str, typer.Argument(help="A run, a Hugging Face model folder, or a name on the Hub.", show_default=False)
 ]
 Split = Annotated[str, typer.Option(help="Which documents of the corpus.")]
-BatchTokens = Annotated[
-    int | None, typer.Option(help="Tokens of one forward pass; not given: 16384.", show_default=False)
-]
+BatchTokens = Annotated[int, typer.Option(help="Tokens of one forward pass.")]
 Dtype = Annotated[
     str, typer.Option(help="float32, bfloat16, float16; auto: float32 on the CPU, else as saved.")
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(help="Where to write; not given: with the run's evaluations.", show_default=False),
+    typer.Option(help="Folder of the result.", show_default="with the run's evaluations"),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another result in --out.")]
+Corpus = Annotated[Path, typer.Option(help="A prepared corpus.", show_default=False)]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N documents.", show_default=False)]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens that the model sees.", show_default="the training context, else the model's, up to 1024"
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 Chat = Annotated[bool, typer.Option("--chat", help="Ask through the model's chat template.")]

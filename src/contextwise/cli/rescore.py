@@ -1,19 +1,27 @@
-"""The part of ``contextwise evaluate`` behind ``--rescore``: lists of candidates, ranked."""
+"""``contextwise rescore``: lists of candidates, ranked."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import typer
+
+from contextwise.cli.options import AsJson, BatchTokens, Device, Dtype, Model, Out
 
 
-def evaluate_rescore(
-    model: str, file: Path, as_json: bool, *, weight: float | None = None, **options: Any
+def rescore(
+    model: Model,
+    file: Annotated[Path, typer.Argument(help="JSON Lines with lists of candidates.", show_default=False)],
+    weight: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the model beside the candidates' own scores.")
+    ] = 1.0,
+    batch_tokens: BatchTokens = 16384,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Rank the candidates of each line of a file, print and write them.
-
-    Args:
-        weight: share of the model in what is ranked by; all of it, if not given.
-        options: further ones of :func:`contextwise.evaluation.measures.rescoring.files.rescore_file`.
-    """
+    """Rank the candidates of each line of a file by their log-probability."""
     from rich.console import Console
 
     from contextwise.base.progress import interruption
@@ -23,7 +31,9 @@ def evaluate_rescore(
     from contextwise.models.loading import load_config
 
     with interruption.listening():
-        found = rescore_file(model, file, weight=1.0 if weight is None else weight, **options)
+        found = rescore_file(
+            model, file, weight=weight, batch_tokens=batch_tokens, dtype=dtype, device=device, out=out
+        )
     if as_json:
         print(json.dumps(found.rows(), indent=2, ensure_ascii=False))
         return

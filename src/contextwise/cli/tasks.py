@@ -1,36 +1,57 @@
-"""``contextwise evaluate --tasks``: a model on the tasks of lm-evaluation-harness."""
+"""``contextwise tasks``: a model on the tasks of lm-evaluation-harness."""
 
 import importlib.util
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from contextwise.base.errors import ConfigError
-from contextwise.cli.options import numbers
+from contextwise.cli.options import (
+    AsJson,
+    BatchTokens,
+    Context,
+    Device,
+    Dtype,
+    Limit,
+    Model,
+    Out,
+    numbers,
+)
 from contextwise.cli.printing import print_measured
 
 
-def evaluate_tasks(
-    model: str,
-    tasks: str,
-    shots: str | None,
-    task_data: Path | None,
-    skip_missing: bool,
-    limit: int | None,
-    as_json: bool,
-    *,
-    batch_tokens: int | None,
-    dtype: str,
-    device: str,
-    out: Path | None,
-    context: int | None,
+def tasks(
+    model: Model,
+    tasks: Annotated[
+        str, typer.Argument(metavar="TASK,TASK,…", help="The harness's tasks or tags.", show_default=False)
+    ],
+    num_fewshot: Annotated[
+        str, typer.Option(help="Examples before a question; each number is asked for, such as 0,5.")
+    ] = "0",
+    task_data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of local files, or a mapping file, to read.", show_default="the Hub"),
+    ] = None,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="With --task-data: leave out tasks without a file.")
+    ] = False,
+    context: Context = None,
+    limit: Limit = None,
+    batch_tokens: BatchTokens = 16384,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Ask the tasks and print their table, or the summary as JSON; the options are those of ``contextwise evaluate``.
+    """Measure a model on the tasks of lm-evaluation-harness.
 
-    Raises:
-        ConfigError: lm-evaluation-harness is not installed, or an option is wrong.
+    Prints the accuracies with their standard errors.
     """
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError(
-            "--tasks needs lm-evaluation-harness, which is not installed; install it with: pip install 'contextwise[eval]'"
+            "contextwise tasks needs lm-evaluation-harness, which is not installed; install it with: "
+            "pip install 'contextwise[eval]'"
         )
     from contextwise.evaluation.measures.lm_eval.running import Settings, evaluate_on_tasks
     from contextwise.evaluation.measures.lm_eval.tables import tasks_table
@@ -38,7 +59,7 @@ def evaluate_tasks(
 
     settings = Settings(
         tasks=tuple(name.strip() for name in tasks.split(",")),
-        shots=(0,) if shots is None else numbers(shots, "--shots", "0,5"),
+        shots=numbers(num_fewshot, "--num-fewshot", "0,5"),
         task_data=task_data,
         skip_missing=skip_missing,
         limit=limit,

@@ -28,7 +28,7 @@ def train(
         ),
     ] = None,
 ) -> None:
-    """Train the model of a recipe. Run the same command again to resume a run that was stopped.
+    """Train the model of a recipe; run the same command again to resume.
 
     Several processes: torchrun --nproc-per-node 2 -m contextwise train RECIPE
     """

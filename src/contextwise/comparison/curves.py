@@ -7,13 +7,14 @@ questions, those with much before them, so that their average may be lower altho
 Legend of shapes: D documents, K bins.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.intervals import percentile_estimate, resampled_ratios
 from contextwise.evaluation.kernel.result import SUMMARY
 from contextwise.evaluation.kernel.subject import results_of_model
@@ -50,6 +51,11 @@ class ComparedCurve:
         if self.bin_differences is None:
             return None
         return sum(each.value < 0 for each in self.bin_differences.values()), len(self.bin_differences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; the differences of the bins are counted in ``below``."""
+        values = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "bin_differences"}
+        return as_json(values | {"below": self.below})
 
 
 def open_curves(sources: list[str]) -> list[CurveResult]:

@@ -25,7 +25,7 @@ from lm_eval import evaluator
 from lm_eval.tasks.hellaswag.utils import preprocess
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-from contextwise.cli.tasks import evaluate_tasks
+from contextwise.cli.tasks import tasks as ask_tasks
 from contextwise.evaluation.measures.lm_eval.running import Settings, evaluate_on_tasks, plan_tasks, quiet
 from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS, table_rows
 
@@ -332,15 +332,15 @@ def test_settings_out_of_range_are_refused(settings, message):
 
 
 def command(model, sets, out, tasks="lambada_openai", shots=None, as_json=False):
-    evaluate_tasks(
+    ask_tasks(
         str(model),
         tasks,
-        shots,
+        shots or "0",
         sets,
         skip_missing=True,
         limit=None,
         as_json=as_json,
-        batch_tokens=None,
+        batch_tokens=16384,
         dtype="auto",
         device="auto",
         out=out,

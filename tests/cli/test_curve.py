@@ -1,4 +1,4 @@
-"""``contextwise evaluate --contextwise``, as it is typed."""
+"""``contextwise curve`` and ``contextwise compare-curves``, as they are typed."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from contextwise.data import Corpus
 from contextwise.evaluation.measures.curve import passes
 
-COMMAND = ("evaluate", "runs/alpha", "--corpus", "corpus", "--contextwise")
+COMMAND = ("curve", "runs/alpha", "--corpus", "corpus")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_json_alone_on_standard_output(contextwise, workplace):
 
 
 def test_a_lowest_bin_of_few_targets_is_no_finding(contextwise):
-    few = ("--limit-documents", 2, "--context", 64, "--out", "few")
+    few = ("--limit", 2, "--context", 64, "--out", "few")
     status, output, _ = contextwise(*COMMAND, *few)
     said = " ".join(output.split())
     assert status == 0 and "targets only, and each bin has others: it may be the lowest by chance" in said
@@ -107,8 +107,8 @@ def test_of_a_damaged_model_nothing_is_left_behind(contextwise, workplace, monke
 
     monkeypatch.setattr(passes, "window_losses", at_first_whole)
     monkeypatch.setattr(passes, "SECONDS_BETWEEN_SAVES", -1.0)
-    arguments = ("--corpus", "corpus", "--contextwise", "--context", 32, "--batch-tokens", 64, "--out", "b/c")
-    status, _, errors = contextwise("evaluate", "broken", *arguments)
+    arguments = ("--corpus", "corpus", "--context", 32, "--batch-tokens", 64, "--out", "b/c")
+    status, _, errors = contextwise("curve", "broken", *arguments)
     assert status == 2 and len(calls) == 3 and "loss is not finite" in " ".join(errors.split())
     assert not [*(workplace / "b").glob("*")]
 
@@ -120,7 +120,7 @@ def test_contexts_go_on_by_the_same_factor(contextwise, workplace):
 
 
 def test_one_document_has_no_interval_and_the_output_says_so(contextwise):
-    status, output, _ = contextwise(*COMMAND, "--limit-documents", 1, "--out", "one")
+    status, output, _ = contextwise(*COMMAND, "--limit", 1, "--out", "one")
     assert status == 0 and "in 1 document; trained with 32. One document allows no interval." in " ".join(
         output.split()
     )
@@ -150,17 +150,14 @@ def test_after_a_signal_the_same_command_goes_on(contextwise, workplace, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--stride", 4], "--stride is given together with --contextwise"),
-        (["--causality"], "--causality is given together with --contextwise"),
-        (["--infill", "corpus"], "--infill is given together with --contextwise"),
-        (["--mode", "sliding"], "mode is 'sliding', but input should be 'running' or 'truncated'"),
-        (["--rope", "ntk"], "rope is 'ntk', but input should be 'none', 'linear', 'dynamic' or 'yarn'"),
+        (["--mode", "sliding"], "--mode is 'sliding', but input should be 'running' or 'truncated'"),
+        (["--rope", "ntk"], "--rope is 'ntk', but input should be 'none', 'linear', 'dynamic' or 'yarn'"),
         (["--rope-factor", 2], "a rope factor is given, but no method"),
         (
             ["--rope", "linear", "--rope-factor", 0.5],
-            "rope_factor is 0.5, but input should be greater than or",
+            "--rope-factor is 0.5, but input should be greater than or",
         ),
-        (["--worth", 0], "worth is 0.0, but input should be greater than 0"),
+        (["--worth", 0], "--worth is 0.0, but input should be greater than 0"),
         (["--contexts", "4,8"], "--contexts is of the truncated mode"),
         (["--samples", 9], "--samples is of the truncated mode"),
         (["--mode", "truncated", "--contexts", "4;8"], "--contexts is '4;8'; give whole numbers"),
@@ -181,20 +178,9 @@ def test_bad_input_is_one_message_and_status_2(contextwise, arguments, message):
     assert output == "" and "Traceback" not in errors
 
 
-@pytest.mark.parametrize("option", [("--mode", "running"), ("--worth", 0.1), ("--rope", "yarn")])
-def test_options_of_the_curve_need_it(contextwise, option):
-    status, _, errors = contextwise("evaluate", "runs/alpha", "--corpus", "corpus", *option)
-    assert status == 2 and f"{option[0]} is of use with --contextwise only" in " ".join(errors.split())
-
-
-def test_a_corpus_is_needed(contextwise):
-    status, _, errors = contextwise("evaluate", "runs/alpha", "--contextwise")
-    assert status == 2 and "give a prepared corpus with --corpus" in " ".join(errors.split())
-
-
 def test_curves_side_by_side(contextwise, workplace):
     short, long = (contextwise(*COMMAND, "--context", n, "--out", f"curve-{n}", "--json") for n in (8, 64))
-    status, output, _ = contextwise("compare", "--contextwise", "curve-8", "curve-64", "--out", "both.json")
+    status, output, _ = contextwise("compare-curves", "curve-8", "curve-64", "--out", "both.json")
     assert status == 0 and max(map(len, output.splitlines())) <= 80
     rows = json.loads((workplace / "both.json").read_text())
     for row, (_, text, _) in zip(rows, (short, long), strict=True):
@@ -208,16 +194,6 @@ def test_curves_side_by_side(contextwise, workplace):
     assert f"{difference:+.4f}" in output
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--contextwise", "--unit", "byte"], "--contextwise compares curves and takes no --unit"),
-        (["--contextwise", "--all-pairs"], "takes no --all-pairs"),
-        (["--contextwise", "--ledger"], "takes no --ledger"),
-        (["--ledger", "--unit", "byte"], "--ledger compares no documents and takes no --unit"),
-        (["--contextwise"], "there is no run and no contextwise curve at a"),
-    ],
-)
-def test_what_curves_side_by_side_do_not_take(contextwise, options, words):
-    status, _, errors = contextwise("compare", "a", "b", *options)
-    assert status == 2 and words in errors and errors.count("\n") == 1
+def test_a_missing_curve_is_one_message(contextwise):
+    status, _, errors = contextwise("compare-curves", "a", "b")
+    assert status == 2 and "there is no run and no contextwise curve at a" in errors and errors.count("\n") == 1
