@@ -12,6 +12,7 @@ import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.data import Corpus
+from contextwise.evaluation.kernel import results_of
 from contextwise.evaluation.measures.curve import passes
 
 COMMAND = ("curve", "runs/alpha", "--corpus", "corpus")
@@ -36,8 +37,8 @@ def workplace(tmp_path_factory, corpus_folder):
 
 def test_tables_fit_80_columns_and_say_what_the_summary_says(contextwise, workplace):
     status, output, _ = contextwise(*COMMAND, "--context", 128)
-    place = workplace / "runs/alpha/evaluation/corpus-validation-contextwise"
-    summary = json.loads((place / "summary.json").read_text())
+    (result,) = results_of(workplace / "runs/alpha/evaluation", "curve")
+    summary = result.summary
     assert status == 0 and max(map(len, output.splitlines())) <= 80
     best, effective = (summary["measures"][name] for name in ("best_context_loss", "effective_context"))
     printed = " ".join(output.split())
@@ -50,7 +51,7 @@ def test_tables_fit_80_columns_and_say_what_the_summary_says(contextwise, workpl
         f"effective context {effective['value']:,.0f}" if effective["value"] else "effective context >",
         f"average loss {summary['measures']['average_loss']['value']:.4f}",
         "mean of 30–32",
-        "written to runs/alpha/evaluation/corpus-validation-contextwise/",
+        f"written to runs/alpha/evaluation/{result.path.name}/",
     ):
         assert wanted in printed
     assert output.count("*") > 2  # bins beyond the training context are marked
@@ -113,7 +114,7 @@ def test_of_a_damaged_model_nothing_is_left_behind(contextwise, workplace, monke
     assert not [*(workplace / "b").glob("*")]
 
 
-def test_contexts_go_on_by_the_same_factor(contextwise, workplace):
+def test_contexts_continue_by_the_same_factor(contextwise, workplace):
     options = ("--mode", "truncated", "--contexts", "4,8,…,32", "--samples", 20, "--json", "--out", "factor")
     status, output, _ = contextwise(*COMMAND, *options)
     assert status == 0 and json.loads(output)["settings"]["contexts"] == [4, 8, 16, 32]
@@ -126,7 +127,7 @@ def test_one_document_has_no_interval_and_the_output_says_so(contextwise):
     )
 
 
-def test_after_a_signal_the_same_command_goes_on(contextwise, workplace, monkeypatch):
+def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeypatch):
     real, calls = passes.window_losses, []
 
     def interrupted(*arguments):
@@ -138,10 +139,10 @@ def test_after_a_signal_the_same_command_goes_on(contextwise, workplace, monkeyp
     monkeypatch.setattr(passes, "window_losses", interrupted)
     options = ("--batch-tokens", 64, "--out", "resumed")
     status, output, errors = contextwise(*COMMAND, *options)
-    assert status == 1 and "run the same command again to go on" in " ".join(errors.split())
+    assert status == 1 and "run the same command again to resume" in " ".join(errors.split())
     assert output == "" and not (workplace / "resumed").exists()
     status, output, errors = contextwise(*COMMAND, *options)
-    assert status == 0 and "going on where a stopped scoring was: 4 of" in " ".join(errors.split())
+    assert status == 0 and "resuming a stopped measurement: 4 of" in " ".join(errors.split())
     status, _, _ = contextwise(*COMMAND, "--batch-tokens", 64, "--out", "whole")
     summaries = [json.loads((workplace / name / "summary.json").read_text()) for name in ("resumed", "whole")]
     assert status == 0 and summaries[0]["bins"] == summaries[1]["bins"]
@@ -155,13 +156,12 @@ def test_after_a_signal_the_same_command_goes_on(contextwise, workplace, monkeyp
         (["--rope-factor", 2], "a rope factor is given, but no method"),
         (
             ["--rope", "linear", "--rope-factor", 0.5],
-            "--rope-factor is 0.5, but input should be greater than or",
+            "--rope-factor is '0.5', but input should be greater than or",
         ),
-        (["--worth", 0], "--worth is 0.0, but input should be greater than 0"),
-        (["--contexts", "4,8"], "--contexts is of the truncated mode"),
-        (["--samples", 9], "--samples is of the truncated mode"),
-        (["--mode", "truncated", "--contexts", "4;8"], "--contexts is '4;8'; give whole numbers"),
-        (["--mode", "truncated", "--contexts", "4,8,…"], "--contexts is '4,8,…'; give whole numbers"),
+        (["--worth", 0], "--worth is '0', but input should be greater than 0"),
+        (["--contexts", "4,8"], "contexts belong to the truncated mode"),
+        (["--mode", "truncated", "--contexts", "4;8"], "--contexts is '4;8', but input should be a valid integer"),
+        (["--mode", "truncated", "--contexts", "4,8,…"], "--contexts is '…', but input should be a valid integer"),
         (["--context", 10**20], "no document is long enough for a context of 100,000,000,000,000,000,000"),
         (
             ["--mode", "truncated", "--context", 10**20],
@@ -196,4 +196,4 @@ def test_curves_side_by_side(contextwise, workplace):
 
 def test_a_missing_curve_is_one_message(contextwise):
     status, _, errors = contextwise("compare-curves", "a", "b")
-    assert status == 2 and "there is no run and no contextwise curve at a" in errors and errors.count("\n") == 1
+    assert status == 2 and "there is no run and no model at a" in errors and errors.count("\n") == 1

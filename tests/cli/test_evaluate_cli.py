@@ -10,6 +10,7 @@ import yaml
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise.data import prepare_corpus
+from contextwise.evaluation.kernel import results_of
 
 WORDS = ["a", "corpus", "of", "small", "texts", "that", "are", "scored", "from", "the", "command", "line"]
 
@@ -107,8 +108,10 @@ def test_compare_evaluates_what_is_missing_and_writes_json(contextwise, workplac
     assert (difference["group"], difference["reference"]) == ("alpha", "beta")
     assert difference["verdict"] in " ".join(output.split())
     losses = [
-        json.loads(next((workplace / f"runs/{n}/evaluation").glob("*/summary.json")).read_text())["loss"]
-        for n in ("alpha", "beta")
+        result.summary["loss"]
+        for name in ("alpha", "beta")
+        for result in results_of(workplace / "runs" / name / "evaluation", "evaluate")
+        if result.summary["label"] == "corpus-validation"
     ]
     assert difference["difference"]["value"] == pytest.approx(losses[0]["value"] - losses[1]["value"])
 

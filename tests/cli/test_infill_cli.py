@@ -8,6 +8,7 @@ import pytest
 
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
+from contextwise.evaluation.kernel import Result, results_of
 from filling import LETTERS, middle, write_run
 
 Typed = Callable[..., tuple[int, str, str]]
@@ -83,21 +84,23 @@ def test_what_does_not_fit_is_one_sentence_and_status_2(
 def test_evaluate_prints_a_table_and_writes_json(contextwise: Typed, workplace: Path, run: str) -> None:
     status, output, errors = contextwise("infill", run, "holes.jsonl", "--max-new-tokens", 9)
     assert (status, errors) == (0, "") and max(map(len, output.splitlines())) <= 80
-    summary = json.loads((RunFolder(workplace / run).evaluation / "infill-holes.json").read_text())
+    (result,) = results_of(RunFolder(workplace / run).evaluation)
+    summary = result.summary
     words = " ".join(output.split())
     assert summary["exact_match"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     assert f"{run} on holes: 16 holes in 16 documents, asked as {summary['form']}" in words
     assert "exact match 1.0000 [1.0000, 1.0000]" in words and "edit similarity 1.0000" in words
-    assert f"written to {run}/evaluation/infill-holes.json" in words
+    assert f"written to {run}/evaluation/{result.path.name}/" in words
 
 
 def test_evaluate_reads_lines_of_a_corpus(contextwise: Typed, workplace: Path) -> None:
-    options = ("--split", "train", "--max-new-tokens", 6, "--limit", 5, "--out", "lines.json")
+    options = ("--split", "train", "--max-new-tokens", 6, "--limit", 5, "--out", "lines")
     status, output, _ = contextwise("infill", "runs/gpt2", "corpus", *options, "--json")
     summary = json.loads(output)
-    assert status == 0 and summary == json.loads((workplace / "lines.json").read_text())
+    assert status == 0 and summary == json.loads((workplace / "lines" / "summary.json").read_text())
     assert (summary["documents"], summary["label"]) == (5, "corpus-train")
-    assert [row["expected"] for row in summary["rows"]] == ["0", "1", "2", "3", "4"]
+    holes = Result.open(workplace / "lines").rows_of("holes")
+    assert [row["expected"] for row in holes] == ["0", "1", "2", "3", "4"]
     assert summary["shortened"] == 5  # documents of 73 tokens, 64 positions
     status, output, _ = contextwise("infill", "runs/gpt2", "corpus", *options)
     assert status == 0 and max(map(len, output.splitlines())) <= 80

@@ -54,7 +54,7 @@ PANELS = {
         "export": "Copy a model into a folder of its own, with a model card, ready to be shared.",
     },
     "Papers": {
-        "reproduce": "Make a table or figure of a source document again, and print it beside theirs.",
+        "reproduce": "Reproduce a table or figure of a source document, and print it beside theirs.",
     },
 }
 """The verbs with a module of their own, by panel of ``--help``: name and first line of help.

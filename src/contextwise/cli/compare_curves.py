@@ -21,7 +21,6 @@ def compare_curves(
     """
     from rich.console import Console
 
-    from contextwise.base.estimates import as_json
     from contextwise.base.files import write_json
     from contextwise.comparison.curves import compare_curves, open_curves
     from contextwise.comparison.tables import curves_table
@@ -34,5 +33,5 @@ def compare_curves(
         "tokens that both have, so many at which it is lower than the first."
     )
     if out is not None:
-        write_json(out, as_json(found), "the comparison")
+        write_json(out, [curve.to_dict() for curve in found], "the comparison")
         printed.print(f"written to {out}", markup=False, soft_wrap=True)
