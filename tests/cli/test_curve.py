@@ -160,8 +160,14 @@ def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeyp
         ),
         (["--worth", 0], "--worth is '0', but input should be greater than 0"),
         (["--contexts", "4,8"], "contexts belong to the truncated mode"),
-        (["--mode", "truncated", "--contexts", "4;8"], "--contexts is '4;8', but input should be a valid integer"),
-        (["--mode", "truncated", "--contexts", "4,8,…"], "--contexts is '…', but input should be a valid integer"),
+        (
+            ["--mode", "truncated", "--contexts", "4;8"],
+            "--contexts is '4;8', but input should be a valid integer",
+        ),
+        (
+            ["--mode", "truncated", "--contexts", "4,8,…"],
+            "--contexts is '…', but input should be a valid integer",
+        ),
         (["--context", 10**20], "no document is long enough for a context of 100,000,000,000,000,000,000"),
         (
             ["--mode", "truncated", "--context", 10**20],

@@ -88,7 +88,10 @@ def test_evaluate_says_when_the_documents_were_trained_on(contextwise):
         (["runs/alpha", "--corpus", "nowhere"], "there is no corpus at nowhere"),
         (["runs/alpha", "--corpus", "corpus", "--split", "dev"], "no split 'dev'; it has"),
         (["runs/alpha", "--corpus", "corpus", "--context", "49"], "--context is 49"),
-        (["runs/alpha", "--corpus", "corpus", "--stride", "33"], "--stride is 33; it must be between 1 and the context, 32"),
+        (
+            ["runs/alpha", "--corpus", "corpus", "--stride", "33"],
+            "--stride is 33; it must be between 1 and the context, 32",
+        ),
     ],
 )
 def test_bad_input_is_one_message_and_status_2(contextwise, arguments, message):

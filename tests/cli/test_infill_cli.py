@@ -107,5 +107,3 @@ def test_evaluate_reads_lines_of_a_corpus(contextwise: Typed, workplace: Path) -
     assert "In 5 the text did not fit, and the 55 tokens around the hole were read." in " ".join(
         output.split()
     )
-
-

@@ -36,7 +36,9 @@ def show_analysis(
     csv: Annotated[
         Path | None,
         typer.Option(
-            help="Write the numbers of each figure as CSV into this folder.", show_default=False, file_okay=False
+            help="Write the numbers of each figure as CSV into this folder.",
+            show_default=False,
+            file_okay=False,
         ),
     ] = None,
 ) -> None:

@@ -131,7 +131,7 @@ def field_parameter(name: str, info: FieldInfo) -> inspect.Parameter:
 def read_value(info: FieldInfo, value: Any) -> Any:
     """The value of a field from its text: a list has commas between its parts, and ``none`` is an empty one.
 
-    In a list of numbers, ``16,32,…,2048`` continues by the same factor.
+    In a list of numbers, ``16,32,…,2048`` continues by the same factor up to the last one.
     """
     if not isinstance(value, str) or not _is_list(info):
         return value
@@ -143,9 +143,9 @@ def read_value(info: FieldInfo, value: Any) -> Any:
     if not 0 < first < second < last or second % first:
         return parts
     result = [first, second]
-    while result[-1] * (second // first) <= last:
+    while result[-1] * (second // first) < last:
         result.append(result[-1] * (second // first))
-    return result if result[-1] == last else parts
+    return [*result, last]
 
 
 def _option(name: str) -> str:

@@ -54,7 +54,9 @@ class ComparedCurve:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; the differences of the bins are counted in ``below``."""
-        values = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "bin_differences"}
+        values = {
+            part.name: getattr(self, part.name) for part in fields(self) if part.name != "bin_differences"
+        }
         return as_json(values | {"below": self.below})
 
 

@@ -365,7 +365,7 @@ def test_the_command_prints_json(model, sets, tmp_path, capsys):
 
 
 def test_the_command_refuses_shots_that_are_no_numbers(model, sets, tmp_path):
-    with pytest.raises(ConfigError, match="--shots is '0;5'; give whole numbers"):
+    with pytest.raises(ConfigError, match="--num-fewshot is '0;5'; give whole numbers"):
         command(model, sets, tmp_path / "out", shots="0;5")
 
 
