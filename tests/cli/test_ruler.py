@@ -117,7 +117,7 @@ def test_two_needles(contextwise: Any, workplace: Path) -> None:
     ("arguments", "message"),
     [
         (["--tasks", "qa_1"], "the task 'qa_1' needs questions; give a file in SQuAD's form"),
-        (["--qa", "wrong.jsonl"], "wrong.jsonl:1 has no text in the field 'context' (fields: 'text', 'label')"),
+        (["--qa", "wrong.jsonl"], "wrong.jsonl:1: 'question' is missing, 'answers' is missing, 'context' is missing"),
         (["--qa", "none.jsonl"], "qa is none.jsonl, which cannot be read: No such file"),
         (["--qa", "towns.jsonl", "--length", "60"], "length is 60, but the shortest paragraph"),
         (["--visible", "5000"], "a visible context is 5000, but the texts have only 4096 tokens"),

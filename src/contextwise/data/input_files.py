@@ -12,7 +12,9 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from contextwise.base.errors import DataError
 
@@ -153,6 +155,42 @@ def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]
                 where = str(path)
     except ValueError as error:
         raise DataError(f"{where} {error}; give {wanted}") from None
+
+
+class Form(BaseModel):
+    """The fields of an object in a user's file; others are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+RowForm = TypeVar("RowForm", bound=Form)
+
+
+def checked(form: type[RowForm], row: dict[str, Any], where: str, wanted: str) -> RowForm:
+    """An object of a file in its form.
+
+    Args:
+        where: file and line.
+        wanted: the fields of the form, for the message.
+
+    Raises:
+        DataError: fields are missing or wrong; names all of them.
+    """
+    try:
+        return form.model_validate(row)
+    except ValidationError as error:
+        problems = [_problem(problem) for problem in error.errors()]
+    more = f" and {len(problems) - 5:,} more problems" if len(problems) > 5 else ""
+    fields = ", ".join(map(repr, list(row)[:8])) or "none"
+    raise DataError(f"{where}: {', '.join(problems[:5])}{more} (fields: {fields}); {wanted}")
+
+
+def _problem(problem: Any) -> str:
+    name = repr(".".join(map(str, problem["loc"])))
+    if problem["type"] == "missing":
+        return f"{name} is missing"
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    return f"{name} is wrong ({message.removeprefix('input ')})"
 
 
 def read_value(path: Path, wanted: str) -> Any:

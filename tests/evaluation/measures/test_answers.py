@@ -236,10 +236,10 @@ def test_published_temperatures_follow_the_category():
         ("", "is empty"),
         ("{", "x.jsonl:1 is not JSON"),
         ("[1]", "x.jsonl entry 1 is not a JSON object"),
-        ('{"text": "a"}', "x.jsonl:1 has no proper field 'instruction' .fields: 'text'."),
+        ('{"text": "a"}', "x.jsonl:1: 'instruction' is missing .fields: 'text'."),
         (
             '{"turns": ["a"], "question_id": 1}\n{"turns": [], "question_id": 2}',
-            "x.jsonl:2: the field 'turns' must",
+            "x.jsonl:2: 'turns' is wrong",
         ),
         (
             '{"turns": ["a"], "question_id": 1}\n{"turns": ["b"], "question_id": 1}',

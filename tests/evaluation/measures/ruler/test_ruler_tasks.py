@@ -191,7 +191,7 @@ def test_both_forms_of_squad_hold_the_same(tmp_path: Path, squad: Path) -> None:
     assert len(flat.questions) == 40 and flat.questions[3].answers == ("white",)
 
 
-def test_questions_without_an_answer_are_passed_over(tmp_path: Path) -> None:
+def test_questions_without_an_answer_are_left_out(tmp_path: Path) -> None:
     rows = [
         {
             "context": "One.",
@@ -214,19 +214,19 @@ ROW = {"context": "A text.", "question": "What?", "answers": {"text": ["A"]}}
     ("content", "message"),
     [
         ("", "has no question with an answer"),
-        (json.dumps({**ROW, "question": None}), "q:1 has no text in the field 'question'"),
-        (json.dumps({"text": "a", "label": 1}), r"'context' \(fields: 'text', 'label'\); a question has 'context'"),
-        (json.dumps({**ROW, "answers": "A"}), "q:1 has no answers in the field 'answers'"),
+        (json.dumps({**ROW, "question": None}), "q:1: 'question' is wrong"),
+        (json.dumps({"text": "a", "label": 1}), r"'context' is missing.* \(fields: 'text', 'label'\); give SQuAD's"),
+        (json.dumps({**ROW, "answers": "A"}), "q:1: 'answers' is wrong"),
         (json.dumps({**ROW, "answers": {"text": []}}), "has no question with an answer"),
         (json.dumps(ROW) + "\n{", "q:2 is not JSON"),
         ("[1]", "q entry 1 is not a JSON object"),
         (json.dumps({**ROW, "context": "\ud800"}), "q:1 holds half of a surrogate pair"),
         (json.dumps({"data": ["\ud800"]}, indent=1), "q holds half of a surrogate pair"),
-        (json.dumps({"data": {}}), "q: 'data' is not a list"),
-        (json.dumps({"data": [{"title": "t"}]}), r"q, data\[0\] has no text in the field 'paragraphs'"),
+        (json.dumps({"data": {}}), "q: 'data' is wrong"),
+        (json.dumps({"data": [{"title": "t"}]}), "q: 'data.0.paragraphs' is missing"),
         (
             json.dumps({"data": [{"paragraphs": [{"context": "c", "qas": [{"question": "q"}]}]}]}),
-            r"q, data\[0\].paragraphs\[0\].qas\[0\] has no answers",
+            "q: 'data.0.paragraphs.0.qas.0.answers' is missing",
         ),
     ],
 )  # fmt: skip

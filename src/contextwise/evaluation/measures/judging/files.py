@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from contextwise.base.errors import DataError
-from contextwise.data.input_files import read_objects
+from contextwise.data.input_files import Form, RowForm, checked, read_objects
 
 Benchmark = Literal["mt-bench", "alpaca-eval"]
 WANTED = "the questions or answers of MT-Bench or AlpacaEval, as JSON Lines or a JSON list"
@@ -54,6 +56,44 @@ def read_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return rows
 
 
+class _MtBenchQuestion(Form):
+    question_id: int | str
+    turns: list[str] = Field(min_length=1)
+    category: Any = "all"
+
+    def question(self) -> Question:
+        return Question(self.question_id, str(self.category), tuple(self.turns))
+
+
+class _Turns(Form):
+    turns: list[str] = Field(min_length=1)
+
+
+class _Reference(Form):
+    question_id: int | str
+    choices: list[_Turns] = Field(min_length=1)
+
+    def answer(self) -> tuple[int | str, tuple[str, ...]]:
+        return self.question_id, tuple(self.choices[0].turns)
+
+
+class _MtBenchAnswer(_Reference):
+    model_id: str
+
+
+class _Instruction(Form):
+    instruction: str
+    dataset: Any = "all"
+
+    def question(self) -> Question:
+        return Question(self.instruction, str(self.dataset), (self.instruction,))
+
+
+class _Output(_Instruction):
+    output: str
+    generator: str
+
+
 def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:
     """A benchmark, recognized by the fields, and its questions.
 
@@ -61,12 +101,11 @@ def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:
         DataError: the file cannot be read, or holds no questions, or two of MT-Bench with one number.
     """
     rows = read_rows(path)
-    benchmark: Benchmark = "mt-bench" if "turns" in rows[0][1] else "alpaca-eval"
-    make = _mt_bench_question if benchmark == "mt-bench" else _instruction
-    questions = tuple(make(where, row) for where, row in rows)
-    if benchmark == "mt-bench":
-        _once([question.id for question in questions], rows, path)
-    return benchmark, questions
+    if "turns" not in rows[0][1]:
+        return "alpaca-eval", tuple(_checked(_Instruction, where, row).question() for where, row in rows)
+    questions = tuple(_checked(_MtBenchQuestion, where, row).question() for where, row in rows)
+    _once([question.id for question in questions], rows)
+    return "mt-bench", questions
 
 
 def read_answers(path: Path) -> tuple[Benchmark, ModelAnswers]:
@@ -76,69 +115,37 @@ def read_answers(path: Path) -> tuple[Benchmark, ModelAnswers]:
         DataError: the file cannot be read, holds no answers, those of several models, or two to one question of MT-Bench.
     """
     rows = read_rows(path)
-    benchmark: Benchmark = "mt-bench" if "choices" in rows[0][1] else "alpaca-eval"
-    if benchmark == "mt-bench":
-        name, pairs = "model_id", [_mt_bench_answer(where, row) for where, row in rows]
-        questions: tuple[Question, ...] = ()
-        _once([question for question, _ in pairs], rows, path)
-    else:
-        name, pairs = "generator", [_output(where, row) for where, row in rows]
-        # A repeated instruction is one question.
-        instructions = [_instruction(where, row) for where, row in rows]
-        questions = tuple({question.id: question for question in instructions}.values())
-    models = {_field(where, row, name, str) for where, row in rows}
-    if len(models) > 1:
-        raise DataError(
-            f"{path} holds answers of {len(models)} models; give each model's answers in a file of their own"
-        )
-    return benchmark, ModelAnswers(models.pop(), dict(pairs), questions)
+    if "choices" in rows[0][1]:
+        answers = [_checked(_MtBenchAnswer, where, row) for where, row in rows]
+        model = _one_model(path, {answer.model_id for answer in answers})
+        _once([answer.question_id for answer in answers], rows)
+        return "mt-bench", ModelAnswers(model, dict(answer.answer() for answer in answers))
+    outputs = [_checked(_Output, where, row) for where, row in rows]
+    model = _one_model(path, {output.generator for output in outputs})
+    # A repeated instruction is one question.
+    questions = {output.instruction: output.question() for output in outputs}
+    texts: dict[int | str, tuple[str, ...]] = {output.instruction: (output.output,) for output in outputs}
+    return "alpaca-eval", ModelAnswers(model, texts, tuple(questions.values()))
 
 
 def read_references(path: Path) -> dict[int | str, tuple[str, ...]]:
     """MT-Bench's reference answers: question's id -> its texts, one a turn."""
-    return dict(_mt_bench_answer(where, row) for where, row in read_rows(path))
+    return dict(_checked(_Reference, where, row).answer() for where, row in read_rows(path))
 
 
-def _mt_bench_question(where: str, row: dict[str, Any]) -> Question:
-    turns = _texts(where, _field(where, row, "turns", list), "turns")
-    return Question(_field(where, row, "question_id", int | str), str(row.get("category", "all")), turns)
+def _checked(form: type[RowForm], where: str, row: dict[str, Any]) -> RowForm:
+    return checked(form, row, where, "give a file of MT-Bench or AlpacaEval")
 
 
-def _mt_bench_answer(where: str, row: dict[str, Any]) -> tuple[int | str, tuple[str, ...]]:
-    choices = _field(where, row, "choices", list)
-    if not choices or not isinstance(choices[0], dict):
+def _one_model(path: Path, models: set[str]) -> str:
+    if len(models) > 1:
         raise DataError(
-            f"{where}: the field 'choices' holds no answer; FastChat writes a list with one object"
+            f"{path} holds answers of {len(models)} models; give each model's answers in a file of their own"
         )
-    turns = _texts(where, _field(where, choices[0], "turns", list), "turns")
-    return _field(where, row, "question_id", int | str), turns
+    return models.pop()
 
 
-def _instruction(where: str, row: dict[str, Any]) -> Question:
-    text = _field(where, row, "instruction", str)
-    return Question(text, str(row.get("dataset", "all")), (text,))
-
-
-def _output(where: str, row: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    return _field(where, row, "instruction", str), (_field(where, row, "output", str),)
-
-
-def _field(where: str, row: dict[str, Any], name: str, kind: Any) -> Any:
-    if not isinstance(row.get(name), kind):
-        fields = ", ".join(map(repr, list(row)[:8])) or "none"
-        raise DataError(
-            f"{where} has no proper field {name!r} (fields: {fields}); give a file of MT-Bench or AlpacaEval"
-        )
-    return row[name]
-
-
-def _texts(where: str, values: Sequence[Any], name: str) -> tuple[str, ...]:
-    if not values or not all(isinstance(value, str) for value in values):
-        raise DataError(f"{where}: the field {name!r} must be a list of one text or more")
-    return tuple(values)
-
-
-def _once(ids: Sequence[int | str], rows: Sequence[tuple[str, Any]], path: Path) -> None:
+def _once(ids: Sequence[int | str], rows: Sequence[tuple[str, Any]]) -> None:
     seen: set[int | str] = set()
     for name, (where, _) in zip(ids, rows, strict=True):
         if name in seen:

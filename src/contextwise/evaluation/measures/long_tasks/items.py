@@ -11,12 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt
 
 from contextwise.base.errors import DataError
-from contextwise.data.input_files import read_objects
+from contextwise.data.input_files import Form, checked, read_objects
 from contextwise.evaluation.measures.long_tasks.metrics import (
     METRICS,
     Metric,
@@ -130,12 +129,8 @@ class Item:
     in_chat: bool = True
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class LongBenchLine(_Line):
-    """The fields of LongBench's form; others are ignored."""
+class LongBenchLine(Form):
+    """The fields of LongBench's form."""
 
     context: str = Field(min_length=1)
     input: str
@@ -150,8 +145,8 @@ class LongBenchLine(_Line):
     max_new_tokens: PositiveInt | None = None
 
 
-class LEvalLine(_Line):
-    """The fields of L-Eval's form; others are ignored."""
+class LEvalLine(Form):
+    """The fields of L-Eval's form."""
 
     input: str = Field(min_length=1)
     instructions: list[str] = Field(min_length=1)
@@ -173,13 +168,13 @@ def read_items(paths: Sequence[Path]) -> tuple[list[Item], list[str]]:
         before, judged = len(items), Counter[str]()
         for where, row in read_objects(path, f"JSON Lines: {FORMS}"):
             if "instructions" in row or "outputs" in row:
-                line = _checked(LEvalLine, row, where)
+                line = checked(LEvalLine, row, where, FORMS)
                 if line.evaluation in ("LLM", "human"):
                     judged[line.evaluation] += 1
                 else:
                     items += _leval_items(line, path, where)
             else:
-                items.append(_longbench_item(_checked(LongBenchLine, row, where), where))
+                items.append(_longbench_item(checked(LongBenchLine, row, where, FORMS), where))
         if judged:
             notes.append(
                 f"{judged.total():,} documents of {path} are for judges, without a metric; they were left out"
@@ -189,28 +184,6 @@ def read_items(paths: Sequence[Path]) -> tuple[list[Item], list[str]]:
     if not items:
         raise DataError(f"no question can be scored: {'; '.join(notes)}")
     return items, notes
-
-
-def _checked(form: type[Any], row: dict[str, Any], where: str) -> Any:
-    """A line in its form.
-
-    Raises:
-        DataError: fields are missing or wrong; names all of them.
-    """
-    try:
-        return form.model_validate(row)
-    except ValidationError as error:
-        problems = [_problem(problem) for problem in error.errors()]
-    fields = ", ".join(map(repr, list(row)[:8])) or "none"
-    raise DataError(f"{where}: {', '.join(problems)} (fields: {fields}); {FORMS}")
-
-
-def _problem(problem: Any) -> str:
-    name = repr(".".join(map(str, problem["loc"])))
-    if problem["type"] == "missing":
-        return f"{name} is missing"
-    message = problem["msg"][0].lower() + problem["msg"][1:]
-    return f"{name} is wrong ({message.removeprefix('input ')})"
 
 
 def _longbench_item(line: LongBenchLine, where: str) -> Item:
