@@ -148,7 +148,7 @@ class RunSetFolder(ABC):
             state,
             max((row["step"] for row in newest.values()), default=None),
             newest.get("train", {}).get("tokens_per_second"),
-            newest.get("contextwise", {}).get("best_context_loss"),
+            newest.get("curve", {}).get("best_context_loss"),
             failure,
         )
 

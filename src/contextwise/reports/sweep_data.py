@@ -106,8 +106,7 @@ def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
             f"no run of the sweep {path} has measured a contextwise curve yet ({done}); go on with contextwise sweep, then "
             "make the page again"
         )
-    sizes = _sizes(states)
-    planned = {size: sorted({s.run.context for s in states if s.run.size == size}) for size in sizes}
+    sizes, planned = sweep.sizes, sweep.contexts
     gpus = _gpus(sweep, {point.run for point in good})
     units = [unit for unit in UNITS if unit != "gpu_hours" or gpus]
     recipe = read_yaml(path / "sweep.yaml")
@@ -134,12 +133,6 @@ def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
         problem,
         len(points) - len(good),
     )
-
-
-def _sizes(states: list[RunState]) -> dict[str, int]:
-    found = sorted({(state.run.parameters, state.run.size) for state in states})
-    smallest = {size: parameters for parameters, size in reversed(found)}
-    return dict(sorted(smallest.items(), key=lambda item: item[1]))
 
 
 def _gpus(sweep: Sweep, runs: set[str]) -> dict[str, int]:

@@ -148,7 +148,7 @@ class Outcome:
         """Write everything to a JSON file, with what the document prints."""
         about = {"title": item.title, "source": item.source, "scale": scale, "printed": item.printed}
         about |= {"supports": item.scales[scale].supports, "inferred": item.inferred}
-        made = {"date": datetime.now(UTC).date().isoformat(), "environment": describe_environment()}
+        provenance = {"date": datetime.now(UTC).date().isoformat(), "environment": describe_environment()}
         result = {
             "tables": [table.to_dict() for table in self.tables],
             "claims": [asdict(claim) for claim in self.claims],
@@ -156,7 +156,7 @@ class Outcome:
             "runs": [_run_facts(RunFolder(run)) for run in self.runs],
             "figures": self.figures,
         }
-        write_json(path, {**about, **made, **result}, "the outcome")
+        write_json(path, {**about, **provenance, **result}, "the outcome")
 
 
 def printed_table(printed: dict[str, Any], title: str = "") -> Table | None:
@@ -191,22 +191,22 @@ def recipes_folder(given: Path | None = None) -> Path:
         ConfigError: it does not exist.
     """
     beside = Path(__file__).parents[3] / "recipes"
-    found = given or (beside if beside.is_dir() else Path("recipes"))
-    if not found.is_dir():
+    folder = given or (beside if beside.is_dir() else Path("recipes"))
+    if not folder.is_dir():
         raise ConfigError(
-            f"there is no folder of recipes at {found}; give one with --recipes, or run in a checkout"
+            f"there is no folder of recipes at {folder}; give one with --recipes, or run in a checkout"
         )
-    return found
+    return folder
 
 
 def list_items(recipes: Path) -> dict[str, Item]:
     """All items by name, ``document/item``."""
-    found = {}
+    items = {}
     for path in sorted(recipes.glob("*/*.yaml")):
         values = read_yaml(path)
         if "scales" in values:
-            found[f"{path.parent.name}/{path.stem}"] = validate(Item, values, f"the item {path}")
-    return found
+            items[f"{path.parent.name}/{path.stem}"] = validate(Item, values, f"the item {path}")
+    return items
 
 
 def find_item(name: str, recipes: Path) -> tuple[str, Item]:

@@ -64,7 +64,7 @@ class TrainedModels(CorpusSource, ItemMeasure):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
-        sources = [str(run.path) for members in runs.values() for run in members]
+        sources = [str(run.path) for seeds in runs.values() for run in seeds]
         held_out = Corpus.open(self.prepared(folder), split="validation")
         results = evaluate_all(sources, held_out, limit=self.limit_documents)
         comparison = compare(sources, results=results, reference=self.reference, all_pairs=True)
@@ -146,16 +146,16 @@ def growing_claim(claim: Growing, comparison: Comparison) -> Claim:
 def curves_table(runs: dict[str, list[RunFolder]]) -> Table:
     """Validation loss along training, mean over seeds, at the steps at which all were validated."""
     losses: dict[str, dict[int, list[float]]] = {}
-    for name, members in runs.items():
+    for name, seeds in runs.items():
         losses[name] = {}
-        for run in members:
+        for run in seeds:
             for row in run.metrics("validation"):
                 losses[name].setdefault(row["tokens"], []).append(row["loss"])
-    shared = sorted(set.intersection(*(set(found) for found in losses.values())))
+    shared = sorted(set.intersection(*(set(by_tokens) for by_tokens in losses.values())))
     rows = [
         [
             readable_count(tokens),
-            *(f"{sum(found[tokens]) / len(found[tokens]):.4f}" for found in losses.values()),
+            *(f"{sum(by_tokens[tokens]) / len(by_tokens[tokens]):.4f}" for by_tokens in losses.values()),
         ]
         for tokens in shared
     ]

@@ -70,19 +70,15 @@ class Sweep(RunSet):
             DataError: there is no such corpus.
         """
         problems: dict[str, None] = {}
-        runs, plan, fingerprint = [], [], ""
-        for name, recipe in settings.recipes().items():
-            # Absolute, since runs may start on another machine, in another folder.
+        runs, plan, fingerprint = grid_runs(settings), [], ""
+        for run in runs:
+            recipe = run.recipe()
             assert isinstance(recipe.data, CorpusData)
-            data = recipe.data.model_copy(update={"corpus": str(Path(recipe.data.corpus).absolute())})
-            recipe = recipe.model_copy(update={"data": data})
             try:
                 fingerprint = fingerprint or Corpus.open(recipe.data.corpus, recipe.data.split).fingerprint
-                plan.append(planned_run(name, recipe))
+                plan.append(planned_run(run.id, recipe))
             except ContextwiseError as error:
                 problems[str(error)] = None
-            folder = settings.folder / "runs" / name
-            runs.append(Run(name, settings.name, recipe.seed, {}, folder, recipe.resolved()))
         if problems:
             first, *others = problems
             listed = "".join(f"\n  - {problem}" for problem in problems)
@@ -90,6 +86,17 @@ class Sweep(RunSet):
         sweep = cls(settings.folder, plan, fingerprint, runs, settings)
         sweep.refuse_other(settings)
         return sweep
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Model size -> fewest parameters of its runs, in ascending order."""
+        by_parameters = sorted(self.plan, key=lambda run: run.parameters, reverse=True)
+        return dict(reversed({run.size: run.parameters for run in by_parameters}.items()))
+
+    @property
+    def contexts(self) -> dict[str, list[int]]:
+        """Model size -> its training contexts, the shortest first; sizes by parameters."""
+        return {size: sorted({run.context for run in self.plan if run.size == size}) for size in self.sizes}
 
     @property
     def name(self) -> str:
@@ -149,6 +156,17 @@ class Sweep(RunSet):
                 f"{self.path} holds another sweep (it differs in {what}; {len(lost)} of its runs are not in this one): choose "
                 "another folder with --out; a grid may gain runs, but those that are there must stay as they are"
             )
+
+
+def grid_runs(settings: SweepRecipe) -> list[Run]:
+    """The runs of a sweep's grid. Corpus paths are absolute, since a run may start on another machine, in another folder."""
+    runs = []
+    for name, recipe in settings.recipes().items():
+        assert isinstance(recipe.data, CorpusData)
+        data = recipe.data.model_copy(update={"corpus": str(Path(recipe.data.corpus).absolute())})
+        values = recipe.model_copy(update={"data": data}).resolved()
+        runs.append(Run(name, settings.name, recipe.seed, {}, settings.folder / "runs" / name, values))
+    return runs
 
 
 def run_sweep(settings: SweepRecipe) -> Sweep:

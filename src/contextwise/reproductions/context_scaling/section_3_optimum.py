@@ -10,14 +10,13 @@ from contextwise.analysis.optimum import Landscape, landscape
 from contextwise.analysis.sweep_points import SweepPoint, sweep_points
 from contextwise.base.config import validate
 from contextwise.base.tables import Table
-from contextwise.experiments.naming import size_name
-from contextwise.experiments.sweep import SweepRecipe, run_sweep
+from contextwise.experiments.run_set import RunSet
+from contextwise.experiments.sweep import SweepRecipe, grid_runs, run_sweep
 from contextwise.experiments.sweep.settings import LearningRateRule
 from contextwise.models.sizes import readable_count
 from contextwise.reproductions.claims import Claim, Verdict, all_hold, exact, undecided
 from contextwise.reproductions.corpora import CorpusSource
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
-from contextwise.training.recipe import Recipe
 
 SHOWN = 6
 """Budgets of the tables."""
@@ -51,47 +50,42 @@ class OptimalContext(CorpusSource, ItemMeasure):
         }
         return validate(SweepRecipe, values, "the sweep")
 
-    def recipes(self, folder: Path) -> list[Recipe]:
-        return list(self.sweep(folder).recipes().values())
+    def run_set(self, folder: Path) -> RunSet:
+        return RunSet(folder, grid_runs(self.sweep(folder)))
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         self.prepared(folder)
-        settings = self.sweep(folder)
-        swept = run_sweep(settings)
-        points = sweep_points(swept.path)
-        recipes = settings.recipes().values()
-        by_size: dict[str, list[int]] = {}
-        for recipe in recipes:
-            by_size.setdefault(size_name(recipe.model.model_dump()), []).append(recipe.data.context)
-        parameters = {point.size: point.parameters for point in points}
-        planned = {s: sorted(set(by_size[s])) for s in sorted(by_size, key=lambda s: parameters.get(s, 0))}
-        found = landscape(points, self.budget, planned)
-        runs = [swept.run_folder(run.id).path for run in swept.plan]
-        if found is None:
+        sweep = run_sweep(self.sweep(folder))
+        points, planned = sweep_points(sweep.path), sweep.contexts
+        result = landscape(points, self.budget, planned)
+        runs = sweep.paths
+        if result is None:
             claim = Claim.of("an optimal context was measured", undecided("nothing was measured"))
             return Outcome([], [claim], {}, runs)
-        tables = [losses_table(found, planned, self.budget), optima_table(found, planned, self.budget)]
-        claims = context_claims(found, planned)
+        tables = [losses_table(result, planned, self.budget), optima_table(result, planned, self.budget)]
+        claims = context_claims(result, planned)
         figures = {
-            "budgets": found.budgets.tolist(),
-            "contexts": found.contexts,
-            "pairs": [None if pair is None else list(pair) for pair in found.pairs],
+            "budgets": result.budgets.tolist(),
+            "contexts": result.contexts,
+            "pairs": [None if pair is None else list(pair) for pair in result.pairs],
         }
-        return Outcome(tables, claims, figures, runs, optimum_plots(found, planned, points, self.budget))
+        return Outcome(tables, claims, figures, runs, optimum_plots(result, planned, points, self.budget))
 
 
-def _steps(found: Landscape) -> list[int]:
+def _steps(result: Landscape) -> list[int]:
     """Steps of the tables: evenly over those at which some optimum is known, else over all."""
-    told = [i for i, optima in enumerate(found.optima) if any(one.told for one in optima.values())]
-    every = told or list(range(len(found.budgets)))
+    decided = [
+        i for i, optima in enumerate(result.optima) if any(optimum.told for optimum in optima.values())
+    ]
+    every = decided or list(range(len(result.budgets)))
     return [every[i] for i in np.unique(np.linspace(0, len(every) - 1, SHOWN).round().astype(int))]
 
 
-def losses_table(found: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
+def losses_table(result: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
     """Best-context loss of each size and context at the largest budget whose optimum is known."""
-    step = found.last_told
-    cells = {(cell.size, cell.context): cell for cell in found.cells[step]}
-    best = {size: optimum.cell.context for size, optimum in found.optima[step].items()}
+    step = result.last_told
+    cells = {(cell.size, cell.context): cell for cell in result.cells[step]}
+    best = {size: optimum.cell.context for size, optimum in result.optima[step].items()}
     contexts = sorted({context for own in planned.values() for context in own})
     rows = []
     for context in contexts:
@@ -105,20 +99,20 @@ def losses_table(found: Landscape, planned: dict[str, list[int]], unit: str) -> 
             row.append("" if cell is None else f"{cell.loss:.3f}{error}{mark}")
         rows.append(row)
     title = (
-        f"Best-context loss at {_budget(found.budgets[step], unit)}, nats per token (* the lowest of a size)"
+        f"Best-context loss at {_budget(result.budgets[step], unit)}, nats per token (* the lowest of a size)"
     )
     return Table(title, ["training context", *planned], rows)
 
 
-def optima_table(found: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
+def optima_table(result: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
     """The best context of each size, and the best pair of all, over the budget; smoothed as in footnote 5."""
     rows = []
-    for step in _steps(found):
-        pair = found.pairs[step]
-        contexts = [found.contexts[size][step] for size in planned]
+    for step in _steps(result):
+        pair = result.pairs[step]
+        contexts = [result.contexts[size][step] for size in planned]
         overall = "not known" if pair is None else f"{pair[0]}, {pair[1]:,}"
         rows.append([
-            _budget(found.budgets[step], unit), *("not known" if c is None else f"{c:,}" for c in contexts), overall
+            _budget(result.budgets[step], unit), *("not known" if c is None else f"{c:,}" for c in contexts), overall
         ])  # fmt: skip
     title = "Best training context by budget: the most common one in a window; known where its neighbours were measured"
     return Table(title, ["budget", *planned, "of all"], rows)
@@ -128,18 +122,18 @@ def _budget(value: float, unit: str) -> str:
     return f"{value:.2e} FLOPs" if unit == "flops" else f"{readable_count(round(value))} {unit}"
 
 
-def context_claims(found: Landscape, planned: dict[str, list[int]]) -> list[Claim]:
+def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Claim]:
     """What Section 3 says: U-shaped curves, and an optimum that grows with the budget, more slowly for larger models."""
-    step = found.last_told
+    step = result.last_told
     edge = undecided("the lowest loss is at the edge of what was tried, or beside what was not measured")
     shapes = {
         size: exact(True) if optimum.told and not optimum.edge else edge
-        for size, optimum in found.optima[step].items()
+        for size, optimum in result.optima[step].items()
     }
-    growth = {size: _growth(found.contexts[size], planned[size]) for size in planned}
+    growth = {size: _growth(result.contexts[size], planned[size]) for size in planned}
     grows = [exact(each > 0) if each is not None else _NO_GROWTH for each in growth.values()]
-    pairs = [pair for pair in found.pairs if pair is not None]
-    best = [f"{size}: best at {found.optima[step][size].cell.context:,}" for size in shapes]
+    pairs = [pair for pair in result.pairs if pair is not None]
+    best = [f"{size}: best at {result.optima[step][size].cell.context:,}" for size in shapes]
     doublings = [
         f"{size}: {'undecided' if each is None else f'{each:+.1f} doublings'}"
         for size, each in growth.items()
@@ -154,7 +148,7 @@ def context_claims(found: Landscape, planned: dict[str, list[int]]) -> list[Clai
         Claim.of(
             "the best training context grows with the budget, at every model size",
             all_hold(grows),
-            "; ".join(f"{size}: {_listed(found.contexts[size])}" for size in planned),
+            "; ".join(f"{size}: {_listed(result.contexts[size])}" for size in planned),
         ),
         Claim.of("more slowly for larger models", _slower(list(growth.values())), "; ".join(doublings)),
         Claim.of(
@@ -183,8 +177,8 @@ def _growth(contexts: list[int | None], tried: list[int]) -> float | None:
 
 def _listed(contexts: list[int | None]) -> str:
     known = [context for context in contexts if context is not None]
-    turns = [c for i, c in enumerate(known) if i == 0 or c != known[i - 1]]
-    return ", ".join(f"{c:,}" for c in turns) or "not known"
+    changes = [c for i, c in enumerate(known) if i == 0 or c != known[i - 1]]
+    return ", ".join(f"{c:,}" for c in changes) or "not known"
 
 
 def _slower(growth: list[float | None]) -> Verdict:
@@ -206,26 +200,26 @@ def _both_grow(pairs: list[tuple[str, int]], sizes: list[str]) -> Verdict:
 
 
 def optimum_plots(
-    found: Landscape, planned: dict[str, list[int]], points: list[SweepPoint], unit: str
+    result: Landscape, planned: dict[str, list[int]], points: list[SweepPoint], unit: str
 ) -> list[Plot]:
     """Best-context loss over training context at the last known budget, and the best context over the budget."""
-    step = found.last_told
+    step = result.last_told
     curves: dict[str, list[dict[str, Any]]] = {}
-    for cell in found.cells[step]:
+    for cell in result.cells[step]:
         half = 1.96 * (cell.standard_error or 0)
-        one = {"x": cell.context, "y": cell.loss, "low": cell.loss - half, "high": cell.loss + half}
-        curves.setdefault(cell.size, []).append(one)
+        mark = {"x": cell.context, "y": cell.loss, "low": cell.loss - half, "high": cell.loss + half}
+        curves.setdefault(cell.size, []).append(mark)
     optima = {
         size: [
-            {"x": float(found.budgets[i]), "y": context}
-            for i, context in enumerate(found.contexts[size])
+            {"x": float(result.budgets[i]), "y": context}
+            for i, context in enumerate(result.contexts[size])
             if context is not None
         ]
         for size in planned
     }
     label = {"flops": "training FLOPs", "tokens": "training tokens", "seconds": "seconds of training"}[unit]
     return [
-        Plot(f"At {_budget(found.budgets[step], unit)}", "training context", "best-context loss, nats per token", curves,
+        Plot(f"At {_budget(result.budgets[step], unit)}", "training context", "best-context loss, nats per token", curves,
              logarithmic="x"),
         Plot("Best training context by budget", label, "tokens", {s: p for s, p in optima.items() if p}, logarithmic="xy"),
     ]  # fmt: skip

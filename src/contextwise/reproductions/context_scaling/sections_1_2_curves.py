@@ -60,10 +60,10 @@ def bins_table(curves: list[CurveResult]) -> Table:
     """Losses of the bins of some curves."""
     columns = [{(b["visible_from"], b["visible_to"]): b for b in curve.bins} for curve in curves]
     rows = []
-    for ends in sorted(set().union(*columns)):
-        found = [column.get(ends) for column in columns]
-        cells = ["" if b is None else f"{_bin_loss(b):.3f}" for b in found]
-        rows.append([" to ".join(f"{end:,}" for end in sorted(set(ends))), *cells])
+    for interval in sorted(set().union(*columns)):
+        bins = [column.get(interval) for column in columns]
+        cells = ["" if b is None else f"{_bin_loss(b):.3f}" for b in bins]
+        rows.append([" to ".join(f"{end:,}" for end in sorted(set(interval))), *cells])
     names = [Path(curve.summary["model"]).name for curve in curves]
     title = (
         "Contextwise loss, nats per token, over the held-out documents that are long enough; 95% intervals"
@@ -89,12 +89,12 @@ def _read_off(curve: CurveResult) -> Table:
     return Table("Read off the curve", ["", ""], rows)
 
 
-def _estimate(found: dict[str, Any]) -> Estimate:
-    return Estimate(found["value"], found["low"], found["high"])
+def _estimate(value: dict[str, Any]) -> Estimate:
+    return Estimate(value["value"], value["low"], value["high"])
 
 
-def _bin_loss(found: dict[str, Any]) -> Estimate:
-    return Estimate(found["loss"], found["low"], found["high"])
+def _bin_loss(row: dict[str, Any]) -> Estimate:
+    return Estimate(row["loss"], row["low"], row["high"])
 
 
 def curve_points(curve: CurveResult) -> list[dict[str, Any]]:
@@ -102,15 +102,15 @@ def curve_points(curve: CurveResult) -> list[dict[str, Any]]:
     return [point(float(np.sqrt(b["visible_from"] * b["visible_to"])), _bin_loss(b)) for b in curve.bins]
 
 
-def bins_difference(curve: CurveResult, one: int, other: int) -> Estimate:
+def bins_difference(curve: CurveResult, first: int, second: int) -> Estimate:
     """Loss of one bin minus that of another, with its interval over documents."""
     table, count = curve.documents, len(curve.bins)
     nats, targets = (table[name].to_numpy().reshape(-1, count) for name in ("nats", "targets"))
     sizes = targets.astype(float)
     losses = nats.sum(0) / sizes.sum(0)
     drawn = resampled_ratios(nats, sizes) if len(nats) > 1 else None
-    pairs = None if drawn is None else drawn[:, one] - drawn[:, other]
-    return percentile_estimate(float(losses[one] - losses[other]), pairs)
+    pairs = None if drawn is None else drawn[:, first] - drawn[:, second]
+    return percentile_estimate(float(losses[first] - losses[second]), pairs)
 
 
 def _improves(curve: CurveResult, trained: int) -> Claim:
@@ -120,24 +120,24 @@ def _improves(curve: CurveResult, trained: int) -> Claim:
     half = max(
         (i for i in inside if curve.bins[i]["visible_to"] <= curve.bins[last]["visible_to"] / 2), default=0
     )
-    found = bins_difference(curve, half, last)
-    ends = f"{curve.bins[half]['visible_to']:,} to {curve.bins[last]['visible_to']:,} tokens"
+    difference = bins_difference(curve, half, last)
+    range_text = f"{curve.bins[half]['visible_to']:,} to {curve.bins[last]['visible_to']:,} tokens"
     return Claim.of(
         "the loss improves throughout the training context",
-        above(found),
-        f"from {ends} it falls by {found:.3f} nats",
+        above(difference),
+        f"from {range_text} it falls by {difference:.3f} nats",
     )
 
 
 def _deteriorates(curve: CurveResult, trained: int) -> Claim:
     """Section 2: beyond the training context the predictions deteriorate."""
     inside = max(i for i, b in enumerate(curve.bins) if b["visible_to"] <= trained)
-    found = bins_difference(curve, len(curve.bins) - 1, inside)
-    ends = f"{curve.bins[inside]['visible_to']:,} to {curve.bins[-1]['visible_to']:,} tokens"
+    difference = bins_difference(curve, len(curve.bins) - 1, inside)
+    range_text = f"{curve.bins[inside]['visible_to']:,} to {curve.bins[-1]['visible_to']:,} tokens"
     return Claim.of(
         "beyond the training context the loss deteriorates",
-        above(found),
-        f"from {ends} it changes by {found:+.3f}",
+        above(difference),
+        f"from {range_text} it changes by {difference:+.3f}",
     )
 
 
@@ -168,8 +168,8 @@ class TrainingLossMisleads(CorpusSource, ItemMeasure):
         curves = [measure(run, settings, held_out) for run in runs]
         tables, claims, figures = [], [], {}
         series = {path.name: curve_points(curve) for path, curve in zip(runs, curves, strict=True)}
-        for place, seed in enumerate(self.seeds):
-            pair = curves[2 * place : 2 * place + 2]
+        for index, seed in enumerate(self.seeds):
+            pair = curves[2 * index : 2 * index + 2]
             tables += [bins_table(pair), compared_table(pair)]
             claims += misleading_claims(pair, "" if len(self.seeds) == 1 else f"seed {seed}: ")
             figures[str(seed)] = [curve.measures for curve in pair]
@@ -249,9 +249,9 @@ class DocumentLengths(CorpusSource, ItemMeasure):
         )
         claims = []
         if self.claimed is not None:
-            found = wilson(float((lengths < self.claimed).mean()), len(lengths))
+            share = wilson(float((lengths < self.claimed).mean()), len(lengths))
             text = f"over {self.share:.0%} of the documents are shorter than {self.claimed:,} tokens"
-            claims = [Claim.of(text, above(found, self.share), f"{found:.3f}")]
+            claims = [Claim.of(text, above(share, self.share), f"{share:.3f}")]
         series = {"documents": [{"x": n, "y": float((lengths < n).mean())} for n in sorted(self.lengths)]}
         plot = Plot("Share of documents that are shorter", "tokens", "share", series, logarithmic="x")
         figures = {"documents": len(lengths), "tokens": int(lengths.sum())}

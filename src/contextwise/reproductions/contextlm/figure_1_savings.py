@@ -84,7 +84,7 @@ class Savings(TrainedModels):
     def _of_pair(self, pair: Pair, runs: dict[str, list[RunFolder]]) -> dict[str, Estimate]:
         values: dict[str, list[float]] = {name: [] for name in DIMENSIONS}
         for seed, run in enumerate(runs[pair.model]):
-            curve = [(runs[one.baseline][seed], _last(runs[one.baseline][seed])) for one in self.pairs]
+            curve = [(runs[other.baseline][seed], _last(runs[other.baseline][seed])) for other in self.pairs]
             sizes = [float(base.summary()["parameters"]) for base, _ in curve]
             equal = parameters_at(sizes, [loss for _, loss in curve], _last(run))
             if equal is not None:
@@ -96,8 +96,8 @@ class Savings(TrainedModels):
                 )
                 if reached is not None:
                     values[name].append(1 - reached / base.metrics("validation")[-1][key])
-        whole = {name: found for name, found in values.items() if len(found) == len(runs[pair.model])}
-        return {name: _over_seeds(found) for name, found in whole.items()}
+        complete = {name: saved for name, saved in values.items() if len(saved) == len(runs[pair.model])}
+        return {name: _over_seeds(saved) for name, saved in complete.items()}
 
     def _claim(self, name: str, savings: dict[str, dict[str, Estimate]]) -> Claim:
         known = {model: saved[name] for model, saved in savings.items() if name in saved}
@@ -118,11 +118,11 @@ class Savings(TrainedModels):
         ):
             series[name] = [
                 {
-                    "x": runs[one][0].summary()["parameters"],
-                    "y": float(np.mean([_last(run) for run in runs[one]])),
-                    "text": one,
+                    "x": runs[arm][0].summary()["parameters"],
+                    "y": float(np.mean([_last(run) for run in runs[arm]])),
+                    "text": arm,
                 }
-                for one in names
+                for arm in names
             ]
         return Plot(
             "Loss against parameters",
@@ -169,5 +169,5 @@ def _last(run: RunFolder) -> float:
 
 
 def _over_seeds(values: list[float]) -> Estimate:
-    found = np.array(values)
-    return estimate_over_seeds(found, np.zeros_like(found), paired=True)
+    savings = np.array(values)
+    return estimate_over_seeds(savings, np.zeros_like(savings), paired=True)

@@ -44,7 +44,7 @@ class AttentionReceived(TrainedModels):
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
         readings = [
-            read_with_models([str(members[i].path) for members in runs.values()], self.text)
+            read_with_models([str(seeds[i].path) for seeds in runs.values()], self.text)
             for i in range(len(self.seeds))
         ]
         reading = readings[0]
@@ -66,16 +66,16 @@ class AttentionReceived(TrainedModels):
             [chunks_table(reading, attention, self.reference, self.with_seeds)],
             claims,
             figures,
-            [run.path for members in runs.values() for run in members],
+            [run.path for seeds in runs.values() for run in seeds],
             drawn(reading, attention, self.reference),
         )
 
     def _claim(self, claim: Better, phrase: str, reading: Reading, attention: dict[str, np.ndarray]) -> Claim:
-        places = tokens_of(reading, self.text, phrase)
-        better, than = (attention[name][:, places].sum(axis=1) for name in (claim.better, claim.than))
+        positions = tokens_of(reading, self.text, phrase)
+        better, than = (attention[name][:, positions].sum(axis=1) for name in (claim.better, claim.than))
         difference = estimate_over_seeds(better, than, paired=True)
         ratio = better.mean() / than.mean() - 1
-        names = f"{claim.better} minus {claim.than} on {len(places)} tokens"
+        names = f"{claim.better} minus {claim.than} on {len(positions)} tokens"
         evidence = f"{names}: {difference:+.2g}, {ratio:+.1%}; {self.with_seeds}"
         return Claim.of(f"{claim.text}: {phrase!r}", above(difference), evidence)
 
@@ -83,15 +83,15 @@ class AttentionReceived(TrainedModels):
 def tokens_of(reading: Reading, text: str, phrase: str) -> list[int]:
     """Places of the tokens that a phrase lies in; those at its ends may reach beyond it."""
     start = text.index(phrase)
-    end, shown, found = start + len(phrase), 0, []
-    for place, piece in enumerate(reading.pieces):
-        if place == 0 and reading.has_start:
+    end, shown, positions = start + len(phrase), 0, []
+    for position, piece in enumerate(reading.pieces):
+        if position == 0 and reading.has_start:
             continue
         # White space before a word is part of its token, and of no phrase.
         low, shown = shown + len(piece) - len(piece.lstrip()), shown + len(piece)
         if low < end and start < shown:
-            found.append(place)
-    return found
+            positions.append(position)
+    return positions
 
 
 def chunks_table(reading: Reading, attention: dict[str, np.ndarray], reference: str, seeds: str) -> Table:
@@ -103,7 +103,7 @@ def chunks_table(reading: Reading, attention: dict[str, np.ndarray], reference: 
     rows = []
     for chunk in range(len(sums[reference])):
         text = "".join(piece for piece, of in zip(shown, reading.chunks, strict=True) if of == chunk)
-        values = [f"{found[chunk]:.4f}" for found in sums.values()]
+        values = [f"{sum_of_chunk[chunk]:.4f}" for sum_of_chunk in sums.values()]
         changes = [f"{sums[name][chunk] / sums[reference][chunk] - 1:+.1%}" for name in others]
         rows.append([f"{chunk + 1}: {text.strip()}", *values, *changes])
     return Table(
@@ -132,8 +132,8 @@ def drawn(reading: Reading, attention: dict[str, np.ndarray], reference: str) ->
 
 
 def _by_token(reading: Reading, values: dict[str, np.ndarray]) -> dict[str, list[dict[str, Any]]]:
-    places = range(int(reading.has_start), len(reading.ids))
+    positions = range(int(reading.has_start), len(reading.ids))
     return {
-        name: [{"x": i, "y": float(found[i]), "text": reading.pieces[i]} for i in places]
-        for name, found in values.items()
+        name: [{"x": i, "y": float(received[i]), "text": reading.pieces[i]} for i in positions]
+        for name, received in values.items()
     }

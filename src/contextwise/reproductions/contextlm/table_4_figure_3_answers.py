@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.files import sha256_file
@@ -118,11 +119,11 @@ class InstructionAnswers(TrainedModels):
         outcome = Outcome([table], [], {"answers": files}, runs)
         if self.endpoint is None:
             say(f"note: {NO_JUDGE}")
-            outcome.claims = [Claim.of(one.text, undecided(NO_JUDGE)) for one in self.claims]
+            outcome.claims = [Claim.of(claim.text, undecided(NO_JUDGE)) for claim in self.claims]
             return outcome
-        for one in self.claims:
-            summary = self._judged(one, answers, questions, folder)
-            _add(outcome, one, summary)
+        for claim in self.claims:
+            summary = self._judged(claim, answers, questions, folder)
+            _add(outcome, claim, summary)
         return outcome
 
     def _checked(self) -> Path:
@@ -180,13 +181,10 @@ class InstructionAnswers(TrainedModels):
             )
 
     def _answering(self, name: str) -> Answers:
-        return Answers(
-            questions=self.questions,
-            model_id=name,
-            max_new_tokens=self.max_new_tokens,
-            temperature=self.temperature,
-            limit=self.limit,
-        )
+        settings = {
+            field: getattr(self, field) for field in ("questions", "max_new_tokens", "temperature", "limit")
+        }
+        return validate(Answers, {**settings, "model_id": name}, "the settings of the answers")
 
     def _endpoint(self) -> Endpoint:
         return Endpoint(self.endpoint or "", self.judge_model or "", read_key(self.key_file))
@@ -210,14 +208,16 @@ class InstructionAnswers(TrainedModels):
         runs.train_missing()
         return {name: runs.folders(tuned_name(name))[0] for name in self.models}
 
-    def _judged(self, one: Better, answers: dict[str, Path], questions: Path, folder: Path) -> dict[str, Any]:
+    def _judged(
+        self, pair: Better, answers: dict[str, Path], questions: Path, folder: Path
+    ) -> dict[str, Any]:
         """The summary of a judge's verdicts on one pair."""
-        better, than = answers[one.better], answers[one.than]
+        better, than = answers[pair.better], answers[pair.than]
         given = [better] if self.pairwise else [than, better]
         match = Match.read(given, than if self.pairwise else None, questions, self.references, self.limit)
         kind = "compared" if self.pairwise else "rated"
         label = re.sub(
-            r"[^\w.-]+", "-", f"{kind}-{one.better}-{one.than}-by-{Path(self.judge_model or '').name}"
+            r"[^\w.-]+", "-", f"{kind}-{pair.better}-{pair.than}-by-{Path(self.judge_model or '').name}"
         )
         summary = judge_answers(
             match,
@@ -274,64 +274,64 @@ def texts_of(row: dict[str, Any]) -> list[str]:
     return row["choices"][0]["turns"] if "choices" in row else [row["output"]]
 
 
-def _add(outcome: Outcome, one: Better, summary: dict[str, Any]) -> None:
+def _add(outcome: Outcome, pair: Better, summary: dict[str, Any]) -> None:
     """Add what a judge says of a pair to an outcome."""
-    outcome.figures.setdefault("judged", {})[f"{one.better} against {one.than}"] = summary
-    table, claim = _compared(one, summary) if "against" in summary else _rated(one, summary)
+    outcome.figures.setdefault("judged", {})[f"{pair.better} against {pair.than}"] = summary
+    table, claim = _compared(pair, summary) if "against" in summary else _rated(pair, summary)
     outcome.tables.append(table)
     outcome.claims.append(claim)
     if "models" in summary:
-        outcome.plots.append(_figure(one, summary))
+        outcome.plots.append(_figure(pair, summary))
 
 
-def _rated(one: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
+def _rated(claim: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
     parts = {name: {**rated["categories"], "all": rated["all"]} for name, rated in summary["models"].items()}
     rows = [
-        [category, *(_rating(parts[name].get(category)) for name in (one.than, one.better))]
-        for category in dict.fromkeys(part for found in parts.values() for part in found)
+        [category, *(_rating(parts[name].get(category)) for name in (claim.than, claim.better))]
+        for category in dict.fromkeys(part for values in parts.values() for part in values)
     ]
-    title = f"Ratings by {summary['judge']}, from 1 to 10, {_asked(summary)}"
-    table = Table(title, ["category", one.than, one.better], rows)
-    measured = summary["differences"][f"{one.better} - {one.than}"]
+    title = f"Ratings by {summary['judge']}, from 1 to 10, {_judged_words(summary)}"
+    table = Table(title, ["category", claim.than, claim.better], rows)
+    measured = summary["differences"][f"{claim.better} - {claim.than}"]
     if measured is None:
-        return table, Claim.of(one.text, undecided("no answer of both was rated"), _asked(summary))
+        return table, Claim.of(claim.text, undecided("no answer of both was rated"), _judged_words(summary))
     difference = Estimate.from_dict(measured)
     verdict = above(difference)
     if difference.low is not None and difference.low == difference.high:
         verdict = undecided("all questions agree, so nothing says how far off the mean may be")
-    evidence = f"{one.better} minus {one.than}: {difference:+.2f}; {_asked(summary)}"
-    return table, Claim.of(one.text, verdict, evidence)
+    evidence = f"{claim.better} minus {claim.than}: {difference:+.2f}; {_judged_words(summary)}"
+    return table, Claim.of(claim.text, verdict, evidence)
 
 
 def _rating(measured: dict[str, Any] | None) -> str:
     return "" if measured is None else f"{Estimate.from_dict(measured):.2f}"
 
 
-def _compared(one: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
-    title = f"Against {one.than}, both orders, judged by {summary['judge']}; {_asked(summary)}"
+def _compared(claim: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
+    title = f"Against {claim.than}, both orders, judged by {summary['judge']}; {_judged_words(summary)}"
     columns = ["model", "win rate %", "wins", "ties", "losses", "follow the order"]
     counts = [f"{summary[name]:,}" for name in ("wins", "ties", "losses", "verdicts_that_follow_the_order")]
-    found = win_rate(summary["all"])
-    rate = "" if found is None else f"{found.scaled(100):.2f}"
-    row = [one.better, rate, *counts]
+    values = win_rate(summary["all"])
+    rate = "" if values is None else f"{values.scaled(100):.2f}"
+    row = [claim.better, rate, *counts]
     if summary["length_controlled"] is not None:
         columns, row = [*columns, "LC win rate %"], [*row, f"{100 * summary['length_controlled']:.2f}"]
     table = Table(title, columns, [row])
-    if found is None:
+    if values is None:
         return table, Claim.of(
-            one.text, undecided("no comparison has a verdict in both orders"), _asked(summary)
+            claim.text, undecided("no comparison has a verdict in both orders"), _judged_words(summary)
         )
-    return table, Claim.of(one.text, above(found, 0.5), f"win rate {rate}%; {_asked(summary)}")
+    return table, Claim.of(claim.text, above(values, 0.5), f"win rate {rate}%; {_judged_words(summary)}")
 
 
-def win_rate(found: dict[str, Any] | None) -> Estimate | None:
+def win_rate(measured: dict[str, Any] | None) -> Estimate | None:
     """A summary's win rate; with Wilson's interval where the questions agree, which the bootstrap takes for certain."""
-    if found is not None and found["low"] == found["high"]:
-        return wilson(found["value"], found["questions"])
-    return None if found is None else Estimate.from_dict(found)
+    if measured is not None and measured["low"] == measured["high"]:
+        return wilson(measured["value"], measured["questions"])
+    return None if measured is None else Estimate.from_dict(measured)
 
 
-def _asked(summary: dict[str, Any]) -> str:
+def _judged_words(summary: dict[str, Any]) -> str:
     """How much was judged, and whether anything is missing."""
     words = f"{summary['questions']:,} questions, 95% intervals over them, one seed"
     if summary["without_verdict"]:
@@ -341,10 +341,10 @@ def _asked(summary: dict[str, Any]) -> str:
     return words
 
 
-def _figure(one: Better, summary: dict[str, Any]) -> Plot:
+def _figure(pair: Better, summary: dict[str, Any]) -> Plot:
     """Ratings by category, beside each other."""
     series = {}
-    for name in (one.than, one.better):
+    for name in (pair.than, pair.better):
         categories = summary["models"][name]["categories"]
         series[name] = [
             point(category, Estimate.from_dict(measured))
@@ -352,7 +352,7 @@ def _figure(one: Better, summary: dict[str, Any]) -> Plot:
             if measured
         ]
     return Plot(
-        f"MT-Bench by category: {one.better} and {one.than}", "category", "rating", series, kind="bars"
+        f"MT-Bench by category: {pair.better} and {pair.than}", "category", "rating", series, kind="bars"
     )
 
 

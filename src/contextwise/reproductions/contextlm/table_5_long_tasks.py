@@ -52,7 +52,7 @@ class LongTaskScores(TrainedModels):
     def measure(self, item: Item, folder: Path) -> Outcome:
         settings = self._settings()
         runs = self.train(folder)
-        results = {name: [measure(run.path, settings) for run in members] for name, members in runs.items()}
+        results = {name: [measure(run.path, settings) for run in seeds] for name, seeds in runs.items()}
         summary = next(iter(results.values()))[0].summary
         rows = {name: [result.rows_of("answers") for result in seeds] for name, seeds in results.items()}
         groups = {name: about["group"] for name, about in summary["datasets"].items()}
@@ -69,7 +69,7 @@ class LongTaskScores(TrainedModels):
             "trained_context": summary["trained_context"],
         }
         claims = self._claims(by_visible[largest][OVERALL], largest)
-        return Outcome(tables, claims, figures, [run.path for members in runs.values() for run in members])
+        return Outcome(tables, claims, figures, [run.path for seeds in runs.values() for run in seeds])
 
     def _settings(self) -> LongBench:
         """Settings of the measure, checked before any training.
@@ -102,12 +102,12 @@ class LongTaskScores(TrainedModels):
 
     def _table(self, visible: int, levels: dict[str, Level], summary: dict[str, Any]) -> Table:
         others = [name for name in self.models if name != self.reference]
-        place = list(self.models).index
+        index = list(self.models).index
         rows = []
         for group, level in levels.items():
             scores = [_scored(level.estimate(i)) for i in range(len(self.models))]
             gains = [
-                percentage_points(level.gain(place(self.reference), place(name))).removesuffix(" points")
+                percentage_points(level.gain(index(self.reference), index(name))).removesuffix(" points")
                 for name in others
             ]
             rows.append([group, *scores, *gains])
@@ -120,13 +120,13 @@ class LongTaskScores(TrainedModels):
         )
 
     def _claims(self, level: Level, visible: int) -> list[Claim]:
-        place = list(self.models).index
+        index = list(self.models).index
         remark = f"over documents, paired; {self.with_seeds}, the interval does not cover other seeds"
         if level.draws_RV is None:
             remark = "a data set has one document only; give more with limit"
         claims = []
         for claim in self.claims:
-            gain = level.gain(place(claim.than), place(claim.better))
+            gain = level.gain(index(claim.than), index(claim.better))
             names = (
                 f"{claim.better} minus {claim.than}, mean score over groups with {visible:,} tokens visible"
             )
@@ -150,7 +150,7 @@ def levels_of(
         groups: data set -> its group.
         context: index of the visible context in each row.
     """
-    members: dict[str, list[Level]] = defaultdict(list)
+    of_group: dict[str, list[Level]] = defaultdict(list)
     for stream, (dataset, group) in enumerate(groups.items()):
         of_set = {
             name: [[row for row in seed if row["dataset"] == dataset] for seed in seeds]
@@ -164,10 +164,10 @@ def levels_of(
             axis=1,
         )
         documents = [row["document"] for row in next(iter(of_set.values()))[0]]
-        members[group].append(level_of(scores_QM, documents, stream))
-    found = {group: mean_level(levels) for group, levels in members.items()}
-    return {**found, OVERALL: mean_level(list(found.values()))}
+        of_group[group].append(level_of(scores_QM, documents, stream))
+    by_group = {group: mean_level(levels) for group, levels in of_group.items()}
+    return {**by_group, OVERALL: mean_level(list(by_group.values()))}
 
 
-def _scored(found: Estimate) -> str:
-    return f"{100 * found.value:.2f}"
+def _scored(score: Estimate) -> str:
+    return f"{100 * score.value:.2f}"

@@ -31,9 +31,9 @@ class TextPerplexity(TrainedModels):
     limit: int | None = Field(None, ge=1, description="read only the first so many documents of each text")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        asked = None if self.task_data is None else self._texts().asked()
+        questions = None if self.task_data is None else self._texts().harness_settings()
         outcome = super().measure(item, folder)
-        if asked is None:
+        if questions is None:
             say(
                 "note: WikiText and LAMBADA are not measured; give a folder of their files with --set task_data=FOLDER"
             )
@@ -42,13 +42,15 @@ class TextPerplexity(TrainedModels):
         for path in outcome.runs:
             run = RunFolder(path)
             runs.setdefault(run.summary()["name"], []).append(run)
-        summaries = {name: [evaluated(run, *asked) for run in runs[name]] for name in self.models}
+        summaries = {name: [evaluated(run, *questions) for run in runs[name]] for name in self.models}
         groups = {
             group["name"]: group["perplexity"]["value"] for group in outcome.figures["comparison"]["groups"]
         }
-        found = {name: {"corpus": groups[name], **_of_texts(members)} for name, members in summaries.items()}
-        outcome.tables.append(_table(found))
-        outcome.figures["texts"] = found
+        perplexities = {
+            name: {"corpus": groups[name], **_of_texts(seeds)} for name, seeds in summaries.items()
+        }
+        outcome.tables.append(_table(perplexities))
+        outcome.figures["texts"] = perplexities
         return outcome
 
     def _texts(self) -> TaskAccuracy:
@@ -58,24 +60,24 @@ class TextPerplexity(TrainedModels):
         return TaskAccuracy(**shared, **own)
 
 
-def _of_texts(members: list[dict[str, Any]]) -> dict[str, float]:
+def _of_texts(seeds: list[dict[str, Any]]) -> dict[str, float]:
     """Perplexity on each text that is there, mean over seeds."""
-    found = {}
-    for task in dict.fromkeys(row["task"] for row in members[0]["rows"]):
-        rows = [row_of(one, 0, task)["measures"] for one in members]
+    perplexities = {}
+    for task in dict.fromkeys(row["task"] for row in seeds[0]["rows"]):
+        rows = [row_of(summary, 0, task)["measures"] for summary in seeds]
         key = next(name for name in PERPLEXITIES if name in rows[0])
-        found[task] = float(np.mean([row[key]["value"] for row in rows]))
-    return found
+        perplexities[task] = float(np.mean([row[key]["value"] for row in rows]))
+    return perplexities
 
 
-def _table(found: dict[str, dict[str, float]]) -> Table:
-    texts = list(next(iter(found.values())))
-    whole = set(texts) == {"corpus", *TEXTS}
+def _table(perplexities: dict[str, dict[str, float]]) -> Table:
+    texts = list(next(iter(perplexities.values())))
+    complete = set(texts) == {"corpus", *TEXTS}
     rows = [
         [name, *(f"{values[text]:,.2f}" for text in texts), f"{np.mean(list(values.values())):,.2f}"]
-        for name, values in found.items()
+        for name, values in perplexities.items()
     ]
-    last = "average" if whole else f"average of {len(texts)}"
+    last = "average" if complete else f"average of {len(texts)}"
     return Table(
         "Perplexities: the corpus's per token, WikiText's per word, LAMBADA's per last word",
         ["model", *texts, last],

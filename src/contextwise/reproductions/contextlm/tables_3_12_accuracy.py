@@ -32,7 +32,7 @@ from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.trained_models import TrainedModels
 
 if TYPE_CHECKING:
-    from contextwise.evaluation.measures.lm_eval.running import Settings as Asked
+    from contextwise.evaluation.measures.lm_eval.running import Settings as HarnessSettings
 
 CHANCE = {
     "lambada_openai": 0.0,
@@ -94,26 +94,28 @@ class TaskAccuracy(TrainedModels):
     )
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        asked, key = self.asked()
+        settings, key = self.harness_settings()
         runs = self.train(folder)
-        summaries = {name: [evaluated(run, asked, key) for run in members] for name, members in runs.items()}
+        summaries = {
+            name: [evaluated(run, settings, key) for run in folders] for name, folders in runs.items()
+        }
         first = next(iter(summaries.values()))[0]
         shots = [average["shots"] for average in first["averages"]]
         tables = [self._table(count, summaries) for count in shots]
-        claims = [self._claim(one, count, summaries) for count in shots for one in self.claims]
+        claims = [self._claim(claim, count, summaries) for count in shots for claim in self.claims]
         notes = [*first["notes"], *_gaps(first)]
         for note in notes:
             say(f"note: {note}")
         figures = {
             "tasks": {
-                name: [{part: s[part] for part in ("rows", "averages")} for s in found]
-                for name, found in summaries.items()
+                name: [{part: s[part] for part in ("rows", "averages")} for s in seeds]
+                for name, seeds in summaries.items()
             },
             "notes": notes,
         }
-        return Outcome(tables, claims, figures, [run.path for members in runs.values() for run in members])
+        return Outcome(tables, claims, figures, [run.path for folders in runs.values() for run in folders])
 
-    def asked(self) -> tuple["Asked", str]:
+    def harness_settings(self) -> tuple["HarnessSettings", str]:
         """The harness's settings, and a key of all that the answers depend on but the model; checked before any training.
 
         Raises:
@@ -148,17 +150,17 @@ class TaskAccuracy(TrainedModels):
 
     def _table(self, shots: int, summaries: dict[str, list[dict[str, Any]]]) -> Table:
         others = [name for name in self.models if name != self.reference]
-        lone = others[0] if len(others) == 1 else None
+        other = others[0] if len(others) == 1 else None
         first = next(iter(summaries.values()))[0]
         rows = []
         for task in tasks_of(first, shots):
-            found = {name: accuracy(members, shots, [task]) for name, members in summaries.items()}
-            rows.append([task, _questions(row_of(first, shots, task)), *self._cells(found, lone)])
-        averages = {name: average_of(members, shots) for name, members in summaries.items()}
-        average = [f"Avg of {len(rows)}", "", *self._cells(averages, lone)]
+            averages_of_task = {name: accuracy(seeds, shots, [task]) for name, seeds in summaries.items()}
+            rows.append([task, _questions(row_of(first, shots, task)), *self._cells(averages_of_task, other)])
+        averages = {name: average_of(seeds, shots) for name, seeds in summaries.items()}
+        average = [f"Avg of {len(rows)}", "", *self._cells(averages, other)]
         lost = dict.fromkeys(gap["task"] for gap in first["missing"] if gap["shots"] == shots)
         missing = [[task, "missing", *[""] * (len(average) - 2)] for task in lost]
-        change = [] if lone is None else [f"{lone} minus {self.reference}"]
+        change = [] if other is None else [f"{other} minus {self.reference}"]
         cut = any(" cut" in row[1] for row in rows)
         return Table(
             f"Accuracy, %, {shots} shots, ± one standard error over questions; {self.with_seeds}"
@@ -167,10 +169,12 @@ class TaskAccuracy(TrainedModels):
             [*rows, *missing, average],
         )
 
-    def _cells(self, found: dict[str, Average], lone: str | None) -> list[str]:
-        cells = [_percent(one) for one in found.values()]
-        if lone is not None:
-            cells.append(percentage_points(found[lone].minus(found[self.reference])).removesuffix(" points"))
+    def _cells(self, averages: dict[str, Average], other: str | None) -> list[str]:
+        cells = [_percent(average) for average in averages.values()]
+        if other is not None:
+            cells.append(
+                percentage_points(averages[other].minus(averages[self.reference])).removesuffix(" points")
+            )
         return cells
 
     def _claim(self, claim: Better, shots: int, summaries: dict[str, list[dict[str, Any]]]) -> Claim:
@@ -189,7 +193,7 @@ class TaskAccuracy(TrainedModels):
         )
 
 
-def evaluated(run: RunFolder, asked: "Asked", key: str) -> dict[str, Any]:
+def evaluated(run: RunFolder, settings: "HarnessSettings", key: str) -> dict[str, Any]:
     """The summary of a run's answers, made once for the same questions."""
     from contextwise.evaluation.measures.lm_eval.running import SUMMARY, evaluate_on_tasks
 
@@ -197,7 +201,7 @@ def evaluated(run: RunFolder, asked: "Asked", key: str) -> dict[str, Any]:
     if (out / SUMMARY).exists():
         return read_json(out / SUMMARY, "the results of tasks")
     say(f"tasks: {run.path.name}")
-    return evaluate_on_tasks(str(run.path), asked, out=out).summary
+    return evaluate_on_tasks(str(run.path), settings, out=out).summary
 
 
 def tasks_of(summary: dict[str, Any], shots: int) -> list[str]:
@@ -210,9 +214,9 @@ def row_of(summary: dict[str, Any], shots: int, task: str) -> dict[str, Any]:
     return next(row for row in summary["rows"] if row["shots"] == shots and row["task"] == task)
 
 
-def accuracy(members: Sequence[dict[str, Any]], shots: int, tasks: Sequence[str]) -> Average:
+def accuracy(seeds: Sequence[dict[str, Any]], shots: int, tasks: Sequence[str]) -> Average:
     """The mean accuracy over tasks: of each seed, and its standard error over questions, which all seeds share."""
-    measures = [[row_of(one, shots, task)["measures"]["acc"] for task in tasks] for one in members]
+    measures = [[row_of(summary, shots, task)["measures"]["acc"] for task in tasks] for summary in seeds]
     values_ST = np.array([[measure["value"] for measure in seed] for seed in measures])
     errors = [[measure["stderr"] for measure in seed] for seed in measures]
     if any(error is None for seed in errors for error in seed):
@@ -221,9 +225,9 @@ def accuracy(members: Sequence[dict[str, Any]], shots: int, tasks: Sequence[str]
     return Average(values_ST.mean(axis=1), float(per_seed.mean()))
 
 
-def average_of(members: Sequence[dict[str, Any]], shots: int) -> Average:
+def average_of(seeds: Sequence[dict[str, Any]], shots: int) -> Average:
     """The mean accuracy over all tasks with so many shots."""
-    return accuracy(members, shots, tasks_of(members[0], shots))
+    return accuracy(seeds, shots, tasks_of(seeds[0], shots))
 
 
 def chance_of(tasks: Sequence[str]) -> float | None:
@@ -247,5 +251,5 @@ def _gaps(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def _percent(one: Average) -> str:
-    return f"{100 * one.value:.1f}" + ("" if one.error is None else f" ± {100 * one.error:.1f}")
+def _percent(average: Average) -> str:
+    return f"{100 * average.value:.1f}" + ("" if average.error is None else f" ± {100 * average.error:.1f}")

@@ -58,12 +58,12 @@ class AttentionOverTraining(OneRun):
         gains = self._gains(folder)
         claims = [
             *([most_weight(seen.last, seen.present, held_out)] if PREVIOUS in seen.final else []),
-            same_order({name: one.value for name, one in seen.final.items()}, gains, self.gains),
+            same_order({name: weight.value for name, weight in seen.final.items()}, gains, self.gains),
         ]
         figures = {
             "steps": seen.steps,
             "relative": seen.relative,
-            "final": {name: one.to_dict() for name, one in seen.final.items()},
+            "final": {name: weight.to_dict() for name, weight in seen.final.items()},
             "gains": gains,
         }
         title = f"Attention to each context, 1 for an even share: {len(seen.present):,} sentences of the split {self.split}"
@@ -74,13 +74,16 @@ class AttentionOverTraining(OneRun):
         file = folder / f"{self.gains}.json"
         if self.gains is None or not file.exists():
             return {}
-        found = read_json(file, f"the outcome of {self.gains}")["figures"]["perplexities"]
-        if self.without not in found:
+        perplexities = read_json(file, f"the outcome of {self.gains}")["figures"]["perplexities"]
+        if self.without not in perplexities:
             raise DataError(
-                f"{file} has no row {self.without!r} to take gains from; it has {', '.join(found)}"
+                f"{file} has no row {self.without!r} to take gains from; it has {', '.join(perplexities)}"
             )
-        base = found[self.without]["value"]
-        return {name.replace(" ", "_"): 1 - one["value"] / base for name, one in found.items()}
+        base = perplexities[self.without]["value"]
+        return {
+            name.replace(" ", "_"): 1 - perplexity["value"] / base
+            for name, perplexity in perplexities.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -130,10 +133,10 @@ def weights_table(title: str, seen: Seen, gains: dict[str, float]) -> Table:
             name,
             f"{seen.shares[name]:.0%}",
             f"{seen.relative[name][0]:.3f}",
-            f"{one:.3f}",
+            f"{weight:.3f}",
             f"{gains[name]:+.1%}" if name in gains else "",
         ]
-        for name, one in sorted(seen.final.items(), key=lambda pair: -pair[1].value)
+        for name, weight in sorted(seen.final.items(), key=lambda pair: -pair[1].value)
     ]
     return Table(title, columns, rows)
 
@@ -162,7 +165,7 @@ def attention_at(
     exported = {name: value.clone() for name, value in encoder.state_dict().items()}
     states = {step_of(path): path for path in list_checkpoints(run.checkpoints)}
     last = int(run.summary()["steps"])
-    found: dict[int, np.ndarray] = {}
+    weights: dict[int, np.ndarray] = {}
     for step in sorted({*states, last}):
         if step in states:
             saved = load_file(states[step] / WEIGHTS)
@@ -171,13 +174,13 @@ def attention_at(
             )
         else:
             encoder.load_state_dict(exported)
-        found[step], present_NK = _attention(encoder, held_out)
-    if len(found) < 2:
+        weights[step], present_NK = _attention(encoder, held_out)
+    if len(weights) < 2:
         raise DataError(
             f"{run.path} has kept the checkpoint of step {last:,} only, so no change is to be seen; give the run more with "
             "training.save_every and training.keep_checkpoints, and remove that folder"
         )
-    return found, present_NK
+    return weights, present_NK
 
 
 def _attention(encoder: Any, held_out: HeldOut) -> tuple[np.ndarray, np.ndarray]:
@@ -231,7 +234,7 @@ def same_order(weights: dict[str, float], gains: dict[str, float], item: str | N
     ranked = [[values[name] for name in shared] for values in (weights, gains)]
     if any(len(set(values)) == 1 for values in ranked):
         return Claim.of(text, undecided("all weights or all gains are the same"))
-    found = stats.spearmanr(*ranked, alternative="greater")
-    correlation = f"Spearman's correlation over {len(shared)} contexts {found.statistic:+.2f}"
-    verdict = significant(found.statistic, found.pvalue)
-    return Claim.of(text, verdict, f"{correlation}, one-sided p {found.pvalue:.3f}")
+    test = stats.spearmanr(*ranked, alternative="greater")
+    correlation = f"Spearman's correlation over {len(shared)} contexts {test.statistic:+.2f}"
+    verdict = significant(test.statistic, test.pvalue)
+    return Claim.of(text, verdict, f"{correlation}, one-sided p {test.pvalue:.3f}")

@@ -63,9 +63,12 @@ class ContextClusters(OneRun):
         labels = clustered(vectors_AW, self.clusters)
         texts = texts_of(corpus, held_out.articles)
         words_AF = word_vectors(texts)
-        alike = likeness(words_AF, labels, self.permutations)
-        untrained = likeness(words_AF, clustered(plain_AC, self.clusters), self.permutations)
-        written = [" ".join(text for text in one if text is not None) for one in held_out.texts]
+        trained = likeness(words_AF, labels, self.permutations)
+        baseline = likeness(words_AF, clustered(plain_AC, self.clusters), self.permutations)
+        written = [
+            " ".join(text for text in texts_of_article if text is not None)
+            for texts_of_article in held_out.texts
+        ]
         salient = [salient_words(part, labels, self.words) for part in (written, texts)]
         sizes = np.bincount(labels)
         rows = [
@@ -82,12 +85,12 @@ class ContextClusters(OneRun):
                 {"articles": int(sizes[c]), "context_words": salient[0][c], "text_words": salient[1][c]}
                 for c in range(len(sizes))
             ],
-            "likeness": vars(alike),
-            "likeness_without_training": vars(untrained),
+            "likeness": vars(trained),
+            "likeness_without_training": vars(baseline),
         }
         table = Table(title, ["cluster", "articles", "words of its contexts", "words of its texts"], rows)
-        tables = [table, likeness_table(alike, untrained)]
-        return Outcome(tables, [likeness_claim(alike)], figures, runs.paths, [plot])
+        tables = [table, likeness_table(trained, baseline)]
+        return Outcome(tables, [likeness_claim(trained)], figures, runs.paths, [plot])
 
     def _embedded(self, corpus: Corpus, run: Path) -> tuple[np.ndarray, np.ndarray, HeldOut, int]:
         """Of articles' first sentences: e_cue, (A, W); the mean of the text encoder's vectors, (A, C); what they were made of;
@@ -98,22 +101,24 @@ class ContextClusters(OneRun):
         model: Any = subject.model
         sentences = sentences_of(corpus, subject)
         first = some(sentences.starts[:-1][np.diff(sentences.starts) > 0], self.articles)
-        found = given_contexts(subject, sentences, first)
-        known = np.array([any(text is not None for text in texts) for texts in found.texts])
+        contexts = given_contexts(subject, sentences, first)
+        known = np.array([any(text is not None for text in texts) for texts in contexts.texts])
         if not known.any():
             raise DataError(
-                f"no article of the split {self.split!r} has any of the contexts {', '.join(found.types)} at its first "
+                f"no article of the split {self.split!r} has any of the contexts {', '.join(contexts.types)} at its first "
                 "sentence; train the run on metadata columns"
             )
-        places = np.flatnonzero(known)
+        numbers = np.flatnonzero(known)
         vectors, means = [], []
-        for start in range(0, len(places), _AT_ONCE):
-            batch = found.vectors.batch(places[start : start + _AT_ONCE])
+        for start in range(0, len(numbers), _AT_ONCE):
+            batch = contexts.vectors.batch(numbers[start : start + _AT_ONCE])
             with torch.inference_mode():
                 vectors.append(model.cue_vectors(**batch).cpu().numpy())
             total_BC = batch["contexts"].sum(1)  # of missing contexts zero
             means.append((total_BC / batch["context_mask"].sum(1, keepdim=True)).cpu().numpy())
-        kept = HeldOut(found.types, found.articles[known], [found.texts[i] for i in places], found.vectors)
+        kept = HeldOut(
+            contexts.types, contexts.articles[known], [contexts.texts[i] for i in numbers], contexts.vectors
+        )
         return np.concatenate(vectors), np.concatenate(means), kept, int((~known).sum())
 
     def _titles(self, corpus: Corpus, articles: np.ndarray) -> list[str]:
@@ -175,11 +180,11 @@ def salient_words(texts: Sequence[str], labels: np.ndarray, count: int) -> list[
     except ValueError:  # every word is a stop word, or stands in too many clusters
         return [[] for _ in documents]
     names = weigher.get_feature_names_out()
-    found = []
+    words = []
     for row in weights:
         best = np.argsort(-row, kind="stable")[:count]
-        found.append([str(names[i]) for i in best if row[i] > 0])
-    return found
+        words.append([str(names[i]) for i in best if row[i] > 0])
+    return words
 
 
 def word_vectors(texts: Sequence[str]) -> sparse.csr_matrix:
@@ -230,8 +235,8 @@ def likeness(vectors_AF: sparse.csr_matrix, labels: np.ndarray, permutations: in
     ones = np.ones(len(labels))
 
     def within(drawn: np.ndarray) -> float:
-        members = sparse.csr_matrix((ones, (drawn, np.arange(len(drawn)))), shape=(len(sizes), len(drawn)))
-        sums_CF = members @ vectors_AF
+        membership = sparse.csr_matrix((ones, (drawn, np.arange(len(drawn)))), shape=(len(sizes), len(drawn)))
+        sums_CF = membership @ vectors_AF
         return (float(sums_CF.multiply(sums_CF).sum()) - squares) / pairs
 
     own = within(labels)
@@ -241,23 +246,23 @@ def likeness(vectors_AF: sparse.csr_matrix, labels: np.ndarray, permutations: in
     return Likeness(own, (total - own * pairs) / others, p, permutations)
 
 
-def likeness_table(alike: Likeness, untrained: Likeness) -> Table:
+def likeness_table(trained: Likeness, baseline: Likeness) -> Table:
     """Beside the clusters of e_cue those for which nothing was trained."""
-    of = {"e_cue": alike, "mean of the text encoder's vectors": untrained}
+    by_vectors = {"e_cue": trained, "mean of the text encoder's vectors": baseline}
     rows = [
-        [name, f"{one.within:.4f}", f"{one.between:.4f}", f"{one.within - one.between:+.4f}", f"{one.p:.3f}"]
-        for name, one in of.items()
+        [name, f"{row.within:.4f}", f"{row.between:.4f}", f"{row.within - row.between:+.4f}", f"{row.p:.3f}"]
+        for name, row in by_vectors.items()
     ]
     return Table(
         "Mean cosine of the articles' texts", ["clusters of", "within", "between", "difference", "p"], rows
     )
 
 
-def likeness_claim(found: Likeness) -> Claim:
+def likeness_claim(trained: Likeness) -> Claim:
     """Whether chance rarely gives such a difference."""
     return Claim.of(
         "texts of articles are more alike within clusters of their contexts than between them",
-        significant(found.within - found.between, found.p),
-        f"mean cosine {found.within:.3f} within and {found.between:.3f} between; p {found.p:.3f} of {found.permutations:,} "
-        "permutations",
+        significant(trained.within - trained.between, trained.p),
+        f"mean cosine {trained.within:.3f} within and {trained.between:.3f} between; "
+        f"p {trained.p:.3f} of {trained.permutations:,} permutations",
     )

@@ -32,13 +32,14 @@ class Scored:
         Raises:
             DataError: they are of others.
         """
-        tokens = [one.documents["tokens"].to_numpy() for one in evaluations]
+        tokens = [evaluation.documents["tokens"].to_numpy() for evaluation in evaluations]
         if any(not np.array_equal(tokens[0], other) for other in tokens[1:]):
             raise DataError(
                 "the evaluations of several seeds are not of the same sentences; evaluate them again"
             )
         return cls(
-            np.stack([one.documents["nats"].to_numpy() for one in evaluations]), tokens[0].astype(np.float64)
+            np.stack([evaluation.documents["nats"].to_numpy() for evaluation in evaluations]),
+            tokens[0].astype(np.float64),
         )
 
     @property
@@ -74,12 +75,12 @@ def kept_gain(part: Scored, base: Scored, best: Scored) -> Estimate:
     no interval where there is one article.
     """
     weights = part.targets
-    rows = tuple(one.nats.mean(axis=0) for one in (part, base, best))
+    rows = tuple(row.nats.mean(axis=0) for row in (part, base, best))
 
     def statistic(*arrays: np.ndarray, axis: int) -> np.ndarray:
         *sums, sizes = arrays
         total = sizes.sum(axis=axis)
-        ppl_part, ppl_base, ppl_best = (np.exp(one.sum(axis=axis) / total) for one in sums)
+        ppl_part, ppl_base, ppl_best = (np.exp(row.sum(axis=axis) / total) for row in sums)
         return (ppl_base - ppl_part) / (ppl_base - ppl_best)
 
     value = float(statistic(*rows, weights, axis=-1))

@@ -39,21 +39,20 @@ class CacheOfWords(OneRun):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
-        found = self._evaluated(runs, self.run)
-        if "cache_effect" not in found.summary:
+        evaluation = self._evaluated(runs, self.run)
+        if "cache_effect" not in evaluation.summary:
             raise ConfigError(f"the run {self.run!r} has no contexts; name one that was trained with some")
-        effect = found.summary["cache_effect"]
+        effect = evaluation.summary["cache_effect"]
         bins = {"its sentence encoder alone": effect["bins"]}
         if self.control is not None:
-            bins[self.control] = effect_between(found, self._evaluated(runs, self.control))
-        about = (
-            f"{found.summary['documents']:,} articles of the split {self.split}; 95% intervals over articles"
-        )
+            bins[self.control] = effect_between(evaluation, self._evaluated(runs, self.control))
+        about = f"{evaluation.summary['documents']:,} articles of the split {self.split}; 95% intervals over articles"
         tables = [
-            bins_table(f"{self.run} against {name}: {about}", one, item.printed) for name, one in bins.items()
+            bins_table(f"{self.run} against {name}: {about}", effect_bins, item.printed)
+            for name, effect_bins in bins.items()
         ]
         tables.append(types_table(effect["types"], item.printed.get("types", {})))
-        claims = [claim for name, one in bins.items() for claim in cache_claims(one, name)]
+        claims = [claim for name, effect_bins in bins.items() for claim in cache_claims(effect_bins, name)]
         return Outcome(tables, claims, {"bins": bins, "types": effect["types"]}, runs.paths)
 
     def _evaluated(self, runs: RunSet, run: str) -> Evaluation:
@@ -71,15 +70,15 @@ def bins_table(title: str, bins: Mapping[str, Any], printed: Mapping[str, Any]) 
     rows = []
     for name in (*BINS, ALL):
         if name in bins:
-            one = bins[name]
+            effect = bins[name]
             rows.append(
                 [
                     name,
-                    "" if one["share"] is None else f"{one['share']['value']:.1%}",
+                    "" if effect["share"] is None else f"{effect['share']['value']:.1%}",
                     _printed(printed, "shares", name),
-                    f"{Estimate.from_dict(one['gain']):+.3f}",
-                    f"{Estimate.from_dict(one['likelihood_gain']):+.1%}",
-                    f"{Estimate.from_dict(one['log_likelihood_gain']).value:+.1%}",
+                    f"{Estimate.from_dict(effect['gain']):+.3f}",
+                    f"{Estimate.from_dict(effect['likelihood_gain']):+.1%}",
+                    f"{Estimate.from_dict(effect['log_likelihood_gain']).value:+.1%}",
                     _printed(printed, "gains", name),
                 ]
             )

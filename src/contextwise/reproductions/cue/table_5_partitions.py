@@ -95,10 +95,15 @@ class PartitionedModels(StagedModels):
             for name, row in partition.rows.items():
                 scores[name].append(Scored.of(partition.evaluations(runs, row)))
         reference = scores[self.reference]
-        rows = [_row(name, found, reference, name == self.reference) for name, found in scores.items()]
+        rows = [
+            _row(name, row_scores, reference, name == self.reference) for name, row_scores in scores.items()
+        ]
         title = f"Mean and standard deviation over {self.partitions} random partitions of the contexts"
         sets = [self.partition(number) for number in range(self.partitions)]
-        drawn = [[str(i + 1), ", ".join(one["A"]), ", ".join(one["B"])] for i, one in enumerate(sets)]
+        drawn = [
+            [str(i + 1), ", ".join(partition["A"]), ", ".join(partition["B"])]
+            for i, partition in enumerate(sets)
+        ]
         tables = [
             Table(title, ["", "perplexity", f"to {self.reference}"], rows),
             Table("The partitions", ["", "A", "B"], drawn),
@@ -118,17 +123,18 @@ class PartitionedModels(StagedModels):
         figures = {
             "partitions": sets,
             "perplexities": {
-                name: [one.perplexity.to_dict() for one in found] for name, found in scores.items()
+                name: [score.perplexity.to_dict() for score in row_scores]
+                for name, row_scores in scores.items()
             },
             "kept": kept,
         }
         return Outcome(tables, claims, figures, self.run_set(folder).paths)
 
 
-def _row(name: str, found: list[Scored], reference: list[Scored], is_reference: bool) -> list[str]:
-    perplexities = [one.perplexity.value for one in found]
+def _row(name: str, scores: list[Scored], reference: list[Scored], is_reference: bool) -> list[str]:
+    perplexities = [score.perplexity.value for score in scores]
     spread = f" ± {np.std(perplexities, ddof=1):.2f}" if len(set(perplexities)) > 1 else ""
-    relative = [one.relative(other).value for one, other in zip(found, reference, strict=True)]
+    relative = [score.relative(other).value for score, other in zip(scores, reference, strict=True)]
     return [name, f"{np.mean(perplexities):.2f}{spread}", "" if is_reference else f"{np.mean(relative):+.1%}"]
 
 

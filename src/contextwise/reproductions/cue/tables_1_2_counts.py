@@ -98,16 +98,16 @@ def module_claims(
     total = sum(counts.values())
     claims = []
     if tolerance is not None and printed:
-        off = {
+        deviations = {
             name: (counts | {TOTAL: total}).get(name, 0) / (millions[0] * 1e6) - 1
             for name, millions in printed.items()
         }
-        worst = max(off, key=lambda name: abs(off[name]))
+        worst = max(deviations, key=lambda name: abs(deviations[name]))
         claims.append(
             Claim.of(
                 f"each module has the printed number of parameters, within {tolerance:.0%}",
-                exact(abs(off[worst]) <= tolerance),
-                f"the farthest is {worst}, {off[worst]:+.1%}",
+                exact(abs(deviations[worst]) <= tolerance),
+                f"the farthest is {worst}, {deviations[worst]:+.1%}",
             )
         )
         share = counts.get(_ADAPTED, 0) / total
@@ -121,9 +121,9 @@ def module_claims(
     stages = [{module.name: module.trained > 0 for module in stage} for stage in (trained, adapted)]
     differing = [
         f"{name} {when}"
-        for when, stage, place in zip(("in training", "in adaptation"), stages, (1, 2), strict=True)
+        for when, stage, column in zip(("in training", "in adaptation"), stages, (1, 2), strict=True)
         for name, values in printed.items()
-        if name != TOTAL and stage.get(name, False) != (values[place] == "Y")
+        if name != TOTAL and stage.get(name, False) != (values[column] == "Y")
     ]
     evidence = "differs: " + ", ".join(differing) if differing else "each module in both stages"
     return [*claims, Claim.of("trained and frozen as printed", exact(not differing), evidence)]
@@ -147,21 +147,21 @@ class CorpusCounts(ItemMeasure):
     language: str = Field("en", description="whose rules cut the text into sentences, as an ISO 639 code")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        found: dict[tuple[str, int | None], Counts] = {}
+        counted: dict[tuple[str, int | None], Counts] = {}
         for part in self.parts.values():
             key = (part.split, part.tokens)
-            if key not in found:
-                found[key] = count(Corpus.open(self.corpus, part.split), part.tokens, self.language)
-        counts = {name: found[part.split, part.tokens] for name, part in self.parts.items()}
+            if key not in counted:
+                counted[key] = count(Corpus.open(self.corpus, part.split), part.tokens, self.language)
+        counts = {name: counted[part.split, part.tokens] for name, part in self.parts.items()}
         splits = list(dict.fromkeys(part.split for part in self.parts.values()))
         tables = [amounts(counts, item.printed.get("rows", {})), self._lengths(counts, item.printed)]
         hashes = {split: Corpus.open(self.corpus, split).column("document_hash") for split in splits}
-        figures = {"counts": {name: vars(one) for name, one in counts.items()}}
+        figures = {"counts": {name: vars(amount) for name, amount in counts.items()}}
         return Outcome(tables, [no_article_twice(hashes)], figures)
 
     def _lengths(self, counts: Mapping[str, "Counts"], printed: Mapping[str, Any]) -> Table:
         rows = []
-        for name, one in counts.items():
+        for name, amount in counts.items():
             part = self.parts[name]
             split = (
                 part.split if part.tokens is None else f"{part.split}, {readable_count(part.tokens)} tokens"
@@ -170,8 +170,8 @@ class CorpusCounts(ItemMeasure):
                 [
                     name,
                     split,
-                    f"{one.sentences / max(1, one.articles):.1f}",
-                    f"{one.tokens / max(1, one.sentences):.1f}",
+                    f"{amount.sentences / max(1, amount.articles):.1f}",
+                    f"{amount.tokens / max(1, amount.sentences):.1f}",
                 ]
             )
         means = ["sentences an article", "tokens a sentence"]
@@ -182,10 +182,12 @@ class CorpusCounts(ItemMeasure):
 def amounts(counts: Mapping[str, "Counts"], printed: Mapping[str, Sequence[Any]]) -> Table:
     """Ours, and the printed ones in brackets."""
     rows = []
-    for name, one in counts.items():
-        ours = [f"{number:,}" for number in (one.articles, one.sentences, one.words)]
-        theirs = [f" ({value})" for value in printed.get(name, [])]
-        rows.append([name, *(a + b for a, b in zip_longest(ours, theirs[: len(ours)], fillvalue=""))])
+    for name, amount in counts.items():
+        ours = [f"{number:,}" for number in (amount.articles, amount.sentences, amount.words)]
+        printed_amounts = [f" ({value})" for value in printed.get(name, [])]
+        rows.append(
+            [name, *(a + b for a, b in zip_longest(ours, printed_amounts[: len(ours)], fillvalue=""))]
+        )
     return Table(
         "The corpus, and the document's in brackets", ["purpose", "articles", "sentences", "words"], rows
     )
@@ -223,8 +225,8 @@ def count(corpus: Corpus, tokens: int | None, language: str) -> Counts:
 def no_article_twice(hashes: Mapping[str, Sequence[str]]) -> Claim:
     """Whether the splits share no article (their texts' hashes)."""
     shared = {
-        f"{one} and {other}": len(set(hashes[one]) & set(hashes[other]))
-        for one, other in combinations(hashes, 2)
+        f"{split} and {other}": len(set(hashes[split]) & set(hashes[other]))
+        for split, other in combinations(hashes, 2)
     }
     twice = {pair: number for pair, number in shared.items() if number}
     evidence = ", ".join(f"{number:,} in {pair}" for pair, number in twice.items())

@@ -53,10 +53,10 @@ class StagedModels(StagedRuns):
         named = {
             "reference": [self.reference],
             "claims": [name for claim in self.claims for name in (claim.better, claim.than)],
-            "kept": [name for one in self.kept for name in (one.part, one.base, one.best)],
+            "kept": [name for claim in self.kept for name in (claim.part, claim.base, claim.best)],
         }
         if self.figure is not None:
-            named["figure"] = [row for places in self.figure.series.values() for row in places]
+            named["figure"] = [row for points in self.figure.series.values() for row in points]
             named["figure"] += list(self.figure.levels.values())
         check_names(named, self.rows, "the row ")
         check_names(
@@ -84,20 +84,20 @@ class StagedModels(StagedRuns):
         articles, targets = len(reference.targets), int(reference.targets.sum())
         many = f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
         title = f"{articles} articles of the split {self.split}, {targets:,} targets; {many}; 95% intervals"
-        rows = [row_of(name, found, reference, name == self.reference) for name, found in scores.items()]
+        rows = [row_of(name, score, reference, name == self.reference) for name, score in scores.items()]
         tables = [Table(title, ["", "perplexity", f"to {self.reference}", "nats to it"], rows)]
         claims = [_better(claim, scores) for claim in self.claims]
         kept = {
-            one.text: kept_gain(*(scores[name] for name in (one.part, one.base, one.best)))
-            for one in self.kept
+            claim.text: kept_gain(*(scores[name] for name in (claim.part, claim.base, claim.best)))
+            for claim in self.kept
         }
-        claims += [_kept(one, kept[one.text]) for one in self.kept]
+        claims += [_kept(claim, kept[claim.text]) for claim in self.kept]
         plots = [] if self.figure is None else [drawn(self.figure, scores)]
         figures = {
-            "losses": {name: found.loss.to_dict() for name, found in scores.items()},
-            "perplexities": {name: found.perplexity.to_dict() for name, found in scores.items()},
-            "relative": {name: found.relative(reference).to_dict() for name, found in scores.items()},
-            "kept": {text: found.to_dict() for text, found in kept.items()},
+            "losses": {name: score.loss.to_dict() for name, score in scores.items()},
+            "perplexities": {name: score.perplexity.to_dict() for name, score in scores.items()},
+            "relative": {name: score.relative(reference).to_dict() for name, score in scores.items()},
+            "kept": {text: score.to_dict() for text, score in kept.items()},
         }
         return Outcome(tables, claims, figures, runs.paths, plots)
 
@@ -109,12 +109,12 @@ def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluat
     )
 
 
-def row_of(name: str, found: Scored, reference: Scored, is_reference: bool) -> list[str]:
-    perplexity = found.perplexity
+def row_of(name: str, score: Scored, reference: Scored, is_reference: bool) -> list[str]:
+    perplexity = score.perplexity
     cells = [name, f"{perplexity:.2f}"]
     if is_reference:
         return [*cells, "", ""]
-    return [*cells, f"{found.relative(reference).value:+.1%}", f"{found.minus(reference):+.3f}"]
+    return [*cells, f"{score.relative(reference).value:+.1%}", f"{score.minus(reference):+.3f}"]
 
 
 def _better(claim: Better, scores: dict[str, Scored]) -> Claim:
@@ -132,7 +132,7 @@ def _kept(claim: Kept, share: Estimate) -> Claim:
 def drawn(figure: Drawn, scores: dict[str, Scored]) -> Plot:
     """The figure's numbers: perplexities with their intervals."""
     series = {}
-    for name, places in figure.series.items():
-        series[name] = [point(x, scores[row].perplexity) for row, x in places.items()]
+    for name, points in figure.series.items():
+        series[name] = [point(x, scores[row].perplexity) for row, x in points.items()]
     levels = {name: scores[row].perplexity.value for name, row in figure.levels.items()}
     return Plot(figure.title, figure.x, "perplexity", series, figure.kind, levels)

@@ -63,7 +63,9 @@ class CorpusOptimum(CorpusSource, ItemMeasure):
                 points[size, context] = [lowest(run) for run in runs]
                 means[size, context] = [_lowest_mean(run) for run in runs]
         best = Optima(
-            {key: [point.loss for point in found] for key, found in points.items()}, self.sizes, self.contexts
+            {key: [point.loss for point in of_runs] for key, of_runs in points.items()},
+            self.sizes,
+            self.contexts,
         )
         mean = Optima(means, self.sizes, self.contexts)
         law = fit_law(best.means)
@@ -140,7 +142,7 @@ def best_context_of(law: Law, tokens: float, contexts: tuple[float, float]) -> f
 
 
 def _nested(values: dict[tuple[int, int], float]) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+    nested: dict[str, dict[str, float]] = {}
     for (size, context), value in values.items():
-        found.setdefault(str(size), {})[str(context)] = value
-    return found
+        nested.setdefault(str(size), {})[str(context)] = value
+    return nested

@@ -35,30 +35,30 @@ class NeedleCurves(GivenModel):
         out = self.measured_folder(folder, f"needles-{self.length}-{self.samples}-{self.seed}")
         out.parent.mkdir(parents=True, exist_ok=True)
         settings = Needles(length=self.length, samples=self.samples, seed=self.seed)
-        found = measure(self.subject(folder), settings, out=out).summary
+        summary = measure(self.subject(folder), settings, out=out).summary
         rows = [
             [f"{row['masked']:,}", f"{row['perplexity']['value']:,.2f}", f'{Estimate(**row["nats"]):.3f}',
              f"{row['far_in_view']:.0%}", f"{row['near_in_view']:.0%}"]
-            for row in found["rows"]
+            for row in summary["rows"]
         ]  # fmt: skip
         table = Table(
             f"{self.samples} texts of up to {self.length:,} tokens, the answer's perplexity; 95% intervals over texts",
             ["masked", "perplexity", "nats per token", "first needle seen", "second"],
             rows,
         )
-        claims = needle_claims(found)
+        claims = needle_claims(summary)
         series = {
-            "perplexity": [point(row["masked"], Estimate(**row["perplexity"])) for row in found["rows"]]
+            "perplexity": [point(row["masked"], Estimate(**row["perplexity"])) for row in summary["rows"]]
         }
         plot = Plot("Perplexity of the answer", "masked left tokens", "perplexity", series, logarithmic="y")
-        return Outcome([table], claims, {"rows": found["rows"]}, self.runs(folder), [plot])
+        return Outcome([table], claims, {"rows": summary["rows"]}, self.runs(folder), [plot])
 
 
-def needle_claims(found: dict[str, Any]) -> list[Claim]:
+def needle_claims(summary: dict[str, Any]) -> list[Claim]:
     """What the figure shows; decided only for a model that, with both needles in view, answers better than a guess."""
-    first, second = needle_costs(found)
-    difference = _difference(first, second, found)
-    losses = needle_losses(found)
+    first, second = needle_costs(summary)
+    difference = _difference(first, second, summary)
+    losses = needle_losses(summary)
     seen = float(losses[:, 0].mean()) if len(losses) else float("inf")
     answers = seen < np.log(ANSWERS)
     unanswered = undecided(
@@ -78,14 +78,14 @@ def needle_claims(found: dict[str, Any]) -> list[Claim]:
     ]
 
 
-def needle_losses(found: dict[str, Any]) -> np.ndarray:
+def needle_losses(summary: dict[str, Any]) -> np.ndarray:
     """(texts, 3) mean nats per answer token with both needles whole in view, with the second alone, and with none.
 
     Texts that lack one of the three are left out.
     """
-    masked = [row["masked"] for row in found["rows"]]
+    masked = [row["masked"] for row in summary["rows"]]
     losses = []
-    for example in found["examples"]:
+    for example in summary["examples"]:
         nats = np.array(example["nats"]) / example["answer_tokens"]
         left = example["text_tokens"] - np.array(masked)
         far, near = (np.array(needle[1]) <= left for needle in example["needles"])
@@ -95,17 +95,17 @@ def needle_losses(found: dict[str, Any]) -> np.ndarray:
     return np.array(losses).reshape(-1, 3)
 
 
-def needle_costs(found: dict[str, Any]) -> tuple[Estimate, Estimate]:
+def needle_costs(summary: dict[str, Any]) -> tuple[Estimate, Estimate]:
     """What losing the first needle costs, and losing the second as well; nats per answer token, intervals over texts."""
-    losses = needle_losses(found)
+    losses = needle_losses(summary)
     if not len(losses):
         return Estimate(float("nan")), Estimate(float("nan"))
     return mean_estimate(losses[:, 1] - losses[:, 0]), mean_estimate(losses[:, 2] - losses[:, 1])
 
 
-def _difference(first: Estimate, second: Estimate, found: dict[str, Any]) -> Estimate:
+def _difference(first: Estimate, second: Estimate, summary: dict[str, Any]) -> Estimate:
     """The first cost minus the second, paired by text."""
-    losses = needle_losses(found)
+    losses = needle_losses(summary)
     if not len(losses):
         return Estimate(first.value - second.value)
     return mean_estimate(2 * losses[:, 1] - losses[:, 0] - losses[:, 2])

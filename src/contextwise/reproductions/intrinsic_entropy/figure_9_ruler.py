@@ -56,11 +56,11 @@ class RulerCurves(GivenModel):
         tables, plots = [], []
         for task in self.tasks:
             rows, series = [], {}
-            for (length, gamma), found in results.items():
+            for (length, gamma), result in results.items():
                 name = f"{length:,} tokens, γ = {gamma:g}"
-                accuracies = found[task]["accuracies"]
-                series[name] = [point(one["visible"], Estimate(**one["accuracy"])) for one in accuracies]
-                rows += [_row(name, one) for one in accuracies]
+                accuracies = result[task]["accuracies"]
+                series[name] = [point(row["visible"], Estimate(**row["accuracy"])) for row in accuracies]
+                rows += [_row(name, row) for row in accuracies]
             columns = ["texts", "visible", "accuracy", "in view", "best in"]
             title = next(iter(results.values()))[task]["title"]
             tables.append(Table(f"{task}, {title}: {self.samples} questions", columns, rows))
@@ -68,7 +68,7 @@ class RulerCurves(GivenModel):
         claims = [
             claim for task in self.tasks for claim in optimum_claims(task, results, task in self.at_longest)
         ]
-        figures = {f"{length}-{gamma:g}": found for (length, gamma), found in results.items()}
+        figures = {f"{length}-{gamma:g}": result for (length, gamma), result in results.items()}
         return Outcome(tables, claims, figures, self.runs(folder), plots)
 
     def _answers(self, subject: str, folder: Path, length: int, gamma: float) -> dict[str, Any]:
@@ -88,9 +88,9 @@ class RulerCurves(GivenModel):
         return dict(measure(subject, settings, out=out).summary["results"])
 
 
-def _row(name: str, one: dict[str, Any]) -> list[str]:
-    accuracy = f"{Estimate(**one['accuracy']):.3f}"
-    return [name, f"{one['visible']:,}", accuracy, f"{one['in_view']:.0%}", f"{one['best_share']:.0%}"]
+def _row(name: str, row: dict[str, Any]) -> list[str]:
+    accuracy = f"{Estimate(**row['accuracy']):.3f}"
+    return [name, f"{row['visible']:,}", accuracy, f"{row['in_view']:.0%}", f"{row['best_share']:.0%}"]
 
 
 def optimum_claims(
@@ -148,5 +148,7 @@ def _moves(task: str, length: int, optima: dict[float, dict[str, Any] | None]) -
         return Claim.of(text, undecided("all accuracies are equal"), evidence)
     if min(best["share"] for best in known.values()) < SURE:
         return Claim.of(text, undecided("an optimum is not sure"), evidence)
-    moving = np.array([best["visible"] for best in known.values()])
-    return Claim.of(text, exact(bool((np.diff(moving) <= 0).all() and moving[-1] < moving[0])), evidence)
+    contexts = np.array([best["visible"] for best in known.values()])
+    return Claim.of(
+        text, exact(bool((np.diff(contexts) <= 0).all() and contexts[-1] < contexts[0])), evidence
+    )

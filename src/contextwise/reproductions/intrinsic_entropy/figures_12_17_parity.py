@@ -49,10 +49,10 @@ class ParityDimension(ItemMeasure):
         run_set.train_missing()
         for context, run in zip(self.contexts, run_set.runs, strict=True):
             model, samples = open_parity_model(RunFolder(run.folder)), held_out(data_of(run))
-            found = measure_contexts(model, samples, [context], self.samples)[context]
+            measured_loss = measure_contexts(model, samples, [context], self.samples)[context]
             eigenvalues = feature_eigenvalues(model, samples, context, self.samples)
             spectra[context] = relative_eigenvalues(eigenvalues)
-            losses[context], lowest[context] = found.loss, found.minimum
+            losses[context], lowest[context] = measured_loss.loss, measured_loss.minimum
             dimensions[context] = samples.parity.visible_tasks(context)
         bounds = {c: thresholds(spectra[c], dimensions[c]) for c in self.contexts}
         rows = [

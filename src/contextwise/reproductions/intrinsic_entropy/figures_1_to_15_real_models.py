@@ -51,9 +51,9 @@ class RealEntropy(GivenModel):
         return analyse(measure(subject, settings, held_out, out=out, overwrite=True))
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        found = self.measured(folder)
-        summary = found.measurement.summary
-        tables, claims, plots = VIEWS[self.show](found, self.limits)
+        entropy = self.measured(folder)
+        summary = entropy.measurement.summary
+        tables, claims, plots = VIEWS[self.show](entropy, self.limits)
         if not (self.well_trained or self.model):
             # The claims are on models near the Bayes model (Appendix G): of another one a failure says nothing.
             reason = "not so for this small model, of which the document does not speak"
@@ -63,13 +63,15 @@ class RealEntropy(GivenModel):
             ["parameters", f"{summary['parameters']:,}"],
             ["targets, documents", f"{summary['samples']:,}, {summary['documents']:,}"],
             ["channels", f"{summary['width']:,}"],
-            *(["note", note] for note in found.notes),
+            *(["note", note] for note in entropy.notes),
         ]
         figures = {
-            "contexts": found.contexts,
-            "losses": {str(c): loss.to_dict() for c, loss in found.losses.items()},
-            "entropies": {str(n): {str(c): s for c, s in found.entropies[n].items()} for n in found.sizes},
-            "measurement": found.measurement.path.name,
+            "contexts": entropy.contexts,
+            "losses": {str(c): loss.to_dict() for c, loss in entropy.losses.items()},
+            "entropies": {
+                str(n): {str(c): s for c, s in entropy.entropies[n].items()} for n in entropy.sizes
+            },
+            "measurement": entropy.measurement.path.name,
         }
         return Outcome(
             [*tables, Table("What was measured", ["", ""], about)], claims, figures, self.runs(folder), plots

@@ -76,8 +76,8 @@ class Optima:
         """Whether the best context grows with the training set."""
 
         def growing(best: Mapping[int, int]) -> bool:
-            moving = [best[n] for n in self.sizes]
-            return moving == sorted(moving) and moving[-1] > moving[0]
+            contexts = [best[n] for n in self.sizes]
+            return contexts == sorted(contexts) and contexts[-1] > contexts[0]
 
         return Claim.of(
             text, self._each_seed(growing), ", ".join(f"{n:,}: {c}" for n, c in self.best.items())

@@ -54,7 +54,7 @@ def measure_contexts(model: Any, samples: Samples, contexts: list[int], count: i
     Raises:
         ConfigError: more bits than the samples show.
     """
-    parity, found = samples.parity, {}
+    parity, measured = samples.parity, {}
     for context in contexts:
         nats, hidden = [], []
         for numbers in _pieces(count):
@@ -63,13 +63,13 @@ def measure_contexts(model: Any, samples: Samples, contexts: list[int], count: i
             nats.append(torch.nn.functional.cross_entropy(logits, batch["labels"][:, 0], reduction="none"))
             hidden.append(parity.larger[samples.draw(numbers).tasks] > context)
         losses, lowest = torch.cat(nats).double().numpy(), math.log(2) * np.concatenate(hidden)
-        found[context] = ContextLoss(
+        measured[context] = ContextLoss(
             float(losses.mean()),
             float(losses.std(ddof=1) / math.sqrt(count)),
             float((losses - lowest).mean()),
             parity.minimum_cross_entropy(context),
         )
-    return found
+    return measured
 
 
 @torch.no_grad()

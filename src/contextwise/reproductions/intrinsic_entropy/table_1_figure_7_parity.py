@@ -59,13 +59,13 @@ class ParityTable(OneModel):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         model, samples = self.trained(folder)
-        found = measure_contexts(model, samples, self.contexts, self.samples)
-        theirs = zip(item.printed["model"], item.printed["minimum"], strict=True)
-        printed = dict(zip(item.printed["contexts"], theirs, strict=True))
+        measured = measure_contexts(model, samples, self.contexts, self.samples)
+        printed_pairs = zip(item.printed["model"], item.printed["minimum"], strict=True)
+        printed = dict(zip(item.printed["contexts"], printed_pairs, strict=True))
         same_task = samples.parity.bits == item.printed["bits"]
         rows = []
-        for context, one in found.items():
-            cells = [str(context), f"{one.minimum:.4f}", f"{one.estimate:.4f}", f"{one.excess:+.4f}"]
+        for context, loss in measured.items():
+            cells = [str(context), f"{loss.minimum:.4f}", f"{loss.estimate:.4f}", f"{loss.excess:+.4f}"]
             if same_task:
                 cells += [f"{value:.4f}" for value in printed[context]] if context in printed else ["", ""]
             rows.append(cells)
@@ -78,9 +78,9 @@ class ParityTable(OneModel):
             ]
             title = f"The paper's own, at {item.printed['bits']} bits and {item.printed['tasks']} tasks"
             tables.append(Table(title, head, rows))
-        worst = max(found, key=lambda context: abs(found[context].loss - found[context].minimum))
-        gap = found[worst].loss - found[worst].minimum
-        gaps = [one.loss - one.minimum for one in found.values()]
+        worst = max(measured, key=lambda context: abs(measured[context].loss - measured[context].minimum))
+        gap = measured[worst].loss - measured[worst].minimum
+        gaps = [loss.loss - loss.minimum for loss in measured.values()]
         claim = Claim.of(
             f"at every context the trained model is within {self.tolerance:g} nats of the lowest cross entropy",
             exact(abs(gap) <= self.tolerance, *gaps),
@@ -88,12 +88,12 @@ class ParityTable(OneModel):
         )
         series = {
             "model": [
-                point(c, one.estimate) for c, one in found.items()
+                point(c, loss.estimate) for c, loss in measured.items()
             ],
-            "lowest": [{"x": c, "y": one.minimum} for c, one in found.items()],
+            "lowest": [{"x": c, "y": loss.minimum} for c, loss in measured.items()],
         }  # fmt: skip
         plot = Plot("Cross entropy of the answer", "visible bits", "nats", series)
-        figures = {"contexts": {c: vars(one) for c, one in found.items()}}
+        figures = {"contexts": {c: vars(loss) for c, loss in measured.items()}}
         return Outcome(tables, [claim], figures, plots=[plot])
 
 
@@ -106,8 +106,8 @@ class ParityEntropy(OneModel):
     def measure(self, item: Item, folder: Path) -> Outcome:
         model, samples = self.trained(folder)
         losses = {
-            context: one.loss
-            for context, one in measure_contexts(model, samples, self.contexts, self.samples).items()
+            context: loss.loss
+            for context, loss in measure_contexts(model, samples, self.contexts, self.samples).items()
         }
         spectra = {
             context: feature_eigenvalues(model, samples, context, self.samples) for context in self.contexts

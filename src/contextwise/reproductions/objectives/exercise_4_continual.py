@@ -95,19 +95,19 @@ class ContinualPretraining(CorpusSource, ItemMeasure):
         after = [run for way in self.ways for run in runs.of_arm(way)]
         sources = [start.source, *(run.source for run in after)]
         held_out = (Corpus.open(path, split="validation") for path in (old, self.new_folder(folder)))
-        found = measure_forgetting(sources, *held_out)
+        forgetting = measure_forgetting(sources, *held_out)
         first, *others = self.ways
-        claims = forgetting_claims(found, first, others)
+        claims = forgetting_claims(forgetting, first, others)
         figures = {
             change.group: {"forgetting": change.forgetting.to_dict(), "learning": change.learning.to_dict()}
-            for change in found.changes
+            for change in forgetting.changes
         }
         return Outcome(
-            [changes_table(found, first)],
+            [changes_table(forgetting, first)],
             claims,
             figures,
             [*(run.folder for run in runs.trained)],
-            during_plots(found),
+            during_plots(forgetting),
         )
 
 
@@ -139,39 +139,39 @@ def without_docstrings(source: str) -> tuple[str, str]:
     except (SyntaxError, ValueError):
         return "", source
     lines = source.splitlines()
-    texts, gone = [], np.zeros(len(lines) + 1, dtype=bool)
+    texts, removed = [], np.zeros(len(lines) + 1, dtype=bool)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         text = ast.get_docstring(node)
         if text is not None:
             texts.append((node.body[0].lineno, text))
-            gone[node.body[0].lineno : (node.body[0].end_lineno or 0) + 1] = True
-    code = "\n".join(line for number, line in enumerate(lines, 1) if not gone[number])
+            removed[node.body[0].lineno : (node.body[0].end_lineno or 0) + 1] = True
+    code = "\n".join(line for number, line in enumerate(lines, 1) if not removed[number])
     return "\n\n".join(text for _, text in sorted(texts)), re.sub(r"\n{3,}", "\n\n", code)
 
 
-def changes_table(found: Forgetting, first: str) -> Table:
+def changes_table(forgetting: Forgetting, first: str) -> Table:
     """What each way forgets and learns, and the differences to the first."""
     rows = []
-    for change in found.changes:
+    for change in forgetting.changes:
         own = change.group != first
         rows.append([
             change.group, f"{change.forgetting:+.3f}", f"{change.learning:+.3f}",
-            f"{difference_between(found.old, change.group, first):+.3f}" if own else "",
-            f"{difference_between(found.new, change.group, first):+.3f}" if own else "",
+            f"{difference_between(forgetting.old, change.group, first):+.3f}" if own else "",
+            f"{difference_between(forgetting.new, change.group, first):+.3f}" if own else "",
         ])  # fmt: skip
     title = (
-        f"Loss after minus before on held-out documents, nats per token, 95% intervals; {found.old.documents} old and "
-        f"{found.new.documents} new documents"
+        f"Loss after minus before on held-out documents, nats per token, 95% intervals; {forgetting.old.documents} old and "
+        f"{forgetting.new.documents} new documents"
     )
     columns = ["way", "forgotten", "learned", f"forgotten minus {first}", f"learned minus {first}"]
     return Table(title, columns, rows)
 
 
-def forgetting_claims(found: Forgetting, first: str, others: list[str]) -> list[Claim]:
+def forgetting_claims(forgetting: Forgetting, first: str, others: list[str]) -> list[Claim]:
     """Continued training forgets, and every remedy forgets less."""
-    changes = {change.group: change for change in found.changes}
+    changes = {change.group: change for change in forgetting.changes}
     plain = changes[first]
     claims = [
         Claim.of(
@@ -181,7 +181,7 @@ def forgetting_claims(found: Forgetting, first: str, others: list[str]) -> list[
         )
     ]  # fmt: skip
     for way in others:
-        difference = difference_between(found.old, way, first)
+        difference = difference_between(forgetting.old, way, first)
         evidence = f"{way} minus {first} on the old documents: {difference:+.3f}"
         if plain.forgetting.value > 0:
             evidence += f"; {-difference.value / plain.forgetting.value:.0%} of what was forgotten"
@@ -189,17 +189,17 @@ def forgetting_claims(found: Forgetting, first: str, others: list[str]) -> list[
     return claims
 
 
-def during_plots(found: Forgetting) -> list[Plot]:
+def during_plots(forgetting: Forgetting) -> list[Plot]:
     """Losses on the old and on the new documents during the continued training."""
     plots = []
     for title, name in (("Old documents during continued training", "old"), ("New documents", "new")):
         series = {
             change.group: [
-                {"x": one.tokens, "y": value}
-                for one in change.during
-                if (value := getattr(one, name)) is not None
+                {"x": loss.tokens, "y": value}
+                for loss in change.during
+                if (value := getattr(loss, name)) is not None
             ]
-            for change in found.changes
+            for change in forgetting.changes
         }
         if any(series.values()):
             plots.append(Plot(title, "tokens of continued training", "validation loss, nats", series))

@@ -94,11 +94,13 @@ class ObjectiveCounts(TextOnly):
     )
 
     def counted(self, item: Item, corpus: Corpus) -> Outcome:
-        found = {name: self._count(name, one, corpus) for name, one in self.objectives.items()}
+        counted_by_name = {
+            name: self._count(name, objective, corpus) for name, objective in self.objectives.items()
+        }
         columns = ["positions", "text", "targets", "learned"]
         rows = [
             [name, *(f"{counts[key].mean():,.1f}" for key in columns), f"{_share(counts):.3f}"]
-            for name, counts in found.items()
+            for name, counts in counted_by_name.items()
         ]
         table = Table(
             f"Tokens, means over {self.examples:,} examples of each objective; the last column with 95% intervals",
@@ -106,13 +108,13 @@ class ObjectiveCounts(TextOnly):
             rows,
         )
         claims = [
-            self._claim(name, one, _share(found[name]).value)
-            for name, one in self.objectives.items()
-            if one.share is not None
+            self._claim(name, objective, _share(counted_by_name[name]).value)
+            for name, objective in self.objectives.items()
+            if objective.share is not None
         ]
-        figures = {name: {key: float(c[key].mean()) for key in c} for name, c in found.items()}
+        figures = {name: {key: float(c[key].mean()) for key in c} for name, c in counted_by_name.items()}
         if self.ratio is not None:
-            claims.append(self._ratio(item, found))
+            claims.append(self._ratio(item, counted_by_name))
         return Outcome([table], claims, figures)
 
     def _count(self, name: str, counted: Counted, corpus: Corpus) -> dict[str, np.ndarray]:
@@ -120,30 +122,30 @@ class ObjectiveCounts(TextOnly):
             raise ConfigError(f"{name} is a mixture of objectives; count them one by one")
         vocabulary = vocabulary_of(counted.objective, corpus)
         cut = Cut(counted.context or self.context)
-        made = counted.objective.examples(corpus, cut, self.seed, vocabulary)
+        examples = counted.objective.examples(corpus, cut, self.seed, vocabulary)
         kind = counted.objective.kind
         rows = [
-            count_example(one, vocabulary, kind, counted.heads)
-            for one in some(made, self.examples, self.seed)
+            count_example(example, vocabulary, kind, counted.heads)
+            for example in some(examples, self.examples, self.seed)
         ]
         return {key: np.array([row[key] for row in rows], dtype=float) for key in rows[0]}
 
     def _claim(self, name: str, counted: Counted, share: float) -> Claim:
         assert counted.share is not None
-        off = share / counted.share - 1
+        deviation = share / counted.share - 1
         says = f" ({counted.says})" if counted.says else ""
         return Claim.of(
             f"{name}: {counted.share:.3g} text targets for each token of text{says}",
-            exact(abs(off) <= self.tolerance, off),
-            f"{share:.4f}, {off:+.1%}",
+            exact(abs(deviation) <= self.tolerance, deviation),
+            f"{share:.4f}, {deviation:+.1%}",
         )
 
-    def _ratio(self, item: Item, found: dict[str, dict[str, np.ndarray]]) -> Claim:
+    def _ratio(self, item: Item, counted_by_name: dict[str, dict[str, np.ndarray]]) -> Claim:
         assert self.ratio is not None
-        one, other = self.ratio
-        value = _share(found[one]).value / _share(found[other]).value
+        first, second = self.ratio
+        value = _share(counted_by_name[first]).value / _share(counted_by_name[second]).value
         printed = item.printed.get("ratio")
-        text = f"{one} has about {printed} times as many targets per token as {other}"
+        text = f"{first} has about {printed} times as many targets per token as {second}"
         if printed is None:
             return Claim.of(text, undecided("the item has no printed ratio"), f"{value:.2f} times")
         verdict = exact(abs(value / printed - 1) <= self.tolerance, value)
@@ -173,8 +175,8 @@ def count_example(
     inputs, labels = example["input_ids"], example["labels"]
     special = torch.from_numpy(vocabulary.special)
     targets = [labels] if heads == 1 else [row[0] for row in future_targets(labels[None], heads, None)]
-    asked = [row[row != NO_LOSS] for row in targets]
-    learned = sum(int((~torch.isin(row, special)).sum()) for row in asked)
+    predicted = [row[row != NO_LOSS] for row in targets]
+    learned = sum(int((~torch.isin(row, special)).sum()) for row in predicted)
     plain = ~torch.isin(inputs, special)
     if kind == "encoder":  # whatever hides a token that is asked for, it is text
         plain |= labels != NO_LOSS
@@ -182,7 +184,7 @@ def count_example(
     return {
         "positions": len(inputs) + (len(labels) if decoder_reads else 0),
         "text": int(plain.sum()) + (learned if decoder_reads else 0),
-        "targets": sum(len(row) for row in asked),
+        "targets": sum(len(row) for row in predicted),
         "learned": learned,
     }
 
@@ -204,15 +206,17 @@ class SpanBudget(TextOnly):
         vocabulary = vocabulary_of(self.objective, corpus)
         sentinels = np.array(vocabulary.ids(self.objective.special_tokens, "spans"))
         context = kept_and_sentinels(self.window, self.objective.rate, self.objective.mean_span) + 1
-        made = self.objective.examples(corpus, Cut(context), self.seed, vocabulary)
-        assert isinstance(made, SpanExamples)
+        examples = self.objective.examples(corpus, Cut(context), self.seed, vocabulary)
+        assert isinstance(examples, SpanExamples)
         rows: dict[str, list[int]] = {"window": [], "noise": [], "spans": [], "encoder": [], "decoder": []}
-        whole = 0
-        for example in some(made, self.examples, self.seed):
+        restored_exactly = 0
+        for example in some(examples, self.examples, self.seed):
             inputs, labels = example["input_ids"].numpy(), example["labels"].numpy()
             spans = int(np.isin(labels, sentinels).sum())
-            restored = made.restore(example)
-            whole += bool(np.array_equal(restored, made.windows[int(example["window"])]["input_ids"].numpy()))
+            restored = examples.restore(example)
+            restored_exactly += bool(
+                np.array_equal(restored, examples.windows[int(example["window"])]["input_ids"].numpy())
+            )
             # The exercise counts no end of the input, and one behind the target.
             counts = (len(restored), len(labels) - spans - 1, spans, len(inputs) - 1, len(labels))
             for key, value in zip(rows, counts, strict=True):
@@ -233,8 +237,8 @@ class SpanBudget(TextOnly):
             for key in ("noise", "spans", "encoder", "decoder") if key in printed
         ]  # fmt: skip
         claims += [
-            Claim.of("input and target together give the text back", exact(whole == len(rows["window"])),
-                     f"{whole} of {len(rows['window'])}"),
+            Claim.of("input and target together give the text back", exact(restored_exactly == len(rows["window"])),
+                     f"{restored_exactly} of {len(rows['window'])}"),
             Claim.of("the encoder's input is shorter than the text", exact(max(rows["encoder"]) < min(rows["window"])),
                      f"{max(rows['encoder'])} of {min(rows['window'])} tokens"),
         ]  # fmt: skip
@@ -267,7 +271,7 @@ class FimFormats(TextOnly):
         rewritten = len(forms["PSM"]) + len(forms["SPM"])
         share, psm = _share_of(rewritten, len(numbers)), _share_of(len(forms["PSM"]), rewritten)
         shaped, fitting = self._exercise(corpus, numbers, arrangement, tokenizer)
-        rows = [[form, str(len(found)), f"{sum(found)}"] for form, found in forms.items()]
+        rows = [[form, str(len(matches)), f"{sum(matches)}"] for form, matches in forms.items()]
         rows.append(
             [
                 f"the exercise's function, {self.prefix_len} and {self.suffix_len} tokens kept",
@@ -290,13 +294,13 @@ class FimFormats(TextOnly):
                 "document that is long enough",
                 exact(shaped == fitting) if fitting else undecided("no document is long enough"), f"{shaped} of {fitting}"),
         ]  # fmt: skip
-        return Outcome([table], claims, {"forms": {form: len(found) for form, found in forms.items()}})
+        return Outcome([table], claims, {"forms": {form: len(matches) for form, matches in forms.items()}})
 
     def _exercise(
         self, corpus: Corpus, numbers: list[int], arrangement: Arrangement, tokenizer: Any
     ) -> tuple[int, int]:
         """How many documents come out of the exercise's function as it says, of those that are long enough."""
-        draw, good, fitting = np.random.default_rng(self.seed), 0, 0
+        draw, correct, fitting = np.random.default_rng(self.seed), 0, 0
         names = [self.objective.prefix_token, self.objective.suffix_token, self.objective.middle_token]
         for i in numbers:
             ids = corpus.document(i)
@@ -314,8 +318,8 @@ class FimFormats(TextOnly):
             ]
             wanted = "".join(name + part for name, part in zip(names, texts, strict=True))
             kept = len(prefix) >= self.prefix_len and len(suffix) >= self.suffix_len and len(middle) >= 1
-            good += kept and tokenizer.decode(written, clean_up_tokenization_spaces=False) == wanted
-        return good, fitting
+            correct += kept and tokenizer.decode(written, clean_up_tokenization_spaces=False) == wanted
+        return correct, fitting
 
 
 def _form(ids: np.ndarray, arrangement: Arrangement) -> str:
