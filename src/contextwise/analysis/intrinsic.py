@@ -175,7 +175,7 @@ def analyse(measurement: EntropyResult, bandwidth: float | None = None) -> Intri
     )
 
 
-def _estimates(kept: dict[str, dict[str, float]]) -> dict[int, Estimate]:
+def _estimates(kept: dict[str, dict[str, Any]]) -> dict[int, Estimate]:
     return {int(context): Estimate(**ends) for context, ends in kept.items()}
 
 

@@ -214,10 +214,9 @@ def estimate_over_seeds(a_S: np.ndarray, b_S: np.ndarray, paired: bool) -> Estim
     """
     weight = np.ones(1)
     blocks = [(a_S - b_S)[:, None]] if paired else [a_S[:, None], -b_S[:, None]]
-    interval = seed_interval(blocks, weight) or (None, None)
-    return Estimate(
-        float(a_S.mean() - b_S.mean()), *interval, n=min(len(a_S), len(b_S)), method="t over seeds"
-    )
+    low, high = seed_interval(blocks, weight) or (None, None)
+    seeds = min(len(a_S), len(b_S))
+    return Estimate(float(a_S.mean() - b_S.mean()), low, high, n=seeds, method="t over seeds")
 
 
 def _ratio(values: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from contextwise.base.estimates import count, duration, written
-from contextwise.base.tables import Column, Row, Table, terminal
+from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.budgets import Budget
 from contextwise.comparison.comparison import Comparison
 from contextwise.comparison.curves import ComparedCurve
@@ -74,7 +74,7 @@ def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table
 
 def difference_table(comparison: Comparison) -> Table:
     """A row for each pair: the difference, and on how many of the documents the first is better."""
-    rows = [
+    rows: list[list[Cell]] = [
         [
             f"{found.group} − {found.reference}",
             found.difference,

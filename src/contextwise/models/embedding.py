@@ -20,8 +20,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.models.kinds import Kind
 from contextwise.models.layers import Layer, position_limit, usual_limit
+from contextwise.objectives.kind import Kind
 
 Pooling = Literal["cls", "mean", "last"]
 DEFAULT_POOLING: dict[Kind, Pooling] = {"encoder": "mean", "encoder-decoder": "mean", "decoder": "last"}

@@ -1,11 +1,8 @@
 """Decoders, encoders and encoder-decoders."""
 
-from typing import Literal
-
 from transformers import AutoModelForMaskedLM, PreTrainedConfig
 
-# The same as that of the objectives; this module is part of standalone exports, which should not carry those.
-Kind = Literal["decoder", "encoder", "encoder-decoder"]
+from contextwise.objectives.kind import Kind
 
 
 def kind_of(config: PreTrainedConfig) -> Kind:

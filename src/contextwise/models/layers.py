@@ -20,9 +20,10 @@ from transformers import (
 )
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.models.kinds import Kind, kind_of
+from contextwise.models.kinds import kind_of
 from contextwise.models.loading import failure_reason, load_config, load_model, model_folder
 from contextwise.models.losses import final_hidden_states
+from contextwise.objectives.kind import Kind
 
 _NO_LIMIT = 10**9  # what tokenizers without a limit of their own say is far above this
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from contextwise.base.errors import ConfigError
-from contextwise.objectives.objective import Kind
+from contextwise.objectives.kind import Kind
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ SIZES: dict[str, dict[str, ModelSize]] = {
 }
 
 
-KINDS: dict[str, Kind] = dict.fromkeys(SIZES, "decoder") | {"bert": "encoder", "t5": "encoder-decoder"}
+KINDS: dict[str, Kind] = {**dict.fromkeys(SIZES, "decoder"), "bert": "encoder", "t5": "encoder-decoder"}
 """The kind of model that each family is."""
 
 

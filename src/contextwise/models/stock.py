@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedConfig
 
 from contextwise.models.flops import block_operations, matrix_weights
-from contextwise.models.kinds import Kind, kind_of
+from contextwise.models.kinds import kind_of
 from contextwise.models.losses import final_hidden_states
 from contextwise.models.pretraining import (
     Batch,
@@ -20,6 +20,7 @@ from contextwise.models.pretraining import (
     same_document,
 )
 from contextwise.models.spec import ModelSpec
+from contextwise.objectives.kind import Kind
 
 
 class DecoderSpec(ModelSpec):

@@ -20,7 +20,8 @@ import numpy as np
 from pydantic import Field
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.objectives.objective import Cut, Examples, Kind, SingleObjective, generator, window_arrays
+from contextwise.objectives.kind import Kind
+from contextwise.objectives.objective import Cut, Examples, SingleObjective, generator, window_arrays
 from contextwise.objectives.text import TokenText
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 

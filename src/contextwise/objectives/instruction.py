@@ -8,7 +8,8 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, Kind, SingleObjective
+from contextwise.objectives.kind import Kind
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
 from contextwise.objectives.text import TokenText
 from contextwise.objectives.vocabulary import Vocabulary
 

@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.objectives.objective import NO_LOSS, Cut, Kind, Objective
+from contextwise.objectives.kind import Kind
+from contextwise.objectives.objective import NO_LOSS, Cut, Objective
 from contextwise.objectives.registry import AnySingleObjective
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 

@@ -27,12 +27,13 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
+from contextwise.objectives.kind import Kind
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
     from contextwise.data.windows import Documents, Windows
 
-Kind = Literal["decoder", "encoder", "encoder-decoder"]
 NO_LOSS = -100
 
 
@@ -109,6 +109,14 @@ class WindowExamples(Examples):
         return len(self.windows)
 
 
+class Stream(Protocol):
+    """A map-style dataset: the examples of a run, in order."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]: ...
+
+
 class Objective(Settings, ABC):
     """Settings of an objective. A subclass registers itself under the default of its field ``name``.
 
@@ -153,9 +161,7 @@ class Objective(Settings, ABC):
         return False
 
     @abstractmethod
-    def stream(
-        self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int
-    ) -> torch.utils.data.Dataset[dict[str, torch.Tensor]]:
+    def stream(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int) -> Stream:
         """The ``length`` examples of a run.
 
         Raises:

@@ -16,7 +16,8 @@ from pydantic import Field
 
 from contextwise.base.errors import DataError
 from contextwise.base.progress import say
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, Kind, SingleObjective
+from contextwise.objectives.kind import Kind
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
 from contextwise.objectives.splitting import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 

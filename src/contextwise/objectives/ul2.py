@@ -14,7 +14,8 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, Kind, SingleObjective, generator
+from contextwise.objectives.kind import Kind
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, generator
 from contextwise.objectives.spans import (
     Corruption,
     check_spans,

@@ -357,7 +357,7 @@ def _standing_out_table(reading: Reading) -> Table:
     caption = what if several else f"Tokens that receive most attention in {reading.models[0].name}"
     lenses = [model for model in reading.models if model.lens is not None]
     named = ["lens, nats"] if len(lenses) == 1 else [f"lens, {_cropped(model.name)}" for model in lenses]
-    columns = [
+    columns: list[Column | str] = [
         "token",
         Column("chunk", "integer"),
         *(Column(_cropped(model.name), "estimate", ".4f") for model in reading.models),

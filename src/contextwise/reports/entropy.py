@@ -78,7 +78,7 @@ FIGURES = {
 }
 """Id of a figure -> headline and caption."""
 LINE = ["slope", "slope_low", "slope_high", "intercept", "r_squared", "correlation"]
-FITS = [
+FITS: list[Column | str] = [
     "loss against",
     Column("slope", "difference", "+.3g", interval="own", missing="no line"),
     Column("R²", "estimate", ".3f"),
@@ -277,7 +277,7 @@ def measures(
     """
     some_n, some_theta = _spread(found.sizes, sizes), _spread(shown_thresholds(found), thresholds)
     estimates = found.further if further else {}
-    columns = {
+    columns: dict[Column, dict[int, Any]] = {
         Column("context", "integer", align="right"): {c: c for c in found.contexts},
         Column("loss", "estimate", ".4f"): {c: found.losses[c].value for c in found.contexts},
         **{Column(f"S,\nN={n}", "estimate", ".2f"): found.entropies[n] for n in some_n},

@@ -95,7 +95,7 @@ def _runs_table(runs: list[dict[str, Any]]) -> Table:
         for run in runs
     ]
     seed = Column("seed", "integer", "d")
-    columns = ["run", seed, "parameters", "tokens", "trained in", "corpus", "its hash"]
+    columns: list[Column | str] = ["run", seed, "parameters", "tokens", "trained in", "corpus", "its hash"]
     return Table("The training runs behind these figures.", columns, rows)
 
 

@@ -11,8 +11,9 @@ from contextwise.base.runs import RunFolder
 from contextwise.models.building import build_model, parameter_count
 from contextwise.models.cue import CueForCausalLM
 from contextwise.models.embedding import Frame
-from contextwise.models.kinds import Kind, kind_of
+from contextwise.models.kinds import kind_of
 from contextwise.models.tokenizers import put_around
+from contextwise.objectives.kind import Kind
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.recipe import Recipe

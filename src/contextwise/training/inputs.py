@@ -101,8 +101,9 @@ class TrainingInputs:
         """
         task = data.synthetic
         drawn = Samples(task, recipe.seed)
-        samples = drawn if task.stored is None else open_samples(drawn, task.stored)
+        samples: Samples | StoredSamples = drawn
         if task.stored is not None:
+            samples = open_samples(drawn, task.stored)
             needed = task.samples or recipe.examples
             if len(samples) < needed:
                 raise ConfigError(

@@ -10,7 +10,7 @@ from contextwise.analysis.scaling.experiments import SHARE, Candidate
 from contextwise.analysis.scaling.hindcast import Hindcast
 from contextwise.analysis.scaling.planning import RIVALS, Plan
 from contextwise.base.estimates import Estimate, count, duration, written
-from contextwise.base.tables import Column, Row, Table, terminal
+from contextwise.base.tables import Cell, Column, Row, Table, terminal
 
 
 def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
@@ -101,7 +101,7 @@ def _answer(plan: Plan, analysis: Analysis) -> Table:
 
 
 def _sizes(plan: Plan) -> Table:
-    rows = [
+    rows: list[list[Cell]] = [
         [
             f"{row.size} ({count(row.parameters.value)})" if row.parameters else str(row.size),
             row.context,
@@ -110,7 +110,12 @@ def _sizes(plan: Plan) -> Table:
         ]
         for row in plan.each_size
     ]
-    columns = ["size", Column("context", "estimate", ".0f"), Column("tokens", "count"), "loss"]
+    columns: list[Column | str] = [
+        "size",
+        Column("context", "estimate", ".0f"),
+        Column("tokens", "count"),
+        "loss",
+    ]
     return Table("Best context of each size of the sweep, at this budget:", columns, rows)
 
 
@@ -120,7 +125,7 @@ def _forms(title: str, analysis: Analysis) -> Table:
         chosen = score is analysis.chosen
         sign = "*" if chosen else "+" if any(score is tied for tied in analysis.tied) else ""
         errors = [1000 * error for error in (score.fitted, score.error, score.held_out_budgets)]
-        cells = [score.form.name + sign, score.form.formula, len(score.form.parameters), *errors]
+        cells: list[Cell] = [score.form.name + sign, score.form.formula, len(score.form.parameters), *errors]
         rows.append(Row(cells, bold=chosen))
     formula = "L(l, N, D)" if len(analysis.found.sizes) > 1 else "L(l, D)"
     heads = ("seen", "unseen\nruns", "unseen\nbudgets")
@@ -161,7 +166,7 @@ def _rivals(plan: Plan, analysis: Analysis, sized: bool) -> Table:
         Column("context", "estimate", ".0f"),
         Column("loss", "estimate", ".4f"),
     ]
-    cells = [
+    cells: list[list[Cell]] = [
         [form, 1000 * error, *([parameters] if sized else []), context, loss]
         for form, error, parameters, context, loss in rows
     ]
@@ -181,7 +186,7 @@ def _next(candidates: list[Candidate]) -> Table:
     for row in candidates:
         shares = [row.context_left, row.loss_left, *([row.parameters_left] if sized else [])]
         rows.append([row.size, row.context, row.tokens, row.flops, "new" if row.new else "again", *shares])
-    columns = [
+    columns: list[Column | str] = [
         Column("size"),
         Column("context", "integer", "d"),
         Column("tokens", "count"),
@@ -200,7 +205,7 @@ def _heading(check: Hindcast) -> str:
 
 
 def _optima(check: Hindcast) -> Table:
-    rows = []
+    rows: list[list[Cell]] = []
     for row in check.optima:
         low, high = row.as_good
         rows.append(
@@ -240,7 +245,7 @@ def _optima_said(check: Hindcast) -> str:
 
 
 def _runs(check: Hindcast) -> Table:
-    rows = [
+    rows: list[list[Cell]] = [
         [
             run.run,
             run.flops,
@@ -250,7 +255,7 @@ def _runs(check: Hindcast) -> Table:
         ]
         for run in check.runs
     ]
-    columns = ["run", Column("FLOPs", "estimate", ".1e"), "predicted", "measured", "off"]
+    columns: list[Column | str] = ["run", Column("FLOPs", "estimate", ".1e"), "predicted", "measured", "off"]
     return Table("Last point of each run that went beyond:", columns, rows)
 
 

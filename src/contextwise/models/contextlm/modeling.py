@@ -146,8 +146,8 @@ class ContextLMForCausalLM(ComposedForCausalLM):
                 return h_BTD
             return self.context.inject(h_BTD, contexts, place)
 
-        mask_inputs = (None, None) if even else (attention_mask, positions_BT)
-        return self._run(embeds, positions_BT, *mask_inputs, cache, before_block=inject, **kwargs)
+        mask, positions = (None, None) if even else (attention_mask, positions_BT)
+        return self._run(embeds, positions_BT, mask, positions, cache, inject, **kwargs)
 
 
 def _all_real(attention_mask: torch.Tensor | None) -> bool:

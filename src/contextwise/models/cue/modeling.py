@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
@@ -276,7 +277,9 @@ class CueForCausalLM(CausalLanguageModel):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        *,
         contexts: torch.Tensor | None = None,
         context_mask: torch.Tensor | None = None,
         cue: torch.Tensor | None = None,
@@ -293,7 +296,8 @@ class CueForCausalLM(CausalLanguageModel):
             input_ids,
             attention_mask,
             position_ids,
-            inputs_embeds=inputs_embeds,
+            past_key_values,
+            inputs_embeds,
             contexts=contexts,
             context_mask=context_mask,
             cue=cue,

@@ -10,7 +10,7 @@ import numpy as np
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, exponential
 from contextwise.base.intervals import bootstrap_estimate, estimate
-from contextwise.evaluation.results import Evaluation
+from contextwise.evaluation.measures.loss import Evaluation
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from pydantic import Field
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Table
+from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.evaluation.measures.sentences.cache_effect import ALL, BINS, effect_between
-from contextwise.evaluation.results import Evaluation
 from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Claim, above, higher, undecided
 from contextwise.reproductions.cue.one_run import OneRun

@@ -29,13 +29,13 @@ from contextwise.objectives import (
     Cut,
     Examples,
     Infilling,
-    Mixture,
+    SingleObjective,
     SpanCorruption,
     Vocabulary,
     add_special_tokens,
 )
 from contextwise.objectives.infilling import Arrangement, Characters, InfilledDocuments
-from contextwise.objectives.objective import Kind
+from contextwise.objectives.kind import Kind
 from contextwise.objectives.spans import SpanExamples, kept_and_sentinels
 from contextwise.objectives.text import TokenText
 from contextwise.reproductions.claims import Claim, contains, exact, undecided
@@ -118,14 +118,14 @@ class ObjectiveCounts(TextOnly):
         return Outcome([table], claims, figures)
 
     def _count(self, name: str, counted: Counted, corpus: Corpus) -> dict[str, np.ndarray]:
-        if isinstance(counted.objective, Mixture):
+        objective = counted.objective
+        if not isinstance(objective, SingleObjective):
             raise ConfigError(f"{name} is a mixture of objectives; count them one by one")
-        vocabulary = vocabulary_of(counted.objective, corpus)
+        vocabulary = vocabulary_of(objective, corpus)
         cut = Cut(counted.context or self.context)
-        examples = counted.objective.examples(corpus, cut, self.seed, vocabulary)
-        kind = counted.objective.kind
+        examples = objective.examples(corpus, cut, self.seed, vocabulary)
         rows = [
-            count_example(example, vocabulary, kind, counted.heads)
+            count_example(example, vocabulary, objective.kind, counted.heads)
             for example in some(examples, self.examples, self.seed)
         ]
         return {key: np.array([row[key] for row in rows], dtype=float) for key in rows[0]}

@@ -7,7 +7,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.models.sizes import KINDS, SIZES, ModelSize, named_size
-from contextwise.objectives.objective import Kind
+from contextwise.objectives.kind import Kind
 from contextwise.training.recipe.cue import AnyStage
 
 

@@ -138,7 +138,14 @@ def _table(summary: dict[str, Any]) -> Table:
             average = averages[shots]
             name = f"Avg of {len(average['tasks'])}{', partial' if average['partial'] else ''}"
             rows.append(Row([name, shots, "", f"{100 * average['acc']:.2f}", "", ""], bold=True, last=True))
-    columns = ["task", Column("shots", "integer"), Column("docs", "integer"), "acc %", "acc_norm %", "ppl"]
+    columns: list[Column | str] = [
+        "task",
+        Column("shots", "integer"),
+        Column("docs", "integer"),
+        "acc %",
+        "acc_norm %",
+        "ppl",
+    ]
     return Table("", columns, rows)
 
 

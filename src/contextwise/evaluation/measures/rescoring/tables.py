@@ -5,13 +5,13 @@ from typing import Any
 
 from rich.text import Text
 
-from contextwise.base.tables import Column, Table
+from contextwise.base.tables import Cell, Column, Table
 from contextwise.evaluation.measures.rescoring.files import RankedFile
 
 
 def ranking_table(found: RankedFile, most: int = 5) -> Table:
     """The best candidate of each of the first lists: its place in the list, and its log-probability."""
-    rows = [
+    rows: list[list[Cell]] = [
         [
             _cut(str(i if name is None else name), 16),
             ranked[0].index + 1,
@@ -21,7 +21,7 @@ def ranking_table(found: RankedFile, most: int = 5) -> Table:
         ]
         for i, (name, ranked) in enumerate(zip(found.ids[:most], found.lists[:most], strict=True), start=1)
     ]
-    columns = [
+    columns: list[Column | str] = [
         "list",
         Column("was", "integer"),
         Column("log P", "estimate", ".2f"),

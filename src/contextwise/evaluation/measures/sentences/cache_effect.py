@@ -29,8 +29,8 @@ from scipy.stats import DegenerateDataWarning
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, exponential
 from contextwise.base.intervals import ratios
+from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.evaluation.measures.sentences.conditioning import Texts
-from contextwise.evaluation.results import Evaluation
 from contextwise.evaluation.scoring.sentences import Rows
 from contextwise.objectives.text import TokenText, next_visible, visible_places
 

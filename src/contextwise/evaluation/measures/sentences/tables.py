@@ -85,7 +85,7 @@ def cache_table(summary: dict[str, Any]) -> Table | None:
         for name in (*BINS, ALL)
         if (row := effect["bins"].get(name)) is not None
     ]
-    columns = [
+    columns: list[Column | str] = [
         "",
         Column("of all\ntokens", "percent"),
         Column("nats\nalone", "estimate", ".4f"),
