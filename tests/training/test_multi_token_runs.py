@@ -75,12 +75,12 @@ def test_equal_parameters_for_a_trunk_that_is_shorter_by_the_heads(corpus_folder
     counts = [parameter_count(model_config(Recipe.model_validate(one), 300, None)) for one in (plain, heads)]
     assert counts[0] == counts[1]
     heads["model"]["extra_layers"] = -6
-    with pytest.raises(ConfigError, match="must all be at least 1"):
+    with pytest.raises(ConfigError, match="extra_layers is -6, but at least one layer must be left"):
         validate(Recipe, heads, "the recipe")
 
 
 def test_together_with_a_pretrained_model_it_is_refused(corpus_folder, tmp_path):
     found = values(corpus_folder, tmp_path / "run")
     found["model"] = {"pretrained": "anything", "multi_token": {}}
-    with pytest.raises(ConfigError, match="multi_token is given together with pretrained"):
+    with pytest.raises(ConfigError, match="multi_token does not apply to a pretrained model"):
         validate(Recipe, found, "the recipe")

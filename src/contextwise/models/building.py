@@ -17,7 +17,7 @@ from transformers import (
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.cue.lstm import LSTMConfig
-from contextwise.models.sizes import ModelSize
+from contextwise.models.sizes import ModelSize, shape_problems
 from contextwise.models.spec import spec_of
 
 
@@ -60,13 +60,13 @@ def backbone_config(
         end_of_text: id of the token between documents.
 
     Raises:
-        ConfigError: the heads do not divide the width, or a number is not positive.
+        ConfigError: the heads do not fit the width, or a number is not positive.
     """
     layers = size.layers + extra_layers
     if min(layers, size.width, size.heads, vocab_size, context) < 1:
         raise ConfigError("layers, width, heads, vocabulary and context must all be at least 1")
-    if size.width % size.heads:
-        raise ConfigError(f"{size.heads} heads do not divide a width of {size.width}; choose heads that do")
+    if problems := shape_problems(family, size):
+        raise ConfigError(*problems)
     return _CONFIGS[family](Shape(layers, size.width, size.heads, vocab_size, context, end_of_text))
 
 
@@ -116,21 +116,12 @@ def _gpt2(shape: Shape) -> PreTrainedConfig:
 
 
 def _gpt_neox(shape: Shape) -> PreTrainedConfig:
-    if (shape.width // shape.heads) % 8:
-        raise ConfigError(
-            "gpt_neox turns a quarter of each head: width / heads is "
-            f"{shape.width // shape.heads}, but must be a multiple of 8"
-        )
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
     return GPTNeoXConfig(intermediate_size=4 * shape.width, rope_parameters=rope, **shape.common)
 
 
-def _gated(family: str, shape: Shape) -> dict[str, Any]:
+def _gated(shape: Shape) -> dict[str, Any]:
     """The arguments of families with gated feed-forward layers and rotary positions on whole heads."""
-    if (shape.width // shape.heads) % 2:
-        raise ConfigError(
-            f"{family} turns pairs of channels: width / heads is {shape.width // shape.heads}, but must be even"
-        )
     # Three matrices of 8/3 of the width have the parameters of two of four times the width; embeddings are tied, as in
     # the small models of both families.
     inner = 32 * round(8 * shape.width / 3 / 32)
@@ -142,11 +133,11 @@ def _gated(family: str, shape: Shape) -> dict[str, Any]:
 
 
 def _llama(shape: Shape) -> PreTrainedConfig:
-    return LlamaConfig(**_gated("llama", shape))
+    return LlamaConfig(**_gated(shape))
 
 
 def _qwen3(shape: Shape) -> PreTrainedConfig:
-    return Qwen3Config(head_dim=shape.width // shape.heads, **_gated("qwen3", shape))
+    return Qwen3Config(head_dim=shape.width // shape.heads, **_gated(shape))
 
 
 def _lstm(shape: Shape) -> PreTrainedConfig:

@@ -9,7 +9,7 @@ ours, for machines without a large GPU.
 import math
 from dataclasses import dataclass
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, Problem
 from contextwise.objectives.kind import Kind
 
 
@@ -112,6 +112,25 @@ def named_size(family: str, size: str) -> ModelSize:
     if size not in SIZES[family]:
         raise ConfigError(f"model.size is {size!r}, but the sizes of {family} are {', '.join(SIZES[family])}")
     return SIZES[family][size]
+
+
+ROTATED = {"gpt_neox": 8, "llama": 2, "qwen3": 2}
+"""What the width of a head must be a multiple of: GPT-NeoX rotates a quarter of it in pairs, the others all of it."""
+
+
+def shape_problems(family: str, size: ModelSize) -> list[Problem]:
+    """What is wrong with the heads and the width of a model of this family."""
+    head, rest = divmod(size.width, size.heads)
+    if rest:
+        return [Problem(f"{size.heads} heads do not divide a width of {size.width}; choose heads that do")]
+    if head % ROTATED.get(family, 1):
+        return [
+            Problem(
+                f"{family} rotates part of each head's channels in pairs: width / heads is {head}, but must be a multiple of "
+                f"{ROTATED[family]}"
+            )
+        ]
+    return []
 
 
 def readable_count(number: float) -> str:

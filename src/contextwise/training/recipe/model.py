@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.models.sizes import KINDS, SIZES, ModelSize, named_size
+from contextwise.models.sizes import KINDS, SIZES, ModelSize, named_size, shape_problems
 from contextwise.objectives.kind import Kind
 from contextwise.training.recipe.cue import AnyStage
 
@@ -109,20 +109,9 @@ class SizedModel(ModelSettings):
     def _possible_shape(self) -> "SizedModel":
         shape, predictor = self.shape, self.context_predictor
         layers = shape.layers + self.extra_layers
-        problems = []
+        problems = shape_problems(self.family, shape)
         if layers < 1:
             problems.append(Problem("but at least one layer must be left", "extra_layers", self.extra_layers))
-        if shape.width % shape.heads:
-            problems.append(
-                Problem(f"{shape.heads} heads do not divide a width of {shape.width}; choose heads that do")
-            )
-        elif (shape.width // shape.heads) % ROTATED.get(self.family, 1):
-            problems.append(
-                Problem(
-                    f"{self.family} rotates part of each head's channels in pairs: width / heads is "
-                    f"{shape.width // shape.heads}, but must be a multiple of {ROTATED[self.family]}"
-                )
-            )
         if predictor is not None and predictor.injection_layer >= layers:
             problems.append(
                 Problem(
@@ -134,10 +123,6 @@ class SizedModel(ModelSettings):
         if problems:
             raise ConfigError(*problems)
         return self
-
-
-ROTATED = {"gpt_neox": 8, "llama": 2, "qwen3": 2}
-"""What the width of a head must be a multiple of: GPT-NeoX rotates a quarter of it in pairs, the others all of it."""
 
 
 class PretrainedModel(ModelSettings):

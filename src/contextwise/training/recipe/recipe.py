@@ -131,7 +131,7 @@ class Recipe(Settings):
                     "data.context",
                     context,
                 )
-            yield from wrong_kind(self.objective, model.kind, f"model.family {model.family}")
+            yield from wrong_kind(self.objective, model.kind, family=model.family)
         if isinstance(model, SizedModel | PretrainedModel):
             predictor = model.context_predictor
             if predictor is not None and predictor.chunk_size > context:
@@ -226,14 +226,16 @@ def _problems_of_cue(stage: Stage, contexts: ContextSettings | None) -> Iterator
                 yield Problem(why, f"model.cue.{name}", fix="leave it out")
 
 
-def wrong_kind(objective: Any, kind: str, model: str) -> Iterator[Problem]:
-    """The problem of a model of ``kind`` that the objective is not for, if it is one; ``model`` says which it is."""
+def wrong_kind(objective: Any, kind: str, pretrained: str = "", family: str = "") -> Iterator[Problem]:
+    """The problem of a pretrained model, or of a family, of ``kind`` that the objective is not for."""
     if objective.kind == kind:
         return
     families = [family for family, other in KINDS.items() if other == objective.kind]
+    model = pretrained or f"model.family {family}"
     yield Problem(
         f"the objective {objective.name!r} needs a model of another kind ({objective.kind}) than {model} ({kind})",
-        fix=f"set model.family to {' or '.join(families)}, or choose another model or objective",
+        fix=("name another model" if pretrained else f"set model.family to {' or '.join(families)}")
+        + ", or choose another objective",
     )
 
 
