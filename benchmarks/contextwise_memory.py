@@ -1,6 +1,6 @@
 """Peak memory of a contextwise loss curve at 64 Ki tokens and a 50k vocabulary, against lm-evaluation-harness's path.
 
-Ours is the pass of ``contextwise evaluate --contextwise`` over one document. The other does what lm-evaluation-harness 0.4.13
+Ours is the pass of ``contextwise curve`` over one document. The other does what lm-evaluation-harness 0.4.13
 does with a request (``HFLM._loglikelihood_tokens``): ``log_softmax`` of all the logits of the input in float32, the most
 likely token of each position, and the log-probabilities of the tokens gathered. It is measured at a length that fits, and
 both are stated for a token. Each measurement runs in a process of its own, which reports its peak over what it held before.

@@ -16,7 +16,7 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 def write_curve(folder: Path, tokenizer: str, low: float = 2.5, **corpus: Any) -> Path:
-    """A folder as ``contextwise evaluate --contextwise`` writes it, as far as the page reads it."""
+    """A folder as ``contextwise curve`` writes it, as far as the page reads it."""
     folder.mkdir(parents=True)
     edges = [(1, 1), (2, 3), (4, 15), (16, 128)]
     bins = [

@@ -29,8 +29,8 @@ def attention(
     context_chunk: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of a chunk in which attention is summed; not given: the ContextLM's, else 4.",
-            show_default=False,
+            help="Tokens of a chunk in which attention is summed.",
+            show_default="the ContextLM's, else 4",
         ),
     ] = None,
     start: Annotated[

@@ -26,9 +26,7 @@ def compare(
     ] = None,
     reference: Annotated[
         str | None,
-        typer.Option(
-            help="Name of the model to compare the others to; not given: the first.", show_default=False
-        ),
+        typer.Option(help="Name of the model to compare the others to.", show_default="the first"),
     ] = None,
     all_pairs: Annotated[bool, typer.Option("--all-pairs", help="Compare every pair of models.")] = False,
     unit: Annotated[str, typer.Option(help="Of differences: token (nats) or byte (bits).")] = "token",

@@ -22,7 +22,7 @@ def demo(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for corpus, runs and page; runs/demo if not given.", show_default=False),
+        typer.Option(help="Folder for corpus, runs and page.", show_default="runs/demo"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the weights and of the order of the data.")] = 0,
 ) -> None:

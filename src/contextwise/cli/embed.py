@@ -48,33 +48,30 @@ def embed(
     text_field: Annotated[
         str | None,
         typer.Option(
-            help="Of JSON Lines, the field with the text; not given: text. Given, FILE is read as JSON Lines.",
-            show_default=False,
+            help="Of JSON Lines, the field with the text; given, FILE is read as JSON Lines.",
+            show_default="text",
         ),
     ] = None,
     pooling: Annotated[
         PoolingChoice | None,
         typer.Option(
-            help="The state at [CLS], the mean over all tokens, or the last token's; not given: last for a decoder, "
-            "else mean.",
-            show_default=False,
+            help="The state at [CLS], the mean over all tokens, or the last token's.",
+            show_default="last for a decoder, else mean",
         ),
     ] = None,
     layer: Annotated[
         int | None,
-        typer.Option(
-            help="Whose output is pooled; 0: the embeddings; not given: the last.", show_default=False
-        ),
+        typer.Option(help="Whose output is pooled; 0: the embeddings.", show_default="the last"),
     ] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale each vector to length 1.")] = False,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Texts of one forward pass; not given: 32.", show_default=False)
+        int | None, typer.Option(min=1, help="Texts of one forward pass.", show_default="32")
     ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Longer texts are cut, and counted in a note; not given: what the model allows.",
-            show_default=False,
+            help="Longer texts are cut, and counted in a note.",
+            show_default="what the model allows",
         ),
     ] = None,
     dtype: Dtype = "auto",

@@ -22,13 +22,13 @@ def forgetting(
     context: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of a window; not given: the smallest training context of the runs.",
-            show_default=False,
+            help="Tokens of a window.",
+            show_default="the smallest training context of the runs",
         ),
     ] = None,
     stride: Annotated[
         int | None,
-        typer.Option(help="Between windows; not given: half the context.", show_default=False),
+        typer.Option(help="Between windows.", show_default="half the context"),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(help="Score only the first N documents of each corpus.", show_default=False)

@@ -46,11 +46,11 @@ def judge(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write; not given: beside the first answers.", show_default=False),
+        typer.Option(help="Folder to write.", show_default="beside the first answers"),
     ] = None,
     key_file: Annotated[
         Path | None,
-        typer.Option(help="File with the endpoint's key; not given: OPENAI_API_KEY.", show_default=False),
+        typer.Option(help="File with the endpoint's key.", show_default="OPENAI_API_KEY"),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="The first so many questions only.", show_default=False)
@@ -64,9 +64,8 @@ def judge(
         list[str] | None,
         typer.Option(
             "--set",
-            help="Of each request, such as max_tokens=500; NAME=null leaves one out; not given: "
-            "temperature=0, max_tokens=2048.",
-            show_default=False,
+            help="Of each request, such as max_tokens=500; NAME=null leaves one out.",
+            show_default="temperature=0, max_tokens=2048",
         ),
     ] = None,
     price_in: Annotated[

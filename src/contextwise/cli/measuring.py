@@ -202,10 +202,10 @@ def _metavar(info: FieldInfo) -> str:
         )
         parts += [word for word in words if word not in parts]
     bounds = [
-        f"{sign}{getattr(m, key)}"
+        f"{sign}{getattr(m, key):g}"
         for m in info.metadata
         for kind, (sign, key) in BOUNDS.items()
         if isinstance(m, kind)
     ]
-    text = "|".join(parts) + "".join(bounds)
-    return f"<{text}>,…" if _is_list(info) else f"<{text}>"
+    text = f"<{'|'.join(parts)}>"
+    return f"{text},…" if _is_list(info) else f"{text} [{', '.join(bounds)}]" if bounds else text

@@ -30,8 +30,8 @@ def plan(
         str | None,
         typer.Option(
             metavar="SIZE:CONTEXT",
-            help="What that speed was measured with; not given: the sweep's largest size at its shortest context.",
-            show_default=False,
+            help="What that speed was measured with.",
+            show_default="the sweep's largest size at its shortest context",
         ),
     ] = None,
     check: Annotated[

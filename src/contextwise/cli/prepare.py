@@ -38,13 +38,11 @@ def prepare(
     ] = None,
     validation: Annotated[
         float | None,
-        typer.Option(
-            help="Share of the documents held out for validation; 0.05 if not given.", show_default=False
-        ),
+        typer.Option(help="Share of the documents held out for validation.", show_default="0.05"),
     ] = None,
     test: Annotated[
         float | None,
-        typer.Option(help="Share of the documents held out for testing; 0 if not given.", show_default=False),
+        typer.Option(help="Share of the documents held out for testing.", show_default="0"),
     ] = None,
     end_of_text: Annotated[
         str | None,

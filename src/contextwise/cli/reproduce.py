@@ -35,8 +35,8 @@ def reproduce(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the runs and outcomes; runs/reproduce/DOCUMENT/SCALE if not given.",
-            show_default=False,
+            help="Folder of the runs and outcomes.",
+            show_default="runs/reproduce/DOCUMENT/SCALE",
         ),
     ] = None,
     set_: Annotated[
@@ -50,7 +50,7 @@ def reproduce(
     ] = None,
     recipes: Annotated[
         Path | None,
-        typer.Option(help="Folder of the items; the checkout's recipes if not given.", show_default=False),
+        typer.Option(help="Folder of the items.", show_default="the checkout's recipes"),
     ] = None,
 ) -> None:
     """Reproduce a table or figure of a source document, and print it beside theirs.

@@ -26,7 +26,7 @@ def sweep(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The sweep's folder; sweeps/NAME if not given.", show_default=False),
+        typer.Option(help="The sweep's folder.", show_default="sweeps/NAME"),
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time here.", show_default=False)] = None,
     executor: Annotated[

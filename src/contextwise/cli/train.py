@@ -23,9 +23,7 @@ def train(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="The run folder; runs/NAME-seedN if not given here or in the recipe.", show_default=False
-        ),
+        typer.Option(help="The run folder.", show_default="runs/NAME-seedN"),
     ] = None,
 ) -> None:
     """Train the model of a recipe; run the same command again to resume.

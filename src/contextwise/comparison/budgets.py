@@ -83,7 +83,7 @@ def _reason_against(members: list[ComparedRun]) -> str | None:
             )
         )
     if len(objectives) > 1:
-        return "the runs have different objectives (contextwise compare --ledger puts those side by side)"
+        return "the runs have different objectives (contextwise ledger puts those side by side)"
     return "the runs validated on different data, or with different contexts" if len(measured) > 1 else None
 
 

@@ -194,7 +194,7 @@ def _curves(data: SweepData) -> list[Part]:
     caption = markup(
         "Mean loss, {unit}, by the number of tokens that a prediction sees; each line ends at its training context. Only the "
         "last tenth of each line is measured on the same targets for all runs. Dotted: measured afterwards by "
-        "<code>contextwise evaluate --contextwise</code>, on its own windows, with 95% intervals. A double click shows all, "
+        "<code>contextwise curve</code>, on its own windows, with 95% intervals. A double click shows all, "
         "the steep start included.",
         unit=data.loss_unit,
     )

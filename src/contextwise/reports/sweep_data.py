@@ -267,8 +267,8 @@ def _other_curves(path: Path) -> list[CurveLine]:
         found.append(curve)
     if not found:
         raise ConfigError(
-            f"{path} has no contextwise curve to show beside the sweep; measure one with contextwise evaluate {path} --corpus "
-            "CORPUS --contextwise"
+            f"{path} has no context curve to show beside the sweep; measure one with contextwise curve {path} --corpus "
+            "CORPUS"
         )
     return found
 

@@ -98,7 +98,7 @@ SCORED = (
     'tokens = tokenizer(tokenizer.eos_token + " A sentence.", return_tensors="pt").input_ids',
     "mask = torch.ones(contexts.shape[:2], dtype=torch.bool)  # False where one is missing",
     "logits = model(tokens, contexts=contexts, context_mask=mask).logits",
-    "# or, for candidates of sentences: contextwise evaluate MODEL --rescore lists.jsonl",
+    "# or, for candidates of sentences: contextwise rescore MODEL lists.jsonl",
 )
 
 

@@ -166,8 +166,8 @@ def effect_between(with_contexts: Evaluation, without: Evaluation) -> dict[str, 
     keys = ("document", "sentence", "position")
     if "sentence" not in other.column_names or one.select(keys) != other.select(keys):
         raise DataError(
-            f"{with_contexts.path} and {without.path} are not of the same sentences; evaluate both on one corpus, the second "
-            "with --sentences too"
+            f"{with_contexts.path} and {without.path} are not of the same sentences; measure both with contextwise "
+            "sentences on one corpus"
         )
     bins_N = np.array([BINS.index(name) for name in one["bin"].to_pylist()], dtype=np.int8)
     return cache_effect(bins_N, one["document"].to_numpy(), one["nats"].to_numpy(), other["nats"].to_numpy())
