@@ -70,8 +70,8 @@ def test_questions_are_asked_and_reported(contextwise, workplace):
     [
         (["wrong.jsonl"], "wrong.jsonl:1: 'context' is missing, 'input' is missing, 'answers' is missing, 'dataset'"),
         (["none.jsonl"], "files is none.jsonl, which cannot be read: No such file"),
-        (["hotpotqa.jsonl", "--visible", "512"], "has 256 positions, but the question at hotpotqa.jsonl:1, of "),
-        (["hotpotqa.jsonl", "--visible", "512"], "give visible contexts of at most 224, or --rope dynamic"),
+        (["hotpotqa.jsonl", "--visible", "512"], "has 256 positions, but the question at hotpotqa.jsonl:"),
+        (["hotpotqa.jsonl", "--visible", "512"], "give at most 224 visible tokens, or --rope dynamic"),
         (["hotpotqa.jsonl", "--visible", "512", "--rope", "ntk"], "rope is 'ntk', but"),
         (["hotpotqa.jsonl", "--lengths", "9000-"], "no text has a length from 9,000 to below any words"),
         (["hotpotqa.jsonl", "--prompts", "hotpotqa.jsonl"], "hotpotqa.jsonl is not JSON"),

@@ -121,7 +121,7 @@ def test_two_needles(contextwise: Any, workplace: Path) -> None:
         (["--qa", "none.jsonl"], "qa is none.jsonl, which cannot be read: No such file"),
         (["--qa", "towns.jsonl", "--length", "60"], "length is 60, but the shortest paragraph"),
         (["--visible", "5000"], "a visible context is 5000, but the texts have only 4096 tokens"),
-        (["--tasks", "vt", "--samples", "1"], "has 2300 positions, but a visible context of 4096 needs"),
+        (["--tasks", "vt", "--samples", "1"], "has 2,300 positions, but a question of vt needs"),
         (["--tasks", "vt", "--chat"], "chat is given, but models/tiny has no chat template"),
     ],
 )  # fmt: skip

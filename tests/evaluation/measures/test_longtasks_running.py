@@ -197,12 +197,12 @@ def test_a_text_longer_than_the_model(models, file, tmp_path):
         measured(models, file, tmp_path / "out", **options)
     longest = max(row["prompt_tokens"] for row in rows_of(measured(models, file, tmp_path / "first")))
     assert str(error.value).startswith(
-        f"{models / 'plain'} has 256 positions, but the question at {file}:1, of {longest:,} tokens, needs "
-        f"{longest + 12:,} with its answer at a visible context of {longest:,}; "
+        f"{models / 'plain'} has 256 positions, but the question at {file}:1 needs {longest + 12:,} with its answer at a "
+        f"visible context of {longest:,}; "
     )
-    assert str(error.value).endswith("give visible contexts of at most 244, or --rope dynamic")
+    assert str(error.value).endswith("give at most 244 visible tokens, or --rope dynamic")
     measured(models, file, tmp_path / "fits", rope=None, visible=[244])
-    with pytest.raises(ConfigError, match="at most 244, or a model with rotary positions"):
+    with pytest.raises(ConfigError, match="at most 244 visible tokens, or a model with rotary positions"):
         measured(models, file, tmp_path / "out", "learned", **options)
     with pytest.raises(
         ConfigError, match="positions of this gpt2 are not rotary, so they cannot be extended"

@@ -167,7 +167,7 @@ def test_a_measurement_of_a_model_is_what_a_loop_finds(tmp_path: Any, tiny: str)
         ({"seed": -1}, "seed is -1"),
         ({"length": 500, "masked": [0, 501]}, "masked holds 501; give numbers from 0 to the length, 500"),
         ({"length": 500, "masked": [-1]}, "masked holds -1"),
-        ({"length": 700}, r"has 700 positions, but text, question and answer take \d+; give a length"),
+        ({"length": 700}, r"has 700 positions, but a text needs \d+ with its answer .* or a smaller length"),
         ({"length": 500, "near": 0.9}, "near is 0.9; it must be below far, 0.75"),
     ],
 )

@@ -19,11 +19,16 @@ _MARK = "\N{WHITE SQUARE}text\N{WHITE SQUARE}"
 
 
 class Prompted(Protocol):
-    """A question as token ids, of which a model may see less than all."""
+    """A question as token ids: ``head``, ``body``, ``tail``. Only the body may be cut."""
 
     @property
-    def body(self) -> Sequence[int]:
-        """The tokens that may be cut."""
+    def head(self) -> Sequence[int]: ...
+
+    @property
+    def body(self) -> Sequence[int]: ...
+
+    @property
+    def tail(self) -> Sequence[int]: ...
 
     def prompt(self, visible: int) -> list[int]:
         """Token ids (T,) with ``visible`` tokens of the body."""
@@ -156,6 +161,38 @@ def check_vocabulary(subject: Subject, questions: Iterable[Prompted]) -> None:
             f"the tokenizer of {subject.source} made the token {highest}, but the model has a vocabulary of {size}; "
             "save the model's own tokenizer with it"
         )
+
+
+def check_positions(
+    subject: Subject, questions: Iterable[tuple[str, Prompted, int]], visible: int, further: str = ""
+) -> None:
+    """
+    Args:
+        questions: name in the message, question, most tokens of its answer.
+        visible: tokens of the body.
+        further: another way out than a smaller visible context.
+
+    Raises:
+        ConfigError: prompt and answer do not fit into the model's positions.
+    """
+    limit = subject.positions
+    if limit is None:
+        return
+    questions = list(questions)
+    needed, name = max(
+        ((len(question.prompt(visible)) + new, name) for name, question, new in questions),
+        key=lambda pair: pair[0],
+    )
+    if needed <= limit:
+        return
+    room = limit - max(len(question.head) + len(question.tail) + new for _, question, new in questions)
+    fix = (
+        f"give at most {room:,} visible tokens" if room > 0 else "give questions or answers with fewer tokens"
+    )
+    raise ConfigError(
+        f"{subject.source} has {limit:,} positions, but {name} needs {needed:,} with its answer at a visible context of "
+        f"{visible:,}; {fix}{further}"
+    )
 
 
 def _needles(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> tuple[Needle, ...]:

@@ -135,8 +135,9 @@ class LongBench(Measure):
         Raises:
             ConfigError: the model has too few positions and rope is not given, or they cannot be extended.
         """
+        from contextwise.evaluation.answering.prompts import check_positions
         from contextwise.evaluation.measures.long_tasks.prompts import check_visible
-        from contextwise.models.rope import extend_positions
+        from contextwise.models.rope import extend_positions, rotary_modules
 
         limit = subject.positions
         around = max(len(p.head) + len(p.tail) + p.item.new_tokens for p in prompts)
@@ -152,14 +153,17 @@ class LongBench(Measure):
                 )
             visible = {room // part for part in PARTS}
         check_visible(prompts, min(visible))
-        needed = max(len(p.prompt(max(visible))) + p.item.new_tokens for p in prompts)
         if self.rope is not None:
+            needed = max(len(p.prompt(max(visible))) + p.item.new_tokens for p in prompts)
             factor = extend_positions(
                 subject.model, needed, self.rope, self.rope_factor, subject.trained_context
             )
             return sorted(visible), factor
-        if limit is not None and needed > limit:
-            raise ConfigError(_too_long(subject, prompts, max(visible), limit, around))
+        every = [(f"the question at {p.item.where}", p, p.item.new_tokens) for p in prompts]
+        rotary = (
+            ", or --rope dynamic" if rotary_modules(subject.model) else ", or a model with rotary positions"
+        )
+        check_positions(subject, every, max(visible), rotary)
         return sorted(visible), None
 
     @classmethod
@@ -182,20 +186,3 @@ def read_range(text: str) -> tuple[int, int | None]:
             f"lengths is {text!r}; give words from-below, such as 0-4000, or 8000- for no limit"
         )
     return low, high
-
-
-def _too_long(subject: Subject, prompts: "list[LongPrompt]", visible: int, limit: int, around: int) -> str:
-    from contextwise.models.rope import rotary_modules
-
-    def needed(prompt: "LongPrompt") -> int:
-        return len(prompt.prompt(visible)) + prompt.item.new_tokens
-
-    longest = max(prompts, key=needed)
-    fix = (
-        f"give visible contexts of at most {limit - around:,}" if limit > around else "give fewer new tokens"
-    )
-    fix += ", or --rope dynamic" if rotary_modules(subject.model) else ", or a model with rotary positions"
-    return (
-        f"{subject.source} has {limit:,} positions, but the question at {longest.item.where}, of {len(longest.body):,} "
-        f"tokens, needs {needed(longest):,} with its answer at a visible context of {visible:,}; {fix}"
-    )

@@ -65,7 +65,7 @@ class Needles(Measure):
         return str(self.length)
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.evaluation.answering.prompts import Encoder, check_vocabulary
+        from contextwise.evaluation.answering.prompts import Encoder, check_positions, check_vocabulary
         from contextwise.evaluation.measures.needles import reading
         from contextwise.evaluation.measures.ruler.questions import Size
 
@@ -78,7 +78,8 @@ class Needles(Measure):
         ]
         answers = [reading.answer_ids(encoder, example.question) for example in examples]
         check_vocabulary(subject, examples)
-        reading.check_positions(subject, examples, answers, self.masked[0])
+        every = [("a text", example, len(ids)) for example, ids in zip(examples, answers, strict=True)]
+        check_positions(subject, every, self.length - self.masked[0], ", or a smaller length")
         nats_ME = reading.all_nats(subject, examples, answers, self.masked)
         rows = [
             {

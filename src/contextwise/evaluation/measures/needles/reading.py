@@ -161,25 +161,6 @@ def all_nats(
     return nats_ME
 
 
-def check_positions(
-    subject: Subject, examples: Sequence[Encoded], answers: Sequence[Sequence[int]], least_masked: int
-) -> None:
-    """
-    Raises:
-        ConfigError: a text with its question and answer does not fit into the model's positions.
-    """
-    limit = subject.positions
-    needed = max(
-        len(example.prompt(max(0, len(example.body) - least_masked))) + len(answer)
-        for example, answer in zip(examples, answers, strict=True)
-    )
-    if limit is not None and needed > limit:
-        raise ConfigError(
-            f"{subject.source} has {limit} positions, but text, question and answer take {needed}; "
-            f"give a length that is smaller by {needed - limit}"
-        )
-
-
 def needles_table(summary: dict[str, Any]) -> RenderableType:
     """Loss and perplexity of the answer against masked tokens."""
     settings = summary["settings"]

@@ -97,7 +97,7 @@ class Ruler(Measure):
         3. The answers become accuracies and a best visible context; ``answers.jsonl`` has one line a question.
         """
         from contextwise.evaluation.answering.batches import answer_all, plan_batches
-        from contextwise.evaluation.answering.prompts import Encoder, check_vocabulary
+        from contextwise.evaluation.answering.prompts import Encoder, check_positions, check_vocabulary
         from contextwise.evaluation.answering.readers import ModelReader
         from contextwise.evaluation.measures.ruler.results import answer_rows, task_summary
 
@@ -106,8 +106,14 @@ class Ruler(Measure):
         tasks, notes = self.make_tasks(encoder)
         questions = self.encode(tasks, encoder)
         new_tokens = {task.name: task.new_tokens for task in tasks}
-        check_vocabulary(subject, [question for encoded in questions.values() for question in encoded])
-        self._check_positions(subject, questions, new_tokens)
+        every = [
+            (f"a question of {name}", question, new_tokens[name])
+            for name, encoded in questions.items()
+            for question in encoded
+        ]
+        example = ", or leave out the example" if self.example and {"vt", "cwe"} & set(questions) else ""
+        check_vocabulary(subject, [question for _, question, _ in every])
+        check_positions(subject, every, self.visible[-1], example)
         batches = plan_batches(questions, new_tokens, self.visible, subject.batch_tokens)
         reader = ModelReader(subject.model, subject.tokenizer)
         answers = answer_all(reader, questions, batches, work, f"ruler {subject.name}")
@@ -162,33 +168,6 @@ class Ruler(Measure):
                     questions[task.name].append(encoder.encode(task.question(index)))
                     advance(note=task.name)
         return questions
-
-    def _check_positions(
-        self, subject: Subject, questions: "dict[str, list[Encoded]]", new_tokens: dict[str, int]
-    ) -> None:
-        """
-        Raises:
-            ConfigError: question, visible text and answer do not fit into the model's positions.
-        """
-        limit = subject.positions
-        if limit is None or self.visible is None:
-            return
-        around = {
-            name: max(len(question.head) + len(question.tail) for question in encoded) + new_tokens[name]
-            for name, encoded in questions.items()
-        }
-        name = max(around, key=lambda task: around[task])
-        largest = self.visible[-1]
-        if around[name] + largest <= limit:
-            return
-        room = limit - around[name]
-        fix = f"give visible contexts of at most {room}" if room > 0 else "leave that task out"
-        if self.example and name in ("vt", "cwe"):
-            fix += ", or leave out the example"
-        raise ConfigError(
-            f"{subject.source} has {limit} positions, but a visible context of {largest} needs {around[name] + largest}: "
-            f"question and answer of {name} take {around[name]} more; {fix}"
-        )
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":
