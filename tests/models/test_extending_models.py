@@ -7,8 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from contextwise.models import ContextLMConfig, build_model
-from contextwise.models.flops import training_flops_per_token
-from contextwise.models.pretraining import pretraining_losses
+from contextwise.models.spec import pretraining_losses, training_flops_per_token
 
 GUIDE = Path(__file__).parents[2] / "docs" / "extending" / "variant.md"
 SMALL = GPT2Config(vocab_size=40, n_positions=16, n_embd=16, n_layer=2, n_head=2)

@@ -8,9 +8,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from contextwise.base.errors import ConfigError
 from contextwise.data.synthetic import MASK, ParityData, Samples
 from contextwise.models import build_model, parameter_count
-from contextwise.models.flops import training_flops_per_example
 from contextwise.models.parity import ParityMLP, ParityMLPConfig, ParityTransformer, ParityTransformerConfig
-from contextwise.models.pretraining import pretraining_losses
+from contextwise.models.spec import pretraining_losses, training_flops_per_example
 
 DATA = ParityData(bits=12, tasks=18, first=4, shortest=3)
 CONFIGS = [

@@ -19,9 +19,8 @@ from contextwise.models import (
     parameter_count,
     training_flops_per_token,
 )
-from contextwise.models.flops import training_flops_per_example, training_flops_per_target
-from contextwise.models.pretraining import pretraining_losses
 from contextwise.models.sizes import readable_count
+from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
 
 # GPT-2: the released checkpoints. Pythia: the table of the Pythia paper (vocabulary padded to 50,304).
 DECODERS = ["gpt2", "gpt_neox", "llama", "qwen3"]

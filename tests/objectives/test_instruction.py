@@ -17,7 +17,7 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE, PROMPT_CHARACTERS, prompt_text
 from contextwise.data.windows import stack
 from contextwise.models import ContextLMForCausalLM, load_model, load_tokenizer
-from contextwise.models.pretraining import pretraining_losses
+from contextwise.models.spec import pretraining_losses
 from contextwise.objectives import Cut, Instruction, Vocabulary
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs

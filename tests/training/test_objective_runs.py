@@ -15,7 +15,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.windows import stack
 from contextwise.models import load_model
-from contextwise.models.pretraining import pretraining_losses
+from contextwise.models.spec import pretraining_losses
 from contextwise.training import Recipe, train
 from contextwise.training.card import model_card
 from contextwise.training.inputs import TrainingInputs
@@ -107,7 +107,7 @@ def test_it_learns_and_counts_and_goes_on_where_it_stopped(case, sentences_folde
 
     # The first step's loss, from the model as it is drawn and the first examples.
     torch.manual_seed(0)
-    from contextwise.models.building import build_model
+    from contextwise.models.spec import build_model
 
     first = pretraining_losses(build_model(task.config), without_names(stack(examples[:4])))
     assert rows[0]["loss"] == pytest.approx((first.sums[0] / first.counts[0]).item(), rel=1e-5)

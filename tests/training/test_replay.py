@@ -18,7 +18,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.windows import Windows, stack
 from contextwise.models import load_model
-from contextwise.models.pretraining import pretraining_losses
+from contextwise.models.spec import pretraining_losses
 from contextwise.objectives import NO_LOSS
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.building import parameter_count
-from contextwise.models.flops import training_flops_per_example, training_flops_per_target
+from contextwise.models.spec import training_flops_per_example, training_flops_per_target
 from contextwise.training.cue.parameters import Upstream
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import model_config

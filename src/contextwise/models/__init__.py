@@ -3,27 +3,28 @@
 Names are imported when they are first used: ``contextwise.models.sizes`` needs no torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from contextwise.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from contextwise.models.building import backbone_config, build_model, match_parameters, parameter_count
+    from contextwise.models.building import backbone_config, match_parameters, parameter_count
     from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
     from contextwise.models.cue import CueConfig, CueForCausalLM
-    from contextwise.models.flops import training_flops_per_token
     from contextwise.models.loading import load_generating_model, load_model, load_tokenizer, model_folder
     from contextwise.models.losses import causal_loss, linear_cross_entropy, token_losses
     from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
     from contextwise.models.sizes import SIZES, ModelSize, named_size
+    from contextwise.models.spec import build_model, training_flops_per_token
 
 _MODULES = {
-    "building": ("backbone_config", "build_model", "match_parameters", "parameter_count"),
+    "building": ("backbone_config", "match_parameters", "parameter_count"),
     "contextlm": ("ContextLMConfig", "ContextLMForCausalLM"),
     "cue": ("CueConfig", "CueForCausalLM"),
-    "flops": ("training_flops_per_token",),
     "loading": ("load_generating_model", "load_model", "load_tokenizer", "model_folder"),
     "losses": ("causal_loss", "linear_cross_entropy", "token_losses"),
     "multitoken": ("MultiTokenConfig", "MultiTokenForCausalLM"),
+    "spec": ("build_model", "training_flops_per_token"),
     "sizes": ("SIZES", "ModelSize", "named_size"),
 }
 
@@ -52,8 +53,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"contextwise.models.{module}"), name)
-    raise AttributeError(f"module 'contextwise.models' has no attribute {name!r}")
+__getattr__ = lazy_exports(__name__, _MODULES)

@@ -1,10 +1,9 @@
-"""Configurations of a family and size, fresh models, exact parameter counts, and parameter matching."""
+"""Configurations of a family and size, exact parameter counts, and parameter matching."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from transformers import (
     BertConfig,
     GPT2Config,
@@ -18,29 +17,7 @@ from transformers import (
 from contextwise.base.errors import ConfigError
 from contextwise.models.cue.lstm import LSTMConfig
 from contextwise.models.sizes import ModelSize, shape_problems
-from contextwise.models.spec import spec_of
-
-
-def build_model(config: PreTrainedConfig) -> Any:
-    """A freshly initialised model: a causal or masked language model, an encoder-decoder, or what else has a specification."""
-    return spec_of(config).build(config)
-
-
-_META_MODELS: dict[tuple[type, str], Any] = {}
-
-
-def meta_model(config: PreTrainedConfig) -> Any:
-    """The model of a configuration on the meta device, without memory, to be counted; built once for equal configurations.
-
-    A plan asks for the same few models again and again, and drawing weights costs time on the meta device too.
-    """
-    key = type(config), config.to_json_string(use_diff=False)
-    if key not in _META_MODELS:
-        if len(_META_MODELS) == 64:
-            _META_MODELS.clear()
-        with torch.device("meta"):
-            _META_MODELS[key] = build_model(config)
-    return _META_MODELS[key]
+from contextwise.models.spec import meta_model
 
 
 def backbone_config(

@@ -7,32 +7,10 @@ Embedding look-ups, norms and softmax are not counted, nor are poolings and inje
 pair head. Padding is counted, since it is computed.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedConfig
 from transformers.pytorch_utils import Conv1D
-
-from contextwise.models.building import meta_model
-from contextwise.models.spec import spec_of
-
-
-def training_flops_per_token(config: PreTrainedConfig, context: int) -> float:
-    """Operations of one training token of a decoder whose every token is a target."""
-    return training_flops_per_example(config, context) / context + training_flops_per_target(config)
-
-
-def training_flops_per_example(
-    config: PreTrainedConfig, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
-) -> float:
-    """Operations of everything but the vocabulary head, for one example; see :meth:`ModelSpec.flops_per_example`."""
-    return spec_of(config).flops_per_example(meta_model(config), inputs, outputs, trained)
-
-
-def training_flops_per_target(config: PreTrainedConfig, trained: Sequence[str] | None = None) -> float:
-    """Operations of the vocabulary head for one token that counts in the loss; with several heads, of all of them."""
-    return spec_of(config).flops_per_target(config, trained)
 
 
 def block_operations(blocks: nn.Module, config: Any, length: int, count: int) -> float:

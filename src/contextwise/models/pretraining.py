@@ -15,7 +15,6 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.losses import IGNORED, linear_cross_entropy
-from contextwise.models.spec import spec_of
 
 Batch = dict[str, torch.Tensor]
 
@@ -45,16 +44,6 @@ class Losses:
         # Every head's sum is divided by the number of the next token's targets (objectives, Section 6.2.6).
         divisors = [self.counts[i] if name == "pair" else targets for i, name in enumerate(self.names)]
         return sum(part / divisor.clamp(min=1e-6) for part, divisor in zip(self.sums, divisors, strict=True))  # type: ignore[return-value]
-
-
-def pretraining_losses(model: Any, batch: Batch) -> Losses:
-    """The losses of a batch, as the model's kind has them.
-
-    Args:
-        model: a causal or masked language model, or an encoder-decoder, of transformers or of this package.
-        batch: ``input_ids``, ``labels`` and whatever else the objective's examples have.
-    """
-    return spec_of(model.config).losses(model, batch)
 
 
 def labelled_losses(

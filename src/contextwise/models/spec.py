@@ -1,21 +1,24 @@
 """What a kind of model offers beside its forward pass: how it is built, what its training costs, and its pretraining losses.
 
-Each folder of models has a ``spec.py``, which registers its configurations, their classes and their :class:`ModelSpec`. Stock
-models of transformers are described in :mod:`contextwise.models.stock`.
+Each folder of models has a ``spec.py``, which registers its configurations, their classes and their :class:`ModelSpec`; that of
+``stock`` is for the models of transformers. The functions at the end ask the specification of a configuration.
 """
 
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-if TYPE_CHECKING:
-    from contextwise.models.pretraining import Batch, Losses
+from contextwise.models.kinds import kind_of
+from contextwise.models.pretraining import Batch, Losses
+from contextwise.objectives.kind import Kind
 
 _SPECS: dict[type[PreTrainedConfig], "ModelSpec"] = {}
+_STOCK: dict[Kind, "ModelSpec"] = {}
 
 
 class ModelSpec(ABC):
@@ -43,7 +46,7 @@ class ModelSpec(ABC):
         """Operations of the vocabulary head (of all heads) for one token that counts in the loss."""
 
     @abstractmethod
-    def losses(self, model: Any, batch: "Batch") -> "Losses":
+    def losses(self, model: Any, batch: Batch) -> Losses:
         """The pretraining losses of a batch."""
 
 
@@ -65,6 +68,11 @@ def register_model(
         _SPECS[config_class] = spec
 
 
+def register_stock(kind: Kind, spec: ModelSpec) -> None:
+    """Register what the stock models of a kind offer."""
+    _STOCK[kind] = spec
+
+
 def register_models() -> None:
     """Import ``spec.py`` of every folder of models beside this file, each of which registers its own models."""
     for file in sorted(Path(__file__).parent.glob("*/spec.py")):
@@ -72,7 +80,56 @@ def register_models() -> None:
 
 
 def spec_of(config: PreTrainedConfig) -> ModelSpec:
-    """What the model of a configuration offers; a subclass of a registered configuration has that one's."""
+    """The specification of a configuration's model: that of the nearest registered base class, else of its kind."""
     register_models()
     own = next((_SPECS[base] for base in type(config).__mro__ if base in _SPECS), None)
-    return own or importlib.import_module("contextwise.models.stock").stock_spec(config)
+    return own or _STOCK[kind_of(config)]
+
+
+def build_model(config: PreTrainedConfig) -> Any:
+    """A freshly initialised model: a causal or masked language model, an encoder-decoder, or what else has a specification."""
+    return spec_of(config).build(config)
+
+
+_META_MODELS: dict[tuple[type, str], Any] = {}
+
+
+def meta_model(config: PreTrainedConfig) -> Any:
+    """The model of a configuration on the meta device, without memory, to be counted; built once for equal configurations.
+
+    A plan asks for the same few models again and again, and drawing weights costs time on the meta device too.
+    """
+    key = type(config), config.to_json_string(use_diff=False)
+    if key not in _META_MODELS:
+        if len(_META_MODELS) == 64:
+            _META_MODELS.clear()
+        with torch.device("meta"):
+            _META_MODELS[key] = build_model(config)
+    return _META_MODELS[key]
+
+
+def pretraining_losses(model: Any, batch: Batch) -> Losses:
+    """The pretraining losses of a batch.
+
+    Args:
+        model: a causal or masked language model, or an encoder-decoder, of transformers or of this package.
+        batch: ``input_ids``, ``labels`` and whatever else the objective's examples have.
+    """
+    return spec_of(model.config).losses(model, batch)
+
+
+def training_flops_per_token(config: PreTrainedConfig, context: int) -> float:
+    """Operations of one training token of a decoder whose every token is a target."""
+    return training_flops_per_example(config, context) / context + training_flops_per_target(config)
+
+
+def training_flops_per_example(
+    config: PreTrainedConfig, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
+) -> float:
+    """Operations of everything but the vocabulary head, for one example; see :meth:`ModelSpec.flops_per_example`."""
+    return spec_of(config).flops_per_example(meta_model(config), inputs, outputs, trained)
+
+
+def training_flops_per_target(config: PreTrainedConfig, trained: Sequence[str] | None = None) -> float:
+    """Operations of the vocabulary head for one token that counts in the loss; with several heads, of all of them."""
+    return spec_of(config).flops_per_target(config, trained)

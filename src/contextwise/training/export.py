@@ -8,10 +8,11 @@ from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.files import atomic_directory, write_json
 from contextwise.base.runs import RunFolder
-from contextwise.models.building import build_model, parameter_count
+from contextwise.models.building import parameter_count
 from contextwise.models.cue import CueForCausalLM
 from contextwise.models.embedding import Frame
 from contextwise.models.kinds import kind_of
+from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
 from contextwise.objectives.kind import Kind
 from contextwise.training.inputs import TrainingInputs

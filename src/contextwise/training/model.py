@@ -7,7 +7,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.models.building import backbone_config, build_model
+from contextwise.models.building import backbone_config
 from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.cue import UnigramConfig
 from contextwise.models.kinds import kind_of
@@ -15,8 +15,9 @@ from contextwise.models.loading import load_as, load_config, load_model
 from contextwise.models.losses import has_plain_head, token_losses
 from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.parity import ParityMLPConfig, ParityTransformerConfig
-from contextwise.models.pretraining import Losses, pretraining_losses
-from contextwise.models.stock import pretraining_class
+from contextwise.models.pretraining import Losses
+from contextwise.models.spec import build_model, pretraining_losses
+from contextwise.models.stock.spec import pretraining_class
 from contextwise.training.cue import parts
 from contextwise.training.recipe import (
     AutoencoderModel,

@@ -11,8 +11,8 @@ from contextwise.base.errors import Interrupted
 from contextwise.base.memory import keep_freed_memory
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
-from contextwise.models.flops import training_flops_per_example, training_flops_per_target
 from contextwise.models.sizes import readable_count
+from contextwise.models.spec import training_flops_per_example, training_flops_per_target
 from contextwise.training import checkpoints
 from contextwise.training.arguments import training_arguments
 from contextwise.training.export import export_model, write_summary

@@ -34,7 +34,7 @@ from contextwise.models.cue import (
 )
 from contextwise.models.loading import model_class
 from contextwise.models.losses import has_plain_head
-from contextwise.models.pretraining import pretraining_losses
+from contextwise.models.spec import pretraining_losses
 from contextwise.testing import measure_causality
 
 FORMS = pytest.mark.parametrize(

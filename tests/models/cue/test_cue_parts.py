@@ -37,7 +37,7 @@ from contextwise.models.cue import (
     LSTMForCausalLM,
 )
 from contextwise.models.kinds import kind_of
-from contextwise.models.pretraining import pretraining_losses
+from contextwise.models.spec import pretraining_losses
 
 FORMS = pytest.mark.parametrize(
     "options",

@@ -10,7 +10,7 @@ from contextwise.models import build_model, parameter_count, token_losses
 from contextwise.models.cue import LSTMConfig, LSTMForCausalLM
 from contextwise.models.kinds import kind_of
 from contextwise.models.losses import has_plain_head
-from contextwise.models.pretraining import pretraining_losses
+from contextwise.models.spec import pretraining_losses
 from contextwise.testing import measure_causality
 
 

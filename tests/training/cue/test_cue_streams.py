@@ -8,9 +8,8 @@ import yaml
 from contextwise.base.runs import RunFolder
 from contextwise.data.windows import stack
 from contextwise.models import build_model
-from contextwise.models.flops import training_flops_per_example, training_flops_per_target
 from contextwise.models.loading import load_config
-from contextwise.models.pretraining import pretraining_losses
+from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
 from contextwise.objectives import NO_LOSS
 from contextwise.training import train
 from contextwise.training.batches import collate, targets_in, tokens_read

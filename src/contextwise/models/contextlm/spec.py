@@ -8,7 +8,7 @@ from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.modeling import ContextLMForCausalLM
 from contextwise.models.flops import block_operations
 from contextwise.models.spec import register_model
-from contextwise.models.stock import DecoderSpec
+from contextwise.models.stock.spec import DecoderSpec
 
 
 class ContextLMSpec(DecoderSpec):

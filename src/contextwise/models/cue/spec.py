@@ -14,7 +14,7 @@ from contextwise.models.cue.proxy import ProxyEncoder, UnigramAutoencoder
 from contextwise.models.flops import matrix_weights
 from contextwise.models.pretraining import Batch, Losses, labelled_losses
 from contextwise.models.spec import register_model, spec_of
-from contextwise.models.stock import DecoderSpec
+from contextwise.models.stock.spec import DecoderSpec
 
 TRAINED = ("context_encoder", "proxy", "decoder")
 """The parts of a CUE model that are usually trained."""

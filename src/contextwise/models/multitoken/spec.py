@@ -8,7 +8,7 @@ from contextwise.models.multitoken.config import MultiTokenConfig
 from contextwise.models.multitoken.modeling import MultiTokenForCausalLM
 from contextwise.models.pretraining import Batch, Losses
 from contextwise.models.spec import register_model, spec_of
-from contextwise.models.stock import DecoderSpec
+from contextwise.models.stock.spec import DecoderSpec
 
 
 class MultiTokenSpec(DecoderSpec):

@@ -15,10 +15,10 @@ from transformers import AutoModel, DistilBertConfig, PreTrainedConfig
 from contextwise.base.config import read_yaml, validate
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
-from contextwise.models.building import build_model
 from contextwise.models.cue import CueConfig
 from contextwise.models.cue.encoding import encoder_config
 from contextwise.models.loading import load_config
+from contextwise.models.spec import build_model
 from contextwise.training.cue.parts import TextFacts, cue_config, freeze, text_choice
 from contextwise.training.model import freeze_backbone, model_config
 from contextwise.training.recipe import CorpusData, CueModel, PretrainedModel, Recipe, load_recipe

@@ -10,7 +10,6 @@ from transformers import PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.data.contexts import ContextSettings
-from contextwise.models.building import build_model
 from contextwise.models.cue import (
     CueConfig,
     CueContextConfig,
@@ -20,6 +19,7 @@ from contextwise.models.cue import (
     UnigramConfig,
 )
 from contextwise.models.loading import load_as, load_config, load_model, model_class
+from contextwise.models.spec import build_model
 from contextwise.training.recipe import CorpusData, CueModel, Recipe
 from contextwise.training.recipe.cue import (
     TRAINED,

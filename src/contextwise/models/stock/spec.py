@@ -19,8 +19,7 @@ from contextwise.models.pretraining import (
     prefix_attention,
     same_document,
 )
-from contextwise.models.spec import ModelSpec
-from contextwise.objectives.kind import Kind
+from contextwise.models.spec import ModelSpec, register_stock
 
 
 class DecoderSpec(ModelSpec):
@@ -130,16 +129,9 @@ class EncoderDecoderSpec(DecoderSpec):
         return labelled_losses(hidden, batch["labels"], model.lm_head, dense=True)
 
 
-_STOCK: dict[Kind, ModelSpec] = {
-    "decoder": DecoderSpec(),
-    "encoder": EncoderSpec(),
-    "encoder-decoder": EncoderDecoderSpec(),
-}
-
-
-def stock_spec(config: PreTrainedConfig) -> ModelSpec:
-    """What a stock model of transformers offers, by its kind."""
-    return _STOCK[kind_of(config)]
+register_stock("decoder", DecoderSpec())
+register_stock("encoder", EncoderSpec())
+register_stock("encoder-decoder", EncoderDecoderSpec())
 
 
 def pretraining_class(config: PreTrainedConfig) -> Any:
