@@ -1,6 +1,7 @@
 """One way for the data: a package imports only from packages to its left."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,22 @@ def test_imports_go_one_way(file):
         assert ORDER.index(package) <= ORDER.index(place), (
             f"{file.name}:{line}: {place} may not import from {package}"
         )
+
+
+def files_imported(file):
+    """Files of contextwise that a file imports, anywhere in it, under ``TYPE_CHECKING`` too."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("contextwise"):
+            folder = SOURCE.parent.joinpath(*node.module.split("."))
+            candidates = [folder / f"{alias.name}.py" for alias in node.names]
+            candidates += [folder / alias.name / "__init__.py" for alias in node.names]
+            found = [path for path in candidates if path.exists()]
+            yield from found or [folder.with_suffix(".py"), folder / "__init__.py"]
+
+
+def test_no_files_import_each_other():
+    graph = {file: {path for path in files_imported(file) if path in FILES} - {file} for file in FILES}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the files
 
 
 def test_every_package_has_its_place():

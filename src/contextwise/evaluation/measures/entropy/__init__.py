@@ -123,7 +123,7 @@ class Entropy(Measure):
         from contextwise.evaluation.measures.entropy.running import measure_entropy
 
         assert corpus is not None
-        return Outcome(*measure_entropy(subject, corpus, self, work))
+        return Outcome(*measure_entropy(subject, corpus, work, **dict(self)))
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":

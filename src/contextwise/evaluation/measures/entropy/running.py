@@ -25,9 +25,18 @@ Contexts = dict[int, ContextState]
 
 
 def measure_entropy(
-    subject: Subject, corpus: Corpus, settings: Entropy, work: Work
+    subject: Subject,
+    corpus: Corpus,
+    work: Work,
+    contexts: list[int],
+    *,
+    samples: int,
+    layer: Features,
+    centred: bool,
+    density_samples: int,
+    seed: int,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The summary and the files of a measurement.
+    """The summary and the files of a measurement; the arguments are the settings of :class:`.Entropy`.
 
     Raises:
         ConfigError: there are too few samples for the features' width.
@@ -35,20 +44,21 @@ def measure_entropy(
         CheckpointError: the model hands out no features, or features that are not finite or do not vary.
         Interrupted: the process was asked to stop; what is done is kept.
     """
-    contexts = settings.contexts
-    targets = choose_targets(corpus, contexts[-1], settings.samples, settings.seed)
-    states = _measure(subject, corpus, targets, settings, work)
+    targets = choose_targets(corpus, contexts[-1], samples, seed)
+    kept = min(density_samples, len(targets))
+    rows = np.sort(np.random.default_rng([seed, 1]).choice(len(targets), size=kept, replace=False))
+    states = _measure(subject, corpus, targets, contexts, work, rows, layer, centred)
     width, longest = states[contexts[0]].kept.shape[1], states[contexts[-1]]
     summary = {
         "samples": len(targets),
         "documents": len(np.unique(targets.document)),
         "width": width,
-        "kept": min(settings.density_samples, len(targets)),
+        "kept": kept,
         "losses": {str(length): _mean(states[length].nats, targets) for length in contexts},
         "differences": {
             str(length): _mean(states[length].nats - longest.nats, targets) for length in contexts[:-1]
         },
-        "notes": _notes(len(targets), settings.samples, width),
+        "notes": _notes(len(targets), samples, width),
     }
     return summary, entropy_files(targets, states)
 
@@ -81,7 +91,7 @@ def _measure(subject: Subject, corpus: Corpus, targets: Targets, settings: Entro
         targets,
         contexts,
         batch_tokens=subject.batch_tokens,
-        features=settings.layer,
+        features=layer,
         done=done,
     )
     with progress_bar("measure", len(targets) * len(contexts), "predictions") as advance:
@@ -96,8 +106,8 @@ def _measure(subject: Subject, corpus: Corpus, targets: Targets, settings: Entro
                     current = all_states[batch.context] = ContextState(batch.context, width, model.device)
                 current.add(batch, kept_rows)
                 if current.done == len(targets):
-                    current.finish(settings.centred)
-                    _check_variation(current, settings.layer)
+                    current.finish(centred)
+                    _check_variation(current, layer)
                 if current.finished or time.monotonic() - last_save > SAVE_SECONDS:
                     _save(work, current)
                     last_save = time.monotonic()

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from contextwise.data import Corpus
 
-SCORES = {"exact_match": "exact match", "edit_similarity": "edit similarity"}
-
 
 class Infill(Measure):
     """Fill holes with known middles, and score the texts that a model writes there.
@@ -55,14 +53,17 @@ class Infill(Measure):
         from contextwise.evaluation.measures.infill.scores import fill_and_score
         from contextwise.evaluation.measures.infill.tasks import open_tasks
 
-        summary = fill_and_score(subject, self, open_tasks(self.file, self.split, self.seed, self.limit))
+        tasks = open_tasks(self.file, self.split, self.seed, self.limit)
+        summary = fill_and_score(
+            subject, tasks, spm=self.spm, max_new_tokens=self.max_new_tokens, context=self.context
+        )
         return Outcome(summary, {"holes": summary.pop("rows")})
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":
         from rich.console import Group
 
-        from contextwise.evaluation.measures.infill.scores import infill_heading
+        from contextwise.evaluation.measures.infill.scores import SCORES, infill_heading
         from contextwise.evaluation.tables import evaluation_table
 
         return Group(infill_heading(summary), evaluation_table(summary, SCORES))

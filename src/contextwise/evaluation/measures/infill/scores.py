@@ -24,9 +24,10 @@ from rich.text import Text
 from contextwise.base.intervals import ratios
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.evaluation.kernel import Subject
-from contextwise.evaluation.measures.infill import SCORES, Infill
 from contextwise.evaluation.measures.infill.filling import Filling, Infiller, Prompt, filling_objective
 from contextwise.evaluation.measures.infill.tasks import TaskSet
+
+SCORES = {"exact_match": "exact match", "edit_similarity": "edit similarity"}
 
 
 def exact_match(filled: str, expected: str) -> bool:
@@ -39,7 +40,9 @@ def edit_similarity(filled: str, expected: str) -> float:
     return float(Indel.normalized_similarity(filled.rstrip(), expected.rstrip()))
 
 
-def fill_and_score(subject: Subject, settings: Infill, tasks: TaskSet) -> dict[str, Any]:
+def fill_and_score(
+    subject: Subject, tasks: TaskSet, *, spm: bool, max_new_tokens: int, context: int | None
+) -> dict[str, Any]:
     """Fill the holes with a model's likeliest tokens, and score the middles.
 
     Raises:
@@ -49,10 +52,10 @@ def fill_and_score(subject: Subject, settings: Infill, tasks: TaskSet) -> dict[s
     infiller = Infiller(
         subject.model,
         subject.tokenizer,
-        spm=settings.spm,
+        spm=spm,
         objective=filling_objective(subject),
-        max_new_tokens=settings.max_new_tokens,
-        context=settings.context,
+        max_new_tokens=max_new_tokens,
+        context=context,
     )
     prompts = [infiller.prompt(task.prefix, task.suffix) for task in tasks.tasks]
     with progress_bar(f"infill {subject.name}", len(prompts), "holes") as advance:
