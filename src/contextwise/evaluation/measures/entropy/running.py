@@ -15,7 +15,6 @@ from contextwise.base.intervals import ratios
 from contextwise.base.progress import progress_bar, say
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject, Work
-from contextwise.evaluation.measures.entropy import Entropy
 from contextwise.evaluation.measures.entropy.state import ContextState
 from contextwise.evaluation.scoring.truncated import Features, Targets, choose_targets, truncated_passes
 
@@ -73,13 +72,18 @@ def entropy_files(targets: Targets, states: Contexts) -> dict[str, Any]:
     }
 
 
-def _measure(subject: Subject, corpus: Corpus, targets: Targets, settings: Entropy, work: Work) -> Contexts:
+def _measure(
+    subject: Subject,
+    corpus: Corpus,
+    targets: Targets,
+    contexts: list[int],
+    work: Work,
+    kept_rows: np.ndarray,
+    layer: Features,
+    centred: bool,
+) -> Contexts:
     """Go through all contexts, saving what is done from time to time."""
-    chosen = np.random.default_rng([settings.seed, 1]).choice(
-        len(targets), size=min(settings.density_samples, len(targets)), replace=False
-    )
-    kept_rows = np.sort(chosen)
-    model, contexts = subject.model, settings.contexts
+    model = subject.model
     all_states = {context: _load(work, context, model.device) for context in contexts}
     done = {context: state.done for context, state in all_states.items() if state is not None}
     if sum(done.values()):
