@@ -247,7 +247,7 @@ def test_published_temperatures_follow_the_category():
         ),
     ],
 )
-def test_what_is_no_question_file_is_told_in_one_sentence(tmp_path, content, message):
+def test_a_wrong_file_of_questions_gets_one_sentence(tmp_path, content, message):
     (tmp_path / "x.jsonl").write_text(content)
     with pytest.raises(DataError, match=message):
         read_questions(tmp_path / "x.jsonl")

@@ -110,7 +110,7 @@ def test_pairs_are_compared_in_both_orders(tmp_path):
     assert summary["all"]["value"] == 1 and summary["verdicts_that_follow_the_order"] == 0
 
 
-def test_a_judge_who_likes_the_first_answer_gives_ties(tmp_path):
+def test_a_judge_that_prefers_the_first_answer_gives_ties(tmp_path):
     with JudgeServer(lambda messages: "The first: [[A]]") as server:
         summary = judged(PAIRS, server, tmp_path / "out")
     assert summary["ties"] == 8 and summary["all"]["value"] == 0.5
@@ -176,7 +176,7 @@ def test_nonsense_is_counted_kept_and_shown(tmp_path):
     assert "I like trains." in rows
 
 
-def test_429_is_asked_again_when_retry_after_says(tmp_path):
+def test_429_is_retried_after_retry_after(tmp_path):
     with JudgeServer(rate) as server:
         server.next.extend([(429, {"Retry-After": "1"}), 503])
         summary = judged(Match(QUESTIONS[:1], (GOOD,), None, {}), server, tmp_path / "out")
@@ -184,7 +184,7 @@ def test_429_is_asked_again_when_retry_after_says(tmp_path):
     assert server.times[1] - server.times[0] >= 1
 
 
-def test_slow_answers_time_out_and_are_asked_again(tmp_path):
+def test_slow_answers_time_out_and_are_retried(tmp_path):
     with JudgeServer(rate) as server:
         server.next.append(3.0)
         match = Match(QUESTIONS[:1], (GOOD,), None, {})
@@ -198,7 +198,7 @@ def test_slow_answers_time_out_and_are_asked_again(tmp_path):
     assert not (tmp_path / "slow").exists()
 
 
-def test_what_failed_is_asked_for_by_the_next_run(tmp_path):
+def test_failed_requests_are_made_by_the_next_run(tmp_path):
     match = Match(QUESTIONS, (GOOD,), None, REFERENCES)
     with JudgeServer(rate) as server:
         server.next.extend([None, 400, None])  # such as a text that is longer than the judge
@@ -240,7 +240,7 @@ def test_a_body_of_another_protocol(tmp_path, body):
     ("status", "message"),
     [(401, "refuses the key"), (403, "refuses the key"), (404, "knows no judge 'the-judge'")],
 )
-def test_an_endpoint_that_refuses_is_asked_once(tmp_path, status, message):
+def test_a_refusing_endpoint_gets_one_request(tmp_path, status, message):
     with JudgeServer(rate) as server:
         server.always = status
         with pytest.raises(ConfigError, match=f"{message}.*status {status}"):

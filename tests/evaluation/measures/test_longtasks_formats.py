@@ -57,7 +57,7 @@ def test_questions_on_one_text_are_of_one_document(tmp_path):
     assert items[0].document == items[1].document != items[2].document
 
 
-def test_questions_for_judges_are_passed_over_and_counted(tmp_path):
+def test_questions_for_judges_are_left_out_and_counted(tmp_path):
     path = write_lines(
         tmp_path / "x.jsonl",
         [leval_line(0), leval_line(1, evaluation="LLM"), leval_line(2, evaluation="human")],

@@ -166,7 +166,7 @@ def _own(metric):
     return ("Paragraph 3",) if metric == "retrieval" else CLASSES
 
 
-def test_a_missing_package_is_said_before_anything_is_answered(monkeypatch):
+def test_a_missing_package_is_reported_before_anything_is_answered(monkeypatch):
     real = builtins.__import__
 
     def without_rouge(name, *rest):

@@ -77,7 +77,7 @@ def test_a_prompt_is_tokenized_as_a_whole(tmp_path):
     assert shown == f"Text: {item.context[-20:]}\nQ: {item.question} {{sic}}\nA:"
 
 
-def test_which_template_is_taken(tmp_path):
+def test_which_template_is_used(tmp_path):
     own = item_of(tmp_path, prompt="{context} own")
     file = {"hotpotqa": "{context} file"}
     assert given_template(own, file) == "{context} own"
@@ -149,7 +149,7 @@ def test_too_small_a_visible_context_is_refused(tmp_path):
     check_visible([made(range(20), (5, 15), "ends", item=item_of(tmp_path))], 2)
 
 
-def test_chat_marks_stay_and_code_is_asked_without_them(tmp_path):
+def test_chat_marks_are_never_cut_and_code_has_none(tmp_path):
     tokenizer = BYTES.__class__(tokenizer_object=BYTES.backend_tokenizer, eos_token=BYTES.eos_token)
     tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %} [answer] "
     plain, chat = Encoder(tokenizer), Encoder(tokenizer, True)

@@ -62,7 +62,7 @@ class Adder:
         return SimpleNamespace(logits=logits)
 
 
-def test_the_answer_follows_from_the_text_and_the_needles_stand_where_asked() -> None:
+def test_the_answer_follows_from_the_text_and_the_needles_are_at_their_positions() -> None:
     for index in range(20):
         question = two_needle_question(Size(3000, 0.0, len), index, far=0.8, near=0.3)
         assert sum_of(question.body) == question.answers[0] and len(question.body) > 3000 - len(NOISE) - 80

@@ -248,7 +248,7 @@ def test_what_does_not_fit_the_model_is_refused(tmp_path: Path, model: Path) -> 
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.unfinished").exists()
 
 
-def test_notes_say_which_questions_were_left_out_or_asked_again(tmp_path: Path) -> None:
+def test_notes_name_questions_that_were_left_out_or_repeated(tmp_path: Path) -> None:
     path = write_squad(tmp_path / "some.jsonl", items=12)
     long = {"context": "long " * 200, "question": "What?", "answers": {"text": ["long"]}}
     path.write_text(path.read_text() + json.dumps(long) + "\n")

@@ -43,7 +43,7 @@ def tasks(squad: Path, encoder: Encoder, length: int = 900, gamma: float = 1.0, 
 
 
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])
-def test_needles_are_in_the_text_where_they_are_said_to_be(
+def test_needles_are_at_their_positions_in_the_text(
     squad: Path, encoders: dict[str, Encoder], kind: str
 ) -> None:
     encoder = encoders[kind]
@@ -269,7 +269,7 @@ CHAT = (
 )
 
 
-def test_a_chat_template_goes_around_the_text_at_every_visible_context() -> None:
+def test_a_chat_template_surrounds_the_text_at_every_visible_context() -> None:
     tokenizer = learn_bpe([NOISE], 300).tokenizer
     tokenizer.chat_template = CHAT
     encoder = Encoder(tokenizer, chat=True)

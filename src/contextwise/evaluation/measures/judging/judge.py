@@ -87,9 +87,9 @@ class Match:
         other = models.pop() if against is not None else None
         if other is not None and len(models) > 1:
             raise ConfigError("several models are given together with --against; compare one at a time")
-        asked = _questions("alpaca-eval" in benchmarks, other, questions)
+        every = _questions("alpaca-eval" in benchmarks, other, questions)
         kept = {} if references is None else read_references(references)
-        match = cls(asked[:limit], tuple(models), other, kept)
+        match = cls(every[:limit], tuple(models), other, kept)
         match._check()
         return match
 
@@ -98,7 +98,7 @@ class Match:
             known = sum(question.id in answers.texts for question in self.questions)
             if not known:
                 raise DataError(
-                    f"the model {answers.model!r} has answered none of the questions; give the questions it was asked"
+                    f"the model {answers.model!r} has answered none of the questions; give the questions that it answered"
                 )
             if known < len(self.questions):
                 say(f"note: {answers.model} has answered {known:,} of {len(self.questions):,} questions")
@@ -109,7 +109,7 @@ class Match:
         if lacking:
             say(
                 f"note: {len(lacking):,} questions of {', '.join(WITH_REFERENCE)} have no reference answer and are judged "
-                "without; --references names a file with them"
+                "without; give --references"
             )
 
     def requests(self) -> list[Request]:
@@ -132,12 +132,12 @@ def _questions(alpaca_eval: bool, other: ModelAnswers | None, file: Path | None)
     if alpaca_eval:
         if other is None:
             raise ConfigError(
-                "AlpacaEval compares with a reference model's outputs; name their file with --against"
+                "AlpacaEval compares with a reference model's outputs; give their file with --against"
             )
         return other.questions
     if file is None:
         raise ConfigError(
-            "the answers are MT-Bench's, whose questions lie in a file of their own; give --questions"
+            "the answers are MT-Bench's, whose questions are in a file of their own; give --questions"
         )
     return read_questions(file)[1]
 

@@ -63,7 +63,7 @@ def score(
         first_line: only the first line of the answer counts, as LongBench has it for its few-shot tasks.
 
     Raises:
-        ConfigError: ROUGE is asked for, and its package is not installed.
+        ConfigError: the metric is ROUGE, and its package is not installed.
     """
     if first_line:
         answer = answer.lstrip("\n").split("\n")[0]
@@ -100,9 +100,9 @@ def qa_f1(answer: str, reference: str, language: str = "en") -> float:
 
 
 def classification(answer: str, reference: str, classes: Sequence[str]) -> float:
-    """1/k where the true class is among the k class names that are found."""
-    found = [name for name in classes if name in answer and (name == reference or name not in reference)]
-    return 1 / len(found) if reference in found else 0.0
+    """1/k where the true class is among the k class names in the answer."""
+    names = [name for name in classes if name in answer and (name == reference or name not in reference)]
+    return 1 / len(names) if reference in names else 0.0
 
 
 def true_paragraph(reference: str) -> str | None:
@@ -135,13 +135,13 @@ def exam(answer: str, reference: str) -> float:
     """
     options = _ONLY_OPTIONS.fullmatch((reference.split() or [""])[0])
     if options:
-        found = _OPTIONS.search(answer)
-        chosen, right = set(found[0] if found else ""), set(options[1])
+        letters = _OPTIONS.search(answer)
+        chosen, right = set(letters[0] if letters else ""), set(options[1])
         return 1.0 if chosen == right else 0.25 if chosen and chosen < right else 0.0
-    said = reference.lower().split("[fact:")[0].strip()
-    if said in ("true", "false"):
+    truth_value = reference.lower().split("[fact:")[0].strip()
+    if truth_value in ("true", "false"):
         truth = _TRUTH.search(answer)
-        return float(truth is not None and truth[1].lower() == said)
+        return float(truth is not None and truth[1].lower() == truth_value)
     line = next((line for line in answer.split("\n") if len(line) > 1), answer)
     wanted = "".join(reference.lower().split())
     return float(wanted in "".join(line.lower().split()))

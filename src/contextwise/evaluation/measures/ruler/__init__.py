@@ -1,6 +1,6 @@
 """Position-weighted RULER: accuracy on questions about long texts at every visible context: ``contextwise ruler``.
 
-Intrinsic entropy, Appendix A: the position of what is asked about is drawn by P(x) ∝ (1 - x/L)^γ, the model sees only the
+Intrinsic entropy, Appendix A: the position of the answer is drawn by P(x) ∝ (1 - x/L)^γ, the model sees only the
 nearest part of the text, and the accuracy against that part's size may have an optimum.
 """
 

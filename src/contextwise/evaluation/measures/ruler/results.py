@@ -45,8 +45,8 @@ def string_match(answer: str, wanted: Sequence[str], match: Match) -> float:
         wanted: looked for in it.
     """
     written = _CONTROL.sub("\n", answer).lower()
-    found = [text.lower() in written for text in wanted]
-    return float(any(found)) if match == "part" else sum(found) / len(found)
+    matches = [text.lower() in written for text in wanted]
+    return float(any(matches)) if match == "part" else sum(matches) / len(matches)
 
 
 def best_shares(scores_QV: np.ndarray) -> np.ndarray:

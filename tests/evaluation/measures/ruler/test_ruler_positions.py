@@ -1,4 +1,4 @@
-"""Places follow P(x) ∝ (1 - x/L)^γ: by the formula, by chi-squared tests, and in the texts themselves."""
+"""Positions follow P(x) ∝ (1 - x/L)^γ: by the formula, by chi-squared tests, and in the texts themselves."""
 
 import itertools
 
@@ -39,7 +39,7 @@ def test_probabilities_sum_to_one_and_fall_with_the_distance(distances: list[int
     assert got.sum() == pytest.approx(1) and (np.diff(got) <= 1e-15).all()
 
 
-def test_distances_are_what_stands_behind() -> None:
+def test_distances_count_the_tokens_behind() -> None:
     assert distances_behind(np.array([5, 7, 2])).tolist() == [14, 9, 2, 0]
     assert distances_behind(np.array([], dtype=int)).tolist() == [0]
 
@@ -54,7 +54,7 @@ def test_draws_follow_the_law_and_no_other(gamma: float) -> None:
     assert p_value(observed, position_probabilities(distances, 1000, gamma + 0.5)) < SURE
 
 
-def test_several_places_are_drawn_one_after_the_other_without_replacement() -> None:
+def test_several_positions_are_drawn_without_replacement() -> None:
     probabilities, draw = np.array([0.5, 0.3, 0.2]), np.random.default_rng(6)
     orders = list(itertools.permutations(range(3), 2))
     expected = np.array([probabilities[a] * probabilities[b] / (1 - probabilities[a]) for a, b in orders])
@@ -63,7 +63,7 @@ def test_several_places_are_drawn_one_after_the_other_without_replacement() -> N
 
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
-def test_the_paragraph_that_is_asked_about_stands_by_the_law(tmp_path, gamma: float) -> None:
+def test_the_position_of_the_paragraph_follows_the_law(tmp_path, gamma: float) -> None:
     piece = len("Document 1:\n") + 80 + 2
     length = 9 * piece + 30  # nine paragraphs, and room for what their numbers take
     task = DocumentQA(read_passages(write_squad(tmp_path / "squad.jsonl")), size(length, gamma))
