@@ -12,7 +12,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, byte_tokenizer
-from contextwise.evaluation.measures.rescoring.files import rescore_file, write_cue_vectors
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.rescoring import RankedLists, Rescore
+from contextwise.evaluation.measures.rescoring.files import write_cue_vectors
 from contextwise.evaluation.measures.rescoring.ranking import Candidate, rescore
 from contextwise.evaluation.measures.sentences.conditioning import settings_of
 from contextwise.evaluation.scoring.sentences import Sentences
@@ -153,7 +155,7 @@ def test_contexts_count_and_a_kept_vector_is_as_good(
 def test_what_a_model_does_not_take_is_refused(cue: CueForCausalLM, encoder: TextEncoder) -> None:
     options = {"tokenizer": BYTES, "text_encoder": encoder}
     with pytest.raises(
-        DataError, match=r"the context 'titel' is none that the model knows; did you mean 'title'\?"
+        DataError, match=r"the context 'titel' is unknown to the model; did you mean 'title'\?"
     ):
         rescore(cue, ["a"], {"titel": "x"}, **options)
     with pytest.raises(DataError, match="the context 'title' is an object"):
@@ -168,7 +170,7 @@ def test_what_a_model_does_not_take_is_refused(cue: CueForCausalLM, encoder: Tex
         ConfigError, match=r"cue has the shape \(3,\), but the model takes one vector of 16 channels"
     ):
         rescore(cue, ["a"], cue=np.zeros(3), **options)
-    with pytest.raises(ConfigError, match="cue is given, but the model is no CUE model"):
+    with pytest.raises(ConfigError, match="cue is given, but the model is not a CUE model"):
         rescore(sentence_model(), ["a"], cue=np.zeros(16), tokenizer=BYTES)
     small = GPT2LMHeadModel(
         GPT2Config(vocab_size=100, n_embd=8, n_layer=1, n_head=1, eos_token_id=0, bos_token_id=0)
@@ -177,10 +179,14 @@ def test_what_a_model_does_not_take_is_refused(cue: CueForCausalLM, encoder: Tex
         ConfigError, match="the tokenizer gives the token 122, but the model knows 100 tokens"
     ):
         rescore(small, ["az"], tokenizer=BYTES)
-    with pytest.raises(DataError, match="has no candidates; give one at least"):
+    with pytest.raises(DataError, match="has no candidates; give at least one"):
         rescore(cue, [], tokenizer=BYTES)
     with pytest.raises(DataError, match="candidate 2 has no tokens"):
         rescore(cue, ["a", ""], tokenizer=BYTES)
+
+
+def rescored(source: Path, file: Path, out: Path) -> RankedLists:
+    return measure(source, Rescore(file=file), out=out, device="cpu")
 
 
 def test_a_file_of_lists_is_ranked_as_its_lists_are(
@@ -197,18 +203,20 @@ def test_a_file_of_lists_is_ranked_as_its_lists_are(
     ]
     with gzip.open(tmp_path / "lists.jsonl.gz", "wt") as file:
         file.write("\n".join(json.dumps(row) for row in rows) + "\n\n")
-    found = rescore_file(
-        str(folder / "cue"), tmp_path / "lists.jsonl.gz", out=tmp_path / "out.jsonl", device="cpu"
-    )
-    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert written == found.rows() and [row.get("id") for row in written] == ["one", None, 3]
-    for row, ranked in zip(rows, found.lists, strict=True):
+    result = rescored(folder / "cue", tmp_path / "lists.jsonl.gz", tmp_path / "out")
+    assert [row.get("id") for row in result.lists] == ["one", None, 3]
+    for row, written in zip(rows, result.lists, strict=True):
         candidates = [one if isinstance(one, str) else Candidate(**one) for one in row["candidates"]]  # type: ignore[attr-defined]
         want = rescore(cue, candidates, row.get("contexts"), tokenizer=BYTES, text_encoder=encoder)  # type: ignore[arg-type]
-        assert [(one.text, one.rank, one.score) for one in ranked] == [
+        assert [(one["text"], one["rank"], one.get("score")) for one in written["ranked"]] == [
             (one.text, one.rank, one.score) for one in want
         ]
-        assert [one.total for one in ranked] == pytest.approx([one.total for one in want], abs=1e-4)
+        assert [one["total"] for one in written["ranked"]] == pytest.approx(
+            [one.total for one in want], abs=1e-4
+        )
+    summary = result.summary
+    assert (summary["lists"], summary["candidates"], summary["with_contexts"]) == (3, 5, 2)
+    assert [best["id"] for best in summary["best"]] == ["one", 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -218,35 +226,24 @@ def test_a_file_of_lists_is_ranked_as_its_lists_are(
         ("{", r":2 is not JSON"),
         ('{"candidate": ["a"]}', r":2 has no list 'candidates' \(it has 'candidate'\)"),
         ('{"candidates": "a"}', r":2 has no list 'candidates'"),
-        ('{"candidates": []}', r":2 has no candidates; give one at least"),
+        ('{"candidates": []}', r":2 has no candidates; give at least one"),
         ('{"candidates": ["a", 5]}', r":2: candidate 2 is neither a text nor an object with 'text'"),
         ('{"candidates": [{"score": 1}]}', r":2: candidate 1 is neither a text nor an object"),
-        ('{"candidates": [""]}', r":2: candidate 1 has no tokens; take it out"),
-        ('{"candidates": [{"text": "a", "score": "b"}]}', r":2: candidate 1 has the score 'b', which is no finite number"),
+        ('{"candidates": [""]}', r":2: candidate 1 has no tokens; remove it"),
+        ('{"candidates": [{"text": "a", "score": "b"}]}', r":2: candidate 1 has the score 'b', which is not a finite number"),
         ('{"candidates": [{"text": "a", "score": NaN}]}', r":2: candidate 1 has the score nan"),
         ('{"candidates": ["a"], "contexts": ["b"]}', r":2: 'contexts' is not an object"),
-        ('{"candidates": ["a"], "contexts": {"dat": 1}}', r":2: the context 'dat' is none .*did you mean 'date'\?"),
+        ('{"candidates": ["a"], "contexts": {"dat": 1}}', r":2: the context 'dat' is unknown .*did you mean 'date'\?"),
     ],
 )  # fmt: skip
 def test_a_bad_line_is_named(folder: Path, tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "lists.jsonl").write_text('{"candidates": ["a"]}\n' + line + "\n")
     with pytest.raises(DataError, match=message):
-        rescore_file(str(folder / "cue"), tmp_path / "lists.jsonl", out=tmp_path / "out.jsonl", device="cpu")
-    assert not (tmp_path / "out.jsonl").exists()
+        rescored(folder / "cue", tmp_path / "lists.jsonl", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
-def test_other_files_are_not_written_over(folder: Path, tmp_path: Path) -> None:
-    lists = tmp_path / "lists.jsonl"
-    lists.write_text('{"candidates": ["a"]}\n')
-    (tmp_path / "notes.txt").write_text("kept")
-    for out, message in (
-        (tmp_path / "notes.txt", "holds something that is no ranked lists"),
-        (lists, "is the file that is read"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            rescore_file(str(folder / "lm"), lists, out=out, device="cpu")
-    for _ in range(2):  # ranked lists are
-        rescore_file(str(folder / "lm"), lists, out=tmp_path / "out.jsonl", device="cpu")
+def test_an_empty_file_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(DataError, match="is empty; give one list of candidates a line"):
-        rescore_file(str(folder / "lm"), tmp_path / "empty.jsonl", device="cpu")
+        rescored(folder / "lm", tmp_path / "empty.jsonl", tmp_path / "out")

@@ -1,0 +1,90 @@
+"""Ranking of candidate sentences (n-best lists) by a sentence model, given their contexts: ``contextwise rescore``."""
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Result, Subject, Work
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from contextwise.data import Corpus
+
+SHOWN = 5
+"""Lists whose best candidates are in the summary."""
+
+
+class RankedLists(Result):
+    """Ranked lists of candidates."""
+
+    @property
+    def lists(self) -> list[dict[str, Any]]:
+        """``id`` (if it has one) and ``ranked`` of each line of the file; the best candidate is first."""
+        return self.rows_of("ranked")
+
+
+class Rescore(Measure):
+    """Rank the candidates of each line of a file by their log-probability.
+
+    A line holds candidates for one sentence, such as the n-best list of a speech recognizer, and what is known around it:
+    contexts, which a CUE model uses and other models ignore.
+    """
+
+    name = "rescore"
+    on_corpus = False
+    takes_cue = True
+    result = RankedLists
+
+    file: InputFile = Field(description="JSON Lines (.gz too) with lists of candidates.")
+    weight: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Share of the model in what is ranked by; the rest are the candidates' own scores.",
+    )
+
+    def label(self, corpus: "Corpus | None") -> str:
+        return self.file.name.removesuffix(".gz").rpartition(".")[0] or self.file.name
+
+    def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+        from contextwise.evaluation.measures.rescoring.files import rank_file
+
+        rows, summary = rank_file(subject, self.file, self.weight)
+        return Outcome(summary, {"ranked": rows})
+
+    @classmethod
+    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+        from rich.text import Text
+
+        from contextwise.base.tables import Column, Table, terminal
+
+        lists = summary["lists"]
+        contexts = f" ({summary['with_contexts']:,} with contexts)" if summary["takes_contexts"] else ""
+        heading = (
+            f"{summary['model']}: {summary['candidates']:,} candidates in {lists:,} list{'s' * (lists != 1)}{contexts}. "
+            f"In {summary['changed']:,} of them the best is not the one that stood first."
+        )
+        columns = [
+            "list",
+            Column("was", "integer"),
+            Column("log P", "estimate", ".2f"),
+            Column("per token", "estimate", ".3f"),
+            Column("best", align="left"),
+        ]
+        rows = [
+            [
+                _cut(str(best["id"]), 16),
+                best["index"] + 1,
+                best["log_probability"],
+                best["per_token"],
+                _cut(" ".join(best["text"].split()), 30),
+            ]
+            for best in summary["best"]
+        ]
+        further = [f"and {lists - SHOWN:,} more lists"] if lists > SHOWN else []
+        return terminal(Text(heading), Table("", columns, rows), *further)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,12 +1,10 @@
-"""Files of candidate lists: read, ranked by a model, and written beside its run; files of contexts, as e_cue vectors.
+"""Files of candidate lists, read and ranked by a model; files of contexts, encoded as e_cue vectors.
 
-A line of a file of lists is an object: ``candidates``, each a text or ``{"text", "score"}``; and as far as known ``contexts``,
+A line of a file of lists is an object: ``candidates``, each a text or ``{"text", "score"}``; and where known ``contexts``,
 ``{"title": ..., "date": ..., "previous_sentence": ...}``, and ``id``, whatever it is.
 """
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,14 @@ import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import atomic_write
 from contextwise.base.progress import progress_bar, say
 from contextwise.base.vectors import write_vectors
 from contextwise.data.input_files import read_objects, read_value
+from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.measures.rescoring import SHOWN
 from contextwise.evaluation.measures.rescoring.ranking import (
     Candidate,
     CandidateList,
-    Ranked,
     context_texts,
     rank_lists,
     sets_of,
@@ -32,18 +30,10 @@ from contextwise.evaluation.measures.sentences.conditioning import (
     open_text_encoder,
     trained_types,
 )
-from contextwise.evaluation.opening import (
-    chosen_device,
-    chosen_dtype,
-    default_destination,
-    is_cue,
-    model_on_device,
-)
 from contextwise.evaluation.scoring.sentences import Further
-from contextwise.models import load_tokenizer
 from contextwise.models.cue import CueConfig, CueContextConfig, CueContextEncoder
 from contextwise.models.cue.encoding import TextEncoder
-from contextwise.models.loading import load_as, load_config
+from contextwise.models.loading import load_as
 
 LISTS = "one list of candidates a line, as JSON objects"
 SETS = "one object of contexts a line"
@@ -52,99 +42,75 @@ AT_ONCE = 1024
 """Sets of contexts that are encoded together."""
 
 
-@dataclass(frozen=True)
-class RankedFile:
-    """A file of lists, ranked.
-
-    Attributes:
-        path: what was written: JSON Lines, ``id`` and ``ranked`` for each line of the file, in its order.
-        lists: each line's candidates, the best first.
-        ids: of the lines; None where a line has none.
-        with_contexts: lists that came with contexts.
-    """
-
-    path: Path
-    lists: list[list[Ranked]]
-    ids: list[Any]
-    with_contexts: int
-
-    def rows(self) -> list[dict[str, Any]]:
-        """What stands in the file, a line each."""
-        return [
-            {**({} if name is None else {"id": name}), "ranked": [one.to_dict() for one in ranked]}
-            for name, ranked in zip(self.ids, self.lists, strict=True)
-        ]
-
-
-def rescore_file(
-    source: str,
-    file: Path,
-    *,
-    weight: float = 1.0,
-    batch_tokens: int | None = None,
-    dtype: str = "auto",
-    device: str = "auto",
-    out: Path | None = None,
-) -> RankedFile:
-    """Rank the candidates of each line of a file, and write them.
+def rank_file(subject: Subject, file: Path, weight: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rank the candidates of each line of a file.
 
     Args:
-        source: a run folder, a Hugging Face model folder, or a name on the Hub: a CUE model, or a causal language model of
-            sentences, which passes the contexts over.
-        file: JSON Lines (``.gz`` too); see the module.
-        weight, batch_tokens: as :func:`~contextwise.evaluation.measures.rescoring.ranking.rescore` takes them.
-        out: the JSON Lines file; by default ``rescored-NAME.jsonl`` where the run's evaluations are.
+        weight: as :func:`~contextwise.evaluation.measures.rescoring.ranking.rescore` takes it.
+
+    Returns:
+        A row for each line, ``id`` (if it has one) and ``ranked``; and the summary.
 
     Raises:
-        ConfigError: an option is out of range, or ``out`` holds something else.
-        DataError: the file is missing or damaged, or a line is not as it should be; names the line.
-        CheckpointError: there is no such model, or its text encoder is another by now.
-        Interrupted: ``should_stop`` said so; nothing was written.
+        DataError: the file is missing, damaged or empty, or a line is invalid; names the line.
+        CheckpointError: the text encoder of the model has changed since its training.
     """
-    out = out or default_destination(source, f"rescored-{_name(file)}.jsonl")
-    _check_place(out, file)
-    read = [(row.get("id"), _candidate_list(row, where)) for where, row in read_objects(file, LISTS)]
-    if not read:
+    lines = [(row.get("id"), _candidate_list(row, where)) for where, row in read_objects(file, LISTS)]
+    if not lines:
         raise DataError(f"{file} is empty; give {LISTS}")
-    ids, lists = [name for name, _ in read], [one for _, one in read]
-    model, tokenizer = model_on_device(source, dtype, device), load_tokenizer(source)
-    further, encoder = _contexts(model, source, lists)
-    with progress_bar(f"rescore {Path(source).name}", None, "tokens") as advance:
+    lists = [candidates for _, candidates in lines]
+    takes_contexts = bool(trained_types(subject.config))
+    further, encoder = _contexts(subject, lists, takes_contexts)
+    with progress_bar(f"rescore {subject.name}", None, "tokens") as advance:
         ranked = rank_lists(
-            model,
+            subject.model,
             lists,
-            tokenizer,
+            subject.tokenizer,
             further,
             weight=weight,
-            batch_tokens=batch_tokens,
+            batch_tokens=subject.batch_tokens,
             on_progress=advance,
         )
-    _tell_of_cuts(encoder)
-    found = RankedFile(out, ranked, ids, sum(bool(one.contexts) for one in lists))
-    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in found.rows()]
-    atomic_write(out, "\n".join(lines) + "\n", "the ranked lists")
-    return found
+    _note_truncated(encoder)
+    rows = [
+        {
+            **({} if name is None else {"id": name}),
+            "ranked": [candidate.to_dict() for candidate in candidates],
+        }
+        for (name, _), candidates in zip(lines, ranked, strict=True)
+    ]
+    summary = {
+        "lists": len(rows),
+        "candidates": sum(map(len, ranked)),
+        "takes_contexts": takes_contexts,
+        "with_contexts": sum(bool(candidates.contexts) for candidates in lists),
+        "changed": sum(candidates[0].index != 0 for candidates in ranked),
+        "best": [
+            {"id": i, **row, **row.pop("ranked")[0]} for i, row in enumerate(map(dict, rows[:SHOWN]), start=1)
+        ],
+    }
+    return rows, summary
 
 
 def _contexts(
-    model: Any, source: str, lists: list[CandidateList]
+    subject: Subject, lists: list[CandidateList], takes_contexts: bool
 ) -> tuple[Further | None, TextEncoder | None]:
     """What gives the lists' contexts to the model, and the encoder of their texts; a model that takes none gets none."""
-    given = sum(bool(one.contexts) for one in lists)
+    given = sum(bool(candidates.contexts) for candidates in lists)
     if not given:
         return None, None
-    if not trained_types(model.config):
-        what = "was trained without contexts" if is_cue(source) else "is no CUE model"
-        say(f"note: {source} {what}; the contexts of {given:,} of {len(lists):,} lists are passed over")
+    if not takes_contexts:
+        what = "was trained without contexts" if subject.is_cue else "is not a CUE model"
+        say(f"note: {subject.source} {what}; the contexts of {given:,} of {len(lists):,} lists are ignored")
         return None, None
-    encoder = open_text_encoder(model, source)
-    return sets_of(model, lists, encoder), encoder
+    encoder = open_text_encoder(subject.model, subject.source)
+    return sets_of(subject.model, lists, encoder), encoder
 
 
-def _tell_of_cuts(encoder: TextEncoder | None) -> None:
+def _note_truncated(encoder: TextEncoder | None) -> None:
     if encoder is not None and encoder.cut:
         texts = "context text was" if encoder.cut == 1 else "context texts were"
-        say(f"note: {encoder.cut:,} {texts} longer than {encoder.max_tokens} tokens, and cut there")
+        say(f"note: {encoder.cut:,} {texts} longer than {encoder.max_tokens} tokens, and truncated")
 
 
 def write_cue_vectors(
@@ -175,23 +141,22 @@ def write_cue_vectors(
     encoder = open_text_encoder(model, source)
     contexts = ContextSets(sets, lambda texts: torch.from_numpy(encoder.encode(texts)), model)
     shape = write_vectors(out, _vectors(model, contexts, len(sets)), len(sets))
-    _tell_of_cuts(encoder)
+    _note_truncated(encoder)
     return shape
 
 
 def _context_encoder(source: str, dtype: str, device: str) -> CueContextEncoder:
-    config = load_config(source)
+    subject = Subject(source, dtype=dtype, device=device)
+    config: Any = subject.config
     if not isinstance(config, CueConfig | CueContextConfig):
-        raise ConfigError(f"--contexts asks for e_cue, but {source} is no CUE model; leave it out")
+        raise ConfigError(f"--contexts asks for e_cue, but {source} is not a CUE model; leave it out")
     if not trained_types(config):
         raise ConfigError(
             f"{source} was trained without contexts, so it has no e_cue; adapt it to contexts first"
         )
     if isinstance(config, CueConfig):
-        whole: Any = model_on_device(source, dtype, device)
-        return whole.context_encoder
-    place = chosen_device(device)
-    return load_as(CueContextEncoder, "context encoder", source, chosen_dtype(dtype, place), place)
+        return subject.model.context_encoder
+    return load_as(CueContextEncoder, "context encoder", source, subject.dtype, subject.device)
 
 
 def contexts_for(model: PreTrainedModel, source: str, file: Path) -> dict[str, torch.Tensor]:
@@ -211,7 +176,7 @@ def contexts_for(model: PreTrainedModel, source: str, file: Path) -> dict[str, t
     texts = context_texts(_contexts_of(row, str(file)), types, str(file))
     encoder = open_text_encoder(model, source)
     sets = ContextSets([texts], lambda known: torch.from_numpy(encoder.encode(known)), model)
-    _tell_of_cuts(encoder)
+    _note_truncated(encoder)
     return sets.batch(np.array([0]))
 
 
@@ -221,21 +186,21 @@ def _vectors(model: CueContextEncoder, contexts: ContextSets, count: int) -> Ite
         for start in range(0, count, AT_ONCE):
             batch = contexts.batch(np.arange(start, min(start + AT_ONCE, count)))
             if batch:
-                found = model(batch["contexts"], batch["context_mask"])
+                vectors = model(batch["contexts"], batch["context_mask"])
             else:
-                found = model.empty.expand(min(AT_ONCE, count - start), -1)
-            yield found.float().cpu().numpy()
-            advance(len(found))
+                vectors = model.empty.expand(min(AT_ONCE, count - start), -1)
+            yield vectors.float().cpu().numpy()
+            advance(len(vectors))
 
 
 def _candidate_list(row: dict[str, Any], where: str) -> CandidateList:
     given = row.get("candidates")
     if not isinstance(given, list):
-        found = ", ".join(map(repr, list(row)[:6])) or "nothing"
+        fields = ", ".join(map(repr, list(row)[:6])) or "nothing"
         raise DataError(
-            f"{where} has no list 'candidates' (it has {found}); give the texts to rank, or objects with 'text' and 'score'"
+            f"{where} has no list 'candidates' (it has {fields}); give the texts to rank, or objects with 'text' and 'score'"
         )
-    candidates = [_candidate(one, f"{where}: candidate {i}") for i, one in enumerate(given, start=1)]
+    candidates = [_candidate(value, f"{where}: candidate {i}") for i, value in enumerate(given, start=1)]
     return CandidateList(candidates, _contexts_of({"contexts": row.get("contexts")}, where), where)
 
 
@@ -243,12 +208,12 @@ def _candidate(given: Any, where: str) -> Candidate:
     if isinstance(given, str):
         return Candidate(given)
     if not isinstance(given, dict) or not isinstance(given.get("text"), str):
-        raise DataError(f"{where} is neither a text nor an object with 'text'; mend the line")
+        raise DataError(f"{where} is neither a text nor an object with 'text'; fix the line")
     score = given.get("score")
     if score is None:
         return Candidate(given["text"])
     if isinstance(score, bool) or not isinstance(score, int | float) or not np.isfinite(score):
-        raise DataError(f"{where} has the score {score!r}, which is no finite number; mend the line")
+        raise DataError(f"{where} has the score {score!r}, which is not a finite number; fix the line")
     return Candidate(given["text"], float(score))
 
 
@@ -262,26 +227,3 @@ def _contexts_of(row: dict[str, Any], where: str) -> dict[str, Any]:
             f"{where}: 'contexts' is not an object; give the contexts by type, as {{\"title\": ...}}"
         )
     return contexts
-
-
-def _name(file: Path) -> str:
-    name = file.name.removesuffix(".gz")
-    return name.removesuffix(Path(name).suffix)
-
-
-def _check_place(out: Path, file: Path) -> None:
-    """Refuse to write over anything but ranked lists.
-
-    Raises:
-        ConfigError: something else lies there.
-    """
-    if out.resolve() == file.resolve():
-        raise ConfigError(f"--out is the file that is read, {file}; give another place")
-    if not out.exists():
-        return
-    if out.is_file():
-        with out.open("rb") as lines:
-            first = lines.readline(1 << 20)
-        if not first or b'"ranked": [' in first:
-            return
-    raise ConfigError(f"{out} holds something that is no ranked lists; give another place with --out")

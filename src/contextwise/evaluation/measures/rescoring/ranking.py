@@ -54,8 +54,7 @@ class Ranked:
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in a file of ranked lists."""
-        found = {name: value for name, value in vars(self).items() if name != "score"}
-        return found if self.score is None else {**found, "score": self.score}
+        return {name: value for name, value in vars(self).items() if name != "score" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def rescore(
         ConfigError: the weight is out of range, or the model does not take what it is given.
         DataError: there is no candidate, one has no tokens or no score that is needed, or a context is of no known type.
     """
-    given = [Candidate(one) if isinstance(one, str) else one for one in candidates]
+    given = [Candidate(value) if isinstance(value, str) else value for value in candidates]
     lists = [CandidateList(given, contexts or {})]
     if cue is not None and contexts:
         raise ConfigError("both contexts and cue are given; leave one of them out")
@@ -119,7 +118,9 @@ def rank_lists(
     """
     if not 0 <= weight <= 1:
         raise ConfigError(f"the weight of the model is {weight}; it must be between 0 and 1")
-    tokens = [np.array(ids, dtype=np.int64) for one in lists for ids in _token_ids(one, tokenizer, weight)]
+    tokens = [
+        np.array(ids, dtype=np.int64) for group in lists for ids in _token_ids(group, tokenizer, weight)
+    ]
     highest, known = max(int(ids.max()) for ids in tokens), vocabulary_size(model)
     if highest >= known:
         raise ConfigError(
@@ -130,8 +131,8 @@ def rank_lists(
     sums = iter(rows.sums(score_rows(model, rows, further, **options).nats).tolist())
     sizes = iter(rows.lengths.tolist())
     return [
-        _ranked(one.candidates, [next(sums) for _ in one.candidates], [next(sizes) for _ in one.candidates], weight)
-        for one in lists
+        _ranked(group.candidates, [next(sums) for _ in group.candidates], [next(sizes) for _ in group.candidates], weight)
+        for group in lists
     ]  # fmt: skip
 
 
@@ -158,22 +159,22 @@ def _ranked(
     ]
 
 
-def _token_ids(one: CandidateList, tokenizer: PreTrainedTokenizerBase, weight: float) -> list[list[int]]:
-    if not one.candidates:
-        raise DataError(f"{one.name} has no candidates; give one at least")
-    without = [i for i, candidate in enumerate(one.candidates, start=1) if candidate.score is None]
+def _token_ids(group: CandidateList, tokenizer: PreTrainedTokenizerBase, weight: float) -> list[list[int]]:
+    if not group.candidates:
+        raise DataError(f"{group.name} has no candidates; give at least one")
+    without = [i for i, candidate in enumerate(group.candidates, start=1) if candidate.score is None]
     if weight < 1 and without:
         raise DataError(
-            f"{one.name}: candidate {without[0]} has no score, which a weight of {weight:g} needs; give all of them one, or "
+            f"{group.name}: candidate {without[0]} has no score, which a weight of {weight:g} needs; give all of them one, or "
             "leave the weight out"
         )
-    found: list[list[int]] = tokenizer(
-        [candidate.text for candidate in one.candidates], add_special_tokens=False, verbose=False
+    token_ids: list[list[int]] = tokenizer(
+        [candidate.text for candidate in group.candidates], add_special_tokens=False, verbose=False
     ).input_ids
-    for number, ids in enumerate(found, start=1):
+    for number, ids in enumerate(token_ids, start=1):
         if not ids:
-            raise DataError(f"{one.name}: candidate {number} has no tokens; take it out, or give its text")
-    return found
+            raise DataError(f"{group.name}: candidate {number} has no tokens; remove it, or give its text")
+    return token_ids
 
 
 def end_of_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
@@ -201,9 +202,7 @@ def context_texts(contexts: Mapping[str, Any], types: Sequence[str], where: str)
     """
     for name in contexts:
         if name not in types:
-            raise DataError(
-                f"{where}: the context {name!r} is none that the model knows; {near(name, types)}"
-            )
+            raise DataError(f"{where}: the context {name!r} is unknown to the model; {near(name, types)}")
     texts = []
     for name in types:
         try:
@@ -225,14 +224,14 @@ def sets_of(
         ConfigError: contexts are given to a model that takes none, or without the text encoder.
         DataError: a context is of no known type, or no text.
     """
-    if not any(one.contexts for one in lists):
+    if not any(group.contexts for group in lists):
         return None
     types = trained_types(model.config)
     if not types:
         raise ConfigError("contexts are given, but the model takes none; leave them out")
     sets: list[Texts] = []
-    for one in lists:
-        sets += [context_texts(one.contexts, types, one.name)] * len(one.candidates)
+    for group in lists:
+        sets += [context_texts(group.contexts, types, group.name)] * len(group.candidates)
     if text_encoder is None:
         raise ConfigError(
             "contexts are given without the text encoder that encodes them; give text_encoder too"
@@ -249,7 +248,7 @@ def _same_cue(model: PreTrainedModel, cue: Any) -> Further:
     decoder: Any = getattr(model.config, "decoder", None)
     vector = torch.as_tensor(cue, dtype=model.dtype, device=model.device)
     if decoder is None or not hasattr(decoder, "cue_width"):
-        raise ConfigError("cue is given, but the model is no CUE model; leave it out")
+        raise ConfigError("cue is given, but the model is not a CUE model; leave it out")
     if vector.shape != (decoder.cue_width,):
         raise ConfigError(
             f"cue has the shape {tuple(vector.shape)}, but the model takes one vector of {decoder.cue_width} channels"
