@@ -98,9 +98,7 @@ def test_plans_score_each_target_once_in_batches_that_fit(targets, context, data
 
 def test_limit_counts_documents_and_progress_counts_targets(models, corpus_of):
     corpus, seen = corpus_of([4, 30, 7]), []
-    scores = score_documents(
-        models["gpt2"], corpus, 8, 4, limit_documents=2, batch_tokens=16, on_progress=seen.append
-    )
+    scores = score_documents(models["gpt2"], corpus, 8, 4, limit=2, batch_tokens=16, on_progress=seen.append)
     assert scores.targets.tolist() == [4, 30]
     assert sum(seen) == 34 and len(seen) > 1
 
@@ -111,12 +109,10 @@ def test_the_training_mode_comes_back(models, corpus_of, model_of):
     assert model.training
 
 
-def test_scoring_stops_when_asked(models, corpus_of):
-    asked = iter([False, True])
-    with pytest.raises(Interrupted, match="nothing was written"):
-        score_documents(
-            models["gpt2"], corpus_of([30]), 8, 4, batch_tokens=8, should_stop=lambda: next(asked)
-        )
+def test_scoring_stops_when_asked(models, corpus_of, stop_at):
+    stop_at(2)
+    with pytest.raises(Interrupted, match="scoring was stopped"):
+        score_documents(models["gpt2"], corpus_of([30]), 8, 4, batch_tokens=8)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +121,6 @@ def test_scoring_stops_when_asked(models, corpus_of):
         ({"context": 8, "stride": 9}, "stride is 9 tokens; it must be between 1 and the context, 8"),
         ({"context": 8, "stride": 0}, "stride is 0"),
         ({"context": 0, "stride": 1}, "context is 0"),
-        ({"context": 8, "stride": 4, "batch_tokens": 0}, "--batch-tokens is 0"),
-        ({"context": 8, "stride": 4, "limit_documents": -1}, "--limit-documents is -1"),
     ],
 )
 def test_options_out_of_range_are_refused(models, corpus_of, options, message):

@@ -186,16 +186,15 @@ def test_the_training_mode_comes_back_and_nothing_stays_in_inference_mode(corpus
     assert model.training
 
 
-def test_stops_when_asked(every_model, corpus_of):
+def test_stops_when_asked(every_model, corpus_of, stop_at):
     corpus = corpus_of([30])
-    asked = iter([False, True])
+    stop_at(2)
     passes = truncated_passes(
         every_model["gpt2"],
         corpus,
         choose_targets(corpus, 8, 9, 0),
         [8],
         batch_tokens=16,
-        should_stop=lambda: next(asked),
     )
     assert next(passes).stop == 2
     with pytest.raises(Interrupted, match="a context of 8 tokens, 2 targets in"):
@@ -208,7 +207,7 @@ def test_stops_when_asked(every_model, corpus_of):
         ([], {}, "no context"),
         ([0, 4], {}, "a context is 0 tokens"),
         ([4, 13], {}, "a context of 13 tokens does not fit the model, which has 12 positions"),
-        ([4], {"batch_tokens": 0}, "--batch-tokens is 0"),
+        ([4], {"batch_tokens": 0}, "batch_tokens is 0"),
         ([4], {"features": "first"}, "the layer is 'first', but must be 'last' or a number from 0"),
         ([4], {"features": -1}, "the layer is -1"),
         ([4], {"features": 3}, "the layer is 3, but the model has hidden states 0 .* to 2"),

@@ -36,7 +36,6 @@ PANELS = {
         "causality": "Check that later tokens, padding, packed neighbours and the cache do not reach the past.",
         "entropy": "Measure a model's loss and the spectrum of its features at several contexts.",
         "judge": "Let a judge behind an OpenAI-compatible endpoint grade or compare answers.",
-        "tasks": "Measure a model on the tasks of lm-evaluation-harness.",
     },
     "Decide": {
         "compare": "Compare runs on the same documents.",

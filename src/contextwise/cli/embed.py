@@ -102,16 +102,14 @@ def embed(
     with open_lines(file, text_field) as lines:
         count = lines.count()
         from contextwise.base.vectors import write_vectors
-        from contextwise.evaluation.opening import chosen_device, chosen_dtype
-        from contextwise.models import load_tokenizer
+        from contextwise.evaluation.kernel import Subject
         from contextwise.models.embedding import Embedder
         from contextwise.models.layers import load_text_model
 
-        place = chosen_device(device)
-        precision, tokenizer = chosen_dtype(dtype, place), load_tokenizer(model)
+        subject = Subject(model, dtype=dtype, device=device)
         embedder = Embedder(
-            load_text_model(model, precision, place),
-            tokenizer,
+            load_text_model(model, subject.dtype, subject.device),
+            subject.tokenizer,
             pooling=None if pooling is None else pooling.value,
             layer=layer,
             normalize=normalize,

@@ -154,9 +154,8 @@ def _continue(
 def _contexts(model: "PreTrainedModel", source: str, file: Path | None) -> "dict[str, torch.Tensor]":
     """What a CUE model is given beside the prompt; a note where it goes without."""
     if file is None:
-        from contextwise.evaluation.opening import tell_of_contexts
-
-        tell_of_contexts(source, model, "continues")
+        if model.config.model_type == "cue":
+            say(f"note: {source} is a CUE model; it continues without contexts")
         return {}
     from contextwise.evaluation.measures.rescoring.files import contexts_for
 

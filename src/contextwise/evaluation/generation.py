@@ -15,7 +15,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.files import read_json, write_json
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.opening import is_run, positions
+from contextwise.evaluation.kernel.subject import positions
 from contextwise.models import load_model, load_tokenizer
 from contextwise.models.loading import load_config
 
@@ -78,7 +78,8 @@ def reads_sentences(source: str | Path) -> bool:
     """
     if load_config(source).model_type == "cue":
         return True
-    return is_run(str(source)) and RunFolder(source).recipe().get("objective", {}).get("name") == "sentence"
+    run = RunFolder(source)
+    return run.recipe_file.is_file() and run.recipe().get("objective", {}).get("name") == "sentence"
 
 
 def encode_prompt(
@@ -113,7 +114,7 @@ def allowed_new_tokens(model: PreTrainedModel, prompt_tokens: int, wanted: int) 
     """
     if wanted < 1:
         raise ConfigError(f"{wanted} tokens were asked for; ask for at least 1")
-    limit = positions(model)
+    limit = positions(model.config)
     if limit is None:
         return wanted
     if prompt_tokens >= limit:
@@ -191,7 +192,7 @@ def measure_generation(
         name -> ``ms_per_token`` (median of the repeats, milliseconds), ``repeats``, ``prompt_tokens``,
         ``new_tokens``, ``batch``.
     """
-    limits = [limit for limit in map(positions, models.values()) if limit is not None]
+    limits = [limit for model in models.values() if (limit := positions(model.config)) is not None]
     room = min([prompt_tokens + new_tokens, *limits])
     new = min(new_tokens, max(1, room - min(prompt_tokens, room // 2)))
     prompt = room - new

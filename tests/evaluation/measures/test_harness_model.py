@@ -155,8 +155,8 @@ def test_logits_that_are_no_numbers_are_refused():
         bounded(model).loglikelihood([request("a", "b")])
 
 
-def test_a_request_to_stop_is_heard_before_each_batch():
-    answers = iter([False, True])
-    lm = bounded(model_of_bytes(), batch_tokens=1, should_stop=lambda: next(answers))
-    with pytest.raises(Interrupted, match="nothing was written"):
+def test_a_request_to_stop_is_noticed_before_each_batch(stop_at):
+    stop_at(2)
+    lm = bounded(model_of_bytes(), batch_tokens=1)
+    with pytest.raises(Interrupted, match="stopped before all requests were answered"):
         lm.loglikelihood(requests())

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,17 @@ from harness_sets import (
 from lm_eval import evaluator
 from lm_eval.tasks.hellaswag.utils import preprocess
 
+from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+<<<<<<< HEAD
 from contextwise.cli.tasks import tasks as ask_tasks
 from contextwise.evaluation.measures.lm_eval.running import Settings, evaluate_on_tasks, plan_tasks, quiet
+=======
+from contextwise.cli.tasks import evaluate_tasks
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.lm_eval import HarnessTasks
+from contextwise.evaluation.measures.lm_eval.running import quiet
+>>>>>>> fde96c2 (Tasks of lm-evaluation-harness are a measure of the kernel; scoring passes stop by the shared interruption)
 from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS, table_rows
 
 
@@ -60,9 +69,8 @@ def sets(tmp_path_factory):
 TASKS = ("arc_easy", "hellaswag", "lambada_openai", "wikitext")
 
 
-def evaluate(model, sets, out, tasks=TASKS, **options):
-    settings = {name: options.pop(name) for name in ("shots", "skip_missing", "limit") if name in options}
-    return evaluate_on_tasks(str(model), Settings(tasks, task_data=sets, **settings), out=out, **options)
+def evaluate(model, sets, out, tasks=TASKS, **settings):
+    return measure(str(model), HarnessTasks(tasks=list(tasks), task_data=sets, **settings), out=out)
 
 
 def measures(found):
@@ -74,11 +82,11 @@ def measures(found):
 
 
 def test_scores_are_those_of_the_harness_s_own_path(model, sets, tmp_path):
-    found = measures(evaluate(model, sets, tmp_path / "out", shots=(0, 2), skip_missing=True))
-    settings = Settings(TASKS, (0, 2), sets, skip_missing=True)
+    found = measures(evaluate(model, sets, tmp_path / "out", num_fewshot=[0, 2], skip_missing=True))
+    settings = HarnessTasks(tasks=list(TASKS), num_fewshot=[0, 2], task_data=sets, skip_missing=True)
     with quiet():
         for shots in (0, 2):
-            tasks = [plan.task for plan in plan_tasks(settings)[0] if plan.shots == shots]
+            tasks = [plan.task for plan in settings.plan()[0] if plan.shots == shots]
             theirs = evaluator.simple_evaluate(
                 "hf",
                 model_args={"pretrained": str(model), "device": "cpu", "dtype": "float32"},
@@ -142,7 +150,7 @@ def test_wikitext_counts_words_before_it_is_prepared(model, sets, tmp_path):
 
 def test_what_is_written(model, sets, tmp_path):
     out = tmp_path / "out"
-    found = evaluate(model, sets, out, shots=(0, 2), limit=5, skip_missing=True)
+    found = evaluate(model, sets, out, num_fewshot=[0, 2], limit=5, skip_missing=True)
     assert sorted(path.name for path in out.iterdir()) == [
         "harness-0-shot.json",
         "harness-2-shot.json",
@@ -155,42 +163,33 @@ def test_what_is_written(model, sets, tmp_path):
         "arc_easy_train.jsonl"
     )
     assert theirs["n-samples"]["arc_easy"]["effective"] == 5
-    again = evaluate(model, sets, out, shots=(0, 2), limit=5, skip_missing=True)
-    assert measures(again) == measures(found)
 
 
-def test_other_results_are_not_overwritten(model, sets, tmp_path):
-    out = tmp_path / "out"
-    evaluate(model, sets, out, ("lambada_openai",))
-    before = (out / "summary.json").read_text()
-    with pytest.raises(ConfigError, match="holds results with another tasks; give another place"):
-        evaluate(model, sets, out, ("arc_easy",))
-    assert (out / "summary.json").read_text() == before
-    (tmp_path / "else").mkdir()
-    (tmp_path / "else" / "letter.txt").write_text("dear")
-    with pytest.raises(ConfigError, match="holds something that is not results of tasks; give"):
-        evaluate(model, sets, tmp_path / "else", ("arc_easy",))
-
-
-def test_other_results_go_beside_those_that_are_there(model, sets, tmp_path, monkeypatch):
+def test_results_are_found_again_for_the_same_lines_only(model, sets, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    places = [
-        evaluate(model, sets, None, tasks).path
-        for tasks in (("lambada_openai",), ("arc_easy",), ("lambada_openai",), ("arc_easy",))
-    ]
-    home = Path("evaluation") / "tiny"
-    assert places == [home / "tasks", home / "tasks-2", home / "tasks", home / "tasks-2"]
+    copy = tmp_path / "copy"
+    shutil.copytree(sets, copy)
+    first = evaluate(model, sets, None, ("lambada_openai",))
+    assert first.path.parent == Path("evaluation") / "tiny" and first.path.name.startswith(
+        "tasks-lambada_openai-"
+    )
+    assert evaluate(model, copy, None, ("lambada_openai",)).path == first.path
+    write_lines(copy / "arc_easy_test.jsonl", arc_lines(3))  # of another task
+    assert evaluate(model, copy, None, ("lambada_openai",)).path == first.path
+    write_lines(copy / "lambada_openai.jsonl", lambada_lines(14))
+    other = evaluate(model, copy, None, ("lambada_openai",))
+    assert other.path != first.path and other.summary["rows"][0]["documents"] == 14
 
 
 def test_sets_that_are_not_there_are_named_together(model, sets, tmp_path):
     tasks = ("race", "arc_easy", "piqa", "hellaswag")
     with pytest.raises(DataError) as error:
-        evaluate(model, sets, tmp_path / "out", tasks, shots=(0, 3))
+        evaluate(model, sets, tmp_path / "out", tasks, num_fewshot=[0, 3])
     message = str(error.value)
     assert (
         "lacks race_test.jsonl, piqa_validation.jsonl, piqa_train.jsonl (for examples), hellaswag" in message
     )
-    assert "--skip-missing" in message
+    assert "skip_missing" in message
     assert not (tmp_path / "out").exists()
 
 
@@ -229,7 +228,7 @@ def test_the_paper_s_average_is_the_plain_mean_of_nine():
 
 
 def test_texts_longer_than_the_model_are_said(model, sets, tmp_path):
-    found = evaluate(model, sets, tmp_path / "out", ("arc_easy",), shots=(5,))
+    found = evaluate(model, sets, tmp_path / "out", ("arc_easy",), num_fewshot=[5])
     (row,) = found.summary["rows"]
     assert row["cut"] == 20
     assert found.summary["notes"] == [
@@ -240,17 +239,17 @@ def test_texts_longer_than_the_model_are_said(model, sets, tmp_path):
 
 def test_a_shorter_context_is_what_the_harness_calls_max_length(model, sets, tmp_path):
     found = evaluate(model, sets, tmp_path / "out", ("wikitext",), context=32)
-    settings = Settings(("wikitext",), task_data=sets)
+    settings = HarnessTasks(tasks=["wikitext"], task_data=sets)
     with quiet():
         arguments = {"pretrained": str(model), "device": "cpu", "dtype": "float32", "max_length": 32}
-        tasks = [plan.task for plan in plan_tasks(settings)[0]]
+        tasks = [plan.task for plan in settings.plan()[0]]
         theirs = evaluator.simple_evaluate("hf", model_args=arguments, tasks=tasks, task_manager=few_tasks())[
             "results"
         ]["wikitext"]
     assert measures(found)["wikitext", 0, "byte_perplexity"] == pytest.approx(
         theirs["byte_perplexity,none"], rel=1e-5
     )
-    with pytest.raises(ConfigError, match=f"at most the model's {POSITIONS} positions"):
+    with pytest.raises(ConfigError, match=f"has only {POSITIONS} positions"):
         evaluate(model, sets, tmp_path / "other", ("wikitext",), context=POSITIONS + 1)
 
 
@@ -266,14 +265,15 @@ def test_an_encoder_decoder_is_refused(sets, tmp_path):
 
     config = T5Config(vocab_size=257, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     folder = save_model(tmp_path / "t5", T5ForConditionalGeneration(config))
-    with pytest.raises(CheckpointError, match="a causal language model is needed"):
+    with pytest.raises(CheckpointError, match="is an encoder-decoder"):
         evaluate(folder, sets, tmp_path / "out", ("lambada_openai",))
 
 
-def test_a_stopped_evaluation_writes_nothing(model, sets, tmp_path):
+def test_a_stopped_evaluation_writes_nothing(model, sets, tmp_path, stop_at):
+    stop_at(1)
     with pytest.raises(Interrupted):
-        evaluate(model, sets, tmp_path / "out", should_stop=lambda: True)
-    assert not list(tmp_path.iterdir())
+        evaluate(model, sets, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_hub_is_not_asked_where_files_serve(model, sets, tmp_path, monkeypatch):
@@ -291,7 +291,7 @@ def test_the_hub_out_of_reach_is_said(model, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "contextwise.evaluation.measures.lm_eval.running.hub_problem", lambda: "the Hub cannot be reached"
     )
-    with pytest.raises(DataError, match=r"and the Hub cannot be reached; give local files with --task-data"):
+    with pytest.raises(DataError, match=r"and the Hub cannot be reached; give local files as task_data"):
         evaluate(model, None, tmp_path / "out", ("arc_easy",))
 
 
@@ -301,7 +301,7 @@ def test_data_that_the_hub_does_not_have_are_named(model, tmp_path, monkeypatch)
 
     monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.running.hub_problem", lambda: None)
     monkeypatch.setattr("datasets.load_dataset", absent)
-    with pytest.raises(DataError, match=r"arc_easy: .*no such dataset; give local files with --task-data"):
+    with pytest.raises(DataError, match=r"arc_easy: .*no such dataset; give local files as task_data"):
         evaluate(model, None, tmp_path / "out", ("arc_easy",))
 
 
@@ -313,22 +313,22 @@ def test_the_hub_s_copy_gives_the_scores_of_the_same_lines(model, sets, tmp_path
     hub = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
     monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.running.hub_problem", lambda: None)
     monkeypatch.setattr("datasets.load_dataset", lambda path, name, **_: {"ARC-Easy": hub}[name])
-    local = measures(evaluate(model, sets, tmp_path / "local", ("arc_easy",), shots=(0, 2)))
-    assert measures(evaluate(model, None, tmp_path / "hub", ("arc_easy",), shots=(0, 2))) == local
+    local = measures(evaluate(model, sets, tmp_path / "local", ("arc_easy",), num_fewshot=[0, 2]))
+    assert measures(evaluate(model, None, tmp_path / "hub", ("arc_easy",), num_fewshot=[0, 2])) == local
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tasks": ("",)}, "names no task"),
-        ({"tasks": ("arc_easy", "")}, "a comma too many"),
-        ({"tasks": ("arc_easy",), "shots": (-1,)}, "--shots is -1"),
-        ({"tasks": ("arc_easy",), "limit": 0}, "--limit-documents is 0"),
+        ({"tasks": []}, "tasks is"),
+        ({"tasks": ["arc_easy", ""]}, "a comma too many"),
+        ({"tasks": ["arc_easy"], "num_fewshot": [-1]}, "num_fewshot.0 is -1"),
+        ({"tasks": ["arc_easy"], "limit": 0}, "limit is 0"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
-        Settings(**settings)
+        validate(HarnessTasks, settings, "the settings")
 
 
 def command(model, sets, out, tasks="lambada_openai", shots=None, as_json=False):

@@ -134,7 +134,7 @@ def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
     assert any("sciq" in note for note in outcome.figures["notes"])
     assert [claim.holds for claim in outcome.claims] == [None]
     # Asked again, nothing is answered again.
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.running.evaluate_on_tasks", None)
+    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.running.ask_tasks", None)
     again = measure.measure(item_of("task_accuracy"), tmp_path / "out")
     assert again.figures == outcome.figures
 

@@ -8,8 +8,8 @@
 4. A sentence with more targets than the model has positions is scored in overlapping windows, like a long document, so
    that models with different positions are compared on the same targets.
 
-The documents (articles) stay what intervals and differences are drawn over: the files are those of
-:mod:`contextwise.evaluation.results`, with a row an article, so ``contextwise compare`` pairs sentence models and CUE models.
+Intervals and differences are drawn over documents (articles): the tables have a row for each article, as those of
+:mod:`contextwise.evaluation.measures.loss`, so ``contextwise compare`` pairs sentence models and CUE models.
 
 Legend of shapes: N targets in all sentences, their ends included; S sentences; A articles.
 """
@@ -25,9 +25,9 @@ from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.corpus import Corpus
+from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, positions
 from contextwise.evaluation.measures.sentences.conditioning import Texts
-from contextwise.evaluation.opening import positions
-from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, Scores, score_documents
+from contextwise.evaluation.scoring.windows import Scores, score_documents
 from contextwise.objectives.objective import generator
 from contextwise.objectives.splitting import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
@@ -105,7 +105,7 @@ def score_rows(
 
 def window_of(model: PreTrainedModel, rows: Rows) -> int:
     """Positions to score with: those of the longest sentence, if the model has as many."""
-    return min(int(rows.lengths.max()), positions(model) or sys.maxsize)
+    return min(int(rows.lengths.max()), positions(model.config) or sys.maxsize)
 
 
 class Sentences:

@@ -13,8 +13,9 @@ from pydantic import Field
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
+from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.lm_eval.tables import PERPLEXITIES
-from contextwise.reproductions.contextlm.tables_3_12_accuracy import TaskAccuracy, evaluated, row_of
+from contextwise.reproductions.contextlm.tables_3_12_accuracy import TaskAccuracy, row_of
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.trained_models import TrainedModels
 
@@ -31,9 +32,9 @@ class TextPerplexity(TrainedModels):
     limit: int | None = Field(None, ge=1, description="read only the first so many documents of each text")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        questions = None if self.task_data is None else self._texts().harness_settings()
+        texts = None if self.task_data is None else self._texts().harness_tasks()
         outcome = super().measure(item, folder)
-        if questions is None:
+        if texts is None:
             say(
                 "note: WikiText and LAMBADA are not measured; give a folder of their files with --set task_data=FOLDER"
             )
@@ -42,7 +43,7 @@ class TextPerplexity(TrainedModels):
         for path in outcome.runs:
             run = RunFolder(path)
             runs.setdefault(run.summary()["name"], []).append(run)
-        summaries = {name: [evaluated(run, *questions) for run in runs[name]] for name in self.models}
+        summaries = {name: [measure(run.path, texts).summary for run in runs[name]] for name in self.models}
         groups = {
             group["name"]: group["perplexity"]["value"] for group in outcome.figures["comparison"]["groups"]
         }

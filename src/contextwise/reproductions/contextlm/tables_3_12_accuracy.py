@@ -7,32 +7,27 @@ than too small. With several seeds the t-interval over seeds is added in quadrat
 A claim is undecided where neither model's average is surely above chance: their difference then is one of guesses.
 """
 
-import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
-from contextwise.base.files import read_json
 from contextwise.base.hub import hub_problem
 from contextwise.base.intervals import NORMAL, estimate_over_seeds
 from contextwise.base.progress import say
-from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
-from contextwise.evaluation.kernel.journal import content_key
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.lm_eval import HarnessTasks
 from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS
 from contextwise.reproductions.claims import Better, Claim, above, percentage_points, undecided
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.trained_models import TrainedModels
-
-if TYPE_CHECKING:
-    from contextwise.evaluation.measures.lm_eval.running import Settings as HarnessSettings
 
 CHANCE = {
     "lambada_openai": 0.0,
@@ -94,10 +89,10 @@ class TaskAccuracy(TrainedModels):
     )
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        settings, key = self.harness_settings()
+        tasks = self.harness_tasks()
         runs = self.train(folder)
         summaries = {
-            name: [evaluated(run, settings, key) for run in folders] for name, folders in runs.items()
+            name: [measure(run.path, tasks).summary for run in folders] for name, folders in runs.items()
         }
         first = next(iter(summaries.values()))[0]
         shots = [average["shots"] for average in first["averages"]]
@@ -115,20 +110,13 @@ class TaskAccuracy(TrainedModels):
         }
         return Outcome(tables, claims, figures, [run.path for folders in runs.values() for run in folders])
 
-    def harness_settings(self) -> tuple["HarnessSettings", str]:
-        """The harness's settings, and a key of all that the answers depend on but the model; checked before any training.
+    def harness_tasks(self) -> HarnessTasks:
+        """The settings of the harness, checked before any training.
 
         Raises:
             ConfigError: the harness is not installed, or there is no such task.
-            DataError: the tasks' data are not there.
+            DataError: the tasks' data are missing.
         """
-        if importlib.util.find_spec("lm_eval") is None:
-            raise ConfigError(
-                "these tasks need lm-evaluation-harness, which is not installed; install it with: "
-                "pip install 'contextwise[eval]'"
-            )
-        from contextwise.evaluation.measures.lm_eval.running import Settings, plan_tasks, quiet
-
         problem = hub_problem() if self.task_data is None else None
         if problem:
             raise DataError(
@@ -139,14 +127,15 @@ class TaskAccuracy(TrainedModels):
                 f"task_data is {self.task_data}, which does not exist; give a folder of the tasks' files with "
                 "--set task_data=FOLDER"
             )
-        settings = Settings(
-            tuple(self.tasks), tuple(self.shots), self.task_data, self.skip_missing, self.limit
+        settings = HarnessTasks(
+            tasks=self.tasks,
+            num_fewshot=self.shots,
+            task_data=self.task_data,
+            skip_missing=self.skip_missing,
+            limit=self.limit,
         )
-        with quiet():
-            planned, _ = plan_tasks(settings)
-        return settings, content_key(
-            limit=self.limit, asked=[(one.name, one.shots, one.source) for one in planned]
-        )
+        settings.plan()
+        return settings
 
     def _table(self, shots: int, summaries: dict[str, list[dict[str, Any]]]) -> Table:
         others = [name for name in self.models if name != self.reference]
@@ -191,17 +180,6 @@ class TaskAccuracy(TrainedModels):
         return Claim.of(
             f"{claim.text}, {shots} shots", verdict, f"{names}: {percentage_points(difference)}; {remark}"
         )
-
-
-def evaluated(run: RunFolder, settings: "HarnessSettings", key: str) -> dict[str, Any]:
-    """The summary of a run's answers, made once for the same questions."""
-    from contextwise.evaluation.measures.lm_eval.running import SUMMARY, evaluate_on_tasks
-
-    out = run.path / "evaluation" / f"tasks-{key[:8]}"
-    if (out / SUMMARY).exists():
-        return read_json(out / SUMMARY, "the results of tasks")
-    say(f"tasks: {run.path.name}")
-    return evaluate_on_tasks(str(run.path), settings, out=out).summary
 
 
 def tasks_of(summary: dict[str, Any], shots: int) -> list[str]:

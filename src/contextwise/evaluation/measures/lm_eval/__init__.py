@@ -1,9 +1,110 @@
-"""Tasks of lm-evaluation-harness, with local files and without the whole matrix of logits.
+"""Tasks of lm-evaluation-harness, on local files or the Hub's, with bounded memory: ``contextwise tasks``.
 
-- :mod:`.model`: any causal language model as the harness's model; the head is applied to the continuation only, in pieces.
-- :mod:`.files` and :mod:`.fields`: local files of a task, and the harness's fields from the forms that such files have.
-- :mod:`.tasks`: the harness's own task definitions, on those files or on the Hub's.
-- :mod:`.running`: settings to results; :mod:`.tables`: results to a table.
+- :mod:`.model`: any causal language model as a model of the harness; the head is applied to the continuation only, in pieces.
+- :mod:`.files` and :mod:`.fields`: local files of a task, and their lines in the harness's fields.
+- :mod:`.tasks`: the harness's own task definitions, on those files or on the Hub's data.
+- :mod:`.running`: the plan and its results; :mod:`.tables`: results as rows and as a table.
 
 Needs the extra ``contextwise[eval]``.
 """
+
+import importlib.util
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, PrivateAttr, field_validator
+
+from contextwise.base.errors import ConfigError
+from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work, content_key
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from contextwise.data import Corpus
+    from contextwise.evaluation.measures.lm_eval.tasks import Missing, Planned
+
+
+class HarnessTasks(Measure):
+    """Measure a model on the tasks of lm-evaluation-harness.
+
+    Prompts, metrics and results are the harness's own. Prints accuracies and perplexities with their standard errors. Tasks in
+    which the model generates text are not supported; ask these with lm_eval itself.
+    """
+
+    name = "tasks"
+    on_corpus = False
+
+    tasks: list[str] = Field(
+        min_length=1, description="The harness's names, with commas between; a tag stands for its tasks."
+    )
+    num_fewshot: list[Annotated[int, Field(ge=0, le=100)]] = Field(
+        [0], min_length=1, description="Examples before each question; each task is asked with each number."
+    )
+    task_data: InputFile | None = Field(
+        None, description="Folder of local files, or a mapping file, to read instead; default: the Hub."
+    )
+    skip_missing: bool = Field(False, description="Leave out tasks without a local file.")
+    limit: int | None = Field(None, ge=1, description="Ask only the first N documents of each task.")
+    context: int | None = Field(
+        None,
+        ge=1,
+        description="Most positions to use, the harness's max_length; default: all of the model's.",
+    )
+    _sets: list[Any] | None = PrivateAttr(None)
+
+    @field_validator("tasks")
+    @classmethod
+    def _distinct(cls, tasks: list[str]) -> list[str]:
+        if not all(tasks):
+            raise ConfigError("a name is empty: there is a comma too many")
+        return list(dict.fromkeys(tasks))
+
+    @field_validator("num_fewshot")
+    @classmethod
+    def _ascending(cls, counts: list[int]) -> list[int]:
+        return sorted(set(counts))
+
+    def plan(self) -> tuple[list["Planned"], list["Missing"]]:
+        """Every task with every number of examples, and the sets that are missing.
+
+        Raises:
+            ConfigError: the harness is not installed, or there is no such task.
+            DataError: a set is missing or invalid, or the Hub cannot be reached.
+        """
+        if importlib.util.find_spec("lm_eval") is None:
+            raise ConfigError(
+                "these tasks need lm-evaluation-harness, which is not installed; install it with: "
+                "pip install 'contextwise[eval]'"
+            )
+        from contextwise.evaluation.measures.lm_eval.running import plan_tasks, quiet
+
+        with quiet():
+            planned, missing = plan_tasks(self)
+        self._sets = [[task.name, task.shots, task.content] for task in planned]
+        return planned, missing
+
+    def identity(self) -> dict[str, Any]:
+        settings = self.model_dump(mode="json")
+        if self.task_data is None:
+            return settings
+        if self._sets is None:
+            self.plan()
+        return settings | {"task_data": content_key(sets=self._sets)}
+
+    def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        context = subject.positions if self.context is None else subject.context(self.context)
+        return self.model_copy(update={"context": context})
+
+    def label(self, corpus: "Corpus | None") -> str:
+        return "-".join(self.tasks) if len(self.tasks) <= 3 else f"{len(self.tasks)}-tasks"
+
+    def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+        planned, missing = self.plan()
+        from contextwise.evaluation.measures.lm_eval.running import ask_tasks
+
+        return Outcome(*ask_tasks(subject, self, planned, missing))
+
+    @classmethod
+    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+        from contextwise.evaluation.measures.lm_eval.tables import tasks_table
+
+        return tasks_table(summary)

@@ -77,7 +77,7 @@ def read_mapping(place: Path, known: Collection[str]) -> Mapping:
     """The mapping of a folder, or of a mapping file; its paths are made such that they can be opened.
 
     Args:
-        place: what ``--task-data`` names.
+        place: what ``task_data`` names.
         known: names of the tasks that there are.
 
     Raises:
@@ -85,7 +85,7 @@ def read_mapping(place: Path, known: Collection[str]) -> Mapping:
         ConfigError: the mapping file is wrong, or names a task that does not exist.
     """
     if not place.exists():
-        raise DataError(f"--task-data is {place}, but there is no such folder or file")
+        raise DataError(f"task_data is {place}, but there is no such folder or file")
     found = [place / name for name in MAPPINGS if (place / name).is_file()] if place.is_dir() else [place]
     if not found:
         return Mapping(folder=place)

@@ -1,4 +1,4 @@
-"""A causal language model as lm-evaluation-harness asks it, its memory bounded.
+"""A causal language model for lm-evaluation-harness, with bounded memory.
 
 The harness's own class for Hugging Face models takes the log-softmax of every position of a batch over the whole vocabulary.
 Here the head is applied to the positions of the continuations alone, some hundreds at a time: hidden states are all that is
@@ -10,7 +10,7 @@ answers: pairs of a position and a token that is scored there.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from contextwise.base.errors import CheckpointError, DataError, Interrupted
-from contextwise.base.progress import progress_bar
+from contextwise.base.errors import CheckpointError, DataError
+from contextwise.base.progress import interruption, progress_bar
 from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise.models.losses import final_hidden_states, has_plain_head, rows_at_once
 
@@ -42,14 +42,13 @@ class Row:
 
 
 class BoundedLM(HFLM):
-    """A causal language model, as the harness asks it.
+    """A causal language model, for the harness.
 
     Args:
         model: in evaluation mode, on its device.
         tokenizer: the model's.
         max_length: positions that are used at most; None: what the harness reads from the model's configuration.
         batch_tokens: positions of one batch, padding included.
-        should_stop: asked before each batch.
 
     Attributes:
         cut: task -> its documents whose text was longer than the model's positions: the beginning was left out.
@@ -66,7 +65,6 @@ class BoundedLM(HFLM):
         *,
         max_length: int | None = None,
         batch_tokens: int,
-        should_stop: Callable[[], bool] | None = None,
     ) -> None:
         if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
             raise CheckpointError(
@@ -76,7 +74,7 @@ class BoundedLM(HFLM):
         super().__init__(
             pretrained=model, tokenizer=tokenizer, backend="causal", max_length=max_length, batch_size=1
         )
-        self.batch_tokens, self.should_stop = batch_tokens, should_stop
+        self.batch_tokens = batch_tokens
         self.cut: dict[str, set[int]] = defaultdict(set)
         self.stage = "tasks"
         self._asking: list[Document] = []
@@ -96,7 +94,7 @@ class BoundedLM(HFLM):
         Raises:
             DataError: a continuation has no token, or more than the model has positions.
             CheckpointError: the model's logits are NaN, or its tokenizer has tokens that it does not know.
-            Interrupted: ``should_stop`` said so.
+            Interrupted: the process was asked to stop.
         """
         self._asking = [(str(request.task_name), int(request.doc_id)) for request in requests]
         try:
@@ -128,16 +126,15 @@ class BoundedLM(HFLM):
         self, requests: Sequence[Encoded], disable_tqdm: bool = True, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
         rows = sorted(self._rows(requests), key=lambda row: len(row.inputs), reverse=True)
-        found: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
+        results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
         with progress_bar(self.stage, len(requests), "requests") as advance:
             for batch in batches(rows, self.batch_tokens):
-                if self.should_stop is not None and self.should_stop():
-                    raise Interrupted("stopped before all the requests were answered; nothing was written")
+                interruption.check("stopped before all requests were answered")
                 answers = score_rows(self.model, batch)
                 for index, answer in answers.items():
-                    found[index] = answer
+                    results[index] = answer
                 advance(len(answers))
-        return found
+        return results
 
     def _rows(self, requests: Sequence[Encoded]) -> list[Row]:
         """Requests whose input tokens are the same share a row: single tokens after one context, for example."""
@@ -189,7 +186,7 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
     if nats.isnan().any():
         raise CheckpointError(
             "the model's logits are not numbers (NaN): its weights are damaged, or its number format is too narrow "
-            "(try --dtype float32)"
+            "(try float32)"
         )
     sums = torch.zeros(len(numbers), dtype=torch.float64).index_add_(0, slot, nats.double())
     misses = torch.zeros(len(numbers)).index_add_(0, slot, (~greedy).float())

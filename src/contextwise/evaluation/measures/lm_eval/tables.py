@@ -106,7 +106,7 @@ def tasks_table(summary: dict[str, Any]) -> RenderableType:
     """A row for each task and number of shots, the average of each number of shots, and what to know of them."""
     missing = {
         shots: [gap["file"] for gap in summary["missing"] if gap["shots"] == shots]
-        for shots in summary["shots"]
+        for shots in summary["settings"]["num_fewshot"]
     }
     return terminal(
         Text(_heading(summary)),
@@ -117,8 +117,9 @@ def tasks_table(summary: dict[str, Any]) -> RenderableType:
 
 
 def _heading(summary: dict[str, Any]) -> str:
-    where = "the Hub's data" if summary["task_data"] is None else summary["task_data"]
-    limit = "" if summary["limit"] is None else f", the first {summary['limit']:,} documents of each"
+    settings = summary["settings"]
+    where = settings["task_data"] or "the Hub's data"
+    limit = "" if settings["limit"] is None else f", the first {settings['limit']:,} documents of each"
     measured = {name for row in summary["rows"] for name in row["measures"]}
     ppl = "; ppl of words for wikitext, of last words for lambada" if measured & set(PERPLEXITIES) else ""
     return (
@@ -130,7 +131,7 @@ def _heading(summary: dict[str, Any]) -> str:
 def _table(summary: dict[str, Any]) -> Table:
     averages = {average["shots"]: average for average in summary["averages"]}
     rows: list[Row] = []
-    for shots in summary["shots"]:
+    for shots in summary["settings"]["num_fewshot"]:
         rows += [Row(_cells(row)) for row in summary["rows"] if row["shots"] == shots]
         gaps = dict.fromkeys(gap["task"] for gap in summary["missing"] if gap["shots"] == shots)
         rows += [Row([task, shots, "missing", "", "", ""]) for task in gaps]

@@ -87,6 +87,14 @@ class Planned:
     source: dict[str, Any]
     notes: tuple[str, ...] = ()
 
+    @property
+    def content(self) -> dict[str, Any]:
+        """The source without the paths of the files."""
+        files = [
+            {key: value for key, value in file.items() if key != "file"} for file in self.source["files"]
+        ]
+        return self.source | {"files": files}
+
 
 @functools.cache
 def harness_tasks() -> TaskManager:
@@ -231,13 +239,14 @@ class LocalData:
         return self._read[key]
 
     def _described(self, split: str, file: SplitFile, definition: Definition) -> dict[str, Any]:
-        found, _ = self._read[definition.name, split]
-        return {
+        data, _ = self._read[definition.name, split]
+        described = {
             "split": split,
             "file": str(file.file),
             "sha256": sha256_file(file.file),
-            "documents": len(found),
+            "documents": len(data),
         }
+        return described | ({"fields": file.fields} if file.fields else {})
 
 
 def plan_from_hub(definition: Definition, shots: int) -> Planned:
@@ -249,7 +258,7 @@ def plan_from_hub(definition: Definition, shots: int) -> Planned:
     try:
         task = make_task(definition.config, definition.name)
     except DataError as error:
-        raise DataError(f"from the Hub, {error}; give local files with --task-data") from None
+        raise DataError(f"from the Hub, {error}; give local files as task_data") from None
     examples = None if definition.rolling or not shots else definition.examples
     return Planned(
         definition.name, shots, task, {"split": definition.evaluated, "examples": examples, "files": []}
