@@ -88,12 +88,13 @@ def test_lists_are_ranked(contextwise: Typed, workplace: Path, model: str) -> No
     assert status == 0 and max(map(len, output.splitlines())) <= 80
     assert f"{model}: 14 candidates in 7 lists" in words and "and 2 more lists" in words
     assert ("7 with contexts" in words) == (model == "cue")
-    assert ("the contexts of 7 of 7 lists are passed over" in errors) == (model != "cue")
+    assert ("the contexts of 7 of 7 lists are ignored" in errors) == (model != "cue")
     assert errors.count("note: ") == (model != "cue")
-    written = (workplace / "evaluation" / model / "rescored-lists.jsonl").read_text().splitlines()
-    assert len(written) == 7 and f"written to evaluation/{model}/rescored-lists.jsonl" in words
+    [folder] = (workplace / "evaluation" / model).glob("rescore-lists-*")
+    assert len((folder / "ranked.jsonl").read_text().splitlines()) == 7
+    assert f"written to evaluation/{model}/rescore-lists-" in words
     status, output, _ = contextwise("rescore", model, "lists.jsonl", "--json")
-    assert status == 0 and json.loads(output) == [json.loads(line) for line in written]
+    assert status == 0 and json.loads(output) == json.loads((folder / "summary.json").read_text())
 
 
 def test_cue_vectors_are_written(contextwise: Typed, workplace: Path) -> None:
@@ -112,14 +113,14 @@ def test_a_context_encoder_by_itself_gives_the_same_vectors(contextwise: Typed, 
     assert np.array_equal(np.load(workplace / "part.npy"), np.load(workplace / "whole.npy"))
 
 
-def test_one_text_that_was_cut_is_told_of_as_one(contextwise: Typed, workplace: Path) -> None:
+def test_truncated_texts_are_counted(contextwise: Typed, workplace: Path) -> None:
     (workplace / "long.jsonl").write_text(json.dumps({"title": "x" * 100}) + "\n")
     _, _, errors = contextwise("embed", "cue", "--contexts", "long.jsonl", "--out", "long.npy")
-    assert "note: 1 context text was longer than 64 tokens, and cut there" in errors
+    assert "note: 1 context text was longer than 64 tokens, and truncated" in errors
     assert "\n1 vector of 16 numbers" in errors
     (workplace / "long.jsonl").write_text(json.dumps({"title": "x" * 100, "topics": ["y" * 100]}) + "\n")
     _, _, errors = contextwise("embed", "cue", "--contexts", "long.jsonl", "--out", "long.npy")
-    assert "note: 2 context texts were longer than 64 tokens, and cut there" in errors
+    assert "note: 2 context texts were longer than 64 tokens, and truncated" in errors
 
 
 @pytest.mark.parametrize("model", ["cue", "plain-cue", "lm"])
@@ -177,20 +178,20 @@ def test_a_sentence_is_written_with_its_contexts(contextwise: Typed, workplace: 
         (["sentences", "cue", *CORPUS, "--contexts", "none", "--drop-contexts", "1"], "is scored without contexts"),
         (["sentences", "plain-cue", *CORPUS, "--contexts", "title"], "the model has no context encoder"),
         (["sentences", "lm", *CORPUS, "--out", "bert"], "bert holds no result of a measurement"),
-        (["rescore", "lm", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
+        (["rescore", "lm", "nowhere.jsonl"], "file is nowhere.jsonl, which cannot be read: No such file"),
         (["rescore", "cue", "contexts.jsonl"], "contexts.jsonl:1 has no list 'candidates'"),
-        (["rescore", "lm", "lists.jsonl", "--out", "lists.jsonl"], "is the file that is read"),
-        (["embed", "lm", "--contexts", "contexts.jsonl", "--out", "x.npy"], "lm is no CUE model"),
+        (["rescore", "lm", "lists.jsonl", "--out", "lists.jsonl"], "holds no result"),
+        (["embed", "lm", "--contexts", "contexts.jsonl", "--out", "x.npy"], "lm is not a CUE model"),
         (["embed", "plain-cue", "--contexts", "contexts.jsonl", "--out", "x.npy"], "was trained without contexts"),
-        (["embed", "cue", "--contexts", "wrong.jsonl", "--out", "x.npy"], "wrong.jsonl:1: the context 'topcs' is none"),
+        (["embed", "cue", "--contexts", "wrong.jsonl", "--out", "x.npy"], "wrong.jsonl:1: the context 'topcs' is unknown"),
         (["embed", "cue", "lists.jsonl", "--contexts", "contexts.jsonl", "--out", "x.npy"], "FILE is given together with"),
         (["embed", "cue", "--contexts", "contexts.jsonl", "--out", "x.npy", "--layer", "1"], "--layer is given together"),
         (["embed", "cue", "--out", "x.npy"], "there is nothing to embed"),
-        (["embed", "cue/parts/decoder", "--contexts", "contexts.jsonl", "--out", "x.npy"], "is no CUE model"),
+        (["embed", "cue/parts/decoder", "--contexts", "contexts.jsonl", "--out", "x.npy"], "is not a CUE model"),
         (["generate", "lm", "--contexts", "known.json"], "--contexts is given, but lm takes no contexts; leave it out"),
         (["generate", "plain-cue", "--contexts", "known.json"], "plain-cue takes no contexts"),
         (["generate", "cue", "--contexts", "nowhere.json"], "there is no file nowhere.json"),
-        (["generate", "cue", "--contexts", "wrong.jsonl"], "wrong.jsonl: the context 'topcs' is none"),
+        (["generate", "cue", "--contexts", "wrong.jsonl"], "wrong.jsonl: the context 'topcs' is unknown"),
         (["generate", "cue", "--contexts", "lists.jsonl"], "give one object of contexts"),
         (["generate", "cue", "--contexts", "known.json", "--prefix", "a"], "--contexts is given together with --prefix"),
     ],

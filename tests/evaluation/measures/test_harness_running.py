@@ -27,15 +27,10 @@ from lm_eval.tasks.hellaswag.utils import preprocess
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-<<<<<<< HEAD
-from contextwise.cli.tasks import tasks as ask_tasks
-from contextwise.evaluation.measures.lm_eval.running import Settings, evaluate_on_tasks, plan_tasks, quiet
-=======
-from contextwise.cli.tasks import evaluate_tasks
+from contextwise.cli.measuring import verb
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.lm_eval import HarnessTasks
 from contextwise.evaluation.measures.lm_eval.running import quiet
->>>>>>> fde96c2 (Tasks of lm-evaluation-harness are a measure of the kernel; scoring passes stop by the shared interruption)
 from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS, table_rows
 
 
@@ -331,21 +326,11 @@ def test_settings_out_of_range_are_refused(settings, message):
         validate(HarnessTasks, settings, "the settings")
 
 
-def command(model, sets, out, tasks="lambada_openai", shots=None, as_json=False):
-    ask_tasks(
-        str(model),
-        tasks,
-        shots or "0",
-        sets,
-        skip_missing=True,
-        limit=None,
-        as_json=as_json,
-        batch_tokens=16384,
-        dtype="auto",
-        device="auto",
-        out=out,
-        context=None,
-    )
+def command(model, sets, out, tasks="lambada_openai", num_fewshot="0"):
+    verb(HarnessTasks)(
+        model=str(model), tasks=tasks, num_fewshot=num_fewshot, task_data=str(sets), skip_missing=True,
+        limit=None, context=None, batch_tokens=16384, dtype="auto", device="auto", out=out, overwrite=False, as_json=False,
+    )  # fmt: skip
 
 
 def test_the_command_prints_a_table_that_fits_80_columns(model, sets, tmp_path, capsys, monkeypatch):
@@ -359,14 +344,9 @@ def test_the_command_prints_a_table_that_fits_80_columns(model, sets, tmp_path, 
     assert all(len(line.rstrip()) <= 80 for line in printed.splitlines() if not line.startswith("written to"))
 
 
-def test_the_command_prints_json(model, sets, tmp_path, capsys):
-    command(model, sets, tmp_path / "out", as_json=True)
-    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "out" / "summary.json").read_text())
-
-
 def test_the_command_refuses_shots_that_are_no_numbers(model, sets, tmp_path):
-    with pytest.raises(ConfigError, match="--num-fewshot is '0;5'; give whole numbers"):
-        command(model, sets, tmp_path / "out", shots="0;5")
+    with pytest.raises(ConfigError, match="num_fewshot.0 is '0;5'"):
+        command(model, sets, tmp_path / "out", num_fewshot="0;5")
 
 
 def test_the_command_names_the_extra_that_is_not_installed(model, sets, tmp_path, monkeypatch):
