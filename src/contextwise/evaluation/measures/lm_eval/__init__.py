@@ -78,7 +78,7 @@ class HarnessTasks(Measure):
         from contextwise.evaluation.measures.lm_eval.running import plan_tasks, quiet
 
         with quiet():
-            planned, missing = plan_tasks(self)
+            planned, missing = plan_tasks(self.tasks, self.num_fewshot, self.task_data, self.skip_missing)
         self._sets = [[task.name, task.shots, task.content] for task in planned]
         return planned, missing
 
@@ -101,7 +101,7 @@ class HarnessTasks(Measure):
         planned, missing = self.plan()
         from contextwise.evaluation.measures.lm_eval.running import ask_tasks
 
-        return Outcome(*ask_tasks(subject, self, planned, missing))
+        return Outcome(*ask_tasks(subject, planned, missing, self.context, self.limit))
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -25,7 +26,6 @@ from lm_eval.utils import handle_non_serializable
 from contextwise.base.errors import DataError
 from contextwise.base.hub import hub_problem
 from contextwise.evaluation.kernel import Subject
-from contextwise.evaluation.measures.lm_eval import HarnessTasks
 from contextwise.evaluation.measures.lm_eval.model import BoundedLM
 from contextwise.evaluation.measures.lm_eval.tables import table_rows
 from contextwise.evaluation.measures.lm_eval.tasks import (
@@ -42,9 +42,17 @@ RESAMPLES = 1000
 
 
 def ask_tasks(
-    subject: Subject, settings: HarnessTasks, planned: Sequence[Planned], missing: Sequence[Missing]
+    subject: Subject,
+    planned: Sequence[Planned],
+    missing: Sequence[Missing],
+    max_length: int | None,
+    limit: int | None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The summary, and the harness's results as files.
+    """Measure a model on planned tasks: the summary, and the harness's results as files.
+
+    Args:
+        max_length: most positions to use; None: what the harness reads from the model's configuration.
+        limit: ask only the first so many documents of each task.
 
     Raises:
         CheckpointError: the model's logits are NaN, or its tokenizer does not fit.
@@ -54,13 +62,12 @@ def ask_tasks(
     cut: dict[int, dict[str, int]] = {}
     with quiet():
         lm = BoundedLM(
-            subject.model, subject.tokenizer, max_length=settings.context, batch_tokens=subject.batch_tokens
+            subject.model, subject.tokenizer, max_length=max_length, batch_tokens=subject.batch_tokens
         )
-        for shots in settings.num_fewshot:
+        for shots in sorted({task.shots for task in planned}):
             tasks = [task for task in planned if task.shots == shots]
-            if tasks:
-                results[shots] = run_tasks(lm, tasks, shots, settings.limit, subject.source)
-                cut[shots] = {task: len(documents) for task, documents in lm.cut.items()}
+            results[shots] = run_tasks(lm, tasks, shots, limit, subject.source)
+            cut[shots] = {task: len(documents) for task, documents in lm.cut.items()}
     summary = {"positions": lm.max_length, **table_rows(results, planned, missing, cut)}
     files = {
         f"harness-{shots}-shot.json": json.dumps(result, indent=2, ensure_ascii=False) + "\n"
@@ -69,37 +76,44 @@ def ask_tasks(
     return summary, files
 
 
-def plan_tasks(settings: HarnessTasks) -> tuple[list[Planned], list[Missing]]:
-    """Every task with every number of shots, whole texts once only; and what is not there for some.
+def plan_tasks(
+    names: Sequence[str], num_fewshot: Sequence[int], task_data: Path | None, skip_missing: bool
+) -> tuple[list[Planned], list[Missing]]:
+    """Every task with every number of examples, whole texts only once; and the sets that are missing.
+
+    Args:
+        names: of tasks and tags.
+        num_fewshot: ascending.
+        task_data: a folder or a mapping file; None: the Hub.
 
     Raises:
         ConfigError: there is no such task.
-        DataError: something is not there, and ``skip_missing`` is not set; or nothing is there at all; or the Hub is asked
-            and cannot be reached.
+        DataError: a set is missing and ``skip_missing`` is not set, or all are missing; or the Hub is needed and cannot be
+            reached.
     """
-    definitions = find_tasks(settings.tasks)
-    local = None if settings.task_data is None else LocalData(settings.task_data)
+    definitions = find_tasks(names)
+    local = None if task_data is None else LocalData(task_data)
     problem = hub_problem() if local is None else None
     if problem:
         raise DataError(
             f"without task_data tasks are loaded from the Hub, and {problem}; give local files as task_data"
         )
     plans: list[Planned | list[Missing]] = []
-    for shots in settings.num_fewshot:
+    for shots in num_fewshot:
         for definition in definitions:
-            if definition.rolling and shots != settings.num_fewshot[0]:
+            if definition.rolling and shots != num_fewshot[0]:
                 continue  # nothing to put examples before: the results would be the same
             plans.append(plan_from_hub(definition, shots) if local is None else local.plan(definition, shots))
     planned = [plan for plan in plans if isinstance(plan, Planned)]
     missing = [gap for plan in plans if isinstance(plan, list) for gap in plan]
-    if missing and not (settings.skip_missing and planned):
+    if missing and not (skip_missing and planned):
         named = dict.fromkeys(f"{each.file}{' (for examples)' if each.examples else ''}" for each in missing)
         others = (
             " or name others in a mapping file"
-            if settings.skip_missing
+            if skip_missing
             else " name others in a mapping file, or leave these sets out with skip_missing"
         )
-        raise DataError(f"{settings.task_data} lacks {', '.join(named)}; add these files,{others}")
+        raise DataError(f"{task_data} lacks {', '.join(named)}; add these files,{others}")
     return planned, missing
 
 

@@ -11,9 +11,6 @@ if TYPE_CHECKING:
 
     from contextwise.data import Corpus
 
-SHOWN = 5
-"""Lists whose best candidates are in the summary."""
-
 
 class RankedLists(Result):
     """Ranked lists of candidates."""
@@ -82,7 +79,8 @@ class Rescore(Measure):
             ]
             for best in summary["best"]
         ]
-        further = [f"and {lists - SHOWN:,} more lists"] if lists > SHOWN else []
+        shown = len(rows)
+        further = [f"and {lists - shown:,} more lists"] if lists > shown else []
         return terminal(Text(heading), Table("", columns, rows), *further)
 
 

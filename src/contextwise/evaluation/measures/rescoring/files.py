@@ -17,7 +17,6 @@ from contextwise.base.progress import progress_bar, say
 from contextwise.base.vectors import write_vectors
 from contextwise.data.input_files import read_objects, read_value
 from contextwise.evaluation.kernel import Subject
-from contextwise.evaluation.measures.rescoring import SHOWN
 from contextwise.evaluation.measures.rescoring.ranking import (
     Candidate,
     CandidateList,
@@ -38,6 +37,8 @@ from contextwise.models.loading import load_as
 LISTS = "one list of candidates a line, as JSON objects"
 SETS = "one object of contexts a line"
 SET = 'one object of contexts, {"title": ...}'
+SHOWN = 5
+"""Lists whose best candidates are in the summary."""
 AT_ONCE = 1024
 """Sets of contexts that are encoded together."""
 
