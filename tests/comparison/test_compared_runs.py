@@ -47,6 +47,13 @@ def test_an_evaluation_with_other_settings_takes_no_part(make_run, corpus, setti
     assert compare(runs).documents == len(corpus)  # the one question that both have answered
 
 
+def test_a_setting_given_and_left_to_its_default_compare_where_they_resolve_to_the_same(make_run, corpus):
+    runs = [make_run("a"), make_run("b", seed=1)]
+    evaluate_model(runs[0], corpus)
+    evaluate_model(runs[1], corpus, context=12)
+    assert compare(runs).documents == len(corpus)
+
+
 def test_replaced_weights_do_not_keep_the_loss_of_the_old_ones(make_run, corpus, model_of):
     runs = [make_run("a"), make_run("b", seed=1)]
     before = evaluate_all(runs, corpus)

@@ -15,6 +15,7 @@ from contextwise.base.files import read_json
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Result, Subject, measure
+from contextwise.evaluation.kernel.journal import content_key
 from contextwise.evaluation.kernel.result import SUMMARY
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.loss import Evaluation, Loss
@@ -116,21 +117,38 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
     given = [each[0] for source, each in zip(sources, candidates, strict=True) if _is_result(source)]
     if len(given) == len(sources):
         return given
-    searched = [
-        {result.summary["question"]: result for result in each}
-        for source, each in zip(sources, candidates, strict=True)
-        if not _is_result(source)
-    ]
-    common = set.intersection(*(set(each) for each in searched))
-    if given and len(common) > 1:
-        common &= {result.summary["question"] for result in given}
+    # The same settings were asked of all (such as each model's own context), or else they resolve to the same values.
+    for question in (_asked, _resolved):
+        searched = [
+            {question(result): result for result in each}
+            for source, each in zip(sources, candidates, strict=True)
+            if not _is_result(source)
+        ]
+        common = set.intersection(*(set(each) for each in searched))
+        if given and len(common) > 1:
+            common &= {question(result) for result in given}
+        if common:
+            break
     if len(common) != 1:
-        raise _no_choice(sources, candidates, [searched[0][question] for question in common])
-    question = common.pop()
+        raise _no_choice(sources, candidates, [searched[0][shared] for shared in common])
+    chosen = common.pop()
     return [
-        each[0] if _is_result(source) else next(r for r in each if r.summary["question"] == question)
+        each[0] if _is_result(source) else next(r for r in each if question(r) == chosen)
         for source, each in zip(sources, candidates, strict=True)
     ]
+
+
+def _asked(result: Evaluation) -> str:
+    return str(result.summary["question"])
+
+
+def _resolved(result: Evaluation) -> str:
+    corpus = result.summary["corpus"]
+    return content_key(
+        measure=result.measure,
+        data=[corpus["fingerprint"], corpus["split"]],
+        settings=result.summary["settings"],
+    )
 
 
 def _no_choice(
