@@ -132,9 +132,9 @@ def test_the_overall_optimum_is_told_only_beside_told_sizes() -> None:
 
     sizes = list(PLANNED)
     best = overall_optimum(optima(*sizes), sizes)
-    assert best is not None and (best.cell.size, best.told) == ("nano", True)
+    assert best is not None and (best.cell.size, best.decided) == ("nano", True)
     best = overall_optimum(optima("pico", "nano"), sizes)
-    assert best is not None and (best.cell.size, best.told, best.unmeasured) == ("nano", False, ("micro",))
+    assert best is not None and (best.cell.size, best.decided, best.unmeasured) == ("nano", False, ("micro",))
     assert overall_optimum({}, sizes) is None
 
 
@@ -147,7 +147,7 @@ def test_the_largest_budgets_are_not_won_by_those_that_are_left() -> None:
         [c.context for c in last] == [1024] and found.optima[-1] == {} and found.contexts["pico"][-1] is None
     )
     for step, some in enumerate(found.optima):
-        if "pico" in some and some["pico"].told:
+        if "pico" in some and some["pico"].decided:
             assert len(found.cells[step]) >= 2
 
 
@@ -158,7 +158,7 @@ def test_the_optimum_of_a_law_is_found(unit: str) -> None:
     checked = Counter()
     for budget, optima in zip(found.budgets, found.optima, strict=True):
         for size, best in optima.items():
-            if best.told:
+            if best.decided:
                 spent = {
                     context: budget / (flops(SIZES[size], context, 1.0) if unit == "flops" else 1)
                     for context in CONTEXTS

@@ -25,8 +25,13 @@ def write_curve(folder: Path, tokenizer: str, low: float = 2.5, **corpus: Any) -
     ]
     about = {"path": "nowhere", "split": "validation", "tokenizer_hash": tokenizer, **corpus}
     summary = {
+        "measure": "curve",
+        "key": "",
+        "question": {},
+        "label": "x",
         "corpus": about,
-        "settings": {"mode": "running", "trained_context": 128},
+        "trained_context": 128,
+        "settings": {"mode": "running"},
         "bins": bins,
         "measures": {},
     }
@@ -51,5 +56,5 @@ def make_sweep(folder: Path) -> Path:
         fingerprint=fingerprint,
         gpus=["a GPU", "a GPU"],
     )
-    write_curve(found.run_folder("nano-c128-s0").evaluation / "corpus-validation-contextwise", "own")
+    write_curve(found.run_folder("nano-c128-s0").evaluation / "corpus-validation-curve", "own")
     return found.path

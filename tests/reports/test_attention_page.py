@@ -240,7 +240,7 @@ def test_a_token_tells_its_numbers(opened, found):
     assert told.startswith("3 “ said”, chunk 0. GPT-2: received ")
     assert f"loss {found.models[1].nats[3]:.3f}" in told
     assert f"lens {found.models[1].lens[3]:+.3f}".replace("-", "−") in told
-    here = opened.do("return [...document.querySelectorAll('.here')].map((t) => t.dataset.place)")
+    here = opened.do("return [...document.querySelectorAll('.here')].map((t) => t.dataset.index)")
     assert here == ["3"] * 5  # in both texts, their difference, the lens and the losses
 
 

@@ -14,7 +14,7 @@ import pytest
 from contextwise.base.estimates import count
 from contextwise.base.files import write_json
 from contextwise.comparison.comparison import compare
-from contextwise.reports import write_comparison_page, write_report
+from contextwise.reports.runs import write_comparison_page, write_report
 
 HOSTILE = """<script>alert(1)</script> & "q" 'q' <img src=x onerror=alert(2)> {{ 7 * 7 }}"""
 

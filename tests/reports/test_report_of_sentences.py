@@ -1,7 +1,7 @@
 """The page of a run whose evaluations are sentence by sentence."""
 
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.reports import write_report
+from contextwise.reports.runs import write_report
 from contextwise.training import train
 from cue_runs import Runs, recipe, write_articles
 from measured import evaluate_sentences

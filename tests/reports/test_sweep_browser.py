@@ -102,13 +102,13 @@ def test_the_slider_draws_the_table(opened: Opened, tables: dict[str, Any], plac
             (row["size"], int(row["context"])): (float(row["loss"]), float(row["standard_error"]))
             for row in wanted
         }
-        best = [row for row in tables["optimal-context"] if row["unit"] == unit and row["told"] == "yes"]
+        best = [row for row in tables["optimal-context"] if row["unit"] == unit and row["decided"] == "yes"]
         here = [row for row in best if row["budget"] == wanted[0]["budget"]]
         circles = [trace for trace in opened.figure("loss") if trace["name"] == "optimum"]
         assert sorted((t["x"][0], t["y"][0]) for t in circles) == sorted(
             (int(row["context"]), float(row["loss"])) for row in here
         )
-        pairs = [row for row in tables["optimal-pair"] if row["unit"] == unit and row["told"] == "yes"]
+        pairs = [row for row in tables["optimal-pair"] if row["unit"] == unit and row["decided"] == "yes"]
         told = [row for row in pairs if row["budget"] == wanted[0]["budget"]]
         shapes = opened.do(
             "return document.getElementById('loss').layout.shapes.map((s) => [s.x0, s.line.dash])"

@@ -13,7 +13,7 @@ from sweep_pages import rows, write_curve
 from test_page import HOSTILE, Page
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.reports import write_sweep_page
+from contextwise.reports.sweep import write_sweep_page
 from contextwise.reports.sweep_data import CurveLine, per_byte_where_needed, read_sweep
 from contextwise.reports.sweep_findings import budget_words
 from synthetic_sweep import write_sweep
@@ -41,7 +41,7 @@ def test_every_table_is_written(page: Path, sweep: Path) -> None:
     }
     assert len(tables["points"]) == 3 * 5 * 2 * 12
     assert {row["unit"] for row in tables["best-context-loss"]} == {"flops", "seconds", "gpu_hours", "tokens"}
-    assert {row["told"] for row in tables["optimal-context"]} == {"yes", "no"}
+    assert {row["decided"] for row in tables["optimal-context"]} == {"yes", "no"}
     assert tables["document-lengths"][0]["share_of_tokens_with_length_from_before"].startswith("0.9")
     hours = [float(row["budget"]) for row in tables["best-context-loss"] if row["unit"] == "gpu_hours"]
     seconds = [float(row["seconds"]) for row in tables["points"]]
@@ -107,7 +107,7 @@ def test_an_unfinished_sweep_says_what_is_missing(tmp_path: Path) -> None:
     assert "1 of 10 runs have not begun: nano-c1024-s0." in text
     assert "The corpus could not be read" in text and "there is no corpus at nowhere" in text
     landscapes = {one["unit"]: one for one in data_of(tmp_path / "page.html")["landscapes"]}
-    said = " ".join(landscapes["tokens"]["said"][-1])
+    said = " ".join(landscapes["tokens"]["sentences"][-1])
     assert "Not measured at this budget, and not drawn: pico with 512; nano with 1,024." in said
 
 
@@ -183,7 +183,7 @@ def curve(tokenizer: str | None, bytes_per_token: float | None, group: str = "na
         group=group,
         series=0,
         context=64,
-        ends=[(1, 1), (2, 64)],
+        bins=[(1, 1), (2, 64)],
         losses=[[4.0, 2.0]],
         intervals=[(3.9, 4.1), (None, None)],
         tokenizer=tokenizer,
@@ -196,7 +196,7 @@ def test_a_last_bin_that_is_cut_short_joins_the_one_before(tmp_path: Path) -> No
     (row,) = sweep.run_folder("pico-c64-s0").metrics("curve")
     assert row["visible"][-3:] == [32, 45, 64]  # the last bin is one position, the one before it 19
     (found,) = read_sweep(sweep.path).curves
-    assert found.ends[-2:] == [(32, 44), (45, 64)]
+    assert found.bins[-2:] == [(32, 44), (45, 64)]
     assert found.losses[0][-1] == pytest.approx((19 * row["loss"][-2] + row["loss"][-1]) / 20)
     assert found.losses[0][:-1] == row["loss"][:-2]
 
@@ -217,7 +217,7 @@ def test_curves_of_different_tokenizers_are_shown_per_byte_or_not_at_all() -> No
 
 def test_other_runs_beside_the_sweep(sweep: Path, tmp_path: Path) -> None:
     corpus = {"path": str(sweep.parent / "corpus")}
-    folder = write_curve(tmp_path / "other" / "evaluation" / "x-contextwise", "another", **corpus)
+    folder = write_curve(tmp_path / "other" / "evaluation" / "x-curve", "another", **corpus)
     for given in (tmp_path / "other", folder):
         data = read_sweep(sweep, [given])
         assert data.loss_unit == "bits per byte"  # a token of that corpus is a byte
@@ -226,7 +226,7 @@ def test_other_runs_beside_the_sweep(sweep: Path, tmp_path: Path) -> None:
         )
         assert data.curves[-1].losses[0][-1] == pytest.approx((2.5 + 1 / 128) / math.log(2))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="empty has no contextwise curve to show beside the sweep"):
+    with pytest.raises(ConfigError, match="empty has no context curve to show beside the sweep"):
         read_sweep(sweep, [tmp_path / "empty"])
     with pytest.raises(ConfigError, match="there is no folder .*nowhere; give a run"):
         read_sweep(sweep, [tmp_path / "nowhere"])

@@ -143,7 +143,7 @@ def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
     except ImportError:
         return {}
     x = _points(features_ND)[:most].numpy()
-    found = {}
+    dimensions = {}
     for name in FURTHER:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -152,5 +152,5 @@ def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
             except Exception:  # each estimator raises errors of its own on points that it cannot judge
                 continue
         if np.isfinite(value):
-            found[name] = value
-    return found
+            dimensions[name] = value
+    return dimensions

@@ -77,8 +77,8 @@ def fit_power(losses: Mapping[int, float]) -> PowerFit:
 
     def linear(exponent: float) -> tuple[np.ndarray, float]:
         design = np.stack([np.ones_like(lengths), lengths**-exponent], 1)
-        found = np.linalg.lstsq(design, y, rcond=None)[0]
-        return found, float(((y - design @ found) ** 2).sum())
+        coefficients = np.linalg.lstsq(design, y, rcond=None)[0]
+        return coefficients, float(((y - design @ coefficients) ** 2).sum())
 
     low, high = np.log(SMALLEST_EXPONENT), np.log(LARGEST_EXPONENT)
     grid = np.linspace(low, high, 200)
@@ -90,13 +90,13 @@ def fit_power(losses: Mapping[int, float]) -> PowerFit:
             + ("they are all the same" if flat else "they do not level off as the context grows")
             + "; measure at more contexts, or longer ones"
         )
-    found = optimize.minimize_scalar(
+    result = optimize.minimize_scalar(
         lambda value: linear(float(np.exp(value)))[1],
         bounds=(grid[best - 1], grid[best + 1]),
         method="bounded",
         options={"xatol": 1e-12},
     )
-    exponent = float(np.exp(found.x))
+    exponent = float(np.exp(result.x))
     (floor, scaled), squares = linear(exponent)
     power = lengths**-exponent
     jacobian = np.stack([np.ones_like(lengths), power, -scaled * np.log(lengths) * power], 1)

@@ -87,7 +87,7 @@ class IntrinsicEntropy:
     def to_dict(self) -> dict[str, Any]:
         """Everything but the eigenvalues themselves, as JSON-ready values; contexts, N and thresholds are keys."""
         fits = {"power": self.power, "by_kde": self.by_kde}
-        found = {
+        values = {
             "measurement": self.measurement.summary,
             "losses": {str(context): loss.to_dict() for context, loss in self.losses.items()},
             "differences": {str(context): loss.to_dict() for context, loss in self.differences.items()},
@@ -103,7 +103,7 @@ class IntrinsicEntropy:
             "correlation": {"names": self.names, "values": self.correlation.tolist()},
             "notes": self.notes,
         }
-        return as_json(found)
+        return as_json(values)
 
     def least_subspace_correlation(self) -> float | None:
         """The least correlation between S_N of two subspaces of at least a tenth of the channels (the source's: > 0.97)."""
@@ -140,7 +140,7 @@ def analyse(measurement: EntropyResult, bandwidth: float | None = None) -> Intri
     entropies = {n: {context: float(s[n - 1]) for context, s in sums.items()} for n in range(2, shared + 1)}
     counts = {context: intrinsic_dimensions(values) for context, values in spectra.items()}
     dimensions = {
-        threshold: {context: float(found[i]) for context, found in counts.items()}
+        threshold: {context: float(by_threshold[i]) for context, by_threshold in counts.items()}
         for i, threshold in enumerate(THRESHOLDS)
     }
     kept, width = measurement.summary["kept"], measurement.summary["width"]
@@ -175,8 +175,8 @@ def analyse(measurement: EntropyResult, bandwidth: float | None = None) -> Intri
     )
 
 
-def _estimates(kept: dict[str, dict[str, Any]]) -> dict[int, Estimate]:
-    return {int(context): Estimate(**ends) for context, ends in kept.items()}
+def _estimates(rows: dict[str, dict[str, Any]]) -> dict[int, Estimate]:
+    return {int(context): Estimate(**values) for context, values in rows.items()}
 
 
 def _densities(
@@ -202,9 +202,9 @@ def _densities(
 def _lines(x: Mapping[K, ByContext], means: ByContext, notes: list[str]) -> dict[K, LineFit]:
     """A line for each of ``x`` that has one; why none has one becomes a note."""
     reasons: list[str] = []
-    found = {name: _tried(partial(fit_line, values, means), reasons) for name, values in x.items()}
-    notes += reasons[:1] if not any(found.values()) else []
-    return {name: line for name, line in found.items() if line is not None}
+    lines = {name: _tried(partial(fit_line, values, means), reasons) for name, values in x.items()}
+    notes += reasons[:1] if not any(lines.values()) else []
+    return {name: line for name, line in lines.items() if line is not None}
 
 
 def _tried(fit: Callable[[], T], notes: list[str]) -> T | None:

@@ -90,7 +90,7 @@ class Optimum:
     """
 
     cell: Cell
-    told: bool
+    decided: bool
     unmeasured: tuple[int | str, ...]
     edge: str
 
@@ -131,20 +131,20 @@ def _track(run: str, measured: dict[float, SweepPoint]) -> Track:
 
 def budget_steps(tracks: Sequence[Track], steps: int = STEPS) -> np.ndarray:
     """Budgets from the smallest to the largest that any run measured, (steps,); fewer if there is only one."""
-    ends = [track.budgets[[0, -1]] for track in tracks]
-    if not ends:
+    intervals = [track.budgets[[0, -1]] for track in tracks]
+    if not intervals:
         return np.empty(0)
-    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+    low, high = min(interval[0] for interval in intervals), max(interval[1] for interval in intervals)
     return np.geomspace(low, high, steps) if high > low else np.array([low])
 
 
 def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
     """Every size and context that was measured at a budget, by parameters and context."""
-    found: dict[tuple[int, str, int], list[tuple[float, float]]] = {}
+    measured: dict[tuple[int, str, int], list[tuple[float, float]]] = {}
     for track in tracks:
         value = track.at(budget)
         if value is not None:
-            found.setdefault((track.parameters, track.size, track.context), []).append(value)
+            measured.setdefault((track.parameters, track.size, track.context), []).append(value)
     return [
         Cell(
             size,
@@ -154,7 +154,7 @@ def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
             _error(values),
             len(values),
         )
-        for (parameters, size, context), values in sorted(found.items())
+        for (parameters, size, context), values in sorted(measured.items())
     ]
 
 
@@ -167,7 +167,7 @@ def _error(values: list[tuple[float, float]]) -> float | None:
     return None if np.isnan(variance) else float(np.sqrt(variance))
 
 
-def size_optima(found: Sequence[Cell], planned: Mapping[str, Sequence[int]]) -> dict[str, Optimum]:
+def size_optima(measured_cells: Sequence[Cell], planned: Mapping[str, Sequence[int]]) -> dict[str, Optimum]:
     """The optimum of each size that was measured at two contexts or more.
 
     Args:
@@ -175,15 +175,15 @@ def size_optima(found: Sequence[Cell], planned: Mapping[str, Sequence[int]]) -> 
         planned: size -> all its training contexts, also those that this budget lacks.
     """
     optima = {}
-    for size in dict.fromkeys(cell.size for cell in found):
-        mine = [cell for cell in found if cell.size == size]
-        if len(mine) < 2:
+    for size in dict.fromkeys(cell.size for cell in measured_cells):
+        own = [cell for cell in measured_cells if cell.size == size]
+        if len(own) < 2:
             continue
-        best = min(mine, key=lambda cell: cell.loss)
+        best = min(own, key=lambda cell: cell.loss)
         contexts = sorted(planned[size])
-        place, measured = contexts.index(best.context), {cell.context for cell in mine}
-        missing = [context for context in _beside(contexts, place) if context not in measured]
-        edge = "shortest" if place == 0 else "longest" if place == len(contexts) - 1 else ""
+        index, measured = contexts.index(best.context), {cell.context for cell in own}
+        missing = [context for context in _beside(contexts, index) if context not in measured]
+        edge = "shortest" if index == 0 else "longest" if index == len(contexts) - 1 else ""
         optima[size] = Optimum(best, not missing, tuple(missing), edge)
     return optima
 
@@ -198,13 +198,13 @@ def overall_optimum(optima: Mapping[str, Optimum], sizes: Sequence[str]) -> Opti
         return None
     size, best = min(optima.items(), key=lambda item: item[1].cell.loss)
     beside = _beside(list(sizes), list(sizes).index(size))
-    missing = [other for other in beside if other not in optima or not optima[other].told]
-    return replace(best, told=best.told and not missing, unmeasured=best.unmeasured + tuple(missing))
+    missing = [other for other in beside if other not in optima or not optima[other].decided]
+    return replace(best, decided=best.decided and not missing, unmeasured=best.unmeasured + tuple(missing))
 
 
-def _beside(items: Sequence[Item], place: int) -> list[Item]:
+def _beside(items: Sequence[Item], index: int) -> list[Item]:
     """The neighbours of an item."""
-    return [items[near] for near in (place - 1, place + 1) if 0 <= near < len(items)]
+    return [items[near] for near in (index - 1, index + 1) if 0 <= near < len(items)]
 
 
 def window_reach(budgets: np.ndarray, width: float = WINDOW) -> int:
@@ -221,15 +221,15 @@ def mode_smoothed(values: Sequence[Item | None], reach: int) -> list[Item | None
     value (None) there is none afterwards; such steps do not count in the windows of others.
     """
     smoothed: list[Item | None] = []
-    for place, own in enumerate(values):
-        start = max(0, place - reach)
-        window = list(enumerate(values[start : place + reach + 1], start=start))
+    for step, own in enumerate(values):
+        start = max(0, step - reach)
+        window = list(enumerate(values[start : step + reach + 1], start=start))
         counts = Counter(value for _, value in window if value is not None)
         if own is None:
             smoothed.append(None)
             continue
         most = max(counts.values())
-        near = sorted(window, key=lambda item: abs(item[0] - place))
+        near = sorted(window, key=lambda item: abs(item[0] - step))
         smoothed.append(next(value for _, value in near if value is not None and counts[value] == most))
     return smoothed
 
@@ -259,11 +259,13 @@ class Landscape:
     reach: int
 
     @property
-    def last_told(self) -> int:
+    def last_decided(self) -> int:
         """Step of the largest budget whose overall optimum is told; else the largest of those with the most cells."""
-        told = [step for step, best in enumerate(self.overall) if best is not None and best.told]
+        decided = [step for step, best in enumerate(self.overall) if best is not None and best.decided]
         return (
-            told[-1] if told else max(range(len(self.cells)), key=lambda step: (len(self.cells[step]), step))
+            decided[-1]
+            if decided
+            else max(range(len(self.cells)), key=lambda step: (len(self.cells[step]), step))
         )
 
 
@@ -283,18 +285,18 @@ def landscape(
     budgets = budget_steps(lines)
     if not len(budgets):
         return None
-    found = [cells(lines, budget) for budget in budgets]
-    optima = [size_optima(some, planned) for some in found]
+    by_budget = [cells(lines, budget) for budget in budgets]
+    optima = [size_optima(some, planned) for some in by_budget]
     overall = [overall_optimum(some, list(planned)) for some in optima]
     reach = window_reach(budgets)
     contexts = {
-        size: mode_smoothed([_told_context(some.get(size)) for some in optima], reach) for size in planned
+        size: mode_smoothed([_decided_context(some.get(size)) for some in optima], reach) for size in planned
     }
     pairs = [
-        (best.cell.size, best.cell.context) if best is not None and best.told else None for best in overall
+        (best.cell.size, best.cell.context) if best is not None and best.decided else None for best in overall
     ]
-    return Landscape(unit, budgets, found, optima, overall, contexts, mode_smoothed(pairs, reach), reach)
+    return Landscape(unit, budgets, by_budget, optima, overall, contexts, mode_smoothed(pairs, reach), reach)
 
 
-def _told_context(optimum: Optimum | None) -> int | None:
-    return optimum.cell.context if optimum is not None and optimum.told else None
+def _decided_context(optimum: Optimum | None) -> int | None:
+    return optimum.cell.context if optimum is not None and optimum.decided else None

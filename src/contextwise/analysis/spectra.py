@@ -84,6 +84,6 @@ def chosen_sizes(shared: int, count: int = 6) -> list[int]:
     """Some N up to ``shared``, from 2 on, evenly spaced in their logarithm and rounded to two digits."""
     if shared < 2:
         return []
-    found = np.geomspace(min(10, shared), shared, count)
-    rounded = {shared, *(int(float(f"{value:.2g}")) for value in found[:-1])}
+    sizes = np.geomspace(min(10, shared), shared, count)
+    rounded = {shared, *(int(float(f"{value:.2g}")) for value in sizes[:-1])}
     return sorted(value for value in rounded if 2 <= value <= shared)

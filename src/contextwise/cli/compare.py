@@ -62,7 +62,7 @@ def compare(
         comparison.write(out)
         printed.print(f"written to {out}", markup=False, soft_wrap=True)
     if html is not None:
-        from contextwise.reports import write_comparison_page
+        from contextwise.reports.runs import write_comparison_page
 
         write_comparison_page(comparison, html)
         printed.print(f"page: {html}", markup=False, soft_wrap=True)

@@ -67,7 +67,7 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str) -> Path:
     from contextwise.data import Corpus
     from contextwise.evaluation.generation import Sampling, sample_runs, time_runs
     from contextwise.experiments.demo import PROMPT, demo_corpus, demo_runs
-    from contextwise.reports import write_report
+    from contextwise.reports.runs import write_report
 
     _say("1/4 the corpus: the source of Python's standard library")
     corpus = demo_corpus(scale, out / "corpus")

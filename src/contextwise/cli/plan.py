@@ -76,8 +76,7 @@ def plan(
     from rich.console import Console
 
     from contextwise.analysis.scaling import analyse, hindcast, make_plan, read_observations
-    from contextwise.analysis.scaling.results import analysis_dict
-    from contextwise.analysis.scaling.tables import hindcast_tables, law_tables, plan_tables, residual_table
+    from contextwise.reports.scaling import hindcast_tables, law_tables, plan_tables, residual_table
 
     checking = check or hide_above is not None
     _check_options(budget, hours, tokens_per_second, measured_at, hide_above, checking)
@@ -90,12 +89,12 @@ def plan(
         given = _budget(found, budget, hours, tokens_per_second, measured_at)
         analysis = analyse(found, resamples, confidence, seed)
         answer = make_plan(analysis, given, far=far)
-        printed |= {"plan": answer.to_dict(), "law": analysis_dict(analysis)}
+        printed |= {"plan": answer.to_dict(), "law": analysis.to_dict()}
         shown += [plan_tables(answer, analysis), law_tables(analysis)]
         shown += [residual_table(analysis)] if residuals else []
     if checking:
         compared = hindcast(found, hide_above, resamples, confidence, seed)
-        printed["check"] = compared.to_dict() | {"law": analysis_dict(compared.analysis)}
+        printed["check"] = compared.to_dict() | {"law": compared.analysis.to_dict()}
         shown.append(hindcast_tables(compared))
         shown += [residual_table(compared.analysis)] if residuals and len(shown) == 1 else []
     if as_json:

@@ -61,7 +61,7 @@ def report(
 
 
 def _report_sweep(sweep: Path, others: list[Path], out: Path | None, csv: Path | None) -> None:
-    from contextwise.reports import write_sweep_page
+    from contextwise.reports.sweep import write_sweep_page
 
     target = out or sweep / "report.html"
     tables = write_sweep_page(sweep, target, others=others, tables=csv)
@@ -72,7 +72,7 @@ def _report_sweep(sweep: Path, others: list[Path], out: Path | None, csv: Path |
 def _report_runs(runs: list[Path], out: Path | None, label: str | None) -> None:
     from contextwise.base.runs import RunFolder
     from contextwise.comparison.comparison import compare
-    from contextwise.reports import write_report
+    from contextwise.reports.runs import write_report
 
     folders = [RunFolder.open(run) for run in runs]
     target = out or (folders[0].path / "report.html" if len(folders) == 1 else Path("report.html"))

@@ -94,8 +94,8 @@ def demo_corpus(scale: DemoScale, path: Path) -> Corpus:
             "stdlib", tokenizer, path, limit=scale.documents, validation=scale.held_out, reuse=True
         )
     manifest = corpus.manifest
-    made = (manifest["tokenizer"]["name"], manifest["limit"], manifest["split_shares"]["validation"])
-    if made != (tokenizer, scale.documents, scale.held_out):
+    existing = (manifest["tokenizer"]["name"], manifest["limit"], manifest["split_shares"]["validation"])
+    if existing != (tokenizer, scale.documents, scale.held_out):
         raise ConfigError(
             f"{path} holds another corpus than this; choose another folder with --out, or remove that one"
         )

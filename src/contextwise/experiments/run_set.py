@@ -197,7 +197,11 @@ class RunSet(RunSetFolder):
 
     def parents(self, run: str) -> tuple[str, ...]:
         return next(
-            (tuple(p.id for p in one.parents if p.values is not None) for one in self.runs if one.id == run),
+            (
+                tuple(p.id for p in candidate.parents if p.values is not None)
+                for candidate in self.runs
+                if candidate.id == run
+            ),
             (),
         )
 

@@ -223,14 +223,14 @@ def _text(id: str, label: str) -> Markup:
     )
 
 
-def _selects(part: str, place: int, name: str) -> Markup:
+def _selects(part: str, number: int, name: str) -> Markup:
     """Menus of a model's layers and heads, which the page's script fills in."""
     menus = [
         markup(
-            '<label>{what} <select id="{part}-{what}-{place}" aria-label="{title} of {name}"></select></label>',
+            '<label>{what} <select id="{part}-{what}-{number}" aria-label="{title} of {name}"></select></label>',
             part=part,
             what=what,
-            place=place,
+            number=number,
             title=what.capitalize(),
             name=name,
         )
@@ -287,8 +287,12 @@ def _token_table(reading: Reading) -> Table:
             columns.append(Column(f"lens, {model.name}", "difference", "+.3f", missing=""))
             values.append(model.lens)
     rows = [
-        [f"{place}: {shown(piece)}", place // reading.chunk_size, *(_numbers(row[place] for row in values))]
-        for place, piece in enumerate(reading.pieces)
+        [
+            f"{position}: {shown(piece)}",
+            position // reading.chunk_size,
+            *(_numbers(row[position] for row in values)),
+        ]
+        for position, piece in enumerate(reading.pieces)
     ]
     title = (
         "Attention received: mean over layers, heads and the queries that see a token. Loss and lens in nats."
@@ -348,7 +352,7 @@ def standing_out(reading: Reading) -> list[int]:
     received = [model.received() for model in reading.models]
     size = np.abs(received[-1] - received[0]) if len(received) > 1 else received[0]
     order = np.argsort(-size[1:-1], kind="stable") + 1
-    return [int(place) for place in order[:SHOWN]]
+    return [int(position) for position in order[:SHOWN]]
 
 
 def _standing_out_table(reading: Reading) -> Table:
@@ -367,13 +371,13 @@ def _standing_out_table(reading: Reading) -> Table:
     received = [model.received() for model in reading.models]
     rows = [
         [
-            _cropped(shown(reading.pieces[place])),
-            place // reading.chunk_size,
-            *(values[place] for values in received),
-            *[received[-1][place] - received[0][place]] * several,
-            *(model.lens[place] for model in lenses if model.lens is not None),
+            _cropped(shown(reading.pieces[position])),
+            position // reading.chunk_size,
+            *(values[position] for values in received),
+            *[received[-1][position] - received[0][position]] * several,
+            *(model.lens[position] for model in lenses if model.lens is not None),
         ]
-        for place in standing_out(reading)
+        for position in standing_out(reading)
     ]
     return Table(f"{caption}: mean over layers, heads and the queries that see a token", columns, rows)
 
@@ -398,8 +402,13 @@ def _token_rows(reading: Reading) -> tuple[list[str], list[list[Any]]]:
     ]
     head = ["position", "chunk", "token", *(name for name, _ in measures)]
     rows = [
-        [place, place // reading.chunk_size, piece, *_numbers(values[place] for _, values in measures)]
-        for place, piece in enumerate(reading.pieces)
+        [
+            position,
+            position // reading.chunk_size,
+            piece,
+            *_numbers(values[position] for _, values in measures),
+        ]
+        for position, piece in enumerate(reading.pieces)
     ]
     return head, rows
 
@@ -417,9 +426,9 @@ def _attention_rows(reading: Reading) -> tuple[list[str], Iterator[list[Any]]]:
             for part, layers in (("layers", model.layers), ("predictor", model.predictor)):
                 for number, layer in enumerate(layers, start=1):
                     for head, sums in enumerate(layer, start=1):
-                        for place, (total, mean) in enumerate(zip(sums, mean_received(sums), strict=True)):
-                            token = reading.pieces[place] if part == "layers" else ""
-                            where = [model.name, part, number, head, place, token]
+                        for position, (total, mean) in enumerate(zip(sums, mean_received(sums), strict=True)):
+                            token = reading.pieces[position] if part == "layers" else ""
+                            where = [model.name, part, number, head, position, token]
                             yield [*where, f"{total:.6g}", f"{mean:.6g}"]
 
     return ["model", "part", "layer", "head", "position", "token", "sum", "mean"], rows()

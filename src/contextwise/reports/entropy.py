@@ -85,7 +85,7 @@ FITS: list[Column | str] = [
 ]
 
 
-def write_entropy_page(found: IntrinsicEntropy, path: Path, command: list[str] | None = None) -> None:
+def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str] | None = None) -> None:
     """Write the page.
 
     Args:
@@ -95,7 +95,7 @@ def write_entropy_page(found: IntrinsicEntropy, path: Path, command: list[str] |
         ConfigError: ``path`` is a folder.
         DataError: the file cannot be written.
     """
-    summary, figures, tables = found.measurement.summary, figures_of(found), csv_files(found)
+    summary, figures, tables = entropy.measurement.summary, figures_of(entropy), csv_files(entropy)
     plots = [
         Section(
             headline,
@@ -123,21 +123,21 @@ def write_entropy_page(found: IntrinsicEntropy, path: Path, command: list[str] |
         Section(
             "Measures",
             [
-                measures(found, 3, 3, "By visible context. Losses and entropies in nats.", further=True),
-                Table(title, FITS, line_rows(found)),
+                measures(entropy, 3, 3, "By visible context. Losses and entropies in nats.", further=True),
+                Table(title, FITS, line_rows(entropy)),
             ],
         ),
         *plots,
-        Section("Notes", [bullets([*found.notes, *_standing_notes(found)])]),
+        Section("Notes", [bullets([*entropy.notes, *_standing_notes(entropy)])]),
         Section("How it was made", [*command_line(command), details("Environment", environment)]),
     ]
     title = f"Intrinsic entropy of {summary['name']}"
-    Page(title, sections, _subtitle(summary), verdict(found), "entropy").write(path)
+    Page(title, sections, _subtitle(summary), verdict(entropy), "entropy").write(path)
 
 
-def terminal_report(found: IntrinsicEntropy) -> RenderableType:
+def terminal_report(entropy: IntrinsicEntropy) -> RenderableType:
     """The table by context, the fits and the notes, for 80 columns."""
-    summary = found.measurement.summary
+    summary = entropy.measurement.summary
     heading = (
         f"{summary['model']} on {summary['label']}: {summary['samples']:,} tokens of {summary['documents']:,} documents, each "
         f"predicted from the nearest tokens only; {summary['width']:,} channels, "
@@ -145,35 +145,35 @@ def terminal_report(found: IntrinsicEntropy) -> RenderableType:
     )
     return terminal(
         heading,
-        measures(found, 2, 2),
-        Table("", FITS, line_rows(found, 3, 3)),
-        *verdict(found),
-        *(f"Note: {note}" for note in found.notes),
+        measures(entropy, 2, 2),
+        Table("", FITS, line_rows(entropy, 3, 3)),
+        *verdict(entropy),
+        *(f"Note: {note}" for note in entropy.notes),
     )
 
 
-def write_csv(found: IntrinsicEntropy, folder: Path) -> list[Path]:
+def write_csv(entropy: IntrinsicEntropy, folder: Path) -> list[Path]:
     """Write the CSV of each figure into a folder, and ``fits.csv``.
 
     Raises:
         ConfigError: ``folder`` is a file.
         DataError: a file cannot be written.
     """
-    return write_csv_files({**csv_files(found), "fits": fits_csv(found)}, folder)
+    return write_csv_files({**csv_files(entropy), "fits": fits_csv(entropy)}, folder)
 
 
-def csv_files(found: IntrinsicEntropy) -> dict[str, str]:
+def csv_files(entropy: IntrinsicEntropy) -> dict[str, str]:
     """Name of a figure -> the CSV with all its numbers (and more of them than it draws)."""
-    losses, contexts = found.losses, found.contexts
-    fitted = found.power.at(np.array(contexts)) if found.power is not None else [None] * len(contexts)
-    spectra = {c: (values, relative_eigenvalues(values)) for c, values in found.spectra.items()}
+    losses, contexts = entropy.losses, entropy.contexts
+    fitted = entropy.power.at(np.array(contexts)) if entropy.power is not None else [None] * len(contexts)
+    spectra = {c: (values, relative_eigenvalues(values)) for c, values in entropy.spectra.items()}
     kde = [
         [
             c,
-            found.kde.get(c),
-            found.kde_with_own.get(c),
+            entropy.kde.get(c),
+            entropy.kde_with_own.get(c),
             losses[c].value,
-            *(v.get(c) for v in found.further.values()),
+            *(v.get(c) for v in entropy.further.values()),
         ]
         for c in contexts
     ]
@@ -190,7 +190,7 @@ def csv_files(found: IntrinsicEntropy) -> dict[str, str]:
                 "fitted",
             ],
             (
-                [c, *_limits(losses[c]), *_limits(found.differences.get(c)), fit]
+                [c, *_limits(losses[c]), *_limits(entropy.differences.get(c)), fit]
                 for c, fit in zip(contexts, fitted, strict=True)
             ),
         ),
@@ -200,44 +200,56 @@ def csv_files(found: IntrinsicEntropy) -> dict[str, str]:
         ),
         "increments": csv_text(
             ["context", "index", "increment"],
-            ([c, i, value] for c, row in increments(found.spectra).items() for i, value in enumerate(row, 1)),
+            (
+                [c, i, value]
+                for c, row in increments(entropy.spectra).items()
+                for i, value in enumerate(row, 1)
+            ),
         ),
         "entropy": csv_text(
             ["n", "context", "entropy", "loss"],
-            ([n, c, s, losses[c].value] for n, values in found.entropies.items() for c, s in values.items()),
+            (
+                [n, c, s, losses[c].value]
+                for n, values in entropy.entropies.items()
+                for c, s in values.items()
+            ),
         ),
-        "lines": csv_text(["n", *LINE], ([n, *_line(fit)] for n, fit in found.by_entropy.items())),
+        "lines": csv_text(["n", *LINE], ([n, *_line(fit)] for n, fit in entropy.by_entropy.items())),
         "dimension": csv_text(
             ["threshold", "context", "dimension", "loss", *LINE],
             (
-                [threshold, c, int(value), losses[c].value, *_line(found.by_dimension.get(threshold))]
-                for threshold, values in found.dimensions.items()
+                [threshold, c, int(value), losses[c].value, *_line(entropy.by_dimension.get(threshold))]
+                for threshold, values in entropy.dimensions.items()
                 for c, value in values.items()
             ),
         ),
-        "kde": csv_text(["context", "entropy", "entropy_with_own_point", "loss", *found.further], kde),
+        "kde": csv_text(["context", "entropy", "entropy_with_own_point", "loss", *entropy.further], kde),
         "kde_entropy": csv_text(
             ["n", "context", "entropy", "kde"],
-            ([n, c, values[c], kde] for n, values in found.entropies.items() for c, kde in found.kde.items()),
+            (
+                [n, c, values[c], kde]
+                for n, values in entropy.entropies.items()
+                for c, kde in entropy.kde.items()
+            ),
         ),
         "kde_dimension": csv_text(
             ["threshold", "context", "dimension", "kde"],
             (
                 [threshold, c, int(values[c]), kde]
-                for threshold, values in found.dimensions.items()
-                for c, kde in found.kde.items()
+                for threshold, values in entropy.dimensions.items()
+                for c, kde in entropy.kde.items()
             ),
         ),
         "correlation": csv_text(
-            ["", *found.names],
-            ([name, *row] for name, row in zip(found.names, found.correlation.tolist(), strict=True)),
+            ["", *entropy.names],
+            ([name, *row] for name, row in zip(entropy.names, entropy.correlation.tolist(), strict=True)),
         ),
     }
 
 
-def fits_csv(found: IntrinsicEntropy) -> str:
+def fits_csv(entropy: IntrinsicEntropy) -> str:
     """The power law over context and the line over the KDE entropy, term by term; other lines stand in their figures' CSV."""
-    power, kde = found.power, found.by_kde
+    power, kde = entropy.power, entropy.by_kde
     rows: list[list[Any]] = []
     if power is not None:
         terms = {"C0": power.floor, "C": power.scale, "gamma": power.exponent}
@@ -268,62 +280,62 @@ def _line(fit: LineFit | None) -> list[float | None]:
 
 
 def measures(
-    found: IntrinsicEntropy, sizes: int, thresholds: int, title: str = "", further: bool = False
+    entropy: IntrinsicEntropy, sizes: int, thresholds: int, title: str = "", further: bool = False
 ) -> Table:
     """The table by context: the loss, S_N for some N, the dimension at some thresholds, the KDE entropy.
 
     Args:
         further: whether estimates of scikit-dimension stand there too, where there are any.
     """
-    some_n, some_theta = _spread(found.sizes, sizes), _spread(shown_thresholds(found), thresholds)
-    estimates = found.further if further else {}
+    some_n, some_theta = _spread(entropy.sizes, sizes), _spread(shown_thresholds(entropy), thresholds)
+    estimates = entropy.further if further else {}
     columns: dict[Column, dict[int, Any]] = {
-        Column("context", "integer", align="right"): {c: c for c in found.contexts},
-        Column("loss", "estimate", ".4f"): {c: found.losses[c].value for c in found.contexts},
-        **{Column(f"S,\nN={n}", "estimate", ".2f"): found.entropies[n] for n in some_n},
-        **{Column(f"dim,\nθ={t:.2g}", "estimate", ".0f"): found.dimensions[t] for t in some_theta},
-        **({Column("KDE", "estimate", ".2f"): found.kde} if found.kde else {}),
+        Column("context", "integer", align="right"): {c: c for c in entropy.contexts},
+        Column("loss", "estimate", ".4f"): {c: entropy.losses[c].value for c in entropy.contexts},
+        **{Column(f"S,\nN={n}", "estimate", ".2f"): entropy.entropies[n] for n in some_n},
+        **{Column(f"dim,\nθ={t:.2g}", "estimate", ".0f"): entropy.dimensions[t] for t in some_theta},
+        **({Column("KDE", "estimate", ".2f"): entropy.kde} if entropy.kde else {}),
         **{Column(f"dim,\n{name}", "estimate", ".1f"): values for name, values in estimates.items()},
     }
-    rows = [[values.get(context) for values in columns.values()] for context in found.contexts]
+    rows = [[values.get(context) for values in columns.values()] for context in entropy.contexts]
     return Table(title, list(columns), rows)
 
 
 def line_rows(
-    found: IntrinsicEntropy, sizes: int = 6, thresholds: int = 6
+    entropy: IntrinsicEntropy, sizes: int = 6, thresholds: int = 6
 ) -> list[list[str | Estimate | float | None]]:
     """Rows ``what, slope, R²`` of the lines that are shown."""
-    fits = {f"S_N, N = {n}": found.by_entropy.get(n) for n in _spread(found.sizes, sizes)}
+    fits = {f"S_N, N = {n}": entropy.by_entropy.get(n) for n in _spread(entropy.sizes, sizes)}
     fits |= {
-        f"dimension, θ = {t:.2g}": found.by_dimension.get(t)
-        for t in _spread(shown_thresholds(found), thresholds)
+        f"dimension, θ = {t:.2g}": entropy.by_dimension.get(t)
+        for t in _spread(shown_thresholds(entropy), thresholds)
     }
-    fits |= {"KDE entropy": found.by_kde} if found.kde else {}
+    fits |= {"KDE entropy": entropy.by_kde} if entropy.kde else {}
     return [
         [name, None if fit is None else fit.slope, None if fit is None else fit.r_squared]
         for name, fit in fits.items()
     ]
 
 
-def verdict(found: IntrinsicEntropy) -> list[str]:
+def verdict(entropy: IntrinsicEntropy) -> list[str]:
     """What was found, in words; each sentence follows from the numbers of the tables."""
-    contexts, losses = found.contexts, found.losses
+    contexts, losses = entropy.contexts, entropy.losses
     first, last = losses[contexts[0]], losses[contexts[-1]]
     best = min(contexts, key=lambda context: losses[context].value)
     sentences = [
-        f"Of the same {found.measurement.summary['samples']:,} tokens, the loss is {first.value:.4f} nats with {contexts[0]:,} "
-        f"tokens visible and {last.value:.4f} with {contexts[-1]:,}{_difference(found)}; it is least with {best:,} "
-        f"({losses[best].value:.4f})."
+        f"Of the same {entropy.measurement.summary['samples']:,} tokens, the loss is {first.value:.4f} nats with "
+        f"{contexts[0]:,} tokens visible and {last.value:.4f} with {contexts[-1]:,}{_difference(entropy)}; it is least with "
+        f"{best:,} ({losses[best].value:.4f})."
     ]
-    if found.power is not None:
-        power = found.power
+    if entropy.power is not None:
+        power = entropy.power
         sentences.append(
             f"CE ≈ C₀ + C / l^γ with C₀ = {power.floor:.4f}, C = {power.scale:.3g}, "
             f"γ = {power.exponent:.3g}, R² = {power.r_squared:.4f}."
         )
-    if found.by_entropy:
-        sentences.append(_direction(found))
-    least = found.least_subspace_correlation()
+    if entropy.by_entropy:
+        sentences.append(_direction(entropy))
+    least = entropy.least_subspace_correlation()
     if least is not None:
         correlation = correlation_estimate(least, len(contexts))
         sentences.append(
@@ -333,15 +345,15 @@ def verdict(found: IntrinsicEntropy) -> list[str]:
     return sentences
 
 
-def _difference(found: IntrinsicEntropy) -> str:
-    between = found.differences.get(found.contexts[0])
+def _difference(entropy: IntrinsicEntropy) -> str:
+    between = entropy.differences.get(entropy.contexts[0])
     if between is None or not between.has_interval:
         return ""
     return f" (a difference of {between:.4f}, 95% interval over documents)"
 
 
-def _direction(found: IntrinsicEntropy) -> str:
-    lines = list(found.by_entropy.values())
+def _direction(entropy: IntrinsicEntropy) -> str:
+    lines = list(entropy.by_entropy.values())
     falls = sum(fit.slope.above(0.0) is False for fit in lines)
     rises = sum(fit.slope.above(0.0) is True for fit in lines)
     squares = sorted(fit.r_squared for fit in lines)
@@ -366,15 +378,15 @@ def _subtitle(summary: dict[str, Any]) -> str:
     )
 
 
-def _standing_notes(found: IntrinsicEntropy) -> list[str]:
+def _standing_notes(entropy: IntrinsicEntropy) -> list[str]:
     notes = [
         "Intervals of fits come from the scatter of the contexts about the fit; the losses of neighbouring contexts are of the "
         "same tokens and so not independent.",
         "A covariance says nothing of the shape of a cloud of features: S_N is its entropy only as far as it is Gaussian.",
     ]
-    if found.kde:
+    if entropy.kde:
         notes.append(
-            f"The kernel density is over {found.directions:,} leading directions of {found.measurement.summary['kept']:,} "
+            f"The kernel density is over {entropy.directions:,} leading directions of {entropy.measurement.summary['kept']:,} "
             "features. Its values are biased, and more so in more dimensions; differences between contexts are what to read."
         )
     return notes

@@ -23,38 +23,38 @@ SHOWN_THRESHOLDS = 6
 RELATIVE = "λ<sub>i</sub> / λ<sub>1</sub>"
 
 
-def figures_of(found: IntrinsicEntropy) -> dict[str, dict[str, Any]]:
+def figures_of(entropy: IntrinsicEntropy) -> dict[str, dict[str, Any]]:
     """Id of its place -> figure; one that the measurement does not allow is left out."""
-    made = {
-        "loss": _loss(found),
-        "spectra": _spectra(found),
-        "increments": _increments(found) if len(found.contexts) > 1 else None,
-        "entropy": _against_entropy(found),
-        "lines": _lines_over_n(found) if found.by_entropy else None,
-        "dimension": _against_dimension(found),
-        "kde": _against_kde(found) if found.kde else None,
-        "kde_entropy": _kde_against_entropy(found) if found.kde and found.sizes else None,
-        "kde_dimension": _kde_against_dimension(found) if found.kde else None,
-        "correlation": _correlation(found) if len(found.names) > 1 else None,
+    figures = {
+        "loss": _loss(entropy),
+        "spectra": _spectra(entropy),
+        "increments": _increments(entropy) if len(entropy.contexts) > 1 else None,
+        "entropy": _against_entropy(entropy),
+        "lines": _lines_over_n(entropy) if entropy.by_entropy else None,
+        "dimension": _against_dimension(entropy),
+        "kde": _against_kde(entropy) if entropy.kde else None,
+        "kde_entropy": _kde_against_entropy(entropy) if entropy.kde and entropy.sizes else None,
+        "kde_dimension": _kde_against_dimension(entropy) if entropy.kde else None,
+        "correlation": _correlation(entropy) if len(entropy.names) > 1 else None,
     }
-    return {name: figure.to_plotly_json() for name, figure in made.items() if figure is not None}
+    return {name: figure.to_plotly_json() for name, figure in figures.items() if figure is not None}
 
 
-def shown_thresholds(found: IntrinsicEntropy) -> list[float]:
+def shown_thresholds(entropy: IntrinsicEntropy) -> list[float]:
     """Some of the thresholds, evenly from the least to the largest."""
-    every = list(found.dimensions)
-    places = np.unique(np.linspace(0, len(every) - 1, SHOWN_THRESHOLDS).round().astype(int))
-    return [every[place] for place in places]
+    every = list(entropy.dimensions)
+    indices = np.unique(np.linspace(0, len(every) - 1, SHOWN_THRESHOLDS).round().astype(int))
+    return [every[index] for index in indices]
 
 
-def _loss(found: IntrinsicEntropy) -> go.Figure:
-    contexts = found.contexts
+def _loss(entropy: IntrinsicEntropy) -> go.Figure:
+    contexts = entropy.contexts
     traces = [
         go.Scatter(
             x=contexts,
-            y=[found.losses[context].value for context in contexts],
+            y=[entropy.losses[context].value for context in contexts],
             error_y=_whiskers(
-                [found.differences.get(context, Estimate(0.0, 0.0, 0.0)) for context in contexts]
+                [entropy.differences.get(context, Estimate(0.0, 0.0, 0.0)) for context in contexts]
             ),
             mode="markers",
             name="measured",
@@ -63,12 +63,12 @@ def _loss(found: IntrinsicEntropy) -> go.Figure:
             meta={"series": 0},
         )
     ]
-    if found.power is not None:
+    if entropy.power is not None:
         x = np.geomspace(contexts[0], contexts[-1], 100)
         traces.append(
             go.Scatter(
                 x=x.tolist(),
-                y=found.power.at(x).tolist(),
+                y=entropy.power.at(x).tolist(),
                 mode="lines",
                 name="C<sub>0</sub> + C / l<sup>γ</sup>",
                 hoverinfo="skip",
@@ -86,10 +86,10 @@ def _whiskers(values: Sequence[Estimate]) -> dict[str, Any] | None:
     return {"array": up, "arrayminus": down, "thickness": 1.5, "width": 5}
 
 
-def _spectra(found: IntrinsicEntropy) -> go.Figure:
+def _spectra(entropy: IntrinsicEntropy) -> go.Figure:
     traces = []
-    for number, context in enumerate(found.contexts):
-        relative = relative_eigenvalues(found.spectra[context])
+    for number, context in enumerate(entropy.contexts):
+        relative = relative_eigenvalues(entropy.spectra[context])
         relative = relative[relative > 0]
         index = _thinned(len(relative))
         traces.append(_curve(number, context, index, relative[index - 1], "%{y:.4g}"))
@@ -99,19 +99,19 @@ def _spectra(found: IntrinsicEntropy) -> go.Figure:
         yaxis={"type": "log", "dtick": 1, "exponentformat": "power"},
     )
     figure = go.Figure(traces, layout)
-    for threshold in shown_thresholds(found):
+    for threshold in shown_thresholds(entropy):
         figure.add_hline(threshold, line={"color": "rgba(128, 128, 128, 0.5)", "width": 1, "dash": "dot"})
     return figure
 
 
-def _increments(found: IntrinsicEntropy) -> go.Figure:
+def _increments(entropy: IntrinsicEntropy) -> go.Figure:
     traces = []
-    for number, (context, values) in enumerate(increments(found.spectra).items(), start=1):
+    for number, (context, values) in enumerate(increments(entropy.spectra).items(), start=1):
         index = _thinned(len(values))
         traces.append(_curve(number, context, index, values[index - 1], "%{y:+.2%}"))
     layout = _layout(
         {"title": {"text": "index i of the eigenvalue"}, "type": "log", "dtick": 1},
-        f"change of {RELATIVE} since context {found.contexts[0]}",
+        f"change of {RELATIVE} since context {entropy.contexts[0]}",
         yaxis={"tickformat": "+.0%"},
     )
     return go.Figure(traces, layout)
@@ -136,51 +136,51 @@ def _thinned(length: int) -> np.ndarray:
     return np.unique(np.geomspace(1, length, MOST_POINTS).round().astype(int))
 
 
-def _against_entropy(found: IntrinsicEntropy) -> go.Figure:
+def _against_entropy(entropy: IntrinsicEntropy) -> go.Figure:
     """Each S_N counted from its value at the shortest context, which leaves a straight line straight."""
-    title = f"S<sub>N</sub> since context {found.contexts[0]}, nats"
-    return _scatters(found.measurement.losses(), _entropies(found), title, "%{x:+.3f} nats")
+    title = f"S<sub>N</sub> since context {entropy.contexts[0]}, nats"
+    return _scatters(entropy.measurement.losses(), _entropies(entropy), title, "%{x:+.3f} nats")
 
 
-def _against_dimension(found: IntrinsicEntropy) -> go.Figure:
+def _against_dimension(entropy: IntrinsicEntropy) -> go.Figure:
     title = f"eigenvalues with {RELATIVE} ≥ θ"
-    return _scatters(found.measurement.losses(), _dimensions(found), title, "%{x} dimensions")
+    return _scatters(entropy.measurement.losses(), _dimensions(entropy), title, "%{x} dimensions")
 
 
-def _entropies(found: IntrinsicEntropy) -> dict[str, ByContext]:
-    return {f"N = {n}": _since(found.entropies[n], found.contexts[0]) for n in found.sizes}
+def _entropies(entropy: IntrinsicEntropy) -> dict[str, ByContext]:
+    return {f"N = {n}": _since(entropy.entropies[n], entropy.contexts[0]) for n in entropy.sizes}
 
 
-def _dimensions(found: IntrinsicEntropy) -> dict[str, ByContext]:
-    return {f"θ = {threshold:.3g}": found.dimensions[threshold] for threshold in shown_thresholds(found)}
+def _dimensions(entropy: IntrinsicEntropy) -> dict[str, ByContext]:
+    return {f"θ = {threshold:.3g}": entropy.dimensions[threshold] for threshold in shown_thresholds(entropy)}
 
 
 def _since(values: ByContext, first: int) -> ByContext:
     return {context: value - values[first] for context, value in values.items()}
 
 
-def _against_kde(found: IntrinsicEntropy) -> go.Figure:
-    series = {"each point left out of its own density": found.kde, "as in the source": found.kde_with_own}
-    first = found.contexts[0]
+def _against_kde(entropy: IntrinsicEntropy) -> go.Figure:
+    series = {"each point left out of its own density": entropy.kde, "as in the source": entropy.kde_with_own}
+    first = entropy.contexts[0]
     shifted = {name: _since(values, first) for name, values in series.items() if first in values}
     title = f"KDE entropy since context {first}, nats"
-    return _scatters(found.measurement.losses(), shifted, title, "%{x:+.3f} nats")
+    return _scatters(entropy.measurement.losses(), shifted, title, "%{x:+.3f} nats")
 
 
-def _kde_against_entropy(found: IntrinsicEntropy) -> go.Figure:
-    first = min(found.kde)
-    title = f"S<sub>N</sub> since context {found.contexts[0]}, nats"
+def _kde_against_entropy(entropy: IntrinsicEntropy) -> go.Figure:
+    first = min(entropy.kde)
+    title = f"S<sub>N</sub> since context {entropy.contexts[0]}, nats"
     ytitle = f"KDE entropy since context {first}, nats"
     return _scatters(
-        _since(found.kde, first), _entropies(found), title, "%{x:+.3f} nats", ytitle, "KDE %{y:+.3f}"
+        _since(entropy.kde, first), _entropies(entropy), title, "%{x:+.3f} nats", ytitle, "KDE %{y:+.3f}"
     )
 
 
-def _kde_against_dimension(found: IntrinsicEntropy) -> go.Figure:
-    first = min(found.kde)
+def _kde_against_dimension(entropy: IntrinsicEntropy) -> go.Figure:
+    first = min(entropy.kde)
     title, ytitle = f"eigenvalues with {RELATIVE} ≥ θ", f"KDE entropy since context {first}, nats"
     return _scatters(
-        _since(found.kde, first), _dimensions(found), title, "%{x} dimensions", ytitle, "KDE %{y:+.3f}"
+        _since(entropy.kde, first), _dimensions(entropy), title, "%{x} dimensions", ytitle, "KDE %{y:+.3f}"
     )
 
 
@@ -212,9 +212,9 @@ def _scatters(
     return go.Figure(traces, _layout({"title": {"text": title}}, ytitle))
 
 
-def _lines_over_n(found: IntrinsicEntropy) -> go.Figure:
+def _lines_over_n(entropy: IntrinsicEntropy) -> go.Figure:
     """Correlation of the loss with S_N, for every N."""
-    lines: dict[int, LineFit] = found.by_entropy
+    lines: dict[int, LineFit] = entropy.by_entropy
     every = np.array(sorted(lines))
     shown = every[_thinned(len(every)) - 1]
     trace = go.Scatter(
@@ -234,13 +234,13 @@ def _lines_over_n(found: IntrinsicEntropy) -> go.Figure:
     return go.Figure([trace], layout)
 
 
-def _correlation(found: IntrinsicEntropy) -> go.Figure:
-    names = [f"S<sub>{name[2:]}</sub>" if name.startswith("S_") else name for name in found.names]
-    text = [[f"{value:.2f}" for value in row] for row in found.correlation]
+def _correlation(entropy: IntrinsicEntropy) -> go.Figure:
+    names = [f"S<sub>{name[2:]}</sub>" if name.startswith("S_") else name for name in entropy.names]
+    text = [[f"{value:.2f}" for value in row] for row in entropy.correlation]
     trace = go.Heatmap(
         x=names,
         y=names,
-        z=found.correlation.tolist(),
+        z=entropy.correlation.tolist(),
         text=text,
         texttemplate="%{text}",
         textfont={"size": 11},

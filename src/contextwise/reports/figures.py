@@ -71,12 +71,12 @@ def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[st
     """
     rows = len(comparison.differences)
     traces, labels = [], []
-    for place, found in enumerate(comparison.differences):
-        y = rows - place
-        traces += _difference_traces(found, y, series[found.group])
+    for row, difference in enumerate(comparison.differences):
+        y = rows - row
+        traces += _difference_traces(difference, y, series[difference.group])
         # Above the interval, not at an axis: on a phone the names of two models leave no room beside them.
         where = {"x": 0, "xref": "paper", "xanchor": "left", "y": y + 0.33, "yanchor": "middle"}
-        labels.append({"text": _pair(found), "showarrow": False, **where})
+        labels.append({"text": _pair(difference), "showarrow": False, **where})
     title = f"difference of held-out loss, {plain(comparison.unit)}<br>left of zero: the first is better"
     layout = go.Layout(
         height=74 + ROW_HEIGHT * rows,
@@ -97,13 +97,13 @@ def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[st
     return go.Figure(traces, layout).to_plotly_json()
 
 
-def _difference_traces(found: Difference, y: float, series: int) -> list[go.Scatter]:
+def _difference_traces(difference: Difference, y: float, series: int) -> list[go.Scatter]:
     """The difference with its whiskers, and below it the seeds' own differences if there are several."""
-    value, low, high = found.difference.value, found.difference.low, found.difference.high
-    whiskers, ends = None, ""
+    value, low, high = difference.difference.value, difference.difference.low, difference.difference.high
+    whiskers, interval = None, ""
     if low is not None and high is not None:
         whiskers = {"array": [high - value], "arrayminus": [value - low], "thickness": 2.5, "width": 7}
-        ends = f"<br>95% interval [{low:+.4f}, {high:+.4f}]"
+        interval = f"<br>95% interval [{low:+.4f}, {high:+.4f}]"
     drawn = [
         go.Scatter(
             x=[value],
@@ -111,20 +111,20 @@ def _difference_traces(found: Difference, y: float, series: int) -> list[go.Scat
             error_x=whiskers,
             mode="markers",
             marker={"size": 11, "symbol": SYMBOLS[series % len(SYMBOLS)]},
-            hovertemplate=f"{_pair(found)}<br>%{{x:+.4f}}{ends}<extra></extra>",
+            hovertemplate=f"{_pair(difference)}<br>%{{x:+.4f}}{interval}<extra></extra>",
             meta={"series": series},
         )
     ]
-    if len(found.seed_differences) > 1:
-        seeds = list(found.seed_differences)
+    if len(difference.seed_differences) > 1:
+        seeds = list(difference.seed_differences)
         drawn.append(
             go.Scatter(
-                x=list(found.seed_differences.values()),
+                x=list(difference.seed_differences.values()),
                 y=[y - 0.22] * len(seeds),
                 mode="markers",
                 marker={"size": 7, "symbol": "circle-open"},
                 hovertemplate=[
-                    f"{_pair(found)}<br>seed {seed}: %{{x:+.4f}}<extra></extra>" for seed in seeds
+                    f"{_pair(difference)}<br>seed {seed}: %{{x:+.4f}}<extra></extra>" for seed in seeds
                 ],
                 meta={"series": series},
             )
@@ -132,26 +132,26 @@ def _difference_traces(found: Difference, y: float, series: int) -> list[go.Scat
     return drawn
 
 
-def _pair(found: Difference) -> str:
-    return f"{plain(found.group)} − {plain(found.reference)}"
+def _pair(difference: Difference) -> str:
+    return f"{plain(difference.group)} − {plain(difference.reference)}"
 
 
 def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
     """Raw training loss (faint), the same smoothed, and validation points, with what was spent by then."""
     shared = {"meta": {"series": curve.series}, "name": plain(curve.label), "legendgroup": curve.label}
-    found = []
+    traces = []
     train = _columns(curve.run.metrics("train"))
     if train:
         smooth = {**train, "loss": smoothed(train["loss"])}
         raw, smooth = _binned(train), _binned(smooth)
-        found.append(
+        traces.append(
             (_line(raw, shared, opacity=0.25, line_width=1, showlegend=False, hoverinfo="skip"), raw)
         )
         hover = "%{fullData.name}<br>training loss %{y:.4f}<extra></extra>"
-        found.append((_line(smooth, shared, line_width=2, hovertemplate=hover), smooth))
+        traces.append((_line(smooth, shared, line_width=2, hovertemplate=hover), smooth))
         jumps = spikes(train["loss"])
         if len(jumps):
-            found.append(_spike_marks(train, jumps, shared))
+            traces.append(_spike_marks(train, jumps, shared))
     symbol = SYMBOLS[curve.series % len(SYMBOLS)]
     rows = curve.run.metrics("validation")
     old = [row | {"loss": row["replay_loss"]} for row in rows if row.get("replay_loss") is not None]
@@ -169,8 +169,8 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
                 hovertemplate=f"%{{fullData.name}}<br>{what} %{{y:.4f}}<extra></extra>",
                 **shared,
             )
-            found.append((points, held_out))
-    return found
+            traces.append((points, held_out))
+    return traces
 
 
 def _spike_marks(
@@ -208,9 +208,9 @@ def smoothed(losses: np.ndarray) -> np.ndarray:
     """Mean over about 2% of the rows around each row; near the ends over fewer, as many before as behind."""
     rows = len(losses)
     sums = np.concatenate([[0.0], np.cumsum(losses)])
-    places = np.arange(rows)
-    reach = np.minimum(max(2, round(SMOOTHED_SHARE * rows / 2)), np.minimum(places, rows - 1 - places))
-    return (sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1)
+    positions = np.arange(rows)
+    reach = np.minimum(max(2, round(SMOOTHED_SHARE * rows / 2)), np.minimum(positions, rows - 1 - positions))
+    return (sums[positions + reach + 1] - sums[positions - reach]) / (2 * reach + 1)
 
 
 def _binned(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -219,8 +219,8 @@ def _binned(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     if rows <= MOST_POINTS:
         return columns
     edges = np.linspace(0, rows, MOST_POINTS + 1).astype(int)
-    ends = {name: values[edges[1:] - 1] for name, values in columns.items()}
-    return {**ends, "loss": np.add.reduceat(columns["loss"], edges[:-1]) / np.diff(edges)}
+    at_edges = {name: values[edges[1:] - 1] for name, values in columns.items()}
+    return {**at_edges, "loss": np.add.reduceat(columns["loss"], edges[:-1]) / np.diff(edges)}
 
 
 def _axes(spent: dict[str, list[np.ndarray]]) -> list[dict[str, Any]]:
@@ -263,14 +263,14 @@ def _loss_range(traces: list[go.Scatter], tokens: list[np.ndarray]) -> list[floa
 def _difference_range(comparison: Comparison) -> list[float]:
     """Horizontal range with zero and all that is drawn in it."""
     shown = [0.0]
-    for found in comparison.differences:
-        ends = (
-            found.difference.value,
-            found.difference.low,
-            found.difference.high,
-            *found.seed_differences.values(),
+    for row in comparison.differences:
+        values = (
+            row.difference.value,
+            row.difference.low,
+            row.difference.high,
+            *row.seed_differences.values(),
         )
-        shown += [end for end in ends if end is not None]
+        shown += [value for value in values if value is not None]
     room = 0.08 * (max(shown) - min(shown)) or 0.01
     return [min(shown) - room, max(shown) + room]
 

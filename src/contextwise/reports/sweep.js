@@ -7,14 +7,14 @@
   const tokens = (context) => sweep.contexts[context] ?? String(context);
   const show = (id, shown) => { if (element(id)) element(id).hidden = !shown; };
 
-  let found = sweep.landscapes[0];  // over the chosen unit
+  let landscape = sweep.landscapes[0];  // over the chosen unit
   const steps = sweep.landscapes.map((one) => one.start);  // where each unit's slider stands
-  const step = () => steps[sweep.landscapes.indexOf(found)];
+  const step = () => steps[sweep.landscapes.indexOf(landscape)];
 
   // Best-context loss at the slider's budget: a cell is [size, parameters, context, loss, standard error, runs].
   const lossTraces = () => {
     const traces = sweep.sizes.flatMap((size, series) => {
-      const cells = found.cells[step()].filter((cell) => cell[0] === series);
+      const cells = landscape.cells[step()].filter((cell) => cell[0] === series);
       return cells.length === 0 ? [] : [{
         type: "scatter", mode: "lines+markers", name: plain(size), meta: { series }, showlegend: true,
         x: cells.map((cell) => cell[2]), y: cells.map((cell) => cell[3]),
@@ -24,14 +24,14 @@
         hovertemplate: "%{fullData.name}, %{customdata}<br>%{y:.4f}<extra></extra>",
       }];
     });
-    const circles = found.circles[step()].map(([series, context, loss]) => ({
+    const circles = landscape.circles[step()].map(([series, context, loss]) => ({
       type: "scatter", mode: "markers", name: "optimum", meta: { series }, showlegend: false, hoverinfo: "skip",
       x: [context], y: [loss], marker: { size: 19, symbol: "circle-open", line: { width: 2.5 } },
     }));
     return [...traces, ...circles];
   };
   const dashed = () => {
-    const overall = found.overall[step()];
+    const overall = landscape.overall[step()];
     if (overall === null) return { shapes: [], annotations: [] };
     const at = Math.log10(overall[1]);
     const colour = getComputedStyle(document.documentElement).getPropertyValue(`--series-${overall[0] % 6}`).trim();
@@ -48,9 +48,9 @@
     figures.loss.data = lossTraces();
     Object.assign(figures.loss.layout, dashed());
     figures.loss.layout.yaxis = { ...figures.loss.layout.yaxis, autorange: true };
-    element("budget-words").textContent = found.words[step()];
-    element("budget").setAttribute("aria-valuetext", found.words[step()]);
-    element("said").replaceChildren(...found.said[step()].map((sentence) => {
+    element("budget-words").textContent = landscape.words[step()];
+    element("budget").setAttribute("aria-valuetext", landscape.words[step()]);
+    element("findings").replaceChildren(...landscape.sentences[step()].map((sentence) => {
       const item = document.createElement("li");
       item.textContent = sentence;
       return item;
@@ -59,16 +59,16 @@
   const drawLoss = () => { prepareLoss(); draw("loss"); };
 
   // The figures over the budget are of the chosen unit too.
-  const chooseUnit = (place) => {
-    found = sweep.landscapes[place];
-    Object.assign(element("budget"), { max: String(found.budgets.length - 1), value: String(step()) });
-    figures.context = found.context;
-    figures.pair = found.pair;
-    element("window").textContent = found.window;
+  const chooseUnit = (index) => {
+    landscape = sweep.landscapes[index];
+    Object.assign(element("budget"), { max: String(landscape.budgets.length - 1), value: String(step()) });
+    figures.context = landscape.context;
+    figures.pair = landscape.pair;
+    element("window").textContent = landscape.window;
     for (const name of ["context", "pair"]) {
-      const told = found[name].data.some((trace) => trace.y.some((value) => value !== null));
-      show(name, told);
-      show(`no-${name}`, !told);
+      const exists = landscape[name].data.some((trace) => trace.y.some((value) => value !== null));
+      show(name, exists);
+      show(`no-${name}`, !exists);
     }
   };
 
@@ -76,13 +76,13 @@
   const shown = new Set();
   let atBudget = false;
   const rowOf = (curve) => {
-    const spent = curve.spent[found.unit];
+    const spent = curve.spent[landscape.unit];
     if (!atBudget || spent === undefined) return curve.losses.length - 1;
-    const last = spent.findLastIndex((value) => value <= found.budgets[step()]);
-    return spent.at(-1) < found.budgets[step()] ? -1 : last;
+    const last = spent.findLastIndex((value) => value <= landscape.budgets[step()]);
+    return spent.at(-1) < landscape.budgets[step()] ? -1 : last;
   };
-  const curveTraces = () => [...shown].sort((a, b) => a - b).flatMap((place) => {
-    const curve = sweep.curves[place];
+  const curveTraces = () => [...shown].sort((a, b) => a - b).flatMap((index) => {
+    const curve = sweep.curves[index];
     const row = rowOf(curve);
     if (row < 0) return [];
     const losses = curve.losses[row];
@@ -94,13 +94,13 @@
       arrayminus: losses.map((loss, i) => loss - (curve.intervals[i][0] ?? loss)),
     };
     return [{
-      type: "scatter", mode: "lines+markers+text", name: plain(`${curve.group}, ${curve.label}`), meta: { series: curve.series, place },
+      type: "scatter", mode: "lines+markers+text", name: plain(`${curve.group}, ${curve.label}`), meta: { series: curve.series, index },
       x: curve.x, y: losses, ...(bars ? { error_y: bars } : {}),
       line: { width: 1.8, dash: curve.intervals ? "dot" : "solid" },
       marker: { size: losses.map((_, i) => (i === end ? 7 : 0)), symbol: SYMBOLS[(curve.series ?? 5) % SYMBOLS.length] },
       text: losses.map((_, i) => (i === end && named ? tokens(curve.context) : "")), textposition: "bottom center",
       textfont: { size: 11 }, cliponaxis: false,
-      customdata: curve.ends.map(([low, high]) => (low === high ? `${low}` : `${low} to ${high}`)),
+      customdata: curve.bins.map(([low, high]) => (low === high ? `${low}` : `${low} to ${high}`)),
       hovertemplate: "%{fullData.name}<br>%{customdata} visible tokens: %{y:.4f}<extra></extra>",
     }];
   });
@@ -113,9 +113,9 @@
       ...figures.curves.layout.yaxis,
       ...(behind.length ? { range: [Math.min(...behind) - 1.6 * room, Math.max(...behind) + room], autorange: false } : {}),
     };
-    const unmeasured = [...shown].filter((place) => rowOf(sweep.curves[place]) < 0).map((place) => sweep.curves[place]);
+    const unmeasured = [...shown].filter((index) => rowOf(sweep.curves[index]) < 0).map((index) => sweep.curves[index]);
     element("no-curves").textContent = unmeasured.length === 0 ? "" :
-      `Not measured at ${found.words[step()]}, and not drawn: ${unmeasured.map((curve) => `${curve.group}, ${curve.label}`).join("; ")}.`;
+      `Not measured at ${landscape.words[step()]}, and not drawn: ${unmeasured.map((curve) => `${curve.group}, ${curve.label}`).join("; ")}.`;
     show("no-curves", unmeasured.length > 0);
   };
   const drawCurves = () => {
@@ -124,13 +124,13 @@
     draw("curves");
   };
   const addSwitches = () => {
-    const best = found.overall[found.start] ?? [sweep.curves[0].series];
+    const best = landscape.overall[landscape.start] ?? [sweep.curves[0].series];
     for (const group of new Set(sweep.curves.map((curve) => curve.group))) {
-      const places = [...sweep.curves.keys()].filter((place) => sweep.curves[place].group === group);
+      const indices = [...sweep.curves.keys()].filter((index) => sweep.curves[index].group === group);
       const box = document.createElement("fieldset");
       const legend = document.createElement("legend");
       const mark = document.createElement("span");
-      const series = sweep.curves[places[0]].series;
+      const series = sweep.curves[indices[0]].series;
       mark.className = series === null ? "mark" : `mark series-${series % 6}`;
       const all = document.createElement("button");
       all.type = "button";
@@ -147,18 +147,18 @@
       });
       legend.append(all);
       box.append(legend);
-      for (const place of places) {
+      for (const index of indices) {
         const label = document.createElement("label");
         const input = document.createElement("input");
         input.type = "checkbox";
-        input.dataset.curve = String(place);
-        input.checked = series === best[0] && sweep.curves[place].intervals === null;
-        if (input.checked) shown.add(place);
+        input.dataset.curve = String(index);
+        input.checked = series === best[0] && sweep.curves[index].intervals === null;
+        if (input.checked) shown.add(index);
         input.addEventListener("change", () => {
-          if (input.checked) shown.add(place); else shown.delete(place);
+          if (input.checked) shown.add(index); else shown.delete(index);
           drawCurves();
         });
-        label.append(input, sweep.curves[place].label);
+        label.append(input, sweep.curves[index].label);
         box.append(label);
       }
       element("switches").append(box);
@@ -172,13 +172,13 @@
   };
   const csv = (head, rows) => [head, ...rows].map((row) => row.map(field).join(",") + "\n").join("");
   const dynamic = {
-    "best-context-loss": () => found.cells[step()].map(([series, ...cell]) => [found.unit, found.budgets[step()], sweep.sizes[series], ...cell]),
+    "best-context-loss": () => landscape.cells[step()].map(([series, ...cell]) => [landscape.unit, landscape.budgets[step()], sweep.sizes[series], ...cell]),
     curves: () => curveTraces().flatMap((trace) => {
-      const curve = sweep.curves[trace.meta.place];
+      const curve = sweep.curves[trace.meta.index];
       const row = rowOf(curve);
       const spent = ["flops", "seconds", "tokens"].map((unit) => curve.spent[unit]?.[row]);
       return trace.y.map((loss, i) => [
-        curve.group, curve.label, ...spent, ...curve.ends[i], loss, ...(curve.intervals?.[i] ?? [null, null]), sweep.curvesUnit,
+        curve.group, curve.label, ...spent, ...curve.bins[i], loss, ...(curve.intervals?.[i] ?? [null, null]), sweep.curvesUnit,
       ]);
     }),
   };
@@ -193,13 +193,13 @@
 
   const drawUnit = () => { drawLoss(); draw("context"); draw("pair"); drawCurves(); };
   chooseUnit(0);
-  choice(element("units"), sweep.landscapes.map((one) => one.label), 0, (place) => { chooseUnit(place); drawUnit(); });
+  choice(element("units"), sweep.landscapes.map((one) => one.label), 0, (index) => { chooseUnit(index); drawUnit(); });
   if (figures.curves) {
     addSwitches();
-    choice(element("moment"), ["at the end of each run", "at the budget above"], 0, (place) => { atBudget = place === 1; drawCurves(); });
+    choice(element("moment"), ["at the end of each run", "at the budget above"], 0, (index) => { atBudget = index === 1; drawCurves(); });
   }
   element("budget").addEventListener("input", () => {
-    steps[sweep.landscapes.indexOf(found)] = Number(element("budget").value);
+    steps[sweep.landscapes.indexOf(landscape)] = Number(element("budget").value);
     drawLoss();
     if (atBudget) drawCurves();
   });

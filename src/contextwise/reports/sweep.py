@@ -49,8 +49,18 @@ SHOWN_BUDGETS = 6
 DYNAMIC = ("best-context-loss", "curves")
 """Tables that the page's script writes, of what its figure shows."""
 LOSS_HEAD = ["unit", "budget", "size", "parameters", "context", "loss", "standard_error", "runs"]
-CONTEXT_HEAD = ["unit", "budget", "size", "parameters", "context", "loss", "told", "edge", "smoothed_context"]
-PAIR_HEAD = ["unit", "budget", "size", "context", "loss", "told", "smoothed_size", "smoothed_context"]
+CONTEXT_HEAD = [
+    "unit",
+    "budget",
+    "size",
+    "parameters",
+    "context",
+    "loss",
+    "decided",
+    "edge",
+    "smoothed_context",
+]
+PAIR_HEAD = ["unit", "budget", "size", "context", "loss", "decided", "smoothed_size", "smoothed_context"]
 CURVE_HEAD = ["group", "run", "spent_flops", "spent_seconds", "spent_tokens"]
 CURVE_HEAD += ["visible_from", "visible_to", "loss", "low", "high"]
 LENGTH_HEAD = ["length_from", "length_to", "documents", "tokens"]
@@ -80,10 +90,10 @@ def write_sweep_page(
     data = read_sweep(folder, others)
     contexts = sorted({context for some in data.planned.values() for context in some})
     texts = sweep_tables(data)
-    ends = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
+    interval = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
     subtitle = (
         f"{_counted(len(data.states), 'run')}: {_counted(len(data.sizes), 'model size')}, "
-        f"{_counted(len(contexts), 'training context')} ({ends} tokens); corpus {data.corpus}."
+        f"{_counted(len(contexts), 'training context')} ({interval} tokens); corpus {data.corpus}."
     )
     sections = [
         Section("What is missing", _missing(data)),
@@ -99,7 +109,7 @@ def write_sweep_page(
     sent = {
         "sizes": list(data.sizes),
         "contexts": {str(context): token_count(context) for context in contexts},
-        "landscapes": [landscape_json(found, data.planned, series) for found in data.landscapes],
+        "landscapes": [landscape_json(landscape, data.planned, series) for landscape in data.landscapes],
         "curves": curves_json(data.curves),
         "curvesUnit": data.loss_unit,
         "tables": {name: text for name, text in texts.items() if name not in DYNAMIC},
@@ -140,7 +150,7 @@ def _losses(data: SweepData, contexts: list[int]) -> list[Part]:
     label = "Best-context loss against training context, a line for each model size"
     return [
         Plot("loss", loss_figure(contexts), label, caption, controls=controls),
-        Markup('<ul class="said" id="said" aria-live="polite"></ul>'),
+        Markup('<ul class="findings" id="findings" aria-live="polite"></ul>'),
         _download("best-context-loss", "What the figure shows"),
         _download("points", "All measurements"),
         optima_table(data, data.landscapes[0]),
@@ -243,22 +253,22 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def optima_table(data: SweepData, found: Landscape) -> Table:
+def optima_table(data: SweepData, landscape: Landscape) -> Table:
     """Optimal contexts at some budgets, for readers without JavaScript and for quotation."""
-    steps = np.unique(np.linspace(0, len(found.budgets) - 1, SHOWN_BUDGETS).round().astype(int))
+    steps = np.unique(np.linspace(0, len(landscape.budgets) - 1, SHOWN_BUDGETS).round().astype(int))
     rows: list[list[str | tuple[str, ...] | None]] = []
     for step in steps:
-        row: list[str | tuple[str, ...] | None] = [budget_words(found.unit, found.budgets[step])]
+        row: list[str | tuple[str, ...] | None] = [budget_words(landscape.unit, landscape.budgets[step])]
         for size in data.sizes:
-            best = found.optima[step].get(size)
+            best = landscape.optima[step].get(size)
             if best is None:
                 row.append(None)
             else:
                 context = in_tokens(best.cell.context)
-                row.append((context if best.told else f"({context})", f"{best.cell.loss:.4f}"))
-        overall = found.overall[step]
-        told = overall is not None and overall.told
-        row.append(f"{overall.cell.size}, {in_tokens(overall.cell.context)}" if overall and told else None)
+                row.append((context if best.decided else f"({context})", f"{best.cell.loss:.4f}"))
+        overall = landscape.overall[step]
+        decided = overall is not None and overall.decided
+        row.append(f"{overall.cell.size}, {in_tokens(overall.cell.context)}" if overall and decided else None)
         rows.append(row)
     title = (
         "Optimal training context at some budgets, with its best-context loss in nats per token; in brackets where a context "
@@ -296,12 +306,14 @@ def sweep_tables(data: SweepData) -> dict[str, str]:
     tables = {
         "points": csv_text(COLUMNS, ([row[name] for name in COLUMNS] for row in as_rows(data.points))),
         "best-context-loss": csv_text(
-            LOSS_HEAD, (row for found in data.landscapes for row in loss_rows(found))
+            LOSS_HEAD, (row for landscape in data.landscapes for row in loss_rows(landscape))
         ),
         "optimal-context": csv_text(
-            CONTEXT_HEAD, (row for found in data.landscapes for row in context_rows(found))
+            CONTEXT_HEAD, (row for landscape in data.landscapes for row in context_rows(landscape))
         ),
-        "optimal-pair": csv_text(PAIR_HEAD, (row for found in data.landscapes for row in pair_rows(found))),
+        "optimal-pair": csv_text(
+            PAIR_HEAD, (row for landscape in data.landscapes for row in pair_rows(landscape))
+        ),
         "curves": csv_text([*CURVE_HEAD, "unit"], curve_rows(data.curves, data.loss_unit)),
     }
     if data.meter is not None:
@@ -309,12 +321,12 @@ def sweep_tables(data: SweepData) -> dict[str, str]:
     return tables
 
 
-def loss_rows(found: Landscape) -> Iterable[Sequence[Any]]:
+def loss_rows(landscape: Landscape) -> Iterable[Sequence[Any]]:
     """Best-context losses: one row a budget, size and context that was measured there."""
-    for budget, cells in zip(found.budgets.tolist(), found.cells, strict=True):
+    for budget, cells in zip(landscape.budgets.tolist(), landscape.cells, strict=True):
         for cell in cells:
             yield [
-                found.unit,
+                landscape.unit,
                 budget,
                 cell.size,
                 cell.parameters,
@@ -325,29 +337,29 @@ def loss_rows(found: Landscape) -> Iterable[Sequence[Any]]:
             ]
 
 
-def context_rows(found: Landscape) -> Iterable[Sequence[Any]]:
+def context_rows(landscape: Landscape) -> Iterable[Sequence[Any]]:
     """Optimal contexts: one row a budget and size that has an optimum there."""
-    for step, budget in enumerate(found.budgets.tolist()):
-        for size, best in found.optima[step].items():
+    for step, budget in enumerate(landscape.budgets.tolist()):
+        for size, best in landscape.optima[step].items():
             cell = best.cell
-            about = [cell.parameters, cell.context, cell.loss, _yes(best.told), best.edge]
-            yield [found.unit, budget, size, *about, found.contexts[size][step]]
+            about = [cell.parameters, cell.context, cell.loss, _yes(best.decided), best.edge]
+            yield [landscape.unit, budget, size, *about, landscape.contexts[size][step]]
 
 
-def pair_rows(found: Landscape) -> Iterable[Sequence[Any]]:
+def pair_rows(landscape: Landscape) -> Iterable[Sequence[Any]]:
     """Optimal pairs of size and context: one row a budget that has length."""
-    for step, budget in enumerate(found.budgets.tolist()):
-        best = found.overall[step]
+    for step, budget in enumerate(landscape.budgets.tolist()):
+        best = landscape.overall[step]
         if best is not None:
             cell = best.cell
             yield [
-                found.unit,
+                landscape.unit,
                 budget,
                 cell.size,
                 cell.context,
                 cell.loss,
-                _yes(best.told),
-                *(found.pairs[step] or ("", "")),
+                _yes(best.decided),
+                *(landscape.pairs[step] or ("", "")),
             ]
 
 
@@ -358,9 +370,9 @@ def curve_rows(curves: Iterable[CurveLine], unit: str) -> Iterable[Sequence[Any]
             spent = [
                 curve.spent[kind][step] if curve.spent else "" for kind in ("flops", "seconds", "tokens")
             ]
-            for place, ((low, high), loss) in enumerate(zip(curve.ends, losses, strict=True)):
-                ends = curve.intervals[place] if curve.intervals else ("", "")
-                yield [curve.group, curve.label, *spent, low, high, loss, *ends, unit]
+            for number, ((low, high), loss) in enumerate(zip(curve.bins, losses, strict=True)):
+                limits = curve.intervals[number] if curve.intervals else ("", "")
+                yield [curve.group, curve.label, *spent, low, high, loss, *limits, unit]
 
 
 def length_rows(meter: DocumentLengths) -> Iterable[Sequence[Any]]:

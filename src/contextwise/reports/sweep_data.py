@@ -43,7 +43,7 @@ class CurveLine:
     group: str
     series: int | None
     context: int | None
-    ends: list[tuple[int, int]]
+    bins: list[tuple[int, int]]
     losses: list[list[float]]
     intervals: list[tuple[float | None, float | None]] | None = None
     spent: dict[str, list[float]] = field(default_factory=dict)
@@ -94,20 +94,20 @@ def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
     sweep = Sweep.open(path)
     states = sweep.states()
     points = sweep_points(path)
-    good = [point for point in points if math.isfinite(point.loss)]
-    if points and not good:
+    finite = [point for point in points if math.isfinite(point.loss)]
+    if points and not finite:
         raise DataError(
             f"none of the {len(points)} losses that the sweep {path} measured is a number: its runs diverged; lower their "
             "learning rate and sweep again, into another folder"
         )
-    if not good:
+    if not finite:
         done = ", ".join(f"{count} {state}" for state, count in sweep.count().items() if count)
         raise ConfigError(
             f"no run of the sweep {path} has measured a contextwise curve yet ({done}); go on with contextwise sweep, then "
             "make the page again"
         )
     sizes, planned = sweep.sizes, sweep.contexts
-    gpus = _gpus(sweep, {point.run for point in good})
+    gpus = _gpus(sweep, {point.run for point in finite})
     units = [unit for unit in UNITS if unit != "gpu_hours" or gpus]
     recipe = read_yaml(path / "sweep.yaml")
     corpus, opened, problem = _corpus(sweep, recipe)
@@ -122,29 +122,29 @@ def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
         str(recipe.get("name") or path.resolve().name),
         (path / "sweep.yaml").read_text(encoding="utf-8"),
         states,
-        good,
+        finite,
         sizes,
         planned,
-        [found for unit in units if (found := landscape(good, unit, planned, gpus)) is not None],
+        [result for unit in units if (result := landscape(finite, unit, planned, gpus)) is not None],
         comparable,
         unit,
         corpus,
         measure_lengths(opened) if opened else None,
         problem,
-        len(points) - len(good),
+        len(points) - len(finite),
     )
 
 
 def _gpus(sweep: Sweep, runs: set[str]) -> dict[str, int]:
     """GPUs of each run that measured something; empty if one of them had none, or does not say."""
-    found = {}
+    counts = {}
     for run in runs:
         file = sweep.run_folder(run).environment_file
         gpus = read_json(file, "the environment of the run").get("gpus") if file.exists() else None
         if not gpus:
             return {}
-        found[run] = len(gpus)
-    return found
+        counts[run] = len(gpus)
+    return counts
 
 
 def _corpus(sweep: Sweep, recipe: dict[str, Any]) -> tuple[str, Corpus | None, str]:
@@ -152,8 +152,8 @@ def _corpus(sweep: Sweep, recipe: dict[str, Any]) -> tuple[str, Corpus | None, s
     settings = (recipe.get("base") or {}).get("data") or {}
     path = str(settings.get("corpus", ""))
     try:
-        found = Corpus.open(path, settings.get("split", "train"))
-        if found.fingerprint != sweep.corpus:
+        corpus = Corpus.open(path, settings.get("split", "train"))
+        if corpus.fingerprint != sweep.corpus:
             return (
                 path,
                 None,
@@ -162,7 +162,7 @@ def _corpus(sweep: Sweep, recipe: dict[str, Any]) -> tuple[str, Corpus | None, s
     except ContextwiseError as error:
         where = "" if Path(path).is_absolute() else " (seen from the folder in which the sweep was started)"
         return path, None, f"{error}{where}"
-    return path, found, ""
+    return path, corpus, ""
 
 
 def _bytes_per_token(corpus: Corpus | None) -> float | None:
@@ -182,11 +182,11 @@ def _sweep_curves(
     names = _names(states)
     for state in states:
         run, folder = state.run, sweep.run_folder(state.run.id)
-        place = {"group": run.size, "series": sizes.index(run.size), "context": run.context}
-        found = _training_curve(folder.metrics("curve"), gpus.get(run.id), label=names[run.id], **place)
+        about = {"group": run.size, "series": sizes.index(run.size), "context": run.context}
+        trained = _training_curve(folder.metrics("curve"), gpus.get(run.id), label=names[run.id], **about)
         results = results_of(folder.evaluation, Curve.name)
-        measured = [_measured_curve(place, result.summary, names[run.id]) for result in results]
-        for curve in [*([found] if found else []), *measured]:
+        measured = [_measured_curve(about, result.summary, names[run.id]) for result in results]
+        for curve in [*([trained] if trained else []), *measured]:
             curve.tokenizer, curve.bytes_per_token = tokenizer, bytes_per_token
             curves.append(curve)
     return curves
@@ -206,41 +206,41 @@ def _names(states: list[RunState]) -> dict[str, str]:
     return names
 
 
-def _training_curve(rows: list[dict[str, Any]], gpus: int | None, **place: Any) -> CurveLine | None:
+def _training_curve(rows: list[dict[str, Any]], gpus: int | None, **about: Any) -> CurveLine | None:
     """From the ``contextwise`` rows of a run; rows with a loss that is no number are left out.
 
     A last bin that is cut short joins the one before it, as in :class:`evaluation.curve.sums.Bins`: it would
     hold the few positions that are left, and its noise would pass for the best context.
     """
     by_step = {row["step"]: row for row in rows if np.isfinite(row["loss"]).all()}
-    kept = [by_step[step] for step in sorted(by_step)]
-    if not kept:
+    rows_by_step = [by_step[step] for step in sorted(by_step)]
+    if not rows_by_step:
         return None
-    edges = [*kept[-1]["visible"], kept[-1]["context"] + 1]
-    losses = [row["loss"] for row in kept]
+    edges = [*rows_by_step[-1]["visible"], rows_by_step[-1]["context"] + 1]
+    losses = [row["loss"] for row in rows_by_step]
     widths = np.diff(edges)
     if len(widths) > 1 and widths[-1] < widths[-2] / 2:
         losses = [[*row[:-2], float(np.average(row[-2:], weights=widths[-2:]))] for row in losses]
         del edges[-2]
-    ends = [(low, next_low - 1) for low, next_low in itertools.pairwise(edges)]
-    spent = {unit: [row[unit] for row in kept] for unit in ("flops", "seconds", "tokens")}
+    bins = [(low, next_low - 1) for low, next_low in itertools.pairwise(edges)]
+    spent = {unit: [row[unit] for row in rows_by_step] for unit in ("flops", "seconds", "tokens")}
     if gpus:
-        spent["gpu_hours"] = [row["seconds"] * gpus / 3600 for row in kept]
-    return CurveLine(ends=ends, losses=losses, spent=spent, **place)
+        spent["gpu_hours"] = [row["seconds"] * gpus / 3600 for row in rows_by_step]
+    return CurveLine(bins=bins, losses=losses, spent=spent, **about)
 
 
-def _measured_curve(place: dict[str, Any], summary: dict[str, Any], label: str) -> CurveLine:
+def _measured_curve(about: dict[str, Any], summary: dict[str, Any], label: str) -> CurveLine:
     """The line of a curve that ``contextwise curve`` measured."""
-    settings, bins = summary["settings"], summary["bins"]
+    settings, rows = summary["settings"], summary["bins"]
     words = [f"{label}, measured on {summary['label']}"]
     words += ["truncated"] if settings.get("mode") == "truncated" else []
     words += [f"rope {settings['rope']}"] if settings.get("rope", "none") != "none" else []
     return CurveLine(
         label=", ".join(words),
-        ends=[(row["visible_from"], row["visible_to"]) for row in bins],
-        losses=[[row["loss"] for row in bins]],
-        intervals=[(row["low"], row["high"]) for row in bins],
-        **place,
+        bins=[(row["visible_from"], row["visible_to"]) for row in rows],
+        losses=[[row["loss"] for row in rows]],
+        intervals=[(row["low"], row["high"]) for row in rows],
+        **about,
     )
 
 
@@ -252,25 +252,25 @@ def _other_curves(path: Path) -> list[CurveLine]:
         )
     single = (path / SUMMARY).is_file() and not (path / "recipe.yaml").is_file()
     results = [Result.open(path, Curve.name)] if single else results_of(path / "evaluation", Curve.name)
-    found = []
-    for about in (result.summary for result in results):
-        place = {"group": "other runs", "series": None, "context": about.get("trained_context")}
+    curves = []
+    for summary in (result.summary for result in results):
+        about = {"group": "other runs", "series": None, "context": summary.get("trained_context")}
         name = path.parent.parent.name if single and path.parent.name == "evaluation" else path.name
-        curve = _measured_curve(place, about, name)
-        curve.tokenizer = about["corpus"].get("tokenizer_hash")
+        curve = _measured_curve(about, summary, name)
+        curve.tokenizer = summary["corpus"].get("tokenizer_hash")
         try:
             curve.bytes_per_token = _bytes_per_token(
-                Corpus.open(about["corpus"]["path"], about["corpus"]["split"])
+                Corpus.open(summary["corpus"]["path"], summary["corpus"]["split"])
             )
         except ContextwiseError:
             curve.bytes_per_token = None
-        found.append(curve)
-    if not found:
+        curves.append(curve)
+    if not curves:
         raise ConfigError(
             f"{path} has no context curve to show beside the sweep; measure one with contextwise curve {path} --corpus "
             "CORPUS"
         )
-    return found
+    return curves
 
 
 def per_byte_where_needed(curves: list[CurveLine]) -> tuple[list[CurveLine], str]:

@@ -15,7 +15,7 @@ from contextwise.data.document_lengths import DocumentLengths, token_count
 from contextwise.reports.figures import SYMBOLS
 from contextwise.reports.page import plain
 from contextwise.reports.sweep_data import CurveLine
-from contextwise.reports.sweep_findings import UNIT_NAMES, budget_words, said_at, window_words
+from contextwise.reports.sweep_findings import UNIT_NAMES, budget_words, sentences_at, window_words
 
 APART = 0.06
 """Doublings between lines that lie at the same context, so that none hides another."""
@@ -36,7 +36,7 @@ def loss_figure(contexts: Sequence[int]) -> dict[str, Any]:
 
 def curves_figure(curves: Sequence[CurveLine], unit: str) -> dict[str, Any]:
     """Contextwise loss curves; the traces come from the script."""
-    longest = max(curve.ends[-1][1] for curve in curves)
+    longest = max(curve.bins[-1][1] for curve in curves)
     doublings = range(3, longest.bit_length() + 1)
     powers = [2**power for power in doublings[:: 1 if len(doublings) <= MOST_TICKS else 2]] or [longest]
     axis = _context_axis(powers, "visible tokens", high=longest)
@@ -46,50 +46,50 @@ def curves_figure(curves: Sequence[CurveLine], unit: str) -> dict[str, Any]:
     return go.Figure([], layout).to_plotly_json()
 
 
-def context_figure(found: Landscape, series: dict[str, int]) -> dict[str, Any]:
+def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
     """Optimal context against the budget: a smoothed line for each size, and the unsmoothed optima, faint."""
-    budgets = found.budgets.tolist()
+    budgets = landscape.budgets.tolist()
     traces: list[go.Scatter] = []
     for size, number in series.items():
         shift = 2.0 ** (APART * (number - (len(series) - 1) / 2))
         shared = {"name": plain(size), "legendgroup": size, "meta": {"series": number}}
-        smoothed = found.contexts[size]
+        smoothed = landscape.contexts[size]
         traces.append(
             go.Scatter(
                 x=budgets,
                 y=[None if context is None else context * shift for context in smoothed],
-                customdata=[_words(found, step, smoothed[step]) for step in range(len(budgets))],
+                customdata=[_words(landscape, step, smoothed[step]) for step in range(len(budgets))],
                 mode="lines",
                 line={"width": 2.5, "shape": "hvh"},
                 hovertemplate="%{fullData.name}<br>%{customdata}<extra></extra>",
                 **shared,
             )
         )
-        told = [
+        decided = [
             (step, best)
-            for step, some in enumerate(found.optima)
-            if (best := some.get(size)) is not None and best.told
+            for step, some in enumerate(landscape.optima)
+            if (best := some.get(size)) is not None and best.decided
         ]
-        traces.append(_unsmoothed(found, told, shift, shared))
-    contexts = [context for some in found.cells for context in {cell.context for cell in some}]
+        traces.append(_unsmoothed(landscape, decided, shift, shared))
+    contexts = [context for some in landscape.cells for context in {cell.context for cell in some}]
     layout = _layout(
-        xaxis=_budget_axis(found),
+        xaxis=_budget_axis(landscape),
         yaxis=_context_axis(sorted(set(contexts)), "optimal context, tokens"),
     )
     return go.Figure(traces, layout).to_plotly_json()
 
 
 def _unsmoothed(
-    found: Landscape, told: list[tuple[int, Optimum]], shift: float, shared: dict[str, Any]
+    landscape: Landscape, decided: list[tuple[int, Optimum]], shift: float, shared: dict[str, Any]
 ) -> go.Scatter:
     """The optima as they were measured; a triangle where the grid ends."""
     symbols = {"": SYMBOLS[0], "longest": "triangle-up", "shortest": "triangle-down"}
     return go.Scatter(
-        x=[float(found.budgets[step]) for step, _ in told],
-        y=[best.cell.context * shift for _, best in told],
-        customdata=[_words(found, step, best.cell.context) for step, best in told],
+        x=[float(landscape.budgets[step]) for step, _ in decided],
+        y=[best.cell.context * shift for _, best in decided],
+        customdata=[_words(landscape, step, best.cell.context) for step, best in decided],
         mode="markers",
-        marker={"size": 6, "symbol": [symbols[best.edge] for _, best in told]},
+        marker={"size": 6, "symbol": [symbols[best.edge] for _, best in decided]},
         opacity=0.45,
         showlegend=False,
         hovertemplate="%{fullData.name}, not smoothed<br>%{customdata}<extra></extra>",
@@ -97,10 +97,10 @@ def _unsmoothed(
     )
 
 
-def pair_figure(found: Landscape, series: dict[str, int]) -> dict[str, Any]:
+def pair_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
     """The optimal pair against the budget: the height is its context, the colour and the symbol its size."""
-    budgets = found.budgets.tolist()
-    heights = [None if pair is None else pair[1] for pair in found.pairs]
+    budgets = landscape.budgets.tolist()
+    heights = [None if pair is None else pair[1] for pair in landscape.pairs]
     traces = [
         go.Scatter(
             x=budgets,
@@ -113,12 +113,12 @@ def pair_figure(found: Landscape, series: dict[str, int]) -> dict[str, Any]:
         )
     ]
     for size, number in series.items():
-        own = [pair[1] if pair is not None and pair[0] == size else None for pair in found.pairs]
+        own = [pair[1] if pair is not None and pair[0] == size else None for pair in landscape.pairs]
         traces.append(
             go.Scatter(
                 x=budgets,
                 y=own,
-                customdata=[_words(found, step, context) for step, context in enumerate(own)],
+                customdata=[_words(landscape, step, context) for step, context in enumerate(own)],
                 mode="lines+markers",
                 line={"width": 3, "shape": "hvh"},
                 marker={"size": 6, "symbol": SYMBOLS[number % len(SYMBOLS)]},
@@ -128,9 +128,9 @@ def pair_figure(found: Landscape, series: dict[str, int]) -> dict[str, Any]:
                 meta={"series": number},
             )
         )
-    contexts = [context for some in found.cells for context in {cell.context for cell in some}]
+    contexts = [context for some in landscape.cells for context in {cell.context for cell in some}]
     layout = _layout(
-        xaxis=_budget_axis(found),
+        xaxis=_budget_axis(landscape),
         yaxis=_context_axis(sorted(set(contexts)), "context of the optimal pair, tokens"),
         height=380,
     )
@@ -174,33 +174,35 @@ def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
     return go.Figure(traces, layout).to_plotly_json()
 
 
-def landscape_json(found: Landscape, planned: dict[str, list[int]], series: dict[str, int]) -> dict[str, Any]:
+def landscape_json(
+    landscape: Landscape, planned: dict[str, list[int]], series: dict[str, int]
+) -> dict[str, Any]:
     """What the script draws at each step of the slider; nothing of it is worked out a second time there."""
     return {
-        "unit": found.unit,
-        "label": UNIT_NAMES[found.unit],
-        "start": found.last_told,
-        "window": window_words(found),
-        "budgets": found.budgets.tolist(),
-        "words": [budget_words(found.unit, budget) for budget in found.budgets],
-        "said": [said_at(found, step, planned) for step in range(len(found.budgets))],
+        "unit": landscape.unit,
+        "label": UNIT_NAMES[landscape.unit],
+        "start": landscape.last_decided,
+        "window": window_words(landscape),
+        "budgets": landscape.budgets.tolist(),
+        "words": [budget_words(landscape.unit, budget) for budget in landscape.budgets],
+        "sentences": [sentences_at(landscape, step, planned) for step in range(len(landscape.budgets))],
         "cells": [
             [
                 [series[c.size], c.parameters, c.context, c.loss, c.standard_error, c.runs]
                 for c in sorted(some, key=lambda c: (series[c.size], c.context))
             ]
-            for some in found.cells
+            for some in landscape.cells
         ],
         "circles": [
-            [[series[size], best.cell.context, best.cell.loss] for size, best in some.items() if best.told]
-            for some in found.optima
+            [[series[size], best.cell.context, best.cell.loss] for size, best in some.items() if best.decided]
+            for some in landscape.optima
         ],
         "overall": [
-            [series[best.cell.size], best.cell.context] if best is not None and best.told else None
-            for best in found.overall
+            [series[best.cell.size], best.cell.context] if best is not None and best.decided else None
+            for best in landscape.overall
         ],
-        "context": context_figure(found, series),
-        "pair": pair_figure(found, series),
+        "context": context_figure(landscape, series),
+        "pair": pair_figure(landscape, series),
     }
 
 
@@ -212,8 +214,8 @@ def curves_json(curves: Sequence[CurveLine]) -> list[dict[str, Any]]:
             "group": curve.group,
             "series": curve.series,
             "context": curve.context,
-            "x": np.sqrt([low * high for low, high in curve.ends]).tolist(),
-            "ends": curve.ends,
+            "x": np.sqrt([low * high for low, high in curve.bins]).tolist(),
+            "bins": curve.bins,
             "losses": curve.losses,
             "intervals": curve.intervals,
             "spent": curve.spent,
@@ -227,11 +229,11 @@ def empty_figure() -> dict[str, Any]:
     return go.Figure([], _layout()).to_plotly_json()
 
 
-def _words(found: Landscape, step: int, context: int | None) -> str:
+def _words(landscape: Landscape, step: int, context: int | None) -> str:
     return (
         ""
         if context is None
-        else f"{token_count(context)} at {budget_words(found.unit, found.budgets[step])}"
+        else f"{token_count(context)} at {budget_words(landscape.unit, landscape.budgets[step])}"
     )
 
 
@@ -249,26 +251,26 @@ def _context_axis(
     contexts: Sequence[int], title: str, low: float | None = None, high: float | None = None
 ) -> dict[str, Any]:
     """A logarithmic axis with a tick at each context."""
-    ends = np.log10([low or min(contexts) / 2**0.5, high or max(contexts) * 2**0.5])
+    limits = np.log10([low or min(contexts) / 2**0.5, high or max(contexts) * 2**0.5])
     return {
         "type": "log",
         "title": {"text": title},
         "tickmode": "array",
         "tickvals": list(contexts),
         "ticktext": [token_count(context) for context in contexts],
-        "range": ends.tolist(),
+        "range": limits.tolist(),
         "minor": {"ticks": ""},
     }
 
 
-def _budget_axis(found: Landscape) -> dict[str, Any]:
+def _budget_axis(landscape: Landscape) -> dict[str, Any]:
     name = {"seconds": "training time, seconds", "gpu_hours": "GPU-hours of training"}
-    budgets = np.log10(found.budgets[[0, -1]])
+    budgets = np.log10(landscape.budgets[[0, -1]])
     room = 0.03 * (budgets[1] - budgets[0]) or 0.1
     return {
         "type": "log",
-        "title": {"text": name.get(found.unit, f"training {UNIT_NAMES[found.unit]}")},
+        "title": {"text": name.get(landscape.unit, f"training {UNIT_NAMES[landscape.unit]}")},
         "range": [budgets[0] - room, budgets[1] + room],
-        "exponentformat": "power" if found.unit == "flops" else "SI",
+        "exponentformat": "power" if landscape.unit == "flops" else "SI",
         "dtick": 1 if budgets[1] - budgets[0] > DECADES else "D2",
     }

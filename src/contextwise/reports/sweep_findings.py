@@ -24,10 +24,10 @@ def budget_words(unit: str, budget: float) -> str:
     return f"{budget:.3g} GPU-hours" if unit == "gpu_hours" else f"{count(budget)} tokens"
 
 
-def said_at(found: Landscape, step: int, planned: dict[str, list[int]]) -> list[str]:
+def sentences_at(landscape: Landscape, step: int, planned: dict[str, list[int]]) -> list[str]:
     """What holds at one budget: the overall optimum, each size's, and what was not measured."""
-    cells, optima = found.cells[step], found.optima[step]
-    sentences = [_overall(found.overall[step])]
+    cells, optima = landscape.cells[step], landscape.optima[step]
+    sentences = [_overall(landscape.overall[step])]
     sentences += [_size(size, optima.get(size), cells) for size in planned]
     missing = {
         size: [
@@ -45,7 +45,7 @@ def _overall(best: Optimum | None) -> str:
     if best is None:
         return "No size was measured with two contexts at this budget, so there is no optimum."
     pair = f"{best.cell.size} with a context of {in_tokens(best.cell.context)}"
-    if best.told:
+    if best.decided:
         return f"Overall optimum: {pair}, {_loss(best.cell)}."
     return (
         f"The lowest loss measured is that of {pair}, {_loss(best.cell)}, but no overall optimum is drawn: not all that is "
@@ -56,7 +56,7 @@ def _overall(best: Optimum | None) -> str:
 def _size(size: str, best: Optimum | None, cells: list[Cell]) -> str:
     if best is None:
         return ""
-    if not best.told:
+    if not best.decided:
         contexts = [context for context in best.unmeasured if isinstance(context, int)]
         return (
             f"{size}: lowest at {in_tokens(best.cell.context)}, but {_list(contexts)} was not measured at this budget, so no "
@@ -76,9 +76,9 @@ def _loss(cell: Cell) -> str:
 
 def sweep_verdict(data: SweepData) -> list[str]:
     """What the sweep says: the optimum at its largest budget, how it moves, and what it cannot say."""
-    found = data.landscapes[0]
-    step = found.last_told
-    best = found.overall[step]
+    landscape = data.landscapes[0]
+    step = landscape.last_decided
+    best = landscape.overall[step]
     contexts = sorted({context for some in data.planned.values() for context in some})
     limits = []
     if len(contexts) == 1:
@@ -91,11 +91,11 @@ def sweep_verdict(data: SweepData) -> list[str]:
             f"This sweep has one model size ({next(iter(data.sizes))}), so it says nothing of larger ones."
         )
     sentences = []
-    if best is not None and best.told:
+    if best is not None and best.decided:
         sentences.append(
-            f"With {budget_words(found.unit, found.budgets[step])}, the largest budget at which the optimum and its neighbours "
-            f"were all measured, {best.cell.size} trained with a context of {in_tokens(best.cell.context)} reaches the lowest "
-            f"best-context loss, {_loss(best.cell)}."
+            f"With {budget_words(landscape.unit, landscape.budgets[step])}, the largest budget at which the optimum and its "
+            f"neighbours were all measured, {best.cell.size} trained with a context of {in_tokens(best.cell.context)} "
+            f"reaches the lowest best-context loss, {_loss(best.cell)}."
         )
         if len(data.sizes) > 1 and best.cell.size == list(data.sizes)[-1]:
             sentences.append(
@@ -103,29 +103,31 @@ def sweep_verdict(data: SweepData) -> list[str]:
             )
     elif len(contexts) > 1:
         sentences.append("At no budget were the overall optimum and all its neighbours measured.")
-    sentences += [moved for size in data.sizes if (moved := _moves(found, size))]
+    sentences += [moved for size in data.sizes if (moved := _moves(landscape, size))]
     return [" ".join(some) for some in (sentences, limits) if some]
 
 
-def _moves(found: Landscape, size: str) -> str:
+def _moves(landscape: Landscape, size: str) -> str:
     """How the optimal context of a size moves with the budget."""
-    told = [step for step, context in enumerate(found.contexts[size]) if context is not None]
-    if len(told) < 2:
+    decided = [step for step, context in enumerate(landscape.contexts[size]) if context is not None]
+    if len(decided) < 2:
         return ""
-    first, last = found.contexts[size][told[0]], found.contexts[size][told[-1]]
+    first, last = landscape.contexts[size][decided[0]], landscape.contexts[size][decided[-1]]
     assert first is not None and last is not None
-    ends = [budget_words(found.unit, found.budgets[step]) for step in (told[0], told[-1])]
+    budgets = [budget_words(landscape.unit, landscape.budgets[step]) for step in (decided[0], decided[-1])]
     if first == last:
-        return f"The optimal context of {size} is {in_tokens(first)} both at {ends[0]} and at {ends[1]}."
-    return f"The optimal context of {size} goes from {in_tokens(first)} at {ends[0]} to {in_tokens(last)} at {ends[1]}."
+        return (
+            f"The optimal context of {size} is {in_tokens(first)} both at {budgets[0]} and at {budgets[1]}."
+        )
+    return f"The optimal context of {size} goes from {in_tokens(first)} at {budgets[0]} to {in_tokens(last)} at {budgets[1]}."
 
 
-def window_words(found: Landscape) -> str:
+def window_words(landscape: Landscape) -> str:
     """The window of the smoothing, in words."""
-    if len(found.budgets) < 2:
+    if len(landscape.budgets) < 2:
         return "one budget"
-    ratio = (found.budgets[1] / found.budgets[0]) ** found.reach
-    steps = f"{2 * found.reach + 1} of {len(found.budgets)} steps"
+    ratio = (landscape.budgets[1] / landscape.budgets[0]) ** landscape.reach
+    steps = f"{2 * landscape.reach + 1} of {len(landscape.budgets)} steps"
     return f"{steps}, from the budget divided by {ratio:.2f} to {ratio:.2f} times it"
 
 
@@ -156,10 +158,10 @@ def corpus_sentences(meter: DocumentLengths, contexts: Sequence[int]) -> list[st
     enough = [reward for reward in rewards if reward.enough]
     sentences = []
     if enough:
-        one = enough[-1]
+        longest = enough[-1]
         sentences.append(
-            f"The corpus rewards training contexts up to {in_tokens(one.context)} of this sweep: {one.preceded:.1%} of the "
-            f"tokens have {in_tokens(one.half)} or more before them."
+            f"The corpus rewards training contexts up to {in_tokens(longest.context)} of this sweep: {longest.preceded:.1%} "
+            f"of the tokens have {in_tokens(longest.half)} or more before them."
         )
     too_long = [reward for reward in rewards if not reward.enough]
     if too_long:

@@ -5,7 +5,7 @@ import pytest
 
 from contextwise.analysis.scaling import Budget, analyse, make_plan
 from contextwise.analysis.scaling.bootstrap import ensemble, widened_residuals
-from contextwise.analysis.scaling.comparison import compare_forms, data_of, not_told_apart
+from contextwise.analysis.scaling.comparison import compare_forms, data_of, not_significantly_worse
 from contextwise.analysis.scaling.fitting import Data, search
 from contextwise.analysis.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
 from contextwise.analysis.scaling.observations import observations
@@ -32,7 +32,7 @@ def test_the_error_on_an_unseen_run_is_that_of_a_fit_without_it():
 def test_the_form_that_made_the_losses_is_chosen():
     found = observations(drawn_points(run_noise=0.003, point_noise=0.002))
     scores = compare_forms(found)
-    assert not_told_apart(scores)[0].form.name == "harder"
+    assert not_significantly_worse(scores)[0].form.name == "harder"
     by_name = {score.form.name: score for score in scores}
     assert by_name["separate"].error > 4 * by_name["harder"].error
     assert by_name["slower"].fitted <= by_name["harder"].fitted  # it holds the other
@@ -43,7 +43,7 @@ def test_a_form_is_not_chosen_for_its_fit():
     found = observations(drawn_points(one_size_loss, NANO, run_noise=0.003, point_noise=0.002, seed=1))
     scores = compare_forms(found)
     assert min(scores, key=lambda score: score.fitted).form.name == "slower"
-    assert not_told_apart(scores)[0].form.name == "harder"
+    assert not_significantly_worse(scores)[0].form.name == "harder"
 
 
 def test_residuals_are_widened_to_those_of_a_fit_without_the_run():

@@ -30,7 +30,7 @@ def noisy():
 
 
 def test_a_law_without_noise_is_followed_beyond_the_sweep(exact):
-    budget = 6 * exact.found.flops.max()
+    budget = 6 * exact.observed.flops.max()
     plan = make_plan(exact, flops(budget))
     sizes, contexts = np.geomspace(1e5, 1e8, 601)[:, None], np.geomspace(32, 16384, 601)[None]
     losses = true_loss(contexts, sizes, budget / flops_per_token(sizes, contexts))
@@ -45,14 +45,14 @@ def test_a_law_without_noise_is_followed_beyond_the_sweep(exact):
 
 
 def test_a_budget_of_seconds_buys_what_the_machine_of_the_sweep_can_do(exact):
-    spent = float(exact.found.seconds.max())
+    spent = float(exact.observed.seconds.max())
     by_time, by_flops = make_plan(exact, Budget("seconds", spent, "")), make_plan(exact, flops(spent * 1e10))
     assert by_time.best.context.value == pytest.approx(by_flops.best.context.value, rel=1e-4)
     assert by_time.best.tokens.value == pytest.approx(by_flops.best.tokens.value, rel=1e-4)
 
 
 def test_every_number_has_an_interval_around_it(noisy):
-    plan = make_plan(noisy, flops(4 * noisy.found.flops.max()))
+    plan = make_plan(noisy, flops(4 * noisy.observed.flops.max()))
     for row in (plan.best, *plan.each_size):
         for name in ("context", "tokens", "loss", "parameters"):
             value = getattr(row, name)
@@ -63,12 +63,12 @@ def test_every_number_has_an_interval_around_it(noisy):
 
 
 def test_the_intervals_grow_with_the_distance(noisy):
-    near, far = (make_plan(noisy, flops(factor * noisy.found.flops.max())).best.loss for factor in (1, 20))
+    near, far = (make_plan(noisy, flops(factor * noisy.observed.flops.max())).best.loss for factor in (1, 20))
     assert far.high - far.low > 1.3 * (near.high - near.low)
 
 
 def test_the_power_of_two_costs_what_it_says(exact):
-    budget = exact.found.flops.max()
+    budget = exact.observed.flops.max()
     plan = make_plan(exact, flops(budget))
     context, lost = plan.rounded
     size = plan.best.parameters.value
@@ -78,7 +78,7 @@ def test_the_power_of_two_costs_what_it_says(exact):
 
 def test_one_size_gives_a_context_and_no_size():
     analysis = analyse(observations(drawn_points(one_size_loss, {"nano": 900e3}, count=8)), resamples=40)
-    plan = make_plan(analysis, flops(2 * analysis.found.flops.max()))
+    plan = make_plan(analysis, flops(2 * analysis.observed.flops.max()))
     assert (
         plan.best.parameters is None and plan.best.size == "nano" and "parameters" not in plan.extrapolation
     )
@@ -88,7 +88,7 @@ def test_one_size_gives_a_context_and_no_size():
 def test_two_sizes_are_chosen_from():
     sizes = {"pico": 150e3, "nano": 900e3}
     analysis = analyse(observations(drawn_points(sizes=sizes, count=8)), resamples=40)
-    plan = make_plan(analysis, flops(2 * analysis.found.flops.max()))
+    plan = make_plan(analysis, flops(2 * analysis.observed.flops.max()))
     assert plan.best.size == "nano" and plan.best.parameters.value == pytest.approx(900e3)
     assert any("2 model sizes" in note for note in plan.notes)
 
@@ -126,15 +126,15 @@ def test_luck_that_points_share_is_not_averaged_out():
 
 
 def test_the_runs_that_are_named_are_affordable_and_narrow_most_first(noisy):
-    plan = make_plan(noisy, flops(5 * noisy.found.flops.max()))
+    plan = make_plan(noisy, flops(5 * noisy.observed.flops.max()))
     left = [row.left for row in plan.next_runs]
     assert left == sorted(left) and 0 < left[0] < 1
-    assert max(row.flops for row in plan.next_runs) <= noisy.found.flops.max() * (1 + 1e-9)
+    assert max(row.flops for row in plan.next_runs) <= noisy.observed.flops.max() * (1 + 1e-9)
     assert len({(row.size, row.context) for row in plan.next_runs}) == len(left)
 
 
 def test_adding_the_named_run_does_narrow_the_interval(noisy):
-    budget = flops(5 * noisy.found.flops.max())
+    budget = flops(5 * noisy.observed.flops.max())
     row = make_plan(noisy, budget).next_runs[0]
     parameters = SIZES.get(row.size) or float(row.size.rstrip("M")) * 1e6
     more = drawn_points(
@@ -150,19 +150,19 @@ def test_adding_the_named_run_does_narrow_the_interval(noisy):
 
 
 def test_a_budget_too_far_from_the_sweep_is_refused_unless_asked_for(exact):
-    budget = flops(100 * exact.found.flops.max())
+    budget = flops(100 * exact.observed.flops.max())
     with pytest.raises(DataError, match="100 times the largest run of the sweep .* --far"):
         make_plan(exact, budget)
     assert make_plan(exact, budget, far=True).extrapolation["flops"] == pytest.approx(100)
 
 
 def test_a_plan_far_out_says_so(exact):
-    plan = make_plan(exact, flops(60 * exact.found.flops.max()), far=True)
+    plan = make_plan(exact, flops(60 * exact.observed.flops.max()), far=True)
     (said,) = [note for note in plan.notes if "of any run of the sweep" in note]
     for name in ("parameters", "tokens", "context"):
         factor = plan.extrapolation[name]
         assert (f"{factor:.0f} times the {name}" in said) is (factor > 10)
-    near = make_plan(exact, flops(exact.found.flops.max()))
+    near = make_plan(exact, flops(exact.observed.flops.max()))
     assert not [note for note in near.notes if "of any run of the sweep" in note]
 
 
@@ -174,11 +174,11 @@ def test_a_number_that_the_points_do_not_say_is_marked(exact):
 
     analysis = analyse(observations(drawn_points(sizeless, count=6)), resamples=20)
     assert not exact.at_bounds and analysis.at_bounds
-    plan = make_plan(analysis, flops(analysis.found.flops.max()), far=True)
+    plan = make_plan(analysis, flops(analysis.observed.flops.max()), far=True)
     (said,) = [note for note in plan.notes if "at a bound" in note]
     assert all(name in said for name in analysis.at_bounds) and "E" not in analysis.at_bounds
     assert "no floor" not in said
-    assert not any("at a bound" in note for note in make_plan(exact, flops(exact.found.flops.max())).notes)
+    assert not any("at a bound" in note for note in make_plan(exact, flops(exact.observed.flops.max())).notes)
 
 
 def test_a_law_without_a_floor_warns_of_its_losses():
@@ -199,7 +199,7 @@ def test_a_budget_of_any_size_is_said_in_few_digits(exact):
 
 def test_a_budget_below_the_sweep_is_refused(exact):
     with pytest.raises(DataError, match="below the smallest that the sweep measured"):
-        make_plan(exact, flops(exact.found.flops.min() / 2))
+        make_plan(exact, flops(exact.observed.flops.min() / 2))
 
 
 def test_three_contexts_are_too_few():
@@ -254,7 +254,7 @@ def test_an_optimum_may_be_seen_in_seconds_only():
 
 def test_without_a_measured_optimum_there_is_a_guess_for_those_who_ask(exact):
     shortest = analyse(observations(drawn_points(contexts=(512, 1024, 2048, 4096), count=8)), resamples=30)
-    budget = flops(2 * shortest.found.flops.max())
+    budget = flops(2 * shortest.observed.flops.max())
     with pytest.raises(DataError, match="add shorter ones or larger budgets"):
         make_plan(shortest, budget)
     plan = make_plan(shortest, budget, far=True)

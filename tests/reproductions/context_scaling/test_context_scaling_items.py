@@ -82,18 +82,18 @@ def test_lengths_are_counted_over_all_splits(corpus, tmp_path):
     assert silent.claims == []
 
 
-def scene(contexts, edge="", told=True):
+def scene(contexts, edge="", decided=True):
     """A sweep of two sizes with these smoothed optima by budget."""
     sizes = list(contexts)
     cells = [Cell(size, i + 1, 64, 4.0 - i, 0.01, 1) for i, size in enumerate(sizes)]
-    optima = {cell.size: Optimum(cell, told, (), edge) for cell in cells}
+    optima = {cell.size: Optimum(cell, decided, (), edge) for cell in cells}
     steps = len(next(iter(contexts.values())))
     pairs = [None if one is None else (sizes[min(i, 1)], one) for i, one in enumerate(contexts[sizes[0]])]
     budgets = np.geomspace(1e9, 1e12, steps)
     return Landscape("flops", budgets, [cells] * steps, [optima] * steps, [None] * steps, contexts, pairs, 1)
 
 
-def test_growth_is_read_off_the_told_optima():
+def test_growth_is_read_off_the_decided_optima():
     planned = {"pico": [16, 64, 256], "nano": [16, 64, 256]}
     found = context_claims(scene({"pico": [16, 64, 256], "nano": [None, 16, 64]}), planned)
     assert [claim.holds for claim in found] == [True, True, True, True]
@@ -101,7 +101,7 @@ def test_growth_is_read_off_the_told_optima():
     assert [claim.holds for claim in found] == [None, False, False, False]
     found = context_claims(scene({"pico": [16, 16, 16], "nano": [16, 64, 256]}), planned)
     assert [claim.holds for claim in found] == [True, None, None, False]
-    found = context_claims(scene({"pico": [None, None, 64], "nano": [None] * 3}, told=False), planned)
+    found = context_claims(scene({"pico": [None, None, 64], "nano": [None] * 3}, decided=False), planned)
     assert [claim.holds for claim in found] == [None, None, None, None]
 
 

@@ -1,11 +1,12 @@
 """From the points of a sweep to one law with its ensemble: forms compared, one chosen, its uncertainty measured."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from contextwise.analysis.scaling.bootstrap import RESAMPLES, ensemble, widened_residuals
-from contextwise.analysis.scaling.comparison import Score, compare_forms, data_of, not_told_apart
+from contextwise.analysis.scaling.comparison import Score, compare_forms, data_of, not_significantly_worse
 from contextwise.analysis.scaling.forms import EVERY, Array, Law, widened
 from contextwise.analysis.scaling.observations import Observations, check_enough
 from contextwise.base.errors import DataError
@@ -45,7 +46,7 @@ class Analysis:
         seed: of the bootstrap.
     """
 
-    found: Observations
+    observed: Observations
     scores: list[Score]
     tied: list[Score]
     law: Law
@@ -73,7 +74,46 @@ class Analysis:
         """Numbers that the fit left at a bound of where it looked: the points do not say what they are."""
         low, high = self.chosen.form.bounds
         held = (self.law.theta <= low) | (self.law.theta >= high)
-        return {one.name for one, at in zip(self.chosen.form.parameters, held, strict=True) if at}
+        return {parameter.name for parameter, at in zip(self.chosen.form.parameters, held, strict=True) if at}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The forms that were compared, the parameters of the chosen one and every residual, as plain values for JSON."""
+        observed = self.observed
+        columns = ("context", "parameters", "tokens", "flops", "loss")
+        return {
+            "form": self.chosen.form.name,
+            "formula": self.chosen.form.formula,
+            "confidence": self.confidence,
+            "resamples": len(self.ensemble.theta),
+            "points": len(observed),
+            "left_out": observed.left_out,
+            "runs": len(observed.runs),
+            "sizes": dict(zip(observed.sizes, observed.size_parameters.tolist(), strict=True)),
+            "contexts": np.unique(observed.context).tolist(),
+            "parameters": {name: value.to_dict() for name, value in self.parameters().items()},
+            "at_bounds": sorted(self.at_bounds),
+            "forms": [
+                {
+                    "form": score.form.name,
+                    "formula": score.form.formula,
+                    "numbers": len(score.form.parameters),
+                    "seen": score.fitted,
+                    "unseen_runs": score.error,
+                    "unseen_budgets": score.held_out_budgets,
+                    "in_intervals": any(score is tied for tied in self.tied),
+                }
+                for score in self.scores
+            ],
+            "residuals": [
+                {
+                    "run": observed.runs[observed.run[i]],
+                    "size": observed.sizes[observed.size[i]],
+                    **{name: float(getattr(observed, name)[i]) for name in columns},
+                    "residual": float(self.residuals[i]),
+                }
+                for i in range(len(observed))
+            ],
+        }
 
     def one_run(self, log_losses: Array) -> Array:
         """(R, ...) ln losses of the ensemble with the luck of one new run each: for comparing with a measurement."""
@@ -84,7 +124,7 @@ class Analysis:
 
 
 def analyse(
-    found: Observations, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
+    observed: Observations, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
 ) -> Analysis:
     """Compare the forms, choose one, and fit it with its ensemble.
 
@@ -97,28 +137,28 @@ def analyse(
     Raises:
         DataError: the points cannot carry a law of the context.
     """
-    check_enough(found)
-    scores = compare_forms(found)
-    tied = not_told_apart(scores)
+    check_enough(observed)
+    scores = compare_forms(observed)
+    tied = not_significantly_worse(scores)
     _check_context_matters(scores)
-    data, chosen = data_of(found), tied[0]
+    data, chosen = data_of(observed), tied[0]
     own, *others = (
-        ensemble(score.form, score.theta, data, found.run, count, seed)
+        ensemble(score.form, score.theta, data, observed.run, count, seed)
         for score, count in zip(tied, [resamples] + [resamples // len(tied)] * len(tied), strict=False)
     )
     mixed = [widened(chosen.form, own[: resamples - sum(map(len, others))])]
     mixed += [widened(score.form, theta) for score, theta in zip(tied[1:], others, strict=True)]
-    wide = widened_residuals(chosen.form, chosen.theta[0], data, found.run)
+    wide = widened_residuals(chosen.form, chosen.theta[0], data, observed.run)
     fitted = np.log(chosen.form.value_and_slope(chosen.theta[:1], data.features)[0][0])
     return Analysis(
-        found=found,
+        observed=observed,
         scores=scores,
         tied=tied,
-        law=Law(chosen.form, chosen.theta[0], found.centre),
-        own=Law(chosen.form, own, found.centre),
-        ensemble=Law(EVERY, np.concatenate(mixed), found.centre),
+        law=Law(chosen.form, chosen.theta[0], observed.centre),
+        own=Law(chosen.form, own, observed.centre),
+        ensemble=Law(EVERY, np.concatenate(mixed), observed.centre),
         residuals=data.log_loss - fitted,
-        luck=np.array([wide[found.run == run].mean() for run in range(len(found.runs))]),
+        luck=np.array([wide[observed.run == run].mean() for run in range(len(observed.runs))]),
         confidence=confidence,
         seed=seed,
     )

@@ -55,41 +55,42 @@ class Score:
         return np.asarray(np.log(np.maximum(self.errors, SAME)))
 
 
-def data_of(found: Observations) -> Data:
+def data_of(observed: Observations) -> Data:
     """Points as a fit takes them, around their own middle."""
-    features = features_of(found.centre, found.context, found.parameters, found.tokens)
-    return Data(features, np.log(found.loss))
+    features = features_of(observed.centre, observed.context, observed.parameters, observed.tokens)
+    return Data(features, np.log(observed.loss))
 
 
-def compare_forms(found: Observations) -> list[Score]:
+def compare_forms(observed: Observations) -> list[Score]:
     """Every form that the sweep allows, with its errors; the simplest first."""
-    forms = ONE_SIZE if len(found.sizes) == 1 else SEVERAL_SIZES
-    data = data_of(found)
-    return [_score(form, data, found) for form in forms if len(form.parameters) < len(found.runs) + 2]
+    forms = ONE_SIZE if len(observed.sizes) == 1 else SEVERAL_SIZES
+    data = data_of(observed)
+    return [_score(form, data, observed) for form in forms if len(form.parameters) < len(observed.runs) + 2]
 
 
-def not_told_apart(scores: list[Score]) -> list[Score]:
+def not_significantly_worse(scores: list[Score]) -> list[Score]:
     """The best of the forms that see the context, and those that are not significantly worse; the simplest first."""
     seeing = [score for score in scores if score.form.sees_context]
     best = min(seeing, key=lambda score: score.error)
 
-    def told_apart(score: Score) -> bool:
+    def significantly_worse(score: Score) -> bool:
         excess = score.logs - best.logs
         return bool(excess.mean() > APART * excess.std(ddof=1) / np.sqrt(len(excess)))
 
     return sorted(
-        (score for score in seeing if not told_apart(score)), key=lambda score: len(score.form.parameters)
+        (score for score in seeing if not significantly_worse(score)),
+        key=lambda score: len(score.form.parameters),
     )
 
 
-def _score(form: Form, data: Data, found: Observations) -> Score:
+def _score(form: Form, data: Data, observed: Observations) -> Score:
     theta = search(form, data)
-    runs = np.arange(len(found.runs))
-    inside = (found.run[None] == runs[:, None]).astype(np.float64)  # (G, n)
-    last = np.array([found.tokens[found.run == run].max() for run in runs])
-    late = (found.tokens > LATE * last[found.run]).astype(np.float64)
+    runs = np.arange(len(observed.runs))
+    inside = (observed.run[None] == runs[:, None]).astype(np.float64)  # (G, n)
+    last = np.array([observed.tokens[observed.run == run].max() for run in runs])
+    late = (observed.tokens > LATE * last[observed.run]).astype(np.float64)
     if (inside * (1 - late)).sum(1).min() == 0:
-        late = (found.tokens == last[found.run]).astype(np.float64)
+        late = (observed.tokens == last[observed.run]).astype(np.float64)
     without = refit(form, data, np.concatenate([1 - inside, 1 - late[None]]), theta[:2])
     residuals = _residuals(form, data, without)
     unseen = np.sqrt(_per_run(residuals[:-1], inside))
@@ -106,6 +107,6 @@ def _residuals(form: Form, data: Data, theta: Array) -> Array:
     return np.log(form.value_and_slope(theta, data.features)[0]) - data.log_loss
 
 
-def _per_run(residuals: Array, members: Array) -> Array:
+def _per_run(residuals: Array, inside: Array) -> Array:
     """Mean square over the points that ``members`` (G, n) marks in each run."""
-    return (residuals**2 * members).sum(1) / members.sum(1)
+    return (residuals**2 * inside).sum(1) / inside.sum(1)

@@ -46,28 +46,28 @@ class Cost:
         return y[piece] + share * (y[piece + 1] - y[piece])
 
 
-def measured_cost(found: Observations, unit: str) -> Cost:
+def measured_cost(observed: Observations, unit: str) -> Cost:
     """Costs from the points: what a run spent divided by its tokens, at its last point.
 
     Raises:
         DataError: a point cost nothing.
     """
-    if not (getattr(found, unit) > 0).all():
+    if not (getattr(observed, unit) > 0).all():
         raise DataError(
             f"the sweep measured points at which no {unit} had been spent; its metrics are damaged"
         )
     base, slope = [], []
-    for size in range(len(found.sizes)):
+    for size in range(len(observed.sizes)):
         context, cost = [], []
-        for run in np.unique(found.run[found.size == size]):
-            mine = np.flatnonzero(found.run == run)
-            last = mine[found.tokens[mine].argmax()]
-            context.append(found.context[last])
-            cost.append(getattr(found, unit)[last] / found.tokens[last])
+        for run in np.unique(observed.run[observed.size == size]):
+            mine = np.flatnonzero(observed.run == run)
+            last = mine[observed.tokens[mine].argmax()]
+            context.append(observed.context[last])
+            cost.append(getattr(observed, unit)[last] / observed.tokens[last])
         level, rise = _line(np.array(context), np.array(cost))
         base.append(level)
         slope.append(rise)
-    return Cost(unit, found.size_parameters, np.array(base), np.array(slope))
+    return Cost(unit, observed.size_parameters, np.array(base), np.array(slope))
 
 
 def _line(context: Array, cost: Array) -> tuple[float, float]:

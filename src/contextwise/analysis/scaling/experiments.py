@@ -68,16 +68,16 @@ def next_runs(analysis: Analysis, samples: Optimum, flops: Cost, planned: float)
         flops: cost of a token.
         planned: FLOPs of the planned run.
     """
-    found = analysis.found
-    limit = max(float(found.flops.max()), SHARE * planned)
+    observed = analysis.observed
+    limit = max(float(observed.flops.max()), SHARE * planned)
     answers = [np.log(samples.context), np.log(samples.loss)]
-    if len(found.sizes) > 1 and np.ptp(samples.parameters):
+    if len(observed.sizes) > 1 and np.ptp(samples.parameters):
         answers.append(np.log(samples.parameters))
-    contexts = np.unique(found.context)
+    contexts = np.unique(observed.context)
     contexts = np.concatenate([[contexts[0] / 2], contexts, [contexts[-1] * 2]])
     best = []
-    for size, parameters in _sizes(found):
-        longest = float(found.tokens[found.size == min(size, len(found.sizes) - 1)].max())
+    for size, parameters in _sizes(observed):
+        longest = float(observed.tokens[observed.size == min(size, len(observed.sizes) - 1)].max())
         for context in contexts:
             each = float(flops.per_token(parameters, context))
             longs = [long * longest for long in LONGER if long * longest * each <= limit]
@@ -91,9 +91,9 @@ def next_runs(analysis: Analysis, samples: Optimum, flops: Cost, planned: float)
     return sorted(best, key=lambda row: row.left)[:SHOWN]
 
 
-def _sizes(found: Observations) -> list[tuple[int, float]]:
+def _sizes(observed: Observations) -> list[tuple[int, float]]:
     """Index and parameters of the sweep's sizes; where there are several, of one more as much larger as the last was."""
-    sizes = [float(size) for size in found.size_parameters]
+    sizes = [float(size) for size in observed.size_parameters]
     if len(sizes) > 1:
         sizes.append(sizes[-1] ** 2 / sizes[-2])
     return list(enumerate(sizes))
@@ -107,17 +107,17 @@ def _candidate(
     tokens: float,
     each: float,
 ) -> Candidate:
-    found = analysis.found
+    observed = analysis.observed
     size, parameters = shape
     budgets = tokens * np.geomspace(EARLY, 1, POINTS)
     losses = np.log(analysis.ensemble.loss(context, parameters, budgets[None]))  # (R, K)
     left = _left(answers, losses, *_noise(analysis))
     return Candidate(
-        size=found.sizes[size] if size < len(found.sizes) else count(parameters),
+        size=observed.sizes[size] if size < len(observed.sizes) else count(parameters),
         context=round(context),
         tokens=tokens,
         flops=tokens * each,
-        new=not ((found.size == size) & (found.context == context)).any(),
+        new=not ((observed.size == size) & (observed.context == context)).any(),
         context_left=float(left[0]),
         loss_left=float(left[1]),
         parameters_left=float(left[2]) if len(left) > 2 else None,
@@ -126,7 +126,7 @@ def _candidate(
 
 def _noise(analysis: Analysis) -> tuple[float, float]:
     """Variances of ln L: of the luck of a run, and of a point beside it."""
-    run, residuals = analysis.found.run, analysis.residuals
+    run, residuals = analysis.observed.run, analysis.residuals
     means = np.bincount(run, residuals) / np.bincount(run)
     return float((analysis.luck**2).mean()), float(((residuals - means[run]) ** 2).mean())
 

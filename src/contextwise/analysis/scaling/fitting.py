@@ -87,17 +87,17 @@ def minimise(form: Form, data: Data, weights: Array, theta: Array) -> tuple[Arra
     calm = np.zeros(len(theta), dtype=int)
     active = np.arange(len(theta))
     for _ in range(ITERATIONS):
-        here = theta[active]
-        step = _inside(here, gradient[active], hessian[active], damping[active], low, high)
-        there = np.clip(here + step, low, high)
-        new, slope, curve = _around(form, data, there, target[active], weights[active])
+        current = theta[active]
+        step = _inside(current, gradient[active], hessian[active], damping[active], low, high)
+        proposed = np.clip(current + step, low, high)
+        new, slope, curve = _around(form, data, proposed, target[active], weights[active])
         better = new <= value[active]
         gain = np.where(better, value[active] - new, 0.0)
         settled = (gain <= TOLERANCE * (value[active] + 1e-12)) & (better | (damping[active] > 1e8))
         calm[active] = np.where(settled, calm[active] + 1, 0)
         damping[active] = np.clip(np.where(better, damping[active] * 0.2, damping[active] * 8), 1e-9, 1e12)
         moved = active[better]
-        theta[moved], value[moved] = there[better], new[better]
+        theta[moved], value[moved] = proposed[better], new[better]
         gradient[moved], hessian[moved] = slope[better], curve[better]
         active = active[calm[active] < 2]
         if not len(active):

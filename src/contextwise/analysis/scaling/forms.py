@@ -207,7 +207,7 @@ class Law:
         A scale is that of the formula in plain l, N and D; δ's share of b and α is counted back to l = 1 and D = 1 token.
         """
         middle = dict(zip("lND", self.centre, strict=True))
-        found: dict[str, Array] = {}
+        values: dict[str, Array] = {}
         columns = iter(np.moveaxis(self.theta, -1, 0))
         for term in self.form.terms:
             powers = {parameter.feature: (parameter, next(columns)) for parameter in term}
@@ -219,6 +219,6 @@ class Law:
                 if feature != "lD":
                     shift = shift - value * middle[feature]
                     value = value - cross * {"l": middle["D"], "D": middle["l"], "N": 0.0}[feature]
-                found[parameter.name] = parameter.sign * value
-            found[powers["1"][0].name] = np.exp(scale + shift)
-        return {parameter.name: found[parameter.name] for parameter in self.form.parameters}
+                values[parameter.name] = parameter.sign * value
+            values[powers["1"][0].name] = np.exp(scale + shift)
+        return {parameter.name: values[parameter.name] for parameter in self.form.parameters}

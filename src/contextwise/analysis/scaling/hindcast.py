@@ -108,7 +108,7 @@ class Hindcast:
         }
 
 
-def default_hidden(found: Observations) -> float:
+def default_hidden(observed: Observations) -> float:
     """FLOPs above which points are hidden where nothing else is asked for.
 
     The middle, in the logarithm, of the budgets that all contexts of a size passed through: of the size that went furthest.
@@ -116,7 +116,7 @@ def default_hidden(found: Observations) -> float:
     Raises:
         DataError: no size was trained at three contexts with budgets in common.
     """
-    spans = [budgets for size in range(len(found.sizes)) if len(budgets := common_budgets(found, size))]
+    spans = [budgets for size in range(len(observed.sizes)) if len(budgets := common_budgets(observed, size))]
     if not spans:
         raise DataError(
             "no model size of the sweep was trained at three contexts with budgets (FLOPs) in common, so that there is no "
@@ -127,7 +127,7 @@ def default_hidden(found: Observations) -> float:
 
 
 def hindcast(
-    found: Observations,
+    observed: Observations,
     above: float | None = None,
     resamples: int = RESAMPLES,
     confidence: float = CONFIDENCE,
@@ -141,24 +141,24 @@ def hindcast(
     Raises:
         DataError: nothing lies above, or what lies below carries no law.
     """
-    above = default_hidden(found) if above is None else above
-    hidden = found.flops > above
+    above = default_hidden(observed) if above is None else above
+    hidden = observed.flops > above
     if not hidden.any():
         raise DataError(
-            f"no point of the sweep lies above {above:.2g} FLOPs (the largest is {found.flops.max():.2g}); hide less"
+            f"no point of the sweep lies above {above:.2g} FLOPs (the largest is {observed.flops.max():.2g}); hide less"
         )
     if hidden.all():
         raise DataError(f"all points of the sweep lie above {above:.2g} FLOPs; hide less")
-    analysis = analyse(found.where(~hidden), resamples, confidence, seed)
-    runs, still = _hidden_runs(found, analysis, above)
+    analysis = analyse(observed.where(~hidden), resamples, confidence, seed)
+    runs, still = _hidden_runs(observed, analysis, above)
     errors = np.log([run.predicted.value / run.measured for run in runs])
     return Hindcast(
         above=above,
-        shown=len(analysis.found),
+        shown=len(analysis.observed),
         hidden=int(hidden.sum()),
-        beyond=float(found.flops.max() / above),
+        beyond=float(observed.flops.max() / above),
         analysis=analysis,
-        optima=_hidden_optima(found, analysis, above),
+        optima=_hidden_optima(observed, analysis, above),
         runs=runs,
         error=float(np.sqrt((errors**2).mean())),
         unchanged=float(np.sqrt((np.array(still) ** 2).mean())) if still else None,
@@ -166,28 +166,28 @@ def hindcast(
 
 
 def _hidden_runs(
-    found: Observations, analysis: Analysis, above: float
+    observed: Observations, analysis: Analysis, above: float
 ) -> tuple[list[HiddenRun], list[float]]:
     """The last points, and ln of each run's last shown loss over its last one."""
     rows, still = [], []
-    for run, name in enumerate(found.runs):
-        mine = np.flatnonzero(found.run == run)
-        mine = mine[found.tokens[mine].argsort()]
-        last, shown = mine[-1], mine[found.flops[mine] <= above]
-        if found.flops[last] <= above:
+    for run, name in enumerate(observed.runs):
+        mine = np.flatnonzero(observed.run == run)
+        mine = mine[observed.tokens[mine].argsort()]
+        last, shown = mine[-1], mine[observed.flops[mine] <= above]
+        if observed.flops[last] <= above:
             continue
-        at = found.context[last], found.parameters[last], found.tokens[last]
+        at = observed.context[last], observed.parameters[last], observed.tokens[last]
         rows.append(
             HiddenRun(
                 run=name,
-                context=round(float(found.context[last])),
-                flops=float(found.flops[last]),
+                context=round(float(observed.context[last])),
+                flops=float(observed.flops[last]),
                 predicted=_predicted(analysis, at),
-                measured=float(found.loss[last]),
+                measured=float(observed.loss[last]),
             )
         )
         if len(shown):
-            still.append(float(np.log(found.loss[shown[-1]] / found.loss[last])))
+            still.append(float(np.log(observed.loss[shown[-1]] / observed.loss[last])))
     return rows, still
 
 
@@ -198,22 +198,22 @@ def _predicted(analysis: Analysis, at: tuple[float, float, float]) -> Estimate:
     return ensemble_estimate(value, samples, analysis.confidence)
 
 
-def _hidden_optima(found: Observations, analysis: Analysis, above: float) -> list[HiddenOptimum]:
+def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> list[HiddenOptimum]:
     rows = []
-    cost = measured_cost(found, "flops")
+    cost = measured_cost(observed, "flops")
     luck = float(np.sqrt((analysis.luck**2).mean()))
-    for size, name in enumerate(found.sizes):
-        budgets = common_budgets(found, size)
+    for size, name in enumerate(observed.sizes):
+        budgets = common_budgets(observed, size)
         if not len(budgets) or budgets[-1] <= above:
             continue
         budget = float(budgets[-1])
-        contexts, losses = measured(found, size, budget)
+        contexts, losses = measured(observed, size, budget)
         best = float(contexts[losses.argmin()])
-        good = contexts[losses <= losses.min() * np.exp(np.sqrt(2) * luck)]
-        predicted = _best_context(analysis, cost, budget, float(found.size_parameters[size]), contexts)
-        parameters = float(found.size_parameters[size])
+        near_best = contexts[losses <= losses.min() * np.exp(np.sqrt(2) * luck)]
+        predicted = _best_context(analysis, cost, budget, float(observed.size_parameters[size]), contexts)
+        parameters = float(observed.size_parameters[size])
         at = best, parameters, budget / float(cost.per_token(parameters, best))
-        early, before = measured(found, size, max(above, float(budgets[0])))
+        early, before = measured(observed, size, max(above, float(budgets[0])))
         step = np.sqrt(2) * 1.001
         rows.append(
             HiddenOptimum(
@@ -222,7 +222,7 @@ def _hidden_optima(found: Observations, analysis: Analysis, above: float) -> lis
                 contexts=len(contexts),
                 predicted=predicted,
                 measured=best,
-                as_good=(float(good.min()), float(good.max())),
+                as_good=(float(near_best.min()), float(near_best.max())),
                 at_end=bool(best in (contexts[0], contexts[-1])),
                 before=float(early[before.argmin()]),
                 predicted_loss=_predicted(analysis, at),

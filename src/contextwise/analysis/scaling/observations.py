@@ -176,20 +176,20 @@ def observations(points: list[SweepPoint], models: dict[str, dict[str, Any]] | N
     )
 
 
-def check_enough(found: Observations) -> None:
+def check_enough(observed: Observations) -> None:
     """Refuse points that no law can be fitted to.
 
     Raises:
         DataError: too few contexts or budgets.
     """
-    contexts = np.unique(found.context)
+    contexts = np.unique(observed.context)
     if len(contexts) < FEWEST_CONTEXTS:
         named = ", ".join(f"{context:.0f}" for context in contexts)
         raise DataError(
             f"the sweep has {len(contexts)} training context{'s' * (len(contexts) > 1)} ({named}), and the law of the "
             f"context needs {FEWEST_CONTEXTS} at least; add contexts to the sweep"
         )
-    budgets = [len(np.unique(found.tokens[found.run == run])) for run in range(len(found.runs))]
+    budgets = [len(np.unique(observed.tokens[observed.run == run])) for run in range(len(observed.runs))]
     if np.median(budgets) < FEWEST_BUDGETS:
         raise DataError(
             f"the runs of the sweep have {np.median(budgets):.0f} measured budgets each behind their first steps, and "
@@ -197,7 +197,7 @@ def check_enough(found: Observations) -> None:
         )
 
 
-def check_bracketed(found: Observations, unit: str = "flops") -> None:
+def check_bracketed(observed: Observations, unit: str = "flops") -> None:
     """Refuse a sweep that shows no optimum between its contexts at any budget.
 
     Args:
@@ -206,38 +206,38 @@ def check_bracketed(found: Observations, unit: str = "flops") -> None:
     Raises:
         DataError: for every size and budget the best context is the shortest, or the longest.
     """
-    ends = {"shortest": 0, "longest": 0}
-    for size in range(len(found.sizes)):
-        for budget in common_budgets(found, size, unit):
-            contexts, losses = measured(found, size, budget, unit)
+    at_end = {"shortest": 0, "longest": 0}
+    for size in range(len(observed.sizes)):
+        for budget in common_budgets(observed, size, unit):
+            contexts, losses = measured(observed, size, budget, unit)
             best = int(losses.argmin())
             if 0 < best < len(contexts) - 1:
                 return
-            ends["shortest" if best == 0 else "longest"] += 1
-    if not sum(ends.values()):
+            at_end["shortest" if best == 0 else "longest"] += 1
+    if not sum(at_end.values()):
         raise DataError(
             f"no model size of the sweep was trained at three contexts with budgets ({unit}) in common, so that no optimum can "
             f"be seen; train the contexts of a size for about the same {unit}"
         )
-    where = max(ends, key=lambda end: ends[end])
-    mend = "shorter" if where == "shortest" else "longer"
+    where = max(at_end, key=lambda end: at_end[end])
+    direction = "shorter" if where == "shortest" else "longer"
     raise DataError(
         f"at every budget ({unit}) the lowest loss lies at an end of the sweep's contexts (mostly the {where}, "
-        f"{found.context.min() if where == 'shortest' else found.context.max():.0f}), so that the sweep does not bracket the "
-        f"optimal context; add {mend} ones or larger budgets, or ask for a guess by --far"
+        f"{observed.context.min() if where == 'shortest' else observed.context.max():.0f}), so that the sweep does not "
+        f"bracket the optimal context; add {direction} ones or larger budgets, or ask for a guess by --far"
     )
 
 
-def common_budgets(found: Observations, size: int, unit: str = "flops", count: int = 8) -> Array:
+def common_budgets(observed: Observations, size: int, unit: str = "flops", count: int = 8) -> Array:
     """Budgets that the runs of all contexts of a size passed through; empty if there are none.
 
     Log-spaced, the largest last.
     """
-    mine = found.size == size
-    contexts = np.unique(found.context[mine])
+    mine = observed.size == size
+    contexts = np.unique(observed.context[mine])
     spans = []
     for context in contexts:
-        spent = getattr(found, unit)[mine & (found.context == context)]
+        spent = getattr(observed, unit)[mine & (observed.context == context)]
         spans.append((spent.min(), spent.max()))
     low, high = max(span[0] for span in spans), min(span[1] for span in spans)
     if len(contexts) < 3 or low >= high:
@@ -245,26 +245,28 @@ def common_budgets(found: Observations, size: int, unit: str = "flops", count: i
     return np.geomspace(low, high, count)
 
 
-def measured(found: Observations, size: int, budget: float, unit: str = "flops") -> tuple[Array, Array]:
+def measured(observed: Observations, size: int, budget: float, unit: str = "flops") -> tuple[Array, Array]:
     """The contexts of a size that reached a budget, ascending, and their losses there, in nats, as a sweep's page has them."""
-    at_budget = cells([_track(found, run, unit) for run in np.unique(found.run[found.size == size])], budget)
+    at_budget = cells(
+        [_track(observed, run, unit) for run in np.unique(observed.run[observed.size == size])], budget
+    )
     return (
         np.array([cell.context for cell in at_budget], dtype=np.float64),
         np.array([cell.loss for cell in at_budget]),
     )
 
 
-def _track(found: Observations, run: int, unit: str) -> Track:
-    mine = np.flatnonzero(found.run == run)
-    mine = mine[found.tokens[mine].argsort()]
-    size = int(found.size[mine[0]])
+def _track(observed: Observations, run: int, unit: str) -> Track:
+    mine = np.flatnonzero(observed.run == run)
+    mine = mine[observed.tokens[mine].argsort()]
+    size = int(observed.size[mine[0]])
     return Track(
-        run=found.runs[run],
-        size=found.sizes[size],
-        parameters=round(float(found.parameters[mine[0]])),
-        context=round(float(found.context[mine[0]])),
-        budgets=getattr(found, unit)[mine],
-        losses=found.loss[mine],
+        run=observed.runs[run],
+        size=observed.sizes[size],
+        parameters=round(float(observed.parameters[mine[0]])),
+        context=round(float(observed.context[mine[0]])),
+        budgets=getattr(observed, unit)[mine],
+        losses=observed.loss[mine],
         errors=np.full(len(mine), np.nan),
     )
 

@@ -36,12 +36,12 @@ def best_of_sizes(
     law: Law, cost: Cost, budget: float, sizes: Array, contexts: tuple[float, float]
 ) -> Optimum:
     """The best context with the best of some sizes (K,)."""
-    each = [best_context(law, cost, budget, float(size), contexts) for size in sizes]
-    best = np.stack([one.loss for one in each]).argmin(0)
-    members = np.arange(len(best))
+    optima = [best_context(law, cost, budget, float(size), contexts) for size in sizes]
+    best = np.stack([optimum.loss for optimum in optima]).argmin(0)
+    laws = np.arange(len(best))
     return Optimum(
         *(
-            np.stack([getattr(one, name) for one in each])[best, members]
+            np.stack([getattr(optimum, name) for optimum in optima])[best, laws]
             for name in ("parameters", "context", "tokens", "loss")
         )
     )
@@ -59,9 +59,9 @@ def _zoom(
 ) -> Optimum:
     if law.theta.ndim == 1:
         law = Law(law.form, law.theta[None], law.centre)
-    members = np.arange(len(law.theta))
+    laws = np.arange(len(law.theta))
     bounds = [np.log(sizes), np.log(contexts)]
-    middle = [np.full(len(members), span.mean()) for span in bounds]
+    middle = [np.full(len(laws), span.mean()) for span in bounds]
     half = [np.ptp(span) / 2 for span in bounds]
     count = COARSE
     for _ in range(ZOOMS):
@@ -74,11 +74,11 @@ def _zoom(
         n, l = np.exp(log_n)[:, :, None], np.exp(log_l)[:, None, :]  # noqa: E741
         tokens = budget / cost.per_token(n, l)
         loss = law.loss(l, n, tokens)  # (R, K, M)
-        best = loss.reshape(len(members), -1).argmin(1)
+        best = loss.reshape(len(laws), -1).argmin(1)
         row, column = np.unravel_index(best, loss.shape[1:])
         middle = [
-            np.broadcast_to(log_n, (len(members), log_n.shape[1]))[members, row],
-            np.broadcast_to(log_l, (len(members), log_l.shape[1]))[members, column],
+            np.broadcast_to(log_n, (len(laws), log_n.shape[1]))[laws, row],
+            np.broadcast_to(log_l, (len(laws), log_l.shape[1]))[laws, column],
         ]
         half = [1.5 * 2 * h / (count - 1) for h in half]
         count = FINE

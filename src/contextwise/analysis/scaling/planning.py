@@ -100,8 +100,8 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
     Raises:
         DataError: the budget is too far from the sweep, or the law has no optimal context near its contexts.
     """
-    found, own = analysis.found, analysis.found.size_parameters
-    cost, flops = measured_cost(found, budget.unit), measured_cost(found, "flops")
+    observed, own = analysis.observed, analysis.observed.size_parameters
+    cost, flops = measured_cost(observed, budget.unit), measured_cost(observed, "flops")
     check_reach(analysis, budget, far)
     notes = bracket_notes(analysis, budget, far)
     centre, samples, note = _sized_optima(analysis, cost, budget.amount)
@@ -117,11 +117,11 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
         rounded, parameters, budget.amount / cost.per_token(parameters, rounded)
     ) - analysis.law.loss(context, parameters, tokens)
     spent = float(tokens * flops.per_token(parameters, context))
-    seconds = float(tokens * measured_cost(found, "seconds").per_token(parameters, context))
+    seconds = float(tokens * measured_cost(observed, "seconds").per_token(parameters, context))
     times = {
-        "flops": spent / float(found.flops.max()),
-        "tokens": tokens / float(found.tokens.max()),
-        "context": context / float(found.context.max()),
+        "flops": spent / float(observed.flops.max()),
+        "tokens": tokens / float(observed.tokens.max()),
+        "context": context / float(observed.context.max()),
         **({"parameters": parameters / float(own[-1])} if len(own) > 1 else {}),
     }
     return Plan(
@@ -133,7 +133,7 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
         rounded=(rounded, float(lost[0])),
         extrapolation=times,
         rivals=_rivals(analysis, cost, budget.amount),
-        shapes=nearest_shapes(found, parameters, rounded) if free else [],
+        shapes=nearest_shapes(observed, parameters, rounded) if free else [],
         next_runs=next_runs(analysis, samples, flops, spent),
         notes=notes + bound_notes(analysis) + distance_notes(times),
     )
@@ -141,7 +141,7 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
 
 def _sized_optima(analysis: Analysis, cost: Cost, amount: float) -> tuple[Optimum, Optimum, str]:
     """Of the law and of its ensemble; and why no size is named but those of the sweep, if that is so."""
-    own = analysis.found.size_parameters
+    own = analysis.observed.size_parameters
     centre, samples = _optima(analysis, analysis.law, analysis.ensemble, cost, amount)
     if len(own) == 1:
         note = "The sweep has one model size: the context and the tokens are recommended for it, and no size."
@@ -169,7 +169,7 @@ def _optima(
     analysis: Analysis, law: Law, ensemble: Law, cost: Cost, amount: float
 ) -> tuple[Optimum, Optimum]:
     """Of the law and of its ensemble."""
-    sizes, contexts = analysis.found.size_parameters, context_bounds(analysis)
+    sizes, contexts = analysis.observed.size_parameters, context_bounds(analysis)
     if len(sizes) >= FREE_SIZES:
         bounds = size_bounds(analysis)
         return (
@@ -188,11 +188,11 @@ def _recommendation(
     def of(name: str) -> Estimate:
         return ensemble_estimate(float(getattr(centre, name)[0]), getattr(samples, name), analysis.confidence)
 
-    found, several = analysis.found, len(analysis.found.sizes) > 1
+    observed, several = analysis.observed, len(analysis.observed.sizes) > 1
     if size is None:
-        size = int(np.abs(found.size_parameters - centre.parameters[0]).argmin())
+        size = int(np.abs(observed.size_parameters - centre.parameters[0]).argmin())
     return Recommendation(
-        size=None if free else found.sizes[size],
+        size=None if free else observed.sizes[size],
         parameters=of("parameters") if several else None,
         context=of("context"),
         tokens=of("tokens"),
@@ -201,7 +201,7 @@ def _recommendation(
 
 
 def _for_size(analysis: Analysis, cost: Cost, amount: float, size: int) -> Recommendation:
-    parameters = float(analysis.found.size_parameters[size])
+    parameters = float(analysis.observed.size_parameters[size])
     contexts = context_bounds(analysis)
     return _recommendation(
         analysis,

@@ -29,23 +29,23 @@ class Budget:
     Attributes:
         unit: ``flops``, or ``seconds`` of the machine of the sweep.
         amount: in that unit.
-        said: how it was given, for the reader.
+        description: how it was given, for the reader.
     """
 
     unit: str
     amount: float
-    said: str
+    description: str
 
 
 def context_bounds(analysis: Analysis) -> tuple[float, float]:
     """Between which contexts an optimum is looked for."""
-    found = analysis.found
-    return float(found.context.min()) / 2, float(found.context.max()) * CONTEXTS_BEYOND
+    observed = analysis.observed
+    return float(observed.context.min()) / 2, float(observed.context.max()) * CONTEXTS_BEYOND
 
 
 def size_bounds(analysis: Analysis) -> tuple[float, float]:
     """Between which numbers of parameters an optimum is looked for."""
-    sizes = analysis.found.size_parameters
+    sizes = analysis.observed.size_parameters
     return float(sizes[0]) / 4, float(sizes[-1]) * SIZES_BEYOND
 
 
@@ -55,7 +55,7 @@ def check_reach(analysis: Analysis, budget: Budget, far: bool) -> None:
     Raises:
         DataError: saying how far.
     """
-    spent = getattr(analysis.found, budget.unit)
+    spent = getattr(analysis.observed, budget.unit)
     factor, least = budget.amount / spent.max(), spent.min() / budget.amount
     unit = "FLOPs" if budget.unit == "flops" else "seconds"
     if least > 1:
@@ -95,7 +95,7 @@ def bracket_notes(analysis: Analysis, budget: Budget, far: bool) -> list[str]:
         DataError: there is none, and ``far`` is false.
     """
     try:
-        check_bracketed(analysis.found, budget.unit)
+        check_bracketed(analysis.observed, budget.unit)
     except DataError:
         if not far:
             raise
@@ -108,17 +108,21 @@ def bracket_notes(analysis: Analysis, budget: Budget, far: bool) -> list[str]:
 
 def bound_notes(analysis: Analysis) -> list[str]:
     """Which numbers of the law the sweep does not say, and what a missing floor does to the loss."""
-    held = [one.name for one in analysis.chosen.form.parameters if one.name in analysis.at_bounds]
+    held = [
+        parameter.name
+        for parameter in analysis.chosen.form.parameters
+        if parameter.name in analysis.at_bounds
+    ]
     if not held:
         return []
     several = len(held) > 1
-    said = (
+    note = (
         f"The sweep does not say what {' and '.join(held)} {'are' if several else 'is'}: the fit left "
         f"{'them' if several else 'it'} at a bound of where it looked."
     )
     if "E" in held:
-        said += " With no floor E in sight, the loss may come out too low, the more the further the plan lies beyond the sweep."
-    return [said]
+        note += " With no floor E in sight, the loss may come out too low, the more the further the plan lies beyond the sweep."
+    return [note]
 
 
 def distance_notes(times: dict[str, float]) -> list[str]:
@@ -151,10 +155,10 @@ def width_notes(analysis: Analysis, context: Estimate, samples: Optimum, free: b
     }
     for name, (low, high) in searched.items():
         values = getattr(samples, name)
-        ends = ((values < low * 1.02) | (values > high / 1.02)).mean()
-        if ends > 0:
+        share = ((values < low * 1.02) | (values > high / 1.02)).mean()
+        if share > 0:
             notes.append(
-                f"In {ends:.0%} of the resamples the best {name} lies at an end of what was searched ({count(low)} to "
+                f"In {share:.0%} of the resamples the best {name} lies at an end of what was searched ({count(low)} to "
                 f"{count(high)}): its interval may be open there."
             )
     return notes

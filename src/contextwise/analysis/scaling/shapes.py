@@ -25,18 +25,18 @@ class Shape:
     parameters: int
 
 
-def nearest_shapes(found: Observations, parameters: float, context: int) -> list[Shape]:
+def nearest_shapes(observed: Observations, parameters: float, context: int) -> list[Shape]:
     """The named size of the sweep's family that is nearest, and where that is not near, one with other layers.
 
     The vocabulary is the one that gives the sweep's own sizes their parameters. Empty where the models of the sweep are none
     of named sizes.
     """
-    recipe = found.model.get(found.sizes[-1])
+    recipe = observed.model.get(observed.sizes[-1])
     try:
         if recipe is None or recipe.get("pretrained"):
             return []
         settings = SizedModel.model_validate(recipe)
-        vocabulary = _vocabulary(settings, found)
+        vocabulary = _vocabulary(settings, observed)
         named = _named(settings, vocabulary, context, parameters)
         nearest = min(named, key=lambda shape: _distance(shape, parameters))
         shapes = [nearest]
@@ -55,9 +55,9 @@ def _count(settings: SizedModel, vocabulary: int, context: int) -> int:
     return parameter_count(sized_config(settings, vocabulary, context, None))
 
 
-def _vocabulary(settings: SizedModel, found: Observations) -> int:
+def _vocabulary(settings: SizedModel, observed: Observations) -> int:
     """The vocabulary with which the sweep's largest size has the parameters that were measured."""
-    measured, context = float(found.size_parameters[-1]), int(found.context.min())
+    measured, context = float(observed.size_parameters[-1]), int(observed.context.min())
     small, large = (_count(settings, pieces, context) for pieces in (1000, 2000))
     vocabulary = round(1000 + (measured - small) / ((large - small) / 1000))
     if vocabulary < 2:

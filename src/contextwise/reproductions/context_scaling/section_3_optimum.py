@@ -75,7 +75,7 @@ class OptimalContext(CorpusSource, ItemMeasure):
 def _steps(result: Landscape) -> list[int]:
     """Steps of the tables: evenly over those at which some optimum is known, else over all."""
     decided = [
-        i for i, optima in enumerate(result.optima) if any(optimum.told for optimum in optima.values())
+        i for i, optima in enumerate(result.optima) if any(optimum.decided for optimum in optima.values())
     ]
     every = decided or list(range(len(result.budgets)))
     return [every[i] for i in np.unique(np.linspace(0, len(every) - 1, SHOWN).round().astype(int))]
@@ -83,7 +83,7 @@ def _steps(result: Landscape) -> list[int]:
 
 def losses_table(result: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
     """Best-context loss of each size and context at the largest budget whose optimum is known."""
-    step = result.last_told
+    step = result.last_decided
     cells = {(cell.size, cell.context): cell for cell in result.cells[step]}
     best = {size: optimum.cell.context for size, optimum in result.optima[step].items()}
     contexts = sorted({context for own in planned.values() for context in own})
@@ -124,10 +124,10 @@ def _budget(value: float, unit: str) -> str:
 
 def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Claim]:
     """What Section 3 says: U-shaped curves, and an optimum that grows with the budget, more slowly for larger models."""
-    step = result.last_told
+    step = result.last_decided
     edge = undecided("the lowest loss is at the edge of what was tried, or beside what was not measured")
     shapes = {
-        size: exact(True) if optimum.told and not optimum.edge else edge
+        size: exact(True) if optimum.decided and not optimum.edge else edge
         for size, optimum in result.optima[step].items()
     }
     growth = {size: _growth(result.contexts[size], planned[size]) for size in planned}
@@ -203,7 +203,7 @@ def optimum_plots(
     result: Landscape, planned: dict[str, list[int]], points: list[SweepPoint], unit: str
 ) -> list[Plot]:
     """Best-context loss over training context at the last known budget, and the best context over the budget."""
-    step = result.last_told
+    step = result.last_decided
     curves: dict[str, list[dict[str, Any]]] = {}
     for cell in result.cells[step]:
         half = 1.96 * (cell.standard_error or 0)

@@ -34,25 +34,25 @@ def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
 
 def law_tables(analysis: Analysis) -> RenderableType:
     """What was read, the forms compared, and the numbers of the chosen one."""
-    found = analysis.found
-    contexts = len(np.unique(found.context))
-    said = (
-        f"The law: {len(found)} points of {len(found.runs)} runs, {len(found.sizes)} model "
-        f"size{'s' * (len(found.sizes) > 1)}, {contexts} training contexts; {found.left_out} early points left out. "
+    observed = analysis.observed
+    contexts = len(np.unique(observed.context))
+    title = (
+        f"The law: {len(observed)} points of {len(observed.runs)} runs, {len(observed.sizes)} model "
+        f"size{'s' * (len(observed.sizes) > 1)}, {contexts} training contexts; {observed.left_out} early points left out. "
         f"{analysis.confidence:.0%} intervals over {len(analysis.ensemble.theta)} resamples of whole runs. Errors are those "
         "of ln L, in thousandths. * is chosen, the simplest that held-out runs do not distinguish from the best; + are not "
         "distinguished from it either, and take part in the intervals of the plan."
     )
-    return terminal("", _forms(said, analysis), _numbers(analysis))
+    return terminal("", _forms(title, analysis), _numbers(analysis))
 
 
 def residual_table(analysis: Analysis) -> RenderableType:
     """How far each run lies off the law."""
-    found, residuals = analysis.found, 1000 * analysis.residuals
+    observed, residuals = analysis.observed, 1000 * analysis.residuals
     rows = []
-    for run, name in enumerate(found.runs):
-        mine = np.flatnonzero(found.run == run)
-        values = residuals[mine[found.tokens[mine].argsort()]]
+    for run, name in enumerate(observed.runs):
+        mine = np.flatnonzero(observed.run == run)
+        values = residuals[mine[observed.tokens[mine].argsort()]]
         rows.append([name, len(mine), values.mean(), values.std(), values[0], values[-1]])
     columns = [
         Column("run"),
@@ -71,8 +71,8 @@ def hindcast_tables(check: Hindcast) -> RenderableType:
         "",
     ]
     if check.optima:
-        optima = [_optima(check), _optima_said(check), ""]
-    return terminal(_heading(check), "", *optima, _runs(check), _runs_said(check), law_tables(check.analysis))
+        optima = [_optima(check), _optima_text(check), ""]
+    return terminal(_heading(check), "", *optima, _runs(check), _runs_text(check), law_tables(check.analysis))
 
 
 def _answer(plan: Plan, analysis: Analysis) -> Table:
@@ -97,7 +97,7 @@ def _answer(plan: Plan, analysis: Analysis) -> Table:
         ["time on the sweep's machine", duration(plan.seconds), "", ""],
     ]
     columns = ["", "recommended", f"{analysis.confidence:.0%} interval", "of the sweep's\nlargest"]
-    return Table(f"Plan for {plan.budget.said}.", columns, rows)
+    return Table(f"Plan for {plan.budget.description}.", columns, rows)
 
 
 def _sizes(plan: Plan) -> Table:
@@ -127,7 +127,7 @@ def _forms(title: str, analysis: Analysis) -> Table:
         errors = [1000 * error for error in (score.fitted, score.error, score.held_out_budgets)]
         cells: list[Cell] = [score.form.name + sign, score.form.formula, len(score.form.parameters), *errors]
         rows.append(Row(cells, bold=chosen))
-    formula = "L(l, N, D)" if len(analysis.found.sizes) > 1 else "L(l, D)"
+    formula = "L(l, N, D)" if len(analysis.observed.sizes) > 1 else "L(l, D)"
     heads = ("seen", "unseen\nruns", "unseen\nbudgets")
     columns = [
         Column("form"),
@@ -173,7 +173,7 @@ def _rivals(plan: Plan, analysis: Analysis, sized: bool) -> Table:
     return Table(f"What other forms of the law say (up to {RIVALS:g} times the error):", columns, cells)
 
 
-def _next_said() -> str:
+def _next_text() -> str:
     return (
         "One more run that would narrow the answer most: what is left of the width of each interval (from the resamples, "
         f"linearised; runs that cost at most {SHARE:.0%} of the plan, or what the sweep's largest did):"
@@ -194,7 +194,7 @@ def _next(candidates: list[Candidate]) -> Table:
         "",
         *(Column(name, "percent", ".0%") for name in ("context", "loss", *(["size"] if sized else []))),
     ]
-    return Table(_next_said(), columns, rows)
+    return Table(_next_text(), columns, rows)
 
 
 def _heading(check: Hindcast) -> str:
@@ -229,19 +229,19 @@ def _optima(check: Hindcast) -> Table:
     return Table("Best context at the largest budget that all contexts of a size reached:", columns, rows)
 
 
-def _optima_said(check: Hindcast) -> str:
+def _optima_text(check: Hindcast) -> str:
     right, at_end = (sum(getattr(row, name) for row in check.optima) for name in ("inside", "at_end"))
-    said = (
+    text = (
         f"{right} of {len(check.optima)} measured best contexts lie inside the interval, give or take half a step of the "
         "contexts (* outside). Below each: the contexts whose loss is within the variation between runs of the best. Before: "
         "the best at the largest budget that was shown. Losses are at the measured best context."
     )
     if at_end:
-        said += (
+        text += (
             f" {at_end} of the measured ones {'is' if at_end == 1 else 'are'} the shortest or longest that was trained: the "
             "best may lie beyond, and the prediction was kept within."
         )
-    return said
+    return text
 
 
 def _runs(check: Hindcast) -> Table:
@@ -259,12 +259,12 @@ def _runs(check: Hindcast) -> Table:
     return Table("Last point of each run that went beyond:", columns, rows)
 
 
-def _runs_said(check: Hindcast) -> str:
+def _runs_text(check: Hindcast) -> str:
     inside = sum(run.inside for run in check.runs)
-    said = (
+    text = (
         f"{inside} of {len(check.runs)} losses lie inside their {check.analysis.confidence:.0%} intervals for one run (* "
         f"outside); error {100 * check.error:.2f}% of the loss"
     )
     if check.unchanged is not None:
-        said += f" (were each run's last shown loss to stay: {100 * check.unchanged:.2f}%)"
-    return said + "."
+        text += f" (were each run's last shown loss to stay: {100 * check.unchanged:.2f}%)"
+    return text + "."
