@@ -202,7 +202,7 @@ def _metavar(info: FieldInfo) -> str:
         )
         parts += [word for word in words if word not in parts]
     bounds = [
-        f"{sign}{getattr(m, key):g}"
+        f"{sign}{getattr(m, key):,}"
         for m in info.metadata
         for kind, (sign, key) in BOUNDS.items()
         if isinstance(m, kind)

@@ -46,7 +46,7 @@ class Needles(Measure):
         0.25, ge=0, le=1, description="Distance of the near needle from the end, as a share of the length."
     )
     samples: int = Field(50, ge=1, description="Texts.")
-    seed: int = Field(0, ge=0, lt=2**63, description="Of the texts.")
+    seed: int = Field(0, ge=0, description="Of the texts.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -61,7 +61,7 @@ class Ruler(Measure):
         description="γ of the law of positions, P(x) ~ (1 - x/LENGTH)^γ; 0: all are equally likely.",
     )
     samples: int = Field(100, ge=1, description="Questions of each task.")
-    seed: int = Field(0, ge=0, lt=2**63, description="Of texts, questions and positions.")
+    seed: int = Field(0, ge=0, description="Of texts, questions and positions.")
     chat: bool = Field(False, description="Ask through the model's chat template.")
     example: bool = Field(True, description="Put a worked example before the questions of vt and cwe.")
 
