@@ -56,9 +56,11 @@ def test_it_evaluates_what_is_missing_and_reports(contextwise, workplace):
     for run in runs:
         for corpus in ("books", "code"):
             summary = json.loads(
-                (workplace / run / f"evaluation/{corpus}-validation/summary.json").read_text()
+                next(
+                    (workplace / run / "evaluation").glob(f"evaluate-{corpus}-validation-*/summary.json")
+                ).read_text()
             )
-            assert (summary["context"], summary["stride"]) == (32, 16)  # the same for all
+            assert (summary["settings"]["context"], summary["settings"]["stride"]) == (32, 16)  # the same for all
             losses[run, corpus] = summary["loss"]["value"]
     report = json.loads((workplace / "f.json").read_text())
     assert report["before"] == "base"
@@ -78,7 +80,7 @@ def test_it_evaluates_what_is_missing_and_reports(contextwise, workplace):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["runs/base", "--old", "books", "--new", "code"], "give the model before, and behind it"),
+        (["runs/base", "--old", "books", "--new", "code"], "give the model before, then one"),
         (["runs/base", "runs/naive", "--old", "nowhere", "--new", "code"], "there is no corpus at nowhere"),
         (
             ["runs/base", "runs/naive", "--old", "code", "--new", "code"],

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import comparison_tables
 from measured import write_evaluation
@@ -261,7 +261,7 @@ class TestRefusals:
     def test_other_tokenizers_with_an_offer(self, tmp_path, runs):
         other = {"fingerprint": "bb", "tokenizer_hash": "t2"}
         run = write_run(tmp_path / "other", "neox", 1, 4.0, corpus=other)
-        with pytest.raises(DataError, match=r"different tokenizers.*--unit byte"):
+        with pytest.raises(DataError, match=r"different tokenizers.*unit byte"):
             compare([runs[0], run])
 
     def test_bits_per_byte_across_tokenizers_match_documents_by_hash(self, tmp_path, runs):
@@ -316,9 +316,7 @@ class TestRefusals:
         (bare / "recipe.yaml").write_text("name: bare\n")
         with pytest.raises(DataError, match=f"run: contextwise evaluate {bare} --corpus"):
             compare([runs[0], str(bare)])
-        with pytest.raises(
-            DataError, match="nowhere has no evaluation yet; run: contextwise evaluate nowhere"
-        ):
+        with pytest.raises(CheckpointError, match="there is no run and no model at nowhere"):
             compare([runs[0], "nowhere"])
 
     def test_several_evaluations_need_a_label(self, tmp_path):

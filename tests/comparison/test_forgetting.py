@@ -183,7 +183,7 @@ def test_the_json_is_the_report(runs, tmp_path):
 def test_input_that_cannot_be_reported_on(runs, tmp_path):
     alike = write_run(tmp_path / "alike", "base", BEFORE, seed=1, start=None)
     for sources, old, new, words in (
-        (runs[:1], OLD, NEW, "give the model before, and behind it one or more runs"),
+        (runs[:1], OLD, NEW, "give the model before, then one or more runs"),
         (runs, OLD, OLD, "hold the same documents"),
         ([runs[0], f"{runs[1]}/evaluation/books-validation"], OLD, NEW, "is an evaluation on one corpus"),
         ([runs[0], alike], OLD, NEW, "all the given runs are of one recipe"),

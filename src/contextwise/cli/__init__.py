@@ -24,12 +24,12 @@ PANELS = {
     "Start": {
         "demo": "Train three small models on real text, and see which is better, by how much, at what cost.",
         "prepare": "Tokenize text into a corpus: documents, split by their content, with their metadata.",
-        "corpus": "Say how long the documents of a corpus are, and how much training context they can reward.",
+        "corpus": "Report how long the documents of a corpus are, and how much training context they can reward.",
     },
     "Train": {
         "train": "Train the model of a recipe; run the same command again to resume.",
         "sweep": "Train a grid of model sizes and contexts; run it again to resume.",
-        "parameters": "Say where a model's parameters are, and which of them are trained.",
+        "parameters": "Report where a model's parameters are, and which of them are trained.",
     },
     "Measure": {
         "attention": "Show which tokens a model attends to, and where predicting the context helped.",
@@ -41,7 +41,7 @@ PANELS = {
         "compare": "Compare runs on the same documents.",
         "compare-curves": "Compare context curves: average and best-context loss.",
         "ledger": "List objectives side by side: tokens read and predicted, FLOPs, own losses.",
-        "forgetting": "Say what models forgot of an old corpus while they went on with a new one.",
+        "forgetting": "Measure what models forget of an old corpus while they are trained on a new one.",
         "plan": "Recommend model size, training context and tokens for a budget, from a sweep.",
         "report": "Write one page about runs: losses, differences, curves, texts, and how they were made.",
     },

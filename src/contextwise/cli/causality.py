@@ -22,19 +22,19 @@ def causality(
     from contextwise.models.causality import measure_causality
     from contextwise.models.causality.effects import COLUMNS
 
-    found = measure_causality(Subject(model, dtype=dtype, device=device).model)
+    result = measure_causality(Subject(model, dtype=dtype, device=device).model)
     if as_json:
-        print(json.dumps(found.to_dict(), indent=2))
+        print(json.dumps(result.to_dict(), indent=2))
     else:
         table = Table(*COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
         for column in table.columns[1:-1]:
             column.justify = "right"
-        for row in found.rows():
+        for row in result.rows():
             table.add_row(*row)
         printed = Console(highlight=False)
-        printed.print(found.heading, markup=False)
+        printed.print(result.heading, markup=False)
         printed.print(table)
-        for note in found.notes:
+        for note in result.notes:
             printed.print(note, markup=False)
-    if not found.causal:
+    if not result.causal:
         raise typer.Exit(1)

@@ -25,13 +25,13 @@ def compare_curves(
     from contextwise.comparison.curves import compare_curves, open_curves
     from contextwise.comparison.tables import curves_table
 
-    found = compare_curves(open_curves(runs))
+    result = compare_curves(open_curves(runs))
     printed = Console(highlight=False)
-    printed.print(curves_table(found))
+    printed.print(curves_table(result))
     printed.print(
         "Below a loss: minus the first model's, with its 95% interval over documents. Lower bins: of the numbers of visible "
         "tokens that both have, so many at which it is lower than the first."
     )
     if out is not None:
-        write_json(out, [curve.to_dict() for curve in found], "the comparison")
+        write_json(out, [curve.to_dict() for curve in result], "the comparison")
         printed.print(f"written to {out}", markup=False, soft_wrap=True)

@@ -38,7 +38,7 @@ def corpus(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Say how long the documents of a corpus are, and how much training context they can reward.
+    """Report how long the documents of a corpus are, and how much training context they can reward.
 
     A training context is longer than the corpus can reward if less than 10% of
     the tokens have half of it or more before them in their own document, or if

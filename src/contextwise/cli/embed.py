@@ -107,9 +107,10 @@ def embed(
         from contextwise.models.layers import load_text_model
 
         subject = Subject(model, dtype=dtype, device=device)
+        tokenizer = subject.tokenizer  # before the weights: a folder without one is refused at once
         embedder = Embedder(
             load_text_model(model, subject.dtype, subject.device),
-            subject.tokenizer,
+            tokenizer,
             pooling=None if pooling is None else pooling.value,
             layer=layer,
             normalize=normalize,

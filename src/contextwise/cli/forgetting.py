@@ -11,13 +11,13 @@ def forgetting(
         list[str],
         typer.Argument(
             metavar="BEFORE AFTER...",
-            help="The model that training went on from, then the runs that did; runs of one recipe with different "
+            help="The model that training continued from, then the runs that continued; runs of one recipe with different "
             "seeds count as one.",
             show_default=False,
         ),
     ],
     old: Annotated[Path, typer.Option(help="The corpus that BEFORE was trained on.", show_default=False)],
-    new: Annotated[Path, typer.Option(help="The corpus that AFTER went on with.", show_default=False)],
+    new: Annotated[Path, typer.Option(help="The corpus that AFTER continued on.", show_default=False)],
     split: Annotated[str, typer.Option(help="Which documents of both corpora.")] = "validation",
     context: Annotated[
         int | None,
@@ -37,7 +37,7 @@ def forgetting(
         Path | None, typer.Option(help="Write the report to this JSON file.", show_default=False)
     ] = None,
 ) -> None:
-    """Say what models forgot of an old corpus while they went on with a new one.
+    """Measure what models forget of an old corpus while they are trained on a new one.
 
     Forgetting is the loss on held-out old documents after, minus before. Models
     that lack an evaluation on one of the corpora are evaluated first. The 95%
@@ -49,7 +49,7 @@ def forgetting(
     from contextwise.comparison.tables import forgetting_tables
     from contextwise.data import Corpus
 
-    found = measure_forgetting(
+    result = measure_forgetting(
         models,
         Corpus.open(old, split=split),
         Corpus.open(new, split=split),
@@ -58,7 +58,7 @@ def forgetting(
         limit=limit,
     )
     printed = Console(highlight=False)
-    printed.print(forgetting_tables(found))
+    printed.print(forgetting_tables(result))
     if out is not None:
-        found.write(out)
+        result.write(out)
         printed.print(f"written to {out}", markup=False, soft_wrap=True)

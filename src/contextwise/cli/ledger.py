@@ -21,9 +21,9 @@ def ledger(
     from contextwise.comparison.ledger import ledger
     from contextwise.comparison.tables import ledger_table
 
-    found = ledger(runs)
+    result = ledger(runs)
     printed = Console(highlight=False)
-    printed.print(ledger_table(found))
+    printed.print(ledger_table(result))
     if out is not None:
-        found.write(out)
+        result.write(out)
         printed.print(f"written to {out}", markup=False, soft_wrap=True)

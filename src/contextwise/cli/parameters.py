@@ -22,7 +22,7 @@ def parameters(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Say where a model's parameters are, and which of them are trained.
+    """Report where a model's parameters are, and which of them are trained.
 
     Nothing is trained and no weights are loaded. The runs that a recipe
     builds on need not be there yet if their recipes lie beside it.

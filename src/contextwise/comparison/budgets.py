@@ -1,7 +1,7 @@
 """Validation loss of several runs at the same training time, and at the same number of training tokens.
 
 The losses are the validation losses that the runs logged while they trained, interpolated linearly between
-two validations. A run that went on after that point is caught in the middle of its schedule, with a learning
+two validations. A run that continued after that point is caught in the middle of its schedule, with a learning
 rate that has not yet come down: its loss there is higher than that of a run planned to end there. So this
 view favours the run that ends at the point; train with that budget from the start for a comparison without
 this flaw.
@@ -24,7 +24,7 @@ class BudgetRow:
 
     Attributes:
         losses: nats per token on the validation split, one for each seed.
-        mid_schedule: whether a run of the group went on training after this point.
+        mid_schedule: whether a run of the group continued to train after this point.
         difference: to the reference, with a t-interval over seeds; None for the reference itself.
     """
 
@@ -50,33 +50,33 @@ def equal_budgets(groups: dict[str, list[ComparedRun]], reference: str) -> tuple
     Returns:
         The views that the runs' logs allow, and a sentence for each reason why one is missing.
     """
-    members = [member for group in groups.values() for member in group]
-    reason = _reason_against(members)
+    runs = [compared for group in groups.values() for compared in group]
+    reason = _reason_against(runs)
     if reason:
         return [], [f"No comparison at equal training time or tokens: {reason}."]
     budgets = [_at_equal(kind, groups, reference) for kind in BUDGETS]
-    found = [budget for budget in budgets if budget is not None]
+    available = [budget for budget in budgets if budget is not None]
     missing = [kind for kind, budget in zip(BUDGETS, budgets, strict=True) if budget is None]
-    return found, [
+    return available, [
         f"No comparison at equal training {kind}: one run ended before another validated for the first time."
         for kind in missing
     ]
 
 
-def _reason_against(members: list[ComparedRun]) -> str | None:
-    for member in members:
-        if member.run is None:
-            return f"{member.name} is not a run of contextwise"
-        if not member.run.metrics("validation"):
-            return f"{member.source} logged no validation loss"
+def _reason_against(runs: list[ComparedRun]) -> str | None:
+    for compared in runs:
+        if compared.run is None:
+            return f"{compared.name} is not a run of contextwise"
+        if not compared.run.metrics("validation"):
+            return f"{compared.source} logged no validation loss"
     measured, objectives = set(), set()
-    for member in members:
-        recipe = member.run.recipe() if member.run else {}
+    for compared in runs:
+        recipe = compared.run.recipe() if compared.run else {}
         objectives.add(recipe.get("objective", {}).get("name", "causal"))
         data, training = recipe.get("data", {}), recipe.get("training", {})
         measured.add(
             (
-                member.summary.get("corpus", {}).get("fingerprint"),
+                compared.summary.get("corpus", {}).get("fingerprint"),
                 data.get("validation_split"),
                 data.get("context"),
                 training.get("evaluation_tokens"),
@@ -88,7 +88,7 @@ def _reason_against(members: list[ComparedRun]) -> str | None:
 
 
 def _at_equal(kind: str, groups: dict[str, list[ComparedRun]], reference: str) -> Budget | None:
-    curves = {name: [_curve(member, kind) for member in group] for name, group in groups.items()}
+    curves = {name: [_curve(compared, kind) for compared in group] for name, group in groups.items()}
     ends = [curve[0][-1] for group in curves.values() for curve in group]
     at = min(ends)
     if any(curve[0][0] > at for group in curves.values() for curve in group):
@@ -96,7 +96,7 @@ def _at_equal(kind: str, groups: dict[str, list[ComparedRun]], reference: str) -
     losses = {name: np.array([np.interp(at, *curve) for curve in group]) for name, group in curves.items()}
     rows = []
     for name, group in groups.items():
-        same_seeds = [m.seed for m in group] == [m.seed for m in groups[reference]]
+        same_seeds = [each.seed for each in group] == [each.seed for each in groups[reference]]
         difference = (
             None if name == reference else estimate_over_seeds(losses[name], losses[reference], same_seeds)
         )
@@ -107,10 +107,10 @@ def _at_equal(kind: str, groups: dict[str, list[ComparedRun]], reference: str) -
     return Budget(kind, float(at), rows)
 
 
-def _curve(member: ComparedRun, kind: str) -> tuple[np.ndarray, np.ndarray]:
+def _curve(compared: ComparedRun, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """(budget spent, loss) at each validation of a run, in the order of the steps."""
-    assert member.run is not None
-    rows = member.run.metrics("validation")
+    assert compared.run is not None
+    rows = compared.run.metrics("validation")
     return np.array([row[kind] for row in rows], dtype=float), np.array(
         [row["loss"] for row in rows], dtype=float
     )

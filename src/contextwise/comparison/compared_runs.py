@@ -209,21 +209,21 @@ def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
 
 
 def groups_of(runs: list[ComparedRun]) -> dict[str, list[ComparedRun]]:
-    """Group members that differ only by their seed: groups in the order given, members by seed.
+    """Group runs that differ only by their seed: groups in the order given, runs by seed.
 
     Raises:
         ConfigError: two runs of one recipe have the same seed.
     """
     by_key: dict[str, list[ComparedRun]] = {}
-    for member in runs:
-        by_key.setdefault(member.key, []).append(member)
+    for compared in runs:
+        by_key.setdefault(compared.key, []).append(compared)
     names = Counter(group[0].name for group in by_key.values())
     groups = {}
     for group in by_key.values():
-        group.sort(key=lambda member: (member.seed is None, member.seed or 0))
-        seeds = Counter(member.seed for member in group)
+        group.sort(key=lambda compared: (compared.seed is None, compared.seed or 0))
+        seeds = Counter(compared.seed for compared in group)
         if max(seeds.values()) > 1:
-            twice = [member.source for member in group if seeds[member.seed] > 1]
+            twice = [compared.source for compared in group if seeds[compared.seed] > 1]
             raise ConfigError(
                 f"{twice[0]} and {twice[1]} are the same recipe with the same seed; compare one of them"
             )

@@ -100,7 +100,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` found; ``notes`` are sentences that a reader of the figures has to know."""
+    """Result of :func:`compare`; ``notes`` are sentences that a reader of the figures has to know."""
 
     corpus: dict[str, Any]
     documents: int
@@ -121,8 +121,10 @@ class Comparison:
     def best(self) -> Group | None:
         """The group that is significantly better than each of the others; None where one of the differences is a tie."""
         lowest = self.lowest
-        beaten = {found.group for found in self.differences if found.better == lowest.name}
-        beaten |= {found.reference for found in self.differences if found.better == lowest.name}
+        beaten = {difference.group for difference in self.differences if difference.better == lowest.name}
+        beaten |= {
+            difference.reference for difference in self.differences if difference.better == lowest.name
+        }
         return lowest if beaten == {group.name for group in self.groups} else None
 
     def loss_of(self, group: Group) -> Estimate:
@@ -171,24 +173,24 @@ def compare(
         raise ConfigError(f"--unit is {unit!r}; it must be token or byte")
     if len(sources) < 2:
         raise ConfigError("a comparison needs two runs or more; name them one after the other")
-    members = open_compared(sources, label, results)
-    groups = groups_of(members)
+    runs = open_compared(sources, label, results)
+    groups = groups_of(runs)
     names = list(groups)
     reference = reference if reference is not None else names[0]
     if reference not in groups:
         raise ConfigError(f"--reference is {reference!r}, which is none of the groups: {', '.join(names)}")
-    notes = _check_same_data(members, unit)
-    rows = {member.source: _order(member, unit) for member in members}
-    sizes_N = _sizes(members, rows, unit)
+    notes = _check_same_data(runs, unit)
+    rows = {compared.source: _order(compared, unit) for compared in runs}
+    sizes_N = _sizes(runs, rows, unit)
     sums = {name: _sums(group, rows, unit) for name, group in groups.items()}
     others = [name for name in names if name != reference]
     pairs = [(name, reference) for name in others]
     if all_pairs:
         pairs += [(later, earlier) for earlier, later in combinations(others, 2)]
     differences = [_difference(a, b, groups, sums, sizes_N, UNITS[unit]) for a, b in pairs]
-    first = members[0].evaluation.summary
+    first = runs[0].evaluation.summary
     # Budgets compare trainings; which contexts are withheld in scoring says nothing of them.
-    conditions = any(member.evaluation.summary.get("condition") for member in members)
+    conditions = any(compared.evaluation.summary.get("condition") for compared in runs)
     budgets, reasons = ([], []) if conditions else equal_budgets(groups, reference)
     return Comparison(
         corpus=first["corpus"],
@@ -208,9 +210,9 @@ def compare(
     )
 
 
-def _group(name: str, members: list[ComparedRun]) -> Group:
-    nats, tokens = _stack(members, "nats"), members[0].column("tokens")
-    n_bytes = members[0].column("bytes")
+def _group(name: str, runs: list[ComparedRun]) -> Group:
+    nats, tokens = _stack(runs, "nats"), runs[0].column("tokens")
+    n_bytes = runs[0].column("bytes")
     assert tokens is not None
     loss = estimate([nats], tokens)
     per_byte = None if n_bytes is None or not n_bytes.sum() else estimate([nats / math.log(2)], n_bytes)
@@ -220,17 +222,17 @@ def _group(name: str, members: list[ComparedRun]) -> Group:
 
     return Group(
         name=name,
-        sources=[member.source for member in members],
-        seeds=[member.seed for member in members],
-        parameters=members[0].parameters,
+        sources=[compared.source for compared in runs],
+        seeds=[compared.seed for compared in runs],
+        parameters=runs[0].parameters,
         loss=loss,
         losses=per_seed(nats, tokens).tolist(),
         perplexity=loss.map(exponential),
         bits_per_byte=per_byte,
-        training_tokens=mean([member.summary.get("tokens") for member in members]),
-        tokens_per_second=mean([member.summary.get("tokens_per_second") for member in members]),
-        training_seconds=mean([member.summary.get("seconds") for member in members]),
-        ms_per_token=mean([member.ms_per_token for member in members]),
+        training_tokens=mean([compared.summary.get("tokens") for compared in runs]),
+        tokens_per_second=mean([compared.summary.get("tokens_per_second") for compared in runs]),
+        training_seconds=mean([compared.summary.get("seconds") for compared in runs]),
+        ms_per_token=mean([compared.ms_per_token for compared in runs]),
     )
 
 
@@ -243,8 +245,8 @@ def _difference(
     unit: str,
 ) -> Difference:
     a, b = sums[name], sums[reference]
-    seeds = [member.seed for member in groups[name]]
-    paired = None not in seeds and seeds == [member.seed for member in groups[reference]]
+    seeds = [compared.seed for compared in groups[name]]
+    paired = None not in seeds and seeds == [compared.seed for compared in groups[reference]]
     blocks = [a - b] if paired else [a, -b]
     by_seed = per_seed(blocks[0], sizes_N).tolist() if paired else []
     difference_N = a.mean(axis=0) - b.mean(axis=0)
@@ -261,89 +263,83 @@ def _difference(
     )
 
 
-def _stack(members: list[ComparedRun], column: str) -> np.ndarray:
-    return np.stack([values for member in members if (values := member.column(column)) is not None])
+def _stack(runs: list[ComparedRun], column: str) -> np.ndarray:
+    return np.stack([values for compared in runs if (values := compared.column(column)) is not None])
 
 
-def _sums(members: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
+def _sums(runs: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
     """(seeds, documents) nats of each document, or bits where the unit is the byte."""
     nats = np.stack(
-        [member.evaluation.documents["nats"].to_numpy()[rows[member.source]] for member in members]
+        [compared.evaluation.documents["nats"].to_numpy()[rows[compared.source]] for compared in runs]
     )
     return nats / math.log(2) if unit == "byte" else nats
 
 
-def _sizes(members: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
+def _sizes(runs: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
     """(documents,) tokens or bytes of each document, which must be the same for all.
 
     Raises:
         DataError: they are not, or bytes are asked for and not known.
     """
     column = "tokens" if unit == "token" else "bytes"
-    first = members[0].column(column)
+    first = runs[0].column(column)
     if first is None:
-        raise DataError(
-            f"{members[0].source} was evaluated on a corpus that does not know its documents' bytes"
-        )
-    sizes = first[rows[members[0].source]]
-    for member in members[1:]:
-        other = member.column(column)
-        if other is None or not np.array_equal(sizes, other[rows[member.source]]):
-            raise DataError(f"{members[0].source} and {member.source} were not scored on the same {column}")
+        raise DataError(f"{runs[0].source} was evaluated on a corpus that does not know its documents' bytes")
+    sizes = first[rows[runs[0].source]]
+    for compared in runs[1:]:
+        other = compared.column(column)
+        if other is None or not np.array_equal(sizes, other[rows[compared.source]]):
+            raise DataError(f"{runs[0].source} and {compared.source} were not scored on the same {column}")
     return sizes.astype(np.float64)
 
 
-def _order(member: ComparedRun, unit: str) -> np.ndarray:
-    """Rows of the documents' table in an order that all members share."""
-    hashes = member.evaluation.documents["document_hash"]
+def _order(compared: ComparedRun, unit: str) -> np.ndarray:
+    """Rows of the documents' table in an order that all runs share."""
+    hashes = compared.evaluation.documents["document_hash"]
     if unit == "byte" and not hashes.null_count:
         return np.argsort(hashes.to_numpy(zero_copy_only=False), kind="stable")
-    return np.arange(member.evaluation.documents.num_rows)
+    return np.arange(compared.evaluation.documents.num_rows)
 
 
-def _check_same_data(members: list[ComparedRun], unit: str) -> list[str]:
+def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
     """Refuse evaluations that may not be compared; returns notes on settings that differ.
 
     Raises:
         DataError: other documents, another number of them, or (in nats per token) another tokenizer.
     """
-    first, notes = members[0], []
-    one = first.evaluation.summary
-    for member in members[1:]:
-        other = member.evaluation.summary
-        pair = f"{first.source} and {member.source}"
-        _check_same_way(first, member)
-        same_text = _hashes(first) is not None and _hashes(first) == _hashes(member)
-        same_corpus = one["corpus"]["fingerprint"] == other["corpus"]["fingerprint"]
+    first, notes = runs[0], []
+    base = first.evaluation.summary
+    for compared in runs[1:]:
+        other = compared.evaluation.summary
+        pair = f"{first.source} and {compared.source}"
+        _check_same_way(first, compared)
+        same_text = _hashes(first) is not None and _hashes(first) == _hashes(compared)
+        same_corpus = base["corpus"]["fingerprint"] == other["corpus"]["fingerprint"]
         if (
             not same_corpus
             and unit == "token"
-            and one["corpus"]["tokenizer_hash"] != other["corpus"]["tokenizer_hash"]
+            and base["corpus"]["tokenizer_hash"] != other["corpus"]["tokenizer_hash"]
         ):
-            offer = (
-                "compare them in bits per byte with --unit byte"
-                if same_text
-                else "use one tokenizer for both"
-            )
+            offer = "compare them in bits per byte (unit byte)" if same_text else "use one tokenizer for both"
             raise DataError(
                 f"{pair} have different tokenizers, so their losses per token are not comparable; {offer}"
             )
-        if same_corpus and one["documents"] != other["documents"]:
+        if same_corpus and base["documents"] != other["documents"]:
             raise DataError(
-                f"{pair} were evaluated on {one['documents']} and {other['documents']} documents; "
+                f"{pair} were evaluated on {base['documents']} and {other['documents']} documents; "
                 "evaluate both with the same limit"
             )
         if not same_corpus and not (same_text and unit == "byte"):
             raise DataError(
                 f"{pair} were evaluated on different documents "
-                f"({one['corpus']['path']} and {other['corpus']['path']}); "
+                f"({base['corpus']['path']} and {other['corpus']['path']}); "
                 "evaluate both on one corpus with contextwise evaluate"
             )
         different = [
-            key for key in ("context", "stride", "dtype") if _setting(one, key) != _setting(other, key)
+            key for key in ("context", "stride", "dtype") if _setting(base, key) != _setting(other, key)
         ]
         if different:
-            values = ", ".join(f"{key} {_setting(one, key)} and {_setting(other, key)}" for key in different)
+            values = ", ".join(f"{key} {_setting(base, key)} and {_setting(other, key)}" for key in different)
             notes.append(
                 f"{pair} were scored with different settings ({values}); part of a difference may be theirs."
             )
@@ -354,23 +350,23 @@ def _setting(summary: dict[str, Any], name: str) -> Any:
     return {**summary, **summary["settings"]}.get(name)
 
 
-def _check_same_way(first: ComparedRun, member: ComparedRun) -> None:
+def _check_same_way(first: ComparedRun, compared: ComparedRun) -> None:
     """Refuse to set a loss within sentences beside one within documents.
 
     Raises:
         DataError: one of two evaluations is sentence by sentence, the other is not.
     """
-    ways = [bool(one.evaluation.summary.get("by_sentence")) for one in (first, member)]
+    ways = [bool(each.evaluation.summary.get("by_sentence")) for each in (first, compared)]
     if ways[0] != ways[1]:
-        sentences, documents = (first, member) if ways[0] else (member, first)
+        sentences, documents = (first, compared) if ways[0] else (compared, first)
         raise DataError(
             f"{sentences.source} was scored sentence by sentence, and {documents.source} document by document, which sees "
             "more; evaluate both with contextwise sentences"
         )
 
 
-def _hashes(member: ComparedRun) -> list[str] | None:
-    column = member.evaluation.documents["document_hash"]
+def _hashes(compared: ComparedRun) -> list[str] | None:
+    column = compared.evaluation.documents["document_hash"]
     return None if column.null_count else sorted(column.to_pylist())
 
 
@@ -379,9 +375,9 @@ def _note_on_sentences(summary: dict[str, Any], differences: list[Difference]) -
     if not summary.get("by_sentence"):
         return []
     parts = [
-        f"{found.group} to {found.reference}: {relative:+.1%}"
-        for found in differences
-        if (relative := found.relative_perplexity) is not None
+        f"{difference.group} to {difference.reference}: {relative:+.1%}"
+        for difference in differences
+        if (relative := difference.relative_perplexity) is not None
     ]
     return [
         "Every sentence was scored on its own, its end included."
@@ -398,7 +394,7 @@ def _notes_on_seeds(groups: dict[str, list[ComparedRun]], differences: list[Diff
             "document, not what another seed would have given."
         )
     return notes + [
-        f"{found.group} and {found.reference} have different seeds, so they are not paired by seed."
-        for found in differences
-        if not found.paired_by_seed and not {found.group, found.reference} <= set(single)
+        f"{difference.group} and {difference.reference} have different seeds, so they are not paired by seed."
+        for difference in differences
+        if not difference.paired_by_seed and not {difference.group, difference.reference} <= set(single)
     ]

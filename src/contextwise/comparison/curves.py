@@ -88,15 +88,15 @@ def _curve_of(source: str) -> CurveResult:
     path = Path(source)
     if (path / SUMMARY).is_file() and not (path / "recipe.yaml").is_file():
         return CurveResult.open(path, Curve.name)
-    found = results_of_model(source, (Curve.name,))
-    if not found:
+    results = results_of_model(source, (Curve.name,))
+    if not results:
         raise DataError(
             f"{source} has no curve yet; make one with: contextwise curve {source} --corpus CORPUS"
         )
-    if len(found) > 1:
-        names = ", ".join(result.path.name for result in found[:4])
+    if len(results) > 1:
+        names = ", ".join(result.path.name for result in results[:4])
         raise ConfigError(f"{source} has several curves ({names}); give the folder of one")
-    return CurveResult(found[0].path, found[0].summary)
+    return CurveResult(results[0].path, results[0].summary)
 
 
 def compare_curves(curves: list[CurveResult]) -> list[ComparedCurve]:
@@ -109,20 +109,20 @@ def compare_curves(curves: list[CurveResult]) -> list[ComparedCurve]:
     if not common:
         raise DataError("the curves have no document in common; measure them on longer documents")
     sums = [_sums(curve, sorted(common)) for curve in curves]
-    losses, drawn = zip(*(_measured(*one) for one in sums), strict=True)
-    found = []
+    losses, drawn = zip(*(_measured(*each) for each in sums), strict=True)
+    compared = []
     for curve, loss, draws in zip(curves, losses, drawn, strict=True):
         best = int(loss[1:].argmin())
         bins = curve.bins
         itself = curve is curves[0]
 
         def difference(
-            place: int, other: int, loss: np.ndarray = loss, draws: np.ndarray | None = draws
+            index: int, other: int, loss: np.ndarray = loss, draws: np.ndarray | None = draws
         ) -> Estimate:
-            pairs = None if draws is None else draws[:, place] - drawn[0][:, other]
-            return percentile_estimate(loss[place] - losses[0][other], pairs)
+            pairs = None if draws is None else draws[:, index] - drawn[0][:, other]
+            return percentile_estimate(loss[index] - losses[0][other], pairs)
 
-        found.append(
+        compared.append(
             ComparedCurve(
                 name=str(curve.summary["model"]),
                 context=bins[-1]["visible_to"],
@@ -139,7 +139,7 @@ def compare_curves(curves: list[CurveResult]) -> list[ComparedCurve]:
                 },
             )
         )
-    return found
+    return compared
 
 
 def _sums(curve: CurveResult, documents: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -158,8 +158,8 @@ def _measured(nats_DK: np.ndarray, targets_DK: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _shared_bins(curve: CurveResult, first: CurveResult) -> dict[tuple[int, int], tuple[int, int]]:
-    """(visible from, visible to) of the bins that both curves have -> their places in the two."""
-    places, others = (
+    """(visible from, visible to) of the bins that both curves have -> their positions in the two."""
+    positions, others = (
         {(b["visible_from"], b["visible_to"]): i for i, b in enumerate(c.bins)} for c in (curve, first)
     )
-    return {bin: (places[bin], others[bin]) for bin in places if bin in others}
+    return {bin: (positions[bin], others[bin]) for bin in positions if bin in others}

@@ -1,4 +1,4 @@
-"""What a model forgot of its old documents while it went on with new ones, and what it learned of those.
+"""Forgetting: how the loss on old documents changes while a model is trained on new ones.
 
 Forgetting is the loss on held-out old documents after, minus the loss on the same documents before: nats per token, above
 zero where something was forgotten (objectives, Section 6.2.7 and Exercise 6.2.4).
@@ -42,7 +42,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Change:
-    """What going on did to one group.
+    """Change of one group's losses by the continued training.
 
     Attributes:
         replay: share of old examples in its training; None for none.
@@ -60,10 +60,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Forgetting:
-    """What :func:`measure_forgetting` found.
+    """Result of :func:`measure_forgetting`.
 
     Attributes:
-        before: name of the model that training went on from.
+        before: name of the model that training continued from.
         old, new: all models on the old and on the new documents, every pair of them.
         notes: sentences that a reader of the figures has to know.
     """
@@ -91,17 +91,17 @@ class Forgetting:
 
 
 def measure_forgetting(sources: list[str], old: Corpus, new: Corpus, **options: Any) -> Forgetting:
-    """Compare models before and after they went on, on the held-out documents of both corpora.
+    """Compare models before and after continued training, on the held-out documents of both corpora.
 
     Args:
         sources: runs and models. The first one is the model before; others of its recipe with other seeds belong to it.
         old: documents as the model before was trained on.
-        new: documents as the others went on with.
+        new: documents as the others were continued on.
         options: settings of the evaluations (:class:`~contextwise.evaluation.measures.loss.Loss`); by
             default all are scored with the smallest context that one of the runs was trained with.
 
     Raises:
-        ConfigError: nothing to compare, or the corpora cannot be told apart.
+        ConfigError: nothing to compare, or both corpora hold the same documents.
         CheckpointError, DataError: a model that cannot be evaluated on both corpora.
     """
     _check_input(sources, old, new)
@@ -128,9 +128,14 @@ def measure_forgetting(sources: list[str], old: Corpus, new: Corpus, **options: 
     return Forgetting(before, on_old, on_new, changes, notes)
 
 
+def is_run(source: str) -> bool:
+    """Whether a source is the folder of a run."""
+    return RunFolder(source).recipe_file.is_file()
+
+
 def _check_input(sources: list[str], old: Corpus, new: Corpus) -> None:
     if len(sources) < 2:
-        raise ConfigError("give the model before, and behind it one or more runs that went on from it")
+        raise ConfigError("give the model before, then one or more runs that continued from it")
     for source in sources:
         if (Path(source) / SUMMARY).is_file() and not _is_run(source):
             raise ConfigError(
@@ -161,7 +166,7 @@ def _comparison(sources: list[str], results: list[Evaluation]) -> Comparison:
 def _change(comparison: Comparison, group: str) -> Difference:
     """A group minus the model before."""
     pair = group, comparison.reference
-    return next(found for found in comparison.differences if (found.group, found.reference) == pair)
+    return next(each for each in comparison.differences if (each.group, each.reference) == pair)
 
 
 def _replay(group: Group) -> float | None:
@@ -192,7 +197,7 @@ def _validations(group: Group) -> list[Point]:
 
 
 def _notes_on_starts(comparison: Comparison) -> list[str]:
-    """Says which runs did not go on from the model before, so that its losses are not where theirs began."""
+    """Name the runs that did not continue from the model before, whose differences are not forgetting."""
     before, *others = comparison.groups
     starts = {_model_of(source) for source in before.sources}
     notes = []
@@ -208,6 +213,6 @@ def _notes_on_starts(comparison: Comparison) -> list[str]:
 
 
 def _model_of(source: str) -> Path:
-    """One place for a run and for the model in it."""
+    """The folder of a run, also for the model in it."""
     path = Path(source).resolve()
     return path.parent if path.name == "model" else path

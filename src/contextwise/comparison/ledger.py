@@ -97,9 +97,9 @@ def _row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> LedgerR
 
 def _loss_at(runs: list[RunFolder], kind: str, at: float) -> float | None:
     """Validation loss at a budget, between the two validations around it; None before the first."""
-    found: list[Any] = []
+    losses_at: list[Any] = []
     for run in runs:
         rows = run.metrics("validation")
         spent, losses = [row[kind] for row in rows], [row["loss"] for row in rows]
-        found.append(np.interp(at, spent, losses) if spent[0] <= at else None)
-    return None if None in found else float(np.mean(found))
+        losses_at.append(np.interp(at, spent, losses) if spent[0] <= at else None)
+    return None if None in losses_at else float(np.mean(losses_at))

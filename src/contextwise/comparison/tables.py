@@ -76,16 +76,16 @@ def difference_table(comparison: Comparison) -> Table:
     """A row for each pair: the difference, and on how many of the documents the first is better."""
     rows: list[list[Cell]] = [
         [
-            f"{found.group} − {found.reference}",
-            found.difference,
-            found.documents_lower,
-            f"{found.better} is better"
-            if found.better
+            f"{difference.group} − {difference.reference}",
+            difference.difference,
+            difference.documents_lower,
+            f"{difference.better} is better"
+            if difference.better
             else "no significant difference"
-            if found.difference.has_interval
+            if difference.difference.has_interval
             else "no interval",
         ]
-        for found in comparison.differences
+        for difference in comparison.differences
     ]
     columns = [
         Column("pair"),
@@ -168,17 +168,20 @@ def curves_table(curves: list[ComparedCurve]) -> Table:
     return Table("", columns, rows)
 
 
-def forgetting_tables(found: Forgetting) -> RenderableType:
+def forgetting_tables(forgetting: Forgetting) -> RenderableType:
     """Losses before and after on both corpora, with what is significant; losses during training; notes."""
     parts: list[Any] = []
-    for comparison, name, meaning in ((found.old, "old", "forgetting"), (found.new, "new", "change")):
-        parts += [_domain_table(comparison, name, meaning, found.changes)]
+    for comparison, name, meaning in (
+        (forgetting.old, "old", "forgetting"),
+        (forgetting.new, "new", "change"),
+    ):
+        parts += [_domain_table(comparison, name, meaning, forgetting.changes)]
         parts += [f"{difference.verdict}." for difference in comparison.differences]
         parts += [""]
-    during = [change for change in found.changes if change.during]
+    during = [change for change in forgetting.changes if change.during]
     if during:
         parts.append(_during_table(during))
-    return terminal(*parts, *(f"Note: {note}" for note in found.notes))
+    return terminal(*parts, *(f"Note: {note}" for note in forgetting.notes))
 
 
 def _domain_table(comparison: Comparison, name: str, meaning: str, changes: Sequence[Change]) -> Table:

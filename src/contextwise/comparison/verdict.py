@@ -1,4 +1,4 @@
-"""What a comparison comes to, in sentences: which model is better, by how much, and at what cost."""
+"""The result of a comparison in sentences: the better model, by how much, at what cost."""
 
 from contextwise.base.estimates import Estimate, count, listed
 from contextwise.comparison.comparison import Comparison, Difference, Group
@@ -14,34 +14,43 @@ def verdict(comparison: Comparison) -> list[str]:
 
 
 def _losses(comparison: Comparison, lowest: Group) -> list[str]:
-    concerned = [found for found in comparison.differences if lowest.name in (found.group, found.reference)]
-    clear = [found for found in concerned if found.difference.decided]
+    relevant = [
+        difference
+        for difference in comparison.differences
+        if lowest.name in (difference.group, difference.reference)
+    ]
+    significant = [difference for difference in relevant if difference.difference.decided]
     loss = comparison.loss_of(lowest).value
     opening = f"{lowest.name} has the lowest held-out loss, {loss:.4f} {comparison.unit}"
     sentences = [f"{opening}."]
-    if clear:
+    if significant:
         several = any(len(group.seeds) > 1 for group in comparison.groups)
         basis = "documents and seeds" if several else "documents"
-        gains = listed([f"{_other(found, lowest)}'s by {_size(found.difference)}" for found in clear])
+        gains = listed(
+            [
+                f"{_other(difference, lowest)}'s by {_size(difference.difference)}"
+                for difference in significant
+            ]
+        )
         sentences = [
             f"{opening}: lower than {gains} {comparison.unit} (95% intervals over {basis}, paired by document)."
         ]
-    for found in concerned:
-        if found in clear:
+    for difference in relevant:
+        if difference in significant:
             continue
-        pair = f"{found.group} − {found.reference} = {found.difference:+.4f} {found.unit}"
-        if not found.difference.has_interval:
+        pair = f"{difference.group} − {difference.reference} = {difference.difference:+.4f} {difference.unit}"
+        if not difference.difference.has_interval:
             sentences.append(f"{pair}; one document allows no interval.")
             continue
         sentences.append(
-            f"{'But there' if clear else 'There'} is no significant difference between {lowest.name} and "
-            f"{_other(found, lowest)}: the interval contains zero ({pair})."
+            f"{'But there' if significant else 'There'} is no significant difference between {lowest.name} and "
+            f"{_other(difference, lowest)}: the interval contains zero ({pair})."
         )
     return sentences
 
 
-def _other(found: Difference, group: Group) -> str:
-    return found.reference if found.group == group.name else found.group
+def _other(difference: Difference, group: Group) -> str:
+    return difference.reference if difference.group == group.name else difference.group
 
 
 def _size(difference: Estimate) -> str:
