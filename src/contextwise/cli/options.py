@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from contextwise.base.errors import ConfigError
-
 Model = Annotated[
     str, typer.Argument(help="A run, a Hugging Face model folder, or a name on the Hub.", show_default=False)
 ]
@@ -21,30 +19,5 @@ Out = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another result in --out.")]
 Corpus = Annotated[Path, typer.Option(help="A prepared corpus.", show_default=False)]
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N documents.", show_default=False)]
-Context = Annotated[
-    int | None,
-    typer.Option(
-        help="Tokens that the model sees.", show_default="the training context, else the model's, up to 1024"
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
-Chat = Annotated[bool, typer.Option("--chat", help="Ask through the model's chat template.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")]
-
-
-def numbers(text: str, name: str, example: str) -> tuple[int, ...]:
-    """Whole numbers with commas between.
-
-    Args:
-        name: of the option that ``text`` was given for.
-
-    Raises:
-        ConfigError: something else.
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"{name} is {text!r}; give whole numbers with commas between, such as {example}"
-        ) from None
