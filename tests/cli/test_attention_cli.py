@@ -75,7 +75,7 @@ def test_json_of_a_text_from_standard_input(contextwise, workplace, monkeypatch)
             ["plain", "--text", "long.txt"],
             "has 115 tokens with the one that begins it, but plain has only 96",
         ),
-        (["plain"] * 4 + ["--text", "text.txt"], "4 models are given; side by side go one to 3"),
+        (["plain"] * 4 + ["--text", "text.txt"], "4 models are given; give one to 3"),
         (["nowhere/at/all", "--text", "text.txt"], "there is no run and no model at nowhere/at/all"),
         (["plain", "--text", "text.txt", "--context-chunk", "0"], "--context-chunk is 0"),
         (["plain", "--text", "text.txt", "--out", "plain"], "plain is a folder; give the name of a file"),

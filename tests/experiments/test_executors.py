@@ -20,7 +20,6 @@ from contextwise.experiments.executors import LocalExecutor, visible_gpus
 from contextwise.experiments.progress import LiveTable
 from contextwise.training import load_recipe, train
 from contextwise.training.checkpoints import list_checkpoints
-from contextwise.training.signals import StopRequest
 from sweeping import timeless
 
 
@@ -62,7 +61,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_been(settings, claimed,
 
     threading.Thread(target=kill, daemon=True).start()
     with LiveTable(sweep) as table:
-        scheduling.schedule(sweep, executor, 1, StopRequest(), table)
+        scheduling.schedule(sweep, executor, 1, table)
     errors = capfd.readouterr().err
     assert f"{run}: failed: killed by SIGKILL" in errors and "it is tried again" in errors
     log = sweep.log_file(run).read_text()

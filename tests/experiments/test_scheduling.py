@@ -6,10 +6,10 @@ import pytest
 
 from contextwise.base.errors import ConfigError, Interrupted, TrainingError
 from contextwise.base.files import exclusive
+from contextwise.base.progress import interruption
 from contextwise.experiments import scheduling
 from contextwise.experiments.progress import LiveTable
 from contextwise.experiments.sweep import Sweep, run_sweep
-from contextwise.training.signals import StopRequest
 from sweeping import InProcess
 
 
@@ -18,11 +18,11 @@ def quickly(monkeypatch):
     monkeypatch.setattr(scheduling, "POLL_SECONDS", 0.0)
 
 
-def go(sweep, before=None, retries=1, stop=None):
+def go(sweep, before=None, retries=1):
     """Drive the sweep; gives the ids in the order in which they were started."""
     executor = InProcess(sweep, before)
     with LiveTable(sweep) as table:
-        scheduling.schedule(sweep, executor, retries, StopRequest() if stop is None else stop, table)
+        scheduling.schedule(sweep, executor, retries, table)
     return executor.started
 
 
@@ -92,16 +92,15 @@ def test_a_loss_that_is_not_finite_fails_its_run(settings, claimed):
         assert one.state == "failed" and "is nan at step" in one.failure.reason
 
 
-def test_a_request_to_stop_starts_nothing_more(claimed):
+def test_a_request_to_stop_starts_nothing_more(claimed, monkeypatch):
     sweep = claimed()
-    stop = StopRequest()
 
     def ask(run, attempt):
-        stop.name = "SIGTERM"
+        monkeypatch.setattr(interruption, "signal", "SIGTERM")
         raise Interrupted("stopped by SIGTERM at step 0")
 
     with pytest.raises(Interrupted, match="stopped by SIGTERM: 0 of 2 runs are finished"):
-        go(sweep, ask, stop=stop)
+        go(sweep, ask)
     assert [one.state for one in sweep.states()] == ["missing", "missing"]  # stopped is not failed
 
 
@@ -118,7 +117,7 @@ def test_a_run_that_somebody_else_trains_is_waited_for(claimed, capsys):
 
     executor.start = busy
     with LiveTable(sweep) as table:
-        scheduling.schedule(sweep, executor, 0, StopRequest(), table)
+        scheduling.schedule(sweep, executor, 0, table)
     assert len(refused) == 5 and sweep.count()["finished"] == 2
     assert capsys.readouterr().err.count("another process is training it") == 2  # once for each run
 

@@ -137,7 +137,7 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
         options: name of a setting -> option.
     """
     return re.sub(
-        r"((?:^|problem: |\n  - ))(\w+)(?:\.[^\s:]+)?(?=:? )",
+        r"((?:^|problem: |\n  - ))(\w+)(?:\.\d+(?:\.\w+)*)?(?=:? )",
         lambda match: match[1] + options.get(match[2], match[2]),
         message,
     )

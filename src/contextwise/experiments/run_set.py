@@ -36,7 +36,7 @@ from pydantic import Field, field_validator, model_validator
 from contextwise.base.config import Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import exclusive, is_held
-from contextwise.base.progress import say
+from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
 from contextwise.experiments.cost import cost_of
@@ -49,7 +49,6 @@ from contextwise.models.sizes import readable_count
 from contextwise.training.cue.parameters import Upstream
 from contextwise.training.recipe import CorpusData, Recipe, with_newer_settings
 from contextwise.training.run import train
-from contextwise.training.signals import StopRequest
 
 POLL_SECONDS = 0.5
 
@@ -229,7 +228,7 @@ class RunSet(RunSetFolder):
             for run in self.trained:
                 train_or_wait(run.recipe())
             return
-        with self.claimed(), StopRequest().listening() as stop:
+        with self.claimed(), interruption.listening():
             left = [state for state in self.states() if state.state != "finished"]
             if not left:
                 say(f"{self.path} is finished already: nothing to do")
@@ -238,7 +237,7 @@ class RunSet(RunSetFolder):
             say(
                 f"{self.name}: {len(left)} of {len(self.plan)} runs to do, {self.flops:.2e} FLOPs and {tokens} tokens in all"
             )
-            train_planned(self, executor, stop)
+            train_planned(self, executor)
 
     @property
     def name(self) -> str:

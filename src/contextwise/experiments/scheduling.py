@@ -4,15 +4,15 @@ import time
 from collections import Counter, deque
 
 from contextwise.base.errors import ContextwiseError, Interrupted, TrainingError
+from contextwise.base.progress import interruption
 from contextwise.experiments.executors import Executor, ExecutorSettings, LocalExecutor
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 from contextwise.experiments.progress import LiveTable
-from contextwise.training.signals import StopRequest
 
 POLL_SECONDS = 0.2
 
 
-def train_planned(folder: RunSetFolder, settings: ExecutorSettings, stop: StopRequest) -> None:
+def train_planned(folder: RunSetFolder, settings: ExecutorSettings) -> None:
     """Train every run of the plan that has not finished, on the executor that the settings name.
 
     Raises:
@@ -20,7 +20,7 @@ def train_planned(folder: RunSetFolder, settings: ExecutorSettings, stop: StopRe
         Interrupted, TrainingError: as :func:`schedule`.
     """
     with LiveTable(folder) as table:
-        schedule(folder, executor_of(folder, settings), settings.retries, stop, table)
+        schedule(folder, executor_of(folder, settings), settings.retries, table)
 
 
 def executor_of(folder: RunSetFolder, settings: ExecutorSettings) -> Executor:
@@ -32,9 +32,7 @@ def executor_of(folder: RunSetFolder, settings: ExecutorSettings) -> Executor:
     return LocalExecutor(folder, settings.jobs, settings.threads)
 
 
-def schedule(
-    folder: RunSetFolder, executor: Executor, retries: int, stop: StopRequest, table: LiveTable
-) -> None:
+def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: LiveTable) -> None:
     """Train all runs, the most expensive first; a run starts after the runs that it is made from.
 
     Args:
@@ -50,8 +48,8 @@ def schedule(
     attempts: Counter[str] = Counter()
     stopping = False
     try:
-        while executor.busy or (_startable(folder, waiting, unfinished) and not stop):
-            if not stop:
+        while executor.busy or (_startable(folder, waiting, unfinished) and not interruption.requested):
+            if not interruption.requested:
                 _start(folder, waiting, unfinished, executor, table)
             for run, outcome in executor.poll():
                 attempts[run.id] += 1
@@ -59,21 +57,21 @@ def schedule(
                     unfinished.discard(run.id)
                     folder.clear_failure(run.id)
                     table.finished(run)
-                elif not stop:
+                elif not interruption.requested:
                     folder.note_failure(run.id, outcome.reason)
                     again = outcome.may_be_retried and attempts[run.id] <= retries
                     table.failed(run, outcome.reason, again)
                     if again:
                         waiting.append(run)
-            if stop and not stopping:
+            if interruption.requested and not stopping:
                 stopping = True
-                table.say(f"stopping ({stop.name}): the runs save what they have")
+                table.say(f"stopping ({interruption.signal}): the runs save what they have")
                 executor.stop()
             table.update(executor.running())
             time.sleep(POLL_SECONDS)
     finally:
         executor.close()
-    _report(folder, stop)
+    _report(folder)
 
 
 def _startable(folder: RunSetFolder, waiting: deque[PlannedRun], unfinished: set[str]) -> list[PlannedRun]:
@@ -98,13 +96,13 @@ def _start(
             table.waits(run)
 
 
-def _report(folder: RunSetFolder, stop: StopRequest) -> None:
+def _report(folder: RunSetFolder) -> None:
     """Raise the error of a set that has not finished."""
     count = folder.count()
     total, finished, failed = len(folder.plan), count["finished"], count["failed"]
-    if stop and finished < total:
+    if interruption.requested and finished < total:
         raise Interrupted(
-            f"stopped by {stop.name}: {finished} of {total} runs are finished, the others have saved their progress; "
+            f"stopped by {interruption.signal}: {finished} of {total} runs are finished, the others have saved their progress; "
             "run the same command again to resume"
         )
     if failed:

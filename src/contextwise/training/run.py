@@ -9,7 +9,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from contextwise.base.errors import Interrupted
 from contextwise.base.memory import keep_freed_memory
-from contextwise.base.progress import say
+from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.models.sizes import readable_count
 from contextwise.models.spec import training_flops_per_example, training_flops_per_target
@@ -25,7 +25,6 @@ from contextwise.training.model import starting_model, trained_parameters
 from contextwise.training.recipe import CueModel, Recipe, with_newer_settings
 from contextwise.training.recipe.cue import TRAINED
 from contextwise.training.resume import find_checkpoint, fingerprints, run_lock
-from contextwise.training.signals import StopRequest
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 
@@ -52,14 +51,14 @@ def train(recipe: Recipe) -> RunFolder:
     if processes.device.type == "cpu":
         keep_freed_memory()
 
-    with StopRequest().listening() as stop, run_lock(run, recipe, processes):
+    with interruption.listening(), run_lock(run, recipe, processes):
         if run.finished:
             if processes.is_main_process:
                 say(f"{run.path} is finished already: nothing to do")
             return run
         verify = getattr(recipe.data, "verify", True)
         checkpoint = find_checkpoint(run, inputs.corpora, processes, verify)
-        trainer = _trainer(recipe, run, inputs, processes, stop)
+        trainer = _trainer(recipe, run, inputs, processes)
         if processes.is_main_process:
             trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
             _announce(recipe, inputs, trainer.model, checkpoint)
@@ -69,13 +68,13 @@ def train(recipe: Recipe) -> RunFolder:
         if recipe.training.patience is not None and inputs.validation:
             early = EarlyStopping(trainer, recipe.training.patience)
             trainer.add_callback(early)
-        _train_or_stop(trainer, stop, checkpoint, early)
+        _train_or_stop(trainer, checkpoint, early)
         _finish(trainer, run, recipe, inputs, processes, early)
     return run
 
 
 def _trainer(
-    recipe: Recipe, run: RunFolder, inputs: TrainingInputs, processes: PartialState, stop: StopRequest
+    recipe: Recipe, run: RunFolder, inputs: TrainingInputs, processes: PartialState
 ) -> PretrainingTrainer:
     set_seed(recipe.seed)
     model = starting_model(recipe, inputs.config)
@@ -90,7 +89,6 @@ def _trainer(
         stream=inputs.stream,
         validation=inputs.validation,
         metrics=_metrics(recipe, inputs, processes),
-        stop=stop,
         fingerprints=fingerprints(inputs.corpora),
         keep=recipe.training.keep_checkpoints,
     )
@@ -125,9 +123,7 @@ def _announce(
     say(f"{recipe.name}: {parameters} parameters{frozen}, {tokens} tokens, {start}")
 
 
-def _train_or_stop(
-    trainer: PretrainingTrainer, stop: StopRequest, checkpoint: Path | None, early: EarlyStopping | None
-) -> None:
+def _train_or_stop(trainer: PretrainingTrainer, checkpoint: Path | None, early: EarlyStopping | None) -> None:
     """Train to the last step.
 
     Raises:
@@ -141,7 +137,7 @@ def _train_or_stop(
     steps = trainer.args.max_steps
     if trainer.state.global_step < steps and not (early is not None and early.over):
         raise Interrupted(
-            f"stopped by {stop.name or 'a signal'} at step {trainer.state.global_step} of {steps}; "
+            f"stopped by {interruption.signal or 'a signal'} at step {trainer.state.global_step} of {steps}; "
             "run the same command again to resume"
         )
 

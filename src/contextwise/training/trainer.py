@@ -22,6 +22,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from contextwise.base.errors import TrainingError
 from contextwise.base.files import atomic_directory, read_json, write_json
+from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
 from contextwise.training import checkpoints
 from contextwise.training.batches import collate, targets_in, tokens_read
@@ -29,7 +30,6 @@ from contextwise.training.hooks.validation import mean_loss
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import adamw
-from contextwise.training.signals import StopRequest
 
 NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted")
 """Fields of examples that the trainer reads, and the model does not."""
@@ -54,7 +54,6 @@ class PretrainingTrainer(Trainer):
         stream: the training examples, in order, for the whole run.
         validation: examples to validate on, by what their loss is called in ``metrics.jsonl``; may be empty.
         metrics: counts tokens, operations and time.
-        stop: checked after each step, micro-batch and evaluation batch.
         fingerprints: content hashes of the data, kept in each checkpoint.
         keep: how many checkpoints are kept.
     """
@@ -67,12 +66,11 @@ class PretrainingTrainer(Trainer):
         stream: Dataset,
         validation: dict[str, Dataset],
         metrics: RunMetrics,
-        stop: StopRequest,
         fingerprints: dict[str, str],
         keep: int,
     ) -> None:
         self.run, self.stream, self.validation = run, stream, validation
-        self.metrics, self.stop = metrics, stop
+        self.metrics = metrics
         self.fingerprints, self.keep = fingerprints, keep
         self.evaluation_pending = False
         self._losses: list[torch.Tensor] = []
@@ -121,7 +119,7 @@ class PretrainingTrainer(Trainer):
     ) -> torch.Tensor:
         if not self._losses:
             self._random = checkpoints.random_state()
-        elif self.stop and self.accelerator.num_processes == 1:
+        elif interruption.requested and self.accelerator.num_processes == 1:
             raise StepAbandoned(self._random)
         loss = super().training_step(model, inputs, num_items_in_batch)
         self._losses.append(loss)
@@ -160,7 +158,7 @@ class PretrainingTrainer(Trainer):
         Raises:
             TrainingError: naming step and windows; the weights are unchanged.
         """
-        asked_here = torch.tensor(float(bool(self.stop)), device=self.args.device)
+        asked_here = torch.tensor(float(interruption.requested), device=self.args.device)
         behind_encoder = self.unwrapped(self.model_wrapped).model.config.is_encoder_decoder
         read = torch.stack([tokens_read(inputs, behind_encoder) for inputs in self._windows]).sum()
         loss_here = torch.stack(self._losses).sum() / self.accelerator.num_processes
@@ -268,7 +266,7 @@ class PretrainingTrainer(Trainer):
 
     def asked_to_stop(self) -> bool:
         """Whether any process was asked to stop; every process must call it."""
-        asked = torch.tensor(float(bool(self.stop)))
+        asked = torch.tensor(float(interruption.requested))
         return bool(self.sum_over_processes(asked).item())
 
     # ---- checkpoints ----

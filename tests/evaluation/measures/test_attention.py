@@ -21,7 +21,7 @@ from transformers import (
 from contextwise import ContextLMConfig, ContextLMForCausalLM, MultiTokenForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import Corpus
-from contextwise.evaluation.measures.attention import (
+from contextwise.evaluation.measures.attention.reading import (
     MOST_TOKENS,
     ModelReading,
     Reading,
@@ -262,15 +262,15 @@ def test_texts_that_cannot_be_read(saved):
     assert len(read_with_models([plain], "x" * 64, start=False).ids) == 64
     with pytest.raises(DataError, match=f"a page shows {MOST_TOKENS:,} at most"):
         read_with_models([saved(GPT2LMHeadModel(gpt2(2 * MOST_TOKENS)), "long")], "x" * MOST_TOKENS)
-    with pytest.raises(ConfigError, match="4 models are given; side by side go one to 3"):
+    with pytest.raises(ConfigError, match="4 models are given; give one to 3"):
         read_with_models([plain] * 4, TEXT)
-    with pytest.raises(ConfigError, match="--context-chunk is 0, but must be at least 1"):
+    with pytest.raises(ConfigError, match="context_chunk is 0, but must be at least 1"):
         read_with_models([plain], TEXT, context_chunk=0)
     with pytest.raises(CheckpointError, match="no run and no model"):
         read_with_models([f"{plain}/nothing"], TEXT)
     wide = saved(contextlm(chunk_size=8), "wide")
     with pytest.raises(
-        ConfigError, match="context has chunks of 4 tokens and wide of 8; say with --context-chunk"
+        ConfigError, match="context has chunks of 4 tokens and wide of 8; choose with context_chunk"
     ):
         read_with_models([context, wide], TEXT)
     assert read_with_models([context, wide], TEXT, context_chunk=8).chunk_size == 8
@@ -285,7 +285,7 @@ def test_other_tokenizers_are_refused(saved, corpus_folder):
     file.write_text(json.dumps(settings))
     for text in (TEXT, TEXT.lower()):  # also where this text has the same ids
         with pytest.raises(
-            ConfigError, match="have different tokenizers, so their tokens cannot stand side by side"
+            ConfigError, match="have different tokenizers, so their tokens cannot be compared"
         ):
             read_with_models([plain, other], text)
 

@@ -22,10 +22,9 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.runs import RunFolder
-from contextwise.evaluation.opening import chosen_device, chosen_dtype, is_run, positions
+from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.scoring.windows import vocabulary_size
-from contextwise.models import load_model, load_tokenizer, token_losses
+from contextwise.models import token_losses
 from contextwise.models.contextlm.ablation import context_pathway, without_context
 from contextwise.models.tokenizers import model_tokenizer_hash
 
@@ -33,7 +32,8 @@ MOST_MODELS = 3
 MOST_TOKENS = 4096
 """Of a picture that a reader can take in, and of weights (heads x T x T) that fit into memory."""
 DEFAULT_CHUNK = 4
-Measure = Literal["mean", "sum"]
+Received = Literal["mean", "sum"]
+"""Attention that a token receives: the mean over the queries that can see it, or the sum."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ModelReading:
         """(T,) nats by which a token's loss rises without the predicted context: positive where that helped."""
         return None if self.nats_without is None else self.nats_without - self.nats
 
-    def received(self, measure: Measure = "mean") -> np.ndarray:
+    def received(self, measure: Received = "mean") -> np.ndarray:
         """(T,) attention received by each token, mean over the heads of each layer and over the layers."""
         sums = np.mean([layer.mean(axis=0) for layer in self.layers], axis=0)
         return mean_received(sums) if measure == "mean" else sums
@@ -124,16 +124,16 @@ def read_with_models(
         CheckpointError: there is no such model, it has no attention weights, or its losses are not finite.
     """
     if not 1 <= len(sources) <= MOST_MODELS:
-        raise ConfigError(f"{len(sources)} models are given; side by side go one to {MOST_MODELS}")
+        raise ConfigError(f"{len(sources)} models are given; give one to {MOST_MODELS}")
     if context_chunk is not None and context_chunk < 1:
-        raise ConfigError(f"--context-chunk is {context_chunk}, but must be at least 1")
-    place = chosen_device(device)
-    ids, pieces, has_start = _tokens(sources, text, start)
+        raise ConfigError(f"context_chunk is {context_chunk}, but must be at least 1")
+    subjects = [Subject(source, dtype=dtype, device=device) for source in sources]
+    ids, pieces, has_start = _tokens(subjects, text, start)
     models = []
-    for source, name in zip(sources, _names(sources), strict=True):
-        model = load_model(source, dtype=chosen_dtype(dtype, place), device=place)
-        _check_fits(source, model, ids, has_start)
-        models.append(read_with(model, ids, source, name))
+    for subject, name in zip(subjects, _names(subjects), strict=True):
+        _check_fits(subject, ids, has_start)
+        models.append(read_with(subject.model, ids, subject.source, name))
+        del subject.model  # one model at a time
     return Reading(pieces, ids, has_start, _chunk_size(models, context_chunk), models)
 
 
@@ -149,7 +149,7 @@ def read_with(model: PreTrainedModel, ids: Sequence[int], source: str, name: str
     sums = attention_sums(model, input_ids)
     if not sums:
         raise CheckpointError(
-            f"{source} gives no attention weights: models of type {model.config.model_type} do not hand them out; give another"
+            f"{source} gives no attention weights: models of type {model.config.model_type} do not return them; give another"
         )
     inside = {id(module) for module in ([] if pathway is None else pathway.modules())}
     nats_without = None
@@ -179,14 +179,14 @@ def attention_sums(
         input_ids: (1, T).
 
     Returns:
-        The module (None where transformers does not say which) and (H, T) float32. Empty if the model hands out no weights.
+        The module (None where transformers does not say which) and (H, T) float32. Empty if the model returns no weights.
     """
     kinds = _attention_classes(model)
-    found: list[tuple[nn.Module | None, np.ndarray]] = []
+    sums: list[tuple[nn.Module | None, np.ndarray]] = []
 
     def take(module: nn.Module | None, weights_BHTT: torch.Tensor | None) -> None:
         if weights_BHTT is not None:
-            found.append((module, weights_BHTT[0].float().sum(dim=-2).cpu().numpy()))
+            sums.append((module, weights_BHTT[0].float().sum(dim=-2).cpu().numpy()))
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
         take(module, output[1])
@@ -194,7 +194,7 @@ def attention_sums(
     if not kinds:
         for weights in model(input_ids, output_attentions=True, use_cache=False).attentions or ():
             take(None, weights)
-        return found
+        return sums
     modules = [module for module in model.modules() if isinstance(module, kinds)]
     handles = [module.register_forward_hook(hook) for module in modules]
     try:
@@ -202,7 +202,7 @@ def attention_sums(
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return sums
 
 
 def _attention_classes(model: PreTrainedModel) -> tuple[type[nn.Module], ...]:
@@ -221,16 +221,16 @@ def _losses(model: PreTrainedModel, input_ids: torch.Tensor, source: str) -> np.
     if not np.isfinite(nats).all():
         raise CheckpointError(
             f"{source} gives losses that are not finite: its weights are damaged, or its number format is too narrow (try "
-            "--dtype float32)"
+            "float32)"
         )
     return np.concatenate([[np.nan], nats])
 
 
-def _tokens(sources: Sequence[str], text: str, start: bool) -> tuple[list[int], list[str], bool]:
+def _tokens(subjects: Sequence[Subject], text: str, start: bool) -> tuple[list[int], list[str], bool]:
     """Token ids, the text of each, and whether the first stands before the text."""
     if not text.strip():
-        raise DataError("the text is empty; give some words with --text")
-    tokenizers = [load_tokenizer(source) for source in sources]
+        raise DataError("the text is empty; give some words")
+    tokenizers, sources = [s.tokenizer for s in subjects], [s.source for s in subjects]
     every = [tokenizer(text, add_special_tokens=False, verbose=False).input_ids for tokenizer in tokenizers]
     hashes = [model_tokenizer_hash(source) for source in sources]
     first = tokenizers[0]
@@ -238,7 +238,7 @@ def _tokens(sources: Sequence[str], text: str, start: bool) -> tuple[list[int], 
     for source, ids, digest, begin in zip(sources, every, hashes, begins, strict=True):
         if (ids, begin) != (every[0], begins[0]) or len({digest, hashes[0]} - {None}) > 1:
             raise ConfigError(
-                f"{sources[0]} and {source} have different tokenizers, so their tokens cannot stand side by side; give models "
+                f"{sources[0]} and {source} have different tokenizers, so their tokens cannot be compared; give models "
                 "with the same one"
             )
     pieces, ids = token_pieces(first, every[0]), every[0]
@@ -275,8 +275,8 @@ def token_pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], before:
     return pieces
 
 
-def _check_fits(source: str, model: PreTrainedModel, ids: list[int], has_start: bool) -> None:
-    limit, length = positions(model), len(ids)
+def _check_fits(subject: Subject, ids: list[int], has_start: bool) -> None:
+    source, limit, length = subject.source, subject.positions, len(ids)
     if limit is not None and length > limit:
         counted = " with the one that begins it" if has_start else ""
         raise DataError(
@@ -286,7 +286,7 @@ def _check_fits(source: str, model: PreTrainedModel, ids: list[int], has_start: 
         raise DataError(
             f"the text has {length:,} tokens, but a page shows {MOST_TOKENS:,} at most; shorten it"
         )
-    vocabulary = vocabulary_size(model)
+    vocabulary = vocabulary_size(subject.model)
     if max(ids) >= vocabulary:
         raise CheckpointError(
             f"the tokenizer of {source} gives token id {max(ids)}, but its model knows only {vocabulary}; save the tokenizer "
@@ -301,17 +301,21 @@ def _chunk_size(models: list[ModelReading], wanted: int | None) -> int:
     if len(sizes) > 1:
         (first, name), (second, other) = list(sizes.items())[:2]
         raise ConfigError(
-            f"{name} has chunks of {first} tokens and {other} of {second}; say with --context-chunk which to show"
+            f"{name} has chunks of {first} tokens and {other} of {second}; choose with context_chunk which to show"
         )
     return next(iter(sizes), DEFAULT_CHUNK)
 
 
-def _names(sources: Sequence[str]) -> list[str]:
+def _names(subjects: Sequence[Subject]) -> list[str]:
     """What to call each model: a run's name, else its folder's; its source where two would be called alike."""
 
-    def name(source: str) -> str:
-        recipe = RunFolder(source).recipe() if is_run(source) else {}
-        return str(recipe.get("name") or Path(source).resolve().name if Path(source).exists() else source)
+    def name(subject: Subject) -> str:
+        recipe = subject.run.recipe() if subject.run else {}
+        path = Path(subject.source)
+        return str(recipe.get("name") or path.resolve().name if path.exists() else subject.source)
 
-    names = [name(source) for source in sources]
-    return [source if names.count(name) > 1 else name for name, source in zip(names, sources, strict=True)]
+    names = [name(subject) for subject in subjects]
+    return [
+        subject.source if names.count(name) > 1 else name
+        for name, subject in zip(names, subjects, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""What models attend to in one text, and where predicting the context helped: ``contextwise attention``."""
