@@ -233,4 +233,4 @@ def test_a_context_beyond_the_models_positions_is_refused(tmp_path):
     corpus = prepared(tmp_path / "alpaca", RECORDS).path
     small_model(positions=64).save_pretrained(tmp_path / "start")
     with pytest.raises(ContextwiseError, match="has only 64 positions"):
-        sft(corpus, tmp_path / "start", tmp_path / "run")
+        TrainingInputs.open(sft(corpus, tmp_path / "start", tmp_path / "run"))
