@@ -53,6 +53,7 @@ class Measure(Settings):
         on_corpus: whether it is made on the documents of a corpus.
         model_types: what it can be made of: ``decoder``, ``encoder-decoder``.
         takes_cue: whether it gives a CUE model its contexts; a model of another measure goes without, which is noted.
+        changes_model: whether it changes the model, such as its positions; a subject then loads it anew for the next measure.
         result: class of its results.
     """
 
@@ -61,6 +62,7 @@ class Measure(Settings):
     on_corpus: ClassVar[bool] = True
     model_types: ClassVar[tuple[str, ...]] = ("decoder",)
     takes_cue: ClassVar[bool] = False
+    changes_model: ClassVar[bool] = False
     result: ClassVar[type[Result]] = Result
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
@@ -158,10 +160,13 @@ def measure(
             subject.check_corpus(corpus)
         if subject.is_cue and not settings.takes_cue:
             say(f"note: {subject.source} is a CUE model; it is measured without contexts")
-        outcome = _run(settings, subject, corpus, work)
-        summary = (
-            _header(settings, subject, corpus, key, question, label) | outcome.summary | _footer(started)
-        )
+        try:
+            outcome = _run(settings, subject, corpus, work)
+            header = _header(settings, subject, corpus, key, question, label)
+        finally:
+            if settings.changes_model:
+                subject.forget_model()
+        summary = header | outcome.summary | _footer(started)
         write_result(path, summary, outcome.files, overwrite=overwrite, held=True)
         work.discard()
     return settings.result(path, summary)

@@ -136,6 +136,11 @@ class Subject:
             keep_freed_memory()
         return load_generating_model(self.source, dtype=self.dtype, device=self.device)
 
+    def forget_model(self) -> None:
+        """Load the weights anew when they are next asked for; a loaded model stays."""
+        if not self.loaded:
+            self.__dict__.pop("model", None)
+
     @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The tokenizer that is saved with the model.

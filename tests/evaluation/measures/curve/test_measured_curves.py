@@ -160,3 +160,11 @@ def test_settings_that_contradict_each_other(settings, message):
 def test_documents_that_are_too_short(held_out, mode):
     with pytest.raises(DataError, match=rf"longest of the .* has {held_out.lengths.max():,}"):
         measure("run", Curve(mode=mode, context=4096), held_out)
+
+
+def test_extended_positions_do_not_reach_the_next_measurement(held_out, tmp_path):
+    subject = Subject("run")
+    before = measure(subject, Curve(), held_out, out=tmp_path / "before")
+    measure(subject, Curve(context=4 * TRAINED, rope="linear"), held_out, out=tmp_path / "extended")
+    after = measure(subject, Curve(), held_out, out=tmp_path / "after")
+    assert after.bins == before.bins

@@ -52,6 +52,7 @@ class Curve(Measure):
     """
 
     name = "curve"
+    changes_model = True
     result = CurveResult
 
     mode: Literal["running", "truncated"] = Field(

@@ -32,6 +32,7 @@ class LongBench(Measure):
     """
 
     name = "longbench"
+    changes_model = True
     on_corpus = False
 
     files: list[InputFile] = Field(
