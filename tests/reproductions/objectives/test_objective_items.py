@@ -139,7 +139,9 @@ def test_what_is_forgotten_and_what_holds_it(tmp_path):
     outcome = measure.measure(item(), tmp_path / "out")
     assert [claim.holds for claim in outcome.claims] == [True, True, True]
     assert set(outcome.figures) == {"plain", "half", "slowly"}
-    assert len(outcome.runs) == 4 and [plot.x for plot in outcome.plots] == ["tokens of going on"] * 2
+    assert (
+        len(outcome.runs) == 4 and [plot.x for plot in outcome.plots] == ["tokens of continued training"] * 2
+    )
     given = continual(tmp_path, model=str(outcome.runs[0]))
     assert [one.name for one in given.recipes(tmp_path / "out")] == ["plain", "half", "slowly"]
 

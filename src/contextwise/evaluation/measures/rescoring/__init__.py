@@ -62,7 +62,7 @@ class Rescore(Measure):
             f"{summary['model']}: {summary['candidates']:,} candidates in {lists:,} list{'s' * (lists != 1)}{contexts}. "
             f"In {summary['changed']:,} of them the best is not the one that stood first."
         )
-        columns = [
+        columns: list[Column | str] = [
             "list",
             Column("was", "integer"),
             Column("log P", "estimate", ".2f"),
