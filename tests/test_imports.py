@@ -21,7 +21,7 @@ ORDER = [
     "reports",
     "cli",
 ]
-PLACED_IN = {"testing": "models"}  # public modules at the top, and the package whose imports they may use
+PLACED_IN = {"testing": "evaluation"}  # public modules at the top, and the package whose imports they may use
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

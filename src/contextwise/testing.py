@@ -1,4 +1,4 @@
-"""For your own tests: does a causal language model see anything that it must not?
+"""For your own tests: assert that a causal language model sees nothing that it must not.
 
 ::
 
@@ -14,7 +14,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from contextwise.models.causality import Causality, Effect, measure_causality
+from contextwise.evaluation.measures.causality.effects import Causality, Effect
+from contextwise.evaluation.measures.causality.perturbations import measure_causality
 
 
 def assert_causal(model: PreTrainedModel, **options: Any) -> None:
@@ -28,9 +29,9 @@ def assert_causal(model: PreTrainedModel, **options: Any) -> None:
         AssertionError: there is a leak, or replaced tokens change no logits at all.
         ConfigError: this is no causal language model.
     """
-    found = measure_causality(model, **options)
-    if not found.causal:
-        raise AssertionError(str(found))
+    result = measure_causality(model, **options)
+    if not result.causal:
+        raise AssertionError(str(result))
 
 
 __all__ = ["Causality", "Effect", "assert_causal", "measure_causality"]

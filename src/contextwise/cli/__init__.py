@@ -33,7 +33,6 @@ PANELS = {
     },
     "Measure": {
         "attention": "Show which tokens a model attends to, and where predicting the context helped.",
-        "causality": "Check that later tokens, padding, packed neighbours and the cache do not reach the past.",
         "entropy": "Measure a model's loss and the spectrum of its features at several contexts.",
         "judge": "Let a judge behind an OpenAI-compatible endpoint grade or compare answers.",
     },

@@ -65,7 +65,9 @@ def verb(measure: type[Measure], show: Show | None = None) -> Callable[..., None
     )
     arguments = [field_parameter(name, info) for name, info in fields.items() if info.is_required()]
     options = [field_parameter(name, info) for name, info in fields.items() if not info.is_required()]
-    common = [_parameter(name, *pair) for name, pair in COMMON.items()]
+    common = [
+        _parameter(name, *pair) for name, pair in (COMMON | {"dtype": (Dtype, measure.default_dtype)}).items()
+    ]
     parameters = [_parameter("model", Model), *arguments, *data, *options, *further, *common]
     parameters.append(_parameter("as_json", AsJson, False))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -95,15 +97,22 @@ def measured(
 
 
 def show_result(result: Result, as_json: bool) -> None:
-    """Print the table of a result and its folder, or its summary as JSON."""
+    """Print the table of a result and its folder, or its summary as JSON.
+
+    Raises:
+        typer.Exit: with status 1, if the result is not as it must be.
+    """
     from rich.console import Console
 
+    measure = measures()[result.measure]
     if as_json:
         print(json.dumps(result.summary, indent=2, ensure_ascii=False))
-        return
-    printed = Console(highlight=False)
-    printed.print(measures()[result.measure].table(result.summary))
-    printed.print(f"written to {result.path}/", markup=False, soft_wrap=True)
+    else:
+        printed = Console(highlight=False)
+        printed.print(measure.table(result.summary))
+        printed.print(f"written to {result.path}/", markup=False, soft_wrap=True)
+    if not measure.passed(result.summary):
+        raise typer.Exit(1)
 
 
 def field_parameter(name: str, info: FieldInfo) -> inspect.Parameter:

@@ -55,6 +55,7 @@ class Measure(Settings):
         takes_cue: whether it gives a CUE model its contexts; a model of another measure goes without, which is noted.
         changes_model: whether it changes the model, such as its positions; a subject then loads it anew for the next measure.
         result: class of its results.
+        default_dtype: number format that the weights are loaded in where none is chosen, as :class:`Subject` takes it.
     """
 
     name: ClassVar[str]
@@ -64,6 +65,7 @@ class Measure(Settings):
     takes_cue: ClassVar[bool] = False
     changes_model: ClassVar[bool] = False
     result: ClassVar[type[Result]] = Result
+    default_dtype: ClassVar[str] = "auto"
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
         """A copy with the settings that follow from the subject or the data; refuses what does not fit them.
@@ -93,6 +95,11 @@ class Measure(Settings):
         """The summary for the terminal, in 80 columns."""
         raise NotImplementedError
 
+    @classmethod
+    def passed(cls, summary: dict[str, Any]) -> bool:
+        """Whether the result is as it must be; if not, the command has exit status 1."""
+        return True
+
     def identity(self) -> dict[str, Any]:
         """The settings, JSON-ready, with the content of files in place of their paths."""
         settings = self.model_dump(mode="json")
@@ -111,7 +118,7 @@ def measure(
     *,
     out: str | Path | None = None,
     overwrite: bool = False,
-    dtype: str = "auto",
+    dtype: str | None = None,
     device: str = "auto",
     batch_tokens: int | None = None,
 ) -> Any:
@@ -127,7 +134,7 @@ def measure(
         out: folder of the result; by default ``RUN/evaluation/NAME-CORPUS-SPLIT-KEY``, or ``evaluation/MODEL/…`` for a model
             that is no run.
         overwrite: replace another result in ``out``.
-        dtype, device, batch_tokens: as :class:`Subject` takes them.
+        dtype, device, batch_tokens: as :class:`Subject` takes them; ``dtype`` is by default the measure's.
 
     Returns:
         The result, of the measure's class ``result``.
@@ -142,6 +149,7 @@ def measure(
     if isinstance(source, Subject):
         subject = source
     else:
+        dtype = dtype or settings.default_dtype
         subject = Subject(source, dtype=dtype, device=device, batch_tokens=batch_tokens)
     if settings.on_corpus and corpus is None:
         raise ConfigError(f"{settings.name} needs documents; give a prepared corpus")

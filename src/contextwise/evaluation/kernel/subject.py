@@ -34,6 +34,7 @@ MODEL_FILES = (
     "vocab.*",
     "merges.txt",
     "spiece.model",
+    "*.py",
 )
 """Files of a model folder that decide what the model computes and how text becomes tokens."""
 

@@ -1,7 +1,10 @@
 """Results of a measurement of causality, as numbers and sentences."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 NONE, LEAK, NOT_SEPARATED, NOT_MEASURED = "none", "leak", "not separated", "not measured"
 SENTENCES = {
@@ -55,7 +58,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Causality:
-    """The result of :func:`~contextwise.models.causality.measure_causality`.
+    """The result of :func:`~contextwise.evaluation.measures.causality.perturbations.measure_causality`.
 
     Attributes:
         model: name of the model's class.
@@ -109,7 +112,33 @@ class Causality:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        return {"causal": self.causal, **asdict(self)}
+        return {
+            "causal": self.causal,
+            "architecture": self.model,
+            "dtype": self.dtype,
+            "effects": [asdict(effect) for effect in self.effects],
+            "gates_opened": self.gates_opened,
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "Causality":
+        """The result from its JSON form."""
+        effects = tuple(Effect(**effect) for effect in content["effects"])
+        return cls(content["architecture"], content["dtype"], effects, content["gates_opened"])
+
+    def table(self) -> "RenderableType":
+        """For the terminal, in 80 columns."""
+        from rich import box
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(*COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
+        for column in table.columns[1:-1]:
+            column.justify = "right"
+        for row in self.rows():
+            table.add_row(*row)
+        return Group(Text(self.heading), table, *map(Text, self.notes))
 
     def __str__(self) -> str:
         table = [COLUMNS, *self.rows()]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.causality.effects import number
+from contextwise.evaluation.measures.causality.effects import number
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest effect that counts as rounding, as a share of the largest logit (for gradients: of the largest allowed gradient).
@@ -56,10 +56,10 @@ class Rows:
 
     Args:
         model: as the user gave it; ``inner`` is the model itself where that is a compiled one.
-        lengths, chunk_size, tolerance, seed: as for :func:`~contextwise.models.causality.measure_causality`.
+        lengths, chunk_size, tolerance, seed: as for :func:`~.perturbations.measure_causality`.
 
     Raises:
-        ConfigError: this is no decoder-only transformers model, or an argument is out of range.
+        ConfigError: this is not a decoder-only transformers model, or an argument is out of range.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Rows:
         known = all(hasattr(model, name) for name in ("forward", "modules", "get_input_embeddings"))
         if not known or not hasattr(config, "is_encoder_decoder"):
             raise ConfigError(
-                f"{type(model).__name__} is no transformers model; give a loaded causal language model"
+                f"{type(model).__name__} is not a transformers model; give a loaded causal language model"
             )
         self.model = model
         self.inner: Any = getattr(model, "_orig_mod", model)

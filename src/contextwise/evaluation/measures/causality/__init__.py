@@ -1,0 +1,59 @@
+"""Whether a causal language model leaks later tokens into earlier predictions: ``contextwise causality``."""
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from contextwise.data import Corpus
+
+
+class CausalityCheck(Measure):
+    """Check that later tokens, padding, packed neighbours and the cache do not reach the past.
+
+    Measured on random tokens, in float32 by default: in coarser types small leaks pass for rounding. Exit status 1 if there is
+    a leak.
+    """
+
+    name = "causality"
+    on_corpus = False
+    takes_cue = True
+    default_dtype = "float32"
+
+    lengths: list[int] | None = Field(
+        None,
+        min_length=1,
+        description="Tokens of the rows; default: four lengths at and around multiples of the chunk.",
+    )
+    chunk_size: int | None = Field(
+        None, ge=1, description="Period of the borders to look at; default: the model's chunk size, else 4."
+    )
+    packed: bool | None = Field(
+        None,
+        description="Whether a packed document that sees the ones before it is a leak; default: for this package's models.",
+    )
+    tolerance: float | None = Field(
+        None,
+        ge=0,
+        description="Largest effect that counts as rounding, as a share of the largest logit; default: by number format.",
+    )
+    seed: int = Field(0, ge=0, description="Of the tokens.")
+
+    def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+        from contextwise.evaluation.measures.causality.perturbations import measure_causality
+
+        return Outcome(measure_causality(subject.model, **self.model_dump()).to_dict())
+
+    @classmethod
+    def passed(cls, summary: dict[str, Any]) -> bool:
+        return summary["causal"]
+
+    @classmethod
+    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+        from contextwise.evaluation.measures.causality.effects import Causality
+
+        return Causality.from_dict(summary).table()
