@@ -2,13 +2,15 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from contextwise.base.progress import console
-from contextwise.data import Corpus, prepare_corpus
+
+if TYPE_CHECKING:
+    from contextwise.data import Corpus
 
 
 def prepare(
@@ -54,6 +56,8 @@ def prepare(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the corpus at --out.")] = False,
 ) -> None:
     """Tokenize text into a corpus: documents, split by their content, with their metadata."""
+    from contextwise.data import prepare_corpus
+
     started = time.perf_counter()
     corpus = prepare_corpus(
         sources,
@@ -70,7 +74,7 @@ def prepare(
     _report(corpus, time.perf_counter() - started)
 
 
-def _report(corpus: Corpus, seconds: float) -> None:
+def _report(corpus: "Corpus", seconds: float) -> None:
     """The table of what was written, and how fast."""
     table = Table()
     for name in ("split", "documents", "tokens", "bytes", "bytes/token"):
