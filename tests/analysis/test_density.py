@@ -107,7 +107,7 @@ def test_without_scikit_dimension_there_is_nothing_further(monkeypatch):
 @pytest.mark.parametrize(
     ("points", "bandwidth", "error", "message"),
     [
-        (np.ones((5, 2)), None, DataError, "lie in fewer than their 2 dimensions"),
+        (np.ones((5, 2)), None, DataError, "span fewer than their 2 dimensions"),
         (np.eye(3), None, DataError, "needs more than 3 points, and there are 3"),
         (np.array([[1.0, math.nan], [0.0, 1.0]]), None, DataError, "a point is not finite"),
         (np.zeros(4), None, DataError, "rows of a matrix"),

@@ -88,7 +88,7 @@ def test_hours_alone_are_those_of_the_sweeps_machine(contextwise, workplace):
         (["half", "--budget", "1e15"], "1 of its 18 runs is missing (nano-context64-seed0: unfinished)"),
         (["narrow", "--budget", "1e15"], "has 2 training contexts (64, 512)"),
         (["nowhere", "--budget", "1e15"], "nowhere is not a sweep"),
-        (["sweep", "--hide-above", "1e30"], "no point of the sweep lies above 1e+30 FLOPs"),
+        (["sweep", "--hide-above", "1e30"], "no point of the sweep is above 1e+30 FLOPs"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(contextwise, arguments, said):

@@ -134,7 +134,7 @@ def test_one_context_and_one_size(tmp_path: Path) -> None:
     assert "This sweep has one training context (128 tokens), so there is no optimum to look for" in text
     other = write_sweep(tmp_path / "other", sizes=("nano",))
     text = text_of(other.path, tmp_path)
-    assert "one model size (nano), so it says nothing of larger ones" in text
+    assert "one model size (nano), so larger ones were not compared" in text
     assert "The optimal context of nano goes from 64 tokens" in text
     single = write_sweep(tmp_path / "single", sizes=("nano",), contexts=(128,), measurements=1)
     assert "so there is no optimum to look for" in text_of(single.path, tmp_path)
@@ -157,7 +157,7 @@ def test_nothing_measured_yet(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64,))
     shutil.rmtree(sweep.run_folder("pico-c64-s0").path)
     with pytest.raises(
-        ConfigError, match=r"no run of the sweep .* has measured a contextwise curve yet \(1 missing\)"
+        ConfigError, match=r"no run of the sweep .* has measured a context curve yet \(1 missing\)"
     ):
         write_sweep_page(sweep.path, tmp_path / "page.html")
     with pytest.raises(CheckpointError, match=r"is not a sweep: it has no plan\.json"):

@@ -6,7 +6,7 @@ for 10,000 points of 4,096 channels). The entropy is minus the mean logarithm of
 
 **Bias.** The kernel widens what it covers: of a Gaussian the estimate tends to a value that is
 (D / 2) [ln(1 + h²) − h² / (1 + h²)] too high (:func:`gaussian_bias`), and comes near it with few points only in few dimensions.
-In many dimensions no point lies near another. If a point counts in its own density, as in the source, its own kernel is then
+In many dimensions no two points are near each other. If a point counts in its own density, as in the source, its kernel is then
 all there is, and the estimate is ln N + (D / 2) ln(2π h²) + ½ ln det Σ whatever the shape of the data: the log-determinant of
 the covariance again, so that it *must* agree with the entropy from its eigenvalues. A point that is left out of its own density
 (the default here) does not have that, but the estimate is then far too high. Read differences between contexts, not values.
@@ -48,7 +48,7 @@ def check_bandwidth(bandwidth: float) -> None:
 
 
 def gaussian_bias(dimensions: int, bandwidth: float) -> float:
-    """By how many nats the density of a Gaussian, estimated from endlessly many points, has too much entropy."""
+    """Bias of the entropy of a Gaussian in the limit of infinitely many points, nats."""
     square = bandwidth**2
     return 0.5 * dimensions * (math.log1p(square) - square / (1 + square))
 
@@ -63,7 +63,7 @@ def kde_entropy(features_ND: Any, bandwidth: float | None = None, leave_one_out:
 
     Raises:
         ConfigError: the bandwidth is not positive, or so small or large that no density comes out.
-        DataError: a point is not finite, there are too few points, or they lie in fewer dimensions.
+        DataError: a point is not finite, there are too few points, or they span fewer dimensions.
     """
     x_ND = _points(features_ND)
     points, dimensions = x_ND.shape
@@ -78,7 +78,7 @@ def kde_entropy(features_ND: Any, bandwidth: float | None = None, leave_one_out:
     values_D, vectors_DD = torch.linalg.eigh(centred_ND.mT @ centred_ND / (points - 1))
     if not values_D[-1] > 0 or values_D[0] <= SMALLEST * values_D[-1]:
         raise DataError(
-            f"the points lie in fewer than their {dimensions} dimensions, so a density over all of those does not exist; "
+            f"the points span fewer than their {dimensions} dimensions, so a density over all of those does not exist; "
             "estimate it over leading directions"
         )
     white_ND = centred_ND @ vectors_DD / (values_D.sqrt() * h)
@@ -114,7 +114,7 @@ def leading_directions(features_ND: Any, directions: int) -> torch.Tensor:
 
 
 def density_directions(points: int, dimensions: int) -> int:
-    """Over how many leading directions to estimate a density: all, but no more than one for every ten points."""
+    """Number of leading directions to estimate a density over: all, but at most one for every ten points."""
     return max(1, min(dimensions, points // _LEAST_POINTS_PER_DIRECTION))
 
 
@@ -133,7 +133,7 @@ def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
     """Estimates of the dimension by scikit-dimension, if that is installed; nothing otherwise.
 
     Args:
-        most: the first so many points are enough; the estimators compare each with each.
+        most: number of points that are used, the first ones; the estimators compare all pairs.
 
     Returns:
         Name of the estimator -> dimension; one that fails on these points is left out.

@@ -23,8 +23,8 @@ class PowerFit:
     """CE ≈ C0 + C / l^γ (intrinsic entropy, Eq. 3).
 
     Attributes:
-        floor: C0, what an endless context would reach.
-        scale: C, by how much the loss at one token would lie above.
+        floor: C0, the loss in the limit of an infinite context.
+        scale: C, excess over the floor at a context of one token.
         exponent: γ.
         r_squared: share of the variance that the fit explains.
     """
@@ -61,7 +61,7 @@ def joined(x: Mapping[int, float], y: Mapping[int, float]) -> tuple[tuple[int, .
 def fit_power(losses: Mapping[int, float]) -> PowerFit:
     """Least squares of C0 + C / l^γ through losses by context length.
 
-    For a given γ the fit is linear; so γ alone is searched for, and none of a start's luck comes in.
+    For a given γ the fit is linear, so only γ is searched for, and the result does not depend on a starting point.
 
     Raises:
         ConfigError: there are fewer than four contexts, or no power law has its optimum there.

@@ -1,4 +1,4 @@
-"""From a measurement's files to all that ``contextwise entropy`` says: entropies, dimensions, and how the loss goes with them.
+"""Analysis of an entropy measurement: intrinsic entropies, dimensions, and fits of the loss over them.
 
 Source: intrinsic entropy, Sections 2.2.2, C.2 and J.2. Everything is joined by context length. Entropies and losses in nats.
 """
@@ -38,7 +38,7 @@ SHARE_OF_SUBSPACES = 0.1
 
 @dataclass(frozen=True)
 class IntrinsicEntropy:
-    """What follows from one measurement.
+    """Entropies, dimensions and fits of one measurement.
 
     Attributes:
         losses: context -> cross entropy with its interval over documents.
@@ -115,14 +115,14 @@ class IntrinsicEntropy:
 
 
 def _nested(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """With text as keys, as JSON has them."""
+    """Nested values with strings as keys, for JSON."""
     return {
         str(key): _nested(value) if isinstance(value, Mapping) else value for key, value in values.items()
     }
 
 
 def analyse(measurement: EntropyResult, bandwidth: float | None = None) -> IntrinsicEntropy:
-    """Work out everything that the files of a measurement allow; what they do not becomes a note.
+    """Compute all results of a measurement; what its files do not allow becomes a note.
 
     Args:
         bandwidth: of the kernel density, in units of the features' own covariance; Scott's if None.
@@ -200,7 +200,7 @@ def _densities(
 
 
 def _lines(x: Mapping[K, ByContext], means: ByContext, notes: list[str]) -> dict[K, LineFit]:
-    """A line for each of ``x`` that has one; why none has one becomes a note."""
+    """Fit a line for each of ``x``; if none can be fitted, the reason becomes a note."""
     reasons: list[str] = []
     lines = {name: _tried(partial(fit_line, values, means), reasons) for name, values in x.items()}
     notes += reasons[:1] if not any(lines.values()) else []
@@ -208,7 +208,7 @@ def _lines(x: Mapping[K, ByContext], means: ByContext, notes: list[str]) -> dict
 
 
 def _tried(fit: Callable[[], T], notes: list[str]) -> T | None:
-    """What a fit gives, or None with its reason noted."""
+    """Call a fit; on failure note the reason and return None."""
     try:
         return fit()
     except ConfigError as error:
@@ -222,8 +222,8 @@ def _about_points(power: PowerFit | None, lines: dict[int, LineFit]) -> list[str
     fits = [fit for fit in (power, *lines.values()) if fit is not None]
     if fits and len(fits[0].contexts) < 6:
         notes.append(
-            f"The fits go through {len(fits[0].contexts)} contexts: so few points lie near many curves, and a high R² says "
-            "little."
+            f"The fits go through {len(fits[0].contexts)} contexts: so few points fit many curves, and a high R² is weak "
+            "evidence."
         )
     if power is not None and not _sure(power.exponent):
         notes.append("The exponent of the power law is not determined: its interval reaches below zero.")

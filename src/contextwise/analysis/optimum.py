@@ -1,12 +1,12 @@
-"""The best training context for a budget, read from what a sweep measured.
+"""The optimal training context for a budget, from the measurements of a sweep.
 
-1. A *track* is what one run measured: best-context losses along its budget (training FLOPs, seconds, GPU-hours or tokens).
+1. A *track* is the measurements of one run: best-context losses along a budget (training FLOPs, seconds, GPU-hours or tokens).
 2. At a budget the loss of a run is interpolated along its track, linearly in the logarithm of the budget; never beyond its
    first or last measurement. Runs of one model size and training context that differ in seed are averaged: a *cell*.
 3. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all (context scaling,
-   Section 3). It is *told* only if it was compared with its neighbours: runs of equal length end at different FLOPs, and at
-   the largest budgets only the costliest are left, which would win against nobody.
-4. The optimum jumps around due to noise in the loss, so lines over the budget show the most common one in a window (its
+   Section 3). It is *decided* only if it was compared with its neighbours: runs of equal length end at different FLOPs, and at
+   the largest budgets only the most expensive runs are left, with nothing to compare them to.
+4. The optimum varies due to noise in the loss, so lines over the budget show the most common one in a window (its
    footnote 5).
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from contextwise.analysis.sweep_points import SweepPoint
 
 STEPS = 97
-"""Budgets that are looked at, evenly spaced in the logarithm."""
+"""Number of budgets, evenly spaced in the logarithm."""
 WINDOW = 2.0
 """Width of the window of footnote 5: its largest budget is about twice its smallest."""
 
@@ -29,7 +29,7 @@ Item = TypeVar("Item", bound=Hashable)
 
 @dataclass(frozen=True)
 class Track:
-    """What one run measured: ``losses`` and ``errors`` (nats per token, (M,)) at increasing ``budgets`` (M,).
+    """The measurements of one run: ``losses`` and ``errors`` (nats per token, (M,)) at increasing ``budgets`` (M,).
 
     ``errors`` are NaN where they are not known.
     """
@@ -67,7 +67,7 @@ class Cell:
         standard_error: over held-out documents and, with several runs, over seeds; None where neither is known. The documents
             are those of all runs and all steps, so it is interpolated like the loss, which bounds it from above, and does
             not shrink with the number of runs.
-        runs: that many.
+        runs: their number.
     """
 
     size: str
@@ -83,8 +83,8 @@ class Optimum:
     """The best cell of a size, or of all sizes, at one budget.
 
     Attributes:
-        cell: it.
-        told: whether it was compared with its neighbours.
+        cell: the best one.
+        decided: whether it was compared with its neighbours.
         unmeasured: contexts (of an overall optimum: sizes) next to it that were not measured at this budget.
         edge: ``shortest`` or ``longest`` if no shorter or longer context was tried; else empty.
     """
@@ -96,7 +96,7 @@ class Optimum:
 
 
 def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | None = None) -> list[Track]:
-    """What each run measured, along one kind of budget.
+    """The track of each run, along one kind of budget.
 
     Args:
         unit: ``flops``, ``seconds``, ``tokens`` or ``gpu_hours``.
@@ -189,7 +189,7 @@ def size_optima(measured_cells: Sequence[Cell], planned: Mapping[str, Sequence[i
 
 
 def overall_optimum(optima: Mapping[str, Optimum], sizes: Sequence[str]) -> Optimum | None:
-    """The lowest of the sizes' optima; told if it is itself, and the sizes next to it have theirs told.
+    """The lowest of the sizes' optima; decided if it is decided for its size and for the sizes next to it.
 
     Args:
         sizes: all of the sweep, by parameters.
@@ -208,7 +208,7 @@ def _beside(items: Sequence[Item], index: int) -> list[Item]:
 
 
 def window_reach(budgets: np.ndarray, width: float = WINDOW) -> int:
-    """How many steps on each side of a budget lie in its window: those less than the root of ``width`` away, about."""
+    """Number of steps on each side of a budget that are in its window: those within a factor of about the root of ``width``."""
     if len(budgets) < 2:
         return 0
     return max(1, round(np.log(width) / 2 / np.log(budgets[1] / budgets[0])))
@@ -217,8 +217,8 @@ def window_reach(budgets: np.ndarray, width: float = WINDOW) -> int:
 def mode_smoothed(values: Sequence[Item | None], reach: int) -> list[Item | None]:
     """The most common value in a window of ``reach`` steps on each side (context scaling, footnote 5).
 
-    Of equally common ones the value at the step itself goes first, then the one that lies nearest to it. Where there is no
-    value (None) there is none afterwards; such steps do not count in the windows of others.
+    Of equally common values the one at the step itself is taken, else the nearest. A step without a value (None) stays without,
+    and does not count in the windows of others.
     """
     smoothed: list[Item | None] = []
     for step, own in enumerate(values):
@@ -244,8 +244,8 @@ class Landscape:
         cells: of each budget.
         optima: of each budget, by size.
         overall: of each budget; None where no size has an optimum.
-        contexts: size -> its optimal context at each budget, smoothed; None where it is not told.
-        pairs: (size, context) of the overall optimum at each budget, smoothed; None where it is not told.
+        contexts: size -> its optimal context at each budget, smoothed; None where it is not decided.
+        pairs: (size, context) of the overall optimum at each budget, smoothed; None where it is not decided.
         reach: steps on each side of a budget in the windows of the smoothing.
     """
 
@@ -260,7 +260,7 @@ class Landscape:
 
     @property
     def last_decided(self) -> int:
-        """Step of the largest budget whose overall optimum is told; else the largest of those with the most cells."""
+        """Step of the largest budget whose overall optimum is decided; else the largest of those with the most cells."""
         decided = [step for step, best in enumerate(self.overall) if best is not None and best.decided]
         return (
             decided[-1]

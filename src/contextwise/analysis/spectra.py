@@ -1,9 +1,9 @@
-"""What the eigenvalues of a covariance of features say: relative eigenvalues, intrinsic entropy and intrinsic dimension.
+"""Relative eigenvalues, intrinsic entropy and intrinsic dimension of a covariance of features.
 
 Source: intrinsic entropy, Section 2.2.2 (entropy), Section J.2 (dimension), Figure 3 (increments). The source does not say
-whether its covariances are centred; the measuring run says for each of its own (centred, unless told otherwise).
+whether its covariances are centred; a measurement records it (centred by default).
 
-Legend of shapes: D channels, so many eigenvalues.
+Legend of shapes: D channels, and as many eigenvalues.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
-"""What a sweep measured: the best-context loss of every run at every step where its contextwise curve was measured.
+"""The points of a sweep: the best-context loss of every run at every step at which its context curve was measured.
 
-The table that the page of a sweep draws and the planner fits. A point is a model size, a training context and what was spent so
-far, with the loss reached: since the runs of a sweep have a constant learning rate, each of their points is the end of a
-smaller run (context scaling, Section 3).
+Sweep pages draw these points and the planner fits them. A point is a model size, a training context and the cost so far, with
+the loss reached. The runs of a sweep have a constant learning rate, so each point is the end of a smaller run (context scaling,
+Section 3).
 """
 
 from collections.abc import Iterable
@@ -76,7 +76,7 @@ def _number(run: RunFolder, row: dict[str, Any], name: str) -> Any:
     value = row.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(
-            f"{run.metrics_file} is damaged: {name} of the contextwise row of step {row.get('step')} is {value!r}, no number; "
+            f"{run.metrics_file} is damaged: {name} of the curve row of step {row.get('step')} is {value!r}, no number; "
             "remove the run and run the sweep again"
         )
     return value
@@ -85,8 +85,7 @@ def _number(run: RunFolder, row: dict[str, Any], name: str) -> Any:
 def sweep_points(path: str | Path) -> list[SweepPoint]:
     """Points of every run of a sweep that has measured any, in the order of its grid.
 
-    Runs that are unfinished, or failed on the way, bring what they measured until then; :meth:`Sweep.states` says which those
-    are, and which have nothing yet.
+    Unfinished and failed runs contribute the measurements they have; :meth:`Sweep.states` lists the state of each run.
 
     Raises:
         CheckpointError: the folder holds no sweep.

@@ -1,4 +1,4 @@
-"""What training runs cost, computed before any of them is started: parameters, tokens, FLOPs and memory."""
+"""Cost of training runs, computed before any of them is started: parameters, tokens, FLOPs and memory."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ et al. 2022, "Reducing activation recomputation in large Transformer models", Se
 
 @dataclass(frozen=True)
 class RunCost:
-    """What a training run, or a measurement, costs.
+    """Cost of a training run or of a measurement.
 
     Attributes:
         name: of the run or the measurement.

@@ -1,4 +1,4 @@
-"""Executors: what starts the runs of a set, as processes on this machine or as tasks of a Ray cluster.
+"""Executors: start the runs of a set as processes on this machine or as tasks of a Ray cluster.
 
 Every run is ``python -m contextwise train`` in a process of its own, with a log file.
 """

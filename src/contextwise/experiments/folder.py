@@ -1,4 +1,4 @@
-"""The folder of a run set: where its runs lie, what each costs, and how far each is.
+"""The folder of a run set: its runs, the cost of each, and their states.
 
 ``runs/<id>/`` (ordinary run folders) and, where each run is a process of its own, ``recipes/<id>.yaml`` · ``logs/<id>.log`` ·
 ``failures/<id>.json`` (why a run failed; removed when it finishes).
@@ -20,7 +20,7 @@ STATES: tuple[State, ...] = ("finished", "unfinished", "failed", "missing")
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """What a run is and what its training costs, computed without starting it.
+    """A run and the cost of its training, computed without starting it.
 
     Attributes:
         id: names its folder.
@@ -52,7 +52,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class RunState:
-    """How far a run is.
+    """The state of a run.
 
     Attributes:
         step, tokens_per_second: at its newest row of metrics; None before the first.
@@ -85,7 +85,7 @@ class RunSetFolder(ABC):
     @property
     @abstractmethod
     def plan(self) -> list[PlannedRun]:
-        """What each run is and costs, in their order."""
+        """Every run with its cost, in order."""
 
     def parents(self, run: str) -> tuple[str, ...]:
         """Ids of the runs that a run is made from."""
@@ -118,7 +118,7 @@ class RunSetFolder(ABC):
         return Failure(**read_json(file, "a run's failure")) if file.exists() else None
 
     def note_failure(self, run: str, reason: str) -> None:
-        """Write down that a run failed, and count its attempts."""
+        """Record that a run failed, and count its attempts."""
         before = self.failure(run)
         failure = Failure(reason, before.attempts + 1 if before else 1)
         write_json(self.path / "failures" / f"{run}.json", asdict(failure), "a run's failure")
@@ -132,7 +132,7 @@ class RunSetFolder(ABC):
         return [self.state(run) for run in self.plan]
 
     def state(self, run: PlannedRun) -> RunState:
-        """How far a run is."""
+        """The state of a run."""
         folder = self.run_folder(run.id)
         newest: dict[str, dict[str, Any]] = {row.get("kind", ""): row for row in folder.metrics()}
         failure = None if folder.finished else self.failure(run.id)

@@ -1,4 +1,4 @@
-"""Names of runs: their model sizes, and the ids that tell one run from another."""
+"""Names of runs: model sizes, and ids by content."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster, one task each. The folder and the corpus must lie on a file system that every node shares.
+"""Runs on a Ray cluster, one task each. The folder and the corpus must be on a file system that every node shares.
 
 A node that is lost takes its tasks with it; Ray starts them again on another node, where each resumes from its newest
 checkpoint.
@@ -14,7 +14,7 @@ from contextwise.experiments.executors import Outcome, train_run
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 
 LEAVE_SECONDS = 120.0
-"""How long runs that were asked to stop may take to save."""
+"""Time that runs have to save after a request to stop."""
 
 
 def _check_address(address: str | None) -> None:

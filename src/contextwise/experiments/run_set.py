@@ -13,7 +13,7 @@ that exists already::
     runs.train_missing()           # one after another in this process; or runs.train_missing(ExecutorSettings(jobs=4))
     runs.folders("ContextLM")      # run folders, seed by seed
 
-1. ``@NAME`` in an arm's settings stands for the run folder of the arm NAME with the same seed (or its only run): the run's
+1. ``@NAME`` in an arm's settings is the run folder of the arm NAME with the same seed (or its only run): the run's
    parent, which is trained first. ``model.pretrained=@base`` continues it.
 2. A run's folder is ``runs/<name>-s<seed>-<id>``. The id is a hash of every setting that changes the result, of the training
    data, and of the parents' ids: a run is found again for the same question only.
@@ -58,7 +58,7 @@ class Arm(Settings):
 
     settings: list[str] = Field(
         default_factory=list,
-        description="before the shared recipe's, as in --set: model.extra_layers=2; @NAME stands for the run of another arm",
+        description="before the shared recipe's, as in --set: model.extra_layers=2; @NAME is the run folder of another arm",
     )
     recipe: dict[str, Any] | None = Field(
         None, description="in place of the shared recipe; of a model that exists, its size for plans"
@@ -117,7 +117,7 @@ class Run:
 
     @property
     def source(self) -> str:
-        """What names the model to those that measure it."""
+        """The path or Hub name by which the model is measured."""
         return str(self.folder)
 
     def recipe(self) -> Recipe:
@@ -160,9 +160,9 @@ class RunSet(RunSetFolder):
         """The runs of arms, seeds and grid; nothing is trained.
 
         Args:
-            path: folder of the set; the runs lie in its subfolder ``runs``.
+            path: folder of the set; the runs are in its subfolder ``runs``.
             corpus: of arms whose recipe names none.
-            prefix: stands before the arms' names in folder names.
+            prefix: of the arms' names in folder names.
             content_ids: without them a run's folder has the arm's name, and another recipe in it is refused.
             vocab_size: of a corpus that does not exist yet, for the plan.
             wanted: arms that are needed, with those that they are made from; all if not given.
@@ -175,7 +175,7 @@ class RunSet(RunSetFolder):
 
     @cached_property
     def plan(self) -> list[PlannedRun]:  # type: ignore[override]
-        """What each run is and costs; nothing is trained.
+        """Every run with its cost; nothing is trained.
 
         Raises:
             ConfigError, DataError: a recipe does not fit its corpus, or that does not exist and its vocabulary is unknown.
@@ -248,7 +248,7 @@ class RunSet(RunSetFolder):
     def claimed(self) -> Iterator[None]:
         """Hold the folder for this process, with everything in it that the runs' processes need.
 
-        A process that asks for a folder which another one holds waits, and says so.
+        If another process holds the folder, wait for it and print a message.
         """
         with exclusive(self.path, "the runs in", wait=True, inside=True):
             self.write()
@@ -283,7 +283,7 @@ def train_or_wait(recipe: Recipe) -> RunFolder:
 def planned_run(
     name: str, recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | None = None
 ) -> PlannedRun:
-    """What a run is and costs, as :func:`~contextwise.experiments.cost.cost_of` counts it."""
+    """A run with its cost, as :func:`~contextwise.experiments.cost.cost_of` counts it."""
     cost = cost_of(recipe, vocab_size, upstream)
     return PlannedRun(
         id=name,
@@ -299,7 +299,7 @@ def planned_run(
 
 
 class _Expansion:
-    """The runs that settings stand for."""
+    """Expansion of settings into runs."""
 
     def __init__(
         self, settings: RunSetSettings, path: Path, corpus: Path | None, prefix: str, content_ids: bool

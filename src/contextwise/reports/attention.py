@@ -1,4 +1,4 @@
-"""What models attend to, and where predicting the context helped: on a page, on the terminal, as CSV and as JSON.
+"""Reports of attention received and of the context lens: page, terminal, CSV and JSON.
 
 Source: ContextLM, Section 4.3 and Figure 5; the lens has no counterpart there.
 """
@@ -34,7 +34,7 @@ from contextwise.reports.page import (
 DIGITS = 5
 """Of the numbers on the page."""
 NAMED_CHUNKS = 40
-"""Up to so many chunks have their text at the axis."""
+"""Up to this number of chunks have their text at the axis."""
 CROPPED = 16
 SHOWN = 10
 NARROW = 14
@@ -338,7 +338,7 @@ def loss_words(reading: Reading) -> list[str]:
 
 
 def terminal_report(reading: Reading) -> RenderableType:
-    """The tokens that stand out, for 80 columns, and the sentences."""
+    """The tokens with the largest values, for 80 columns, and the sentences."""
     tables = [_standing_out_table(reading)] if standing_out(reading) else []
     return terminal(*tables, *loss_words(reading), *lens_words(reading))
 
@@ -346,8 +346,7 @@ def terminal_report(reading: Reading) -> RenderableType:
 def standing_out(reading: Reading) -> list[int]:
     """Positions with the largest difference in attention received, first to last model; of one model, with the most of it.
 
-    The first position and the last are left out: the one is where attention goes that has nowhere else to go, and the other
-    is seen by itself alone.
+    The first position, often an attention sink, and the last, which only sees itself, are left out.
     """
     received = [model.received() for model in reading.models]
     size = np.abs(received[-1] - received[0]) if len(received) > 1 else received[0]

@@ -1,4 +1,4 @@
-"""The page on intrinsic entropy: the source's figures for one model, with their numbers; and the same on the terminal."""
+"""Report of intrinsic entropy: the source's figures for one model, with their numbers, as a page and on the terminal."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ FIGURES = {
     ),
     "increments": (
         "How the spectrum changes with context",
-        "By what share each relative eigenvalue lies above its value at the shortest context.",
+        "Relative change of each relative eigenvalue since the shortest context.",
     ),
     "entropy": (
         "Loss against intrinsic entropy",
@@ -50,7 +50,7 @@ FIGURES = {
         "S_N is counted from its value at the shortest context.",
     ),
     "lines": (
-        "Which subspaces go with the loss",
+        "Which subspaces correlate with the loss",
         "Correlation over contexts of −CE with S_N, for every N. The source finds values near one.",
     ),
     "dimension": (
@@ -248,7 +248,7 @@ def csv_files(entropy: IntrinsicEntropy) -> dict[str, str]:
 
 
 def fits_csv(entropy: IntrinsicEntropy) -> str:
-    """The power law over context and the line over the KDE entropy, term by term; other lines stand in their figures' CSV."""
+    """The power law over context and the line over the KDE entropy, term by term; other lines are in their figures' CSV."""
     power, kde = entropy.power, entropy.by_kde
     rows: list[list[Any]] = []
     if power is not None:
@@ -285,7 +285,7 @@ def measures(
     """The table by context: the loss, S_N for some N, the dimension at some thresholds, the KDE entropy.
 
     Args:
-        further: whether estimates of scikit-dimension stand there too, where there are any.
+        further: whether to include estimates of scikit-dimension, if there are any.
     """
     some_n, some_theta = _spread(entropy.sizes, sizes), _spread(shown_thresholds(entropy), thresholds)
     estimates = entropy.further if further else {}
@@ -318,7 +318,7 @@ def line_rows(
 
 
 def verdict(entropy: IntrinsicEntropy) -> list[str]:
-    """What was found, in words; each sentence follows from the numbers of the tables."""
+    """The results in sentences; each follows from the numbers of the tables."""
     contexts, losses = entropy.contexts, entropy.losses
     first, last = losses[contexts[0]], losses[contexts[-1]]
     best = min(contexts, key=lambda context: losses[context].value)
@@ -382,7 +382,8 @@ def _standing_notes(entropy: IntrinsicEntropy) -> list[str]:
     notes = [
         "Intervals of fits come from the scatter of the contexts about the fit; the losses of neighbouring contexts are of the "
         "same tokens and so not independent.",
-        "A covariance says nothing of the shape of a cloud of features: S_N is its entropy only as far as it is Gaussian.",
+        "A covariance does not determine the shape of a distribution: S_N is the entropy of the features only if it is "
+        "Gaussian.",
     ]
     if entropy.kde:
         notes.append(

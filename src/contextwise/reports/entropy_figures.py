@@ -24,7 +24,7 @@ RELATIVE = "λ<sub>i</sub> / λ<sub>1</sub>"
 
 
 def figures_of(entropy: IntrinsicEntropy) -> dict[str, dict[str, Any]]:
-    """Id of its place -> figure; one that the measurement does not allow is left out."""
+    """Id -> figure; one that the measurement does not allow is left out."""
     figures = {
         "loss": _loss(entropy),
         "spectra": _spectra(entropy),
@@ -192,7 +192,7 @@ def _scatters(
     ytitle: str = "cross entropy, nats per token",
     yhover: str = "loss %{y:.4f}",
 ) -> go.Figure:
-    """One quantity, the loss if not told otherwise, against some others: a point a context, joined in their order."""
+    """One quantity, the loss by default, against some others: a point a context, joined in their order."""
     traces = []
     for number, (name, values) in enumerate(series.items()):
         contexts = sorted(values.keys() & y.keys())

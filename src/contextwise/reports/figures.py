@@ -1,6 +1,6 @@
 """The figures of a page, as Plotly figures without colours: in the page those follow the reader's scheme.
 
-A trace says by ``meta.series`` which model it belongs to; the page's script gives it that model's colour.
+``meta.series`` of a trace is the number of its model; the page's script gives it that model's colour.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ BEHIND_START = 0.1
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "cross")
 ROW_HEIGHT = 62
 SPIKE_WINDOW = 50
-"""Rows before a row that say what is usual there; in a short log a tenth of it."""
+"""Number of preceding rows that a row is compared to; in a short log a tenth of it."""
 SPIKE_DEVIATIONS = 8.0
 SMALLEST_SPIKE = 0.05
 """Nats; what is less is no spike, however quiet the rows before are."""
@@ -278,7 +278,7 @@ def _difference_range(comparison: Comparison) -> list[float]:
 def spikes(losses: np.ndarray) -> np.ndarray:
     """Indices of spikes in a training loss: the highest row of each jump above what the rows before it allow.
 
-    A row jumps if it lies more than 8 standard deviations above the median of the 50 rows before; the deviation is estimated
+    A row jumps if it is more than 8 standard deviations above the median of the 50 rows before; the deviation is estimated
     from their median absolute deviation, which the jumps themselves do not raise (objectives, Section 6.2.8: sudden spikes
     point to bad data or too high a learning rate).
 

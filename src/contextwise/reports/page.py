@@ -38,7 +38,7 @@ class Plot:
 
     Attributes:
         id: of its element; the page's script finds the figure by it.
-        figure: traces and layout, without colours: ``meta.series`` of a trace says which colour of the page is its own.
+        figure: traces and layout, without colours: ``meta.series`` of a trace is the number of its colour.
         label: what it shows, for readers who do not see it.
         caption: below it; text or markup.
         fallback: what to read without JavaScript.
@@ -66,7 +66,7 @@ Part = str | Table | Plot
 
 @dataclass(frozen=True)
 class Section:
-    """A headline and what stands below it."""
+    """A headline and the parts below it."""
 
     title: str
     parts: Sequence[Part]
@@ -80,7 +80,7 @@ class Page:
     """A page.
 
     Attributes:
-        result: paragraphs that say what came out, in the box at the top.
+        result: paragraphs of the result, in the box at the top.
         sections: without those that are empty.
         assets: name of the page's own script and style sheet beside this module; empty if it has none.
         below: parts below the sections.
@@ -182,7 +182,7 @@ def markup(template: str, **values: Any) -> Markup:
 
 
 def missing(text: str, attributes: str = "") -> Markup:
-    """A remark in the place of what is not there."""
+    """A remark in place of missing content."""
     return markup('<p{attributes} class="missing">{text}</p>', text=text, attributes=Markup(attributes))
 
 
@@ -268,5 +268,5 @@ def _file(name: str) -> str:
 
 
 def _script_json(value: Any) -> str:
-    """JSON that may stand inside a script element: without ``<`` nothing in it can end the element."""
+    """JSON for a script element: without ``<`` nothing in it can end the element."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""The page of a reproduction: our figures beside the document's, the verdict on each claim, and what they were made with."""
+"""The page of a reproduction: our figures and the document's, the verdict on each claim, runs and environment."""
 
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -
 
 
 def _printed(printed: dict[str, Any], inferred: list[str]) -> list[Part]:
-    """The document's own figures, as a table where they are one, and what it does not say."""
+    """The document's own figures, as a table where possible, and what it leaves open."""
     parts: list[Part] = []
     rest, table = dict(printed), printed_table(printed)
     if table is not None:

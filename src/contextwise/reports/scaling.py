@@ -1,4 +1,4 @@
-"""Plans, laws and their checks as tables."""
+"""Terminal tables of scaling plans, fitted laws and their hindcasts."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
 
 
 def law_tables(analysis: Analysis) -> RenderableType:
-    """What was read, the forms compared, and the numbers of the chosen one."""
+    """The points that were read, the forms compared, and the parameters of the chosen one."""
     observed = analysis.observed
     contexts = len(np.unique(observed.context))
     title = (
@@ -47,7 +47,7 @@ def law_tables(analysis: Analysis) -> RenderableType:
 
 
 def residual_table(analysis: Analysis) -> RenderableType:
-    """How far each run lies off the law."""
+    """Residuals of each run."""
     observed, residuals = analysis.observed, 1000 * analysis.residuals
     rows = []
     for run, name in enumerate(observed.runs):
@@ -170,7 +170,9 @@ def _rivals(plan: Plan, analysis: Analysis, sized: bool) -> Table:
         [form, 1000 * error, *([parameters] if sized else []), context, loss]
         for form, error, parameters, context, loss in rows
     ]
-    return Table(f"What other forms of the law say (up to {RIVALS:g} times the error):", columns, cells)
+    return Table(
+        f"Recommendations of other forms of the law (up to {RIVALS:g} times the error):", columns, cells
+    )
 
 
 def _next_text() -> str:
@@ -232,14 +234,14 @@ def _optima(check: Hindcast) -> Table:
 def _optima_text(check: Hindcast) -> str:
     right, at_end = (sum(getattr(row, name) for row in check.optima) for name in ("inside", "at_end"))
     text = (
-        f"{right} of {len(check.optima)} measured best contexts lie inside the interval, give or take half a step of the "
+        f"{right} of {len(check.optima)} measured best contexts are inside the interval, plus or minus half a step of the "
         "contexts (* outside). Below each: the contexts whose loss is within the variation between runs of the best. Before: "
         "the best at the largest budget that was shown. Losses are at the measured best context."
     )
     if at_end:
         text += (
             f" {at_end} of the measured ones {'is' if at_end == 1 else 'are'} the shortest or longest that was trained: the "
-            "best may lie beyond, and the prediction was kept within."
+            "optimum may be beyond, and the prediction was restricted to these contexts."
         )
     return text
 
@@ -262,9 +264,9 @@ def _runs(check: Hindcast) -> Table:
 def _runs_text(check: Hindcast) -> str:
     inside = sum(run.inside for run in check.runs)
     text = (
-        f"{inside} of {len(check.runs)} losses lie inside their {check.analysis.confidence:.0%} intervals for one run (* "
+        f"{inside} of {len(check.runs)} losses are inside their {check.analysis.confidence:.0%} intervals for one run (* "
         f"outside); error {100 * check.error:.2f}% of the loss"
     )
     if check.unchanged is not None:
-        text += f" (were each run's last shown loss to stay: {100 * check.unchanged:.2f}%)"
+        text += f" ({100 * check.unchanged:.2f}% if each run's last shown loss is the prediction)"
     return text + "."

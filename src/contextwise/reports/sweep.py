@@ -1,4 +1,4 @@
-"""The page of a sweep: how much training context pays at which budget, to be explored from one HTML file."""
+"""The page of a sweep: the optimal training context and model size at each budget, as one interactive HTML file."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -75,7 +75,7 @@ def write_sweep_page(
     Args:
         folder: the sweep's.
         path: the page.
-        others: runs or folders of measured curves whose contextwise curves are shown as well.
+        others: runs or folders of measured curves whose context curves are shown as well.
         tables: a folder for the tables as CSV files, if wanted.
 
     Returns:
@@ -100,7 +100,7 @@ def write_sweep_page(
         Section("Loss against training context, at a budget", _losses(data, contexts)),
         Section("Optimal context against budget", _optimal_contexts(data)),
         Section("Optimal size and context against budget", _optimal_pairs()),
-        Section("Contextwise loss curves", _curves(data)),
+        Section("Context curves", _curves(data)),
         Section("Document lengths of the corpus", _lengths(data, contexts)),
         Section("The runs", [runs_table(data)]),
         Section("How it was made", _making(data, others)),
@@ -161,7 +161,7 @@ def _optimal_contexts(data: SweepData) -> list[Part]:
     caption = markup(
         'Lines: the most common optimum in a window (<span id="window">{window}</span>). Points: the optimum without '
         "smoothing; a triangle where it is the longest (upwards) or the shortest context that was tried, so that the true "
-        "optimum may lie beyond. Only optima whose neighbouring contexts were measured at the same budget. Sizes lie a little "
+        "optimum may be beyond. Only optima whose neighbouring contexts were measured at the same budget. Sizes are a little "
         "apart where they share a context.",
         window=window_words(data.landscapes[0]),
     )
@@ -196,7 +196,7 @@ def _optimal_pairs() -> list[Part]:
 
 def _curves(data: SweepData) -> list[Part]:
     if not data.curves:
-        return [missing("No run has a contextwise loss curve.")]
+        return [missing("No run has a context curve.")]
     controls = markup(
         '<div class="controls" hidden>\n{moments}</div>\n<div id="switches" class="switches"></div>\n',
         moments=choices("Moment of training", "moment"),
@@ -221,7 +221,7 @@ def _lengths(data: SweepData, contexts: list[int]) -> list[Part]:
         text = "The corpus could not be read, so the lengths of its documents are not shown: "
         return [missing(f"{text}{data.no_corpus}.")]
     caption = (
-        f"{data.corpus}, the documents that were trained on. A token can be predicted from no more tokens than lie before it "
+        f"{data.corpus}, the documents that were trained on. A token can be predicted from no more tokens than precede it "
         "in its document."
     )
     label = "Shares of documents and of tokens by document length, and share of tokens preceded by that many"
@@ -347,7 +347,7 @@ def context_rows(landscape: Landscape) -> Iterable[Sequence[Any]]:
 
 
 def pair_rows(landscape: Landscape) -> Iterable[Sequence[Any]]:
-    """Optimal pairs of size and context: one row a budget that has length."""
+    """Optimal pairs of size and context: one row a budget that has one."""
     for step, budget in enumerate(landscape.budgets.tolist()):
         best = landscape.overall[step]
         if best is not None:
@@ -364,7 +364,7 @@ def pair_rows(landscape: Landscape) -> Iterable[Sequence[Any]]:
 
 
 def curve_rows(curves: Iterable[CurveLine], unit: str) -> Iterable[Sequence[Any]]:
-    """Contextwise curves: one row a run, step and bin."""
+    """Context curves: one row a run, step and bin."""
     for curve in curves:
         for step, losses in enumerate(curve.losses):
             spent = [

@@ -1,4 +1,4 @@
-"""What the page of a sweep is made from: its runs and their states, points, contextwise curves, and its corpus."""
+"""The data of a sweep's page: runs and their states, points, context curves, and the corpus."""
 
 import itertools
 import math
@@ -28,12 +28,12 @@ UNITS = ("flops", "seconds", "gpu_hours", "tokens")
 
 @dataclass
 class CurveLine:
-    """A contextwise loss curve of one run, at one or several steps of its training.
+    """A context curve of one run, at one or several steps of its training.
 
     Attributes:
-        label: what it is called; ``group`` is the box that its switch stands in.
+        label: its name; ``group`` is the box of its switch.
         series: number of its colour; None if it belongs to no size of the sweep.
-        ends: (first, last) number of visible tokens of each bin.
+        bins: (first, last) number of visible tokens of each bin.
         losses: of each bin, one row a step; nats per token, or bits per byte (:func:`comparable`).
         intervals: (low, high) of each bin; None for curves that were measured while training.
         spent: unit -> what was spent by each step; empty for a curve that was measured afterwards.
@@ -84,7 +84,7 @@ def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
     """Read a sweep's folder, finished or not.
 
     Args:
-        others: runs, or folders of measured curves, whose contextwise curves are shown beside the sweep's.
+        others: runs, or folders of measured curves, whose context curves are shown beside the sweep's.
 
     Raises:
         CheckpointError: there is no sweep.
@@ -103,7 +103,7 @@ def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
     if not finite:
         done = ", ".join(f"{count} {state}" for state, count in sweep.count().items() if count)
         raise ConfigError(
-            f"no run of the sweep {path} has measured a contextwise curve yet ({done}); go on with contextwise sweep, then "
+            f"no run of the sweep {path} has measured a context curve yet ({done}); resume it with contextwise sweep, then "
             "make the page again"
         )
     sizes, planned = sweep.sizes, sweep.contexts
@@ -136,7 +136,7 @@ def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
 
 
 def _gpus(sweep: Sweep, runs: set[str]) -> dict[str, int]:
-    """GPUs of each run that measured something; empty if one of them had none, or does not say."""
+    """GPUs of each run that has measurements; empty if one of them had none, or their number is not known."""
     counts = {}
     for run in runs:
         file = sweep.run_folder(run).environment_file
@@ -177,7 +177,7 @@ def _sweep_curves(
     tokenizer: str | None,
     bytes_per_token: float | None,
 ) -> list[CurveLine]:
-    """Of every run, what it measured while training, and what ``contextwise curve`` measured since."""
+    """The curves of every run: of its training, and those that ``contextwise curve`` measured since."""
     curves = []
     names = _names(states)
     for state in states:
@@ -193,7 +193,7 @@ def _sweep_curves(
 
 
 def _names(states: list[RunState]) -> dict[str, str]:
-    """What tells each run from the others of its size: its context, and its tokens and seed where those differ."""
+    """A label of each run among those of its size: its context, and its tokens and seed where those differ."""
     lengths = {(s.run.size, s.run.tokens) for s in states}
     several_lengths = len(lengths) > len({size for size, _ in lengths})
     several_seeds = len({state.run.seed for state in states}) > 1
@@ -207,7 +207,7 @@ def _names(states: list[RunState]) -> dict[str, str]:
 
 
 def _training_curve(rows: list[dict[str, Any]], gpus: int | None, **about: Any) -> CurveLine | None:
-    """From the ``contextwise`` rows of a run; rows with a loss that is no number are left out.
+    """From the ``curve`` rows of a run; rows with a loss that is no number are left out.
 
     A last bin that is cut short joins the one before it, as in :class:`evaluation.curve.sums.Bins`: it would
     hold the few positions that are left, and its noise would pass for the best context.
@@ -247,9 +247,7 @@ def _measured_curve(about: dict[str, Any], summary: dict[str, Any], label: str) 
 def _other_curves(path: Path) -> list[CurveLine]:
     """The measured curves of a run outside of the sweep, or the one in a folder."""
     if not path.is_dir():
-        raise ConfigError(
-            f"there is no folder {path}; give a run, or the folder of a measured contextwise curve"
-        )
+        raise ConfigError(f"there is no folder {path}; give a run, or the folder of a measured context curve")
     single = (path / SUMMARY).is_file() and not (path / "recipe.yaml").is_file()
     results = [Result.open(path, Curve.name)] if single else results_of(path / "evaluation", Curve.name)
     curves = []

@@ -18,7 +18,7 @@ from contextwise.reports.sweep_data import CurveLine
 from contextwise.reports.sweep_findings import UNIT_NAMES, budget_words, sentences_at, window_words
 
 APART = 0.06
-"""Doublings between lines that lie at the same context, so that none hides another."""
+"""Distance, in doublings, between lines at the same context, so that none hides another."""
 DECADES = 2.0
 """Of a budget's axis; a longer one has ticks at the powers of ten alone, which a phone has room for."""
 MOST_TICKS = 10
@@ -35,7 +35,7 @@ def loss_figure(contexts: Sequence[int]) -> dict[str, Any]:
 
 
 def curves_figure(curves: Sequence[CurveLine], unit: str) -> dict[str, Any]:
-    """Contextwise loss curves; the traces come from the script."""
+    """Context curves; the traces come from the script."""
     longest = max(curve.bins[-1][1] for curve in curves)
     doublings = range(3, longest.bit_length() + 1)
     powers = [2**power for power in doublings[:: 1 if len(doublings) <= MOST_TICKS else 2]] or [longest]
@@ -138,7 +138,7 @@ def pair_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
 
 
 def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
-    """Shares of documents and tokens by length, and the share of tokens that so many precede."""
+    """Shares of documents and tokens by length, and the share of tokens with at least this many before them."""
     rows = [row for row in meter.bins() if row.shortest >= SHORTEST_SHOWN or row.documents]
     names = [token_count(row.shortest) for row in rows]
     spans = [f"{token_count(row.shortest)} to {token_count(row.longest + 1)}" for row in rows]
@@ -177,7 +177,7 @@ def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
 def landscape_json(
     landscape: Landscape, planned: dict[str, list[int]], series: dict[str, int]
 ) -> dict[str, Any]:
-    """What the script draws at each step of the slider; nothing of it is worked out a second time there."""
+    """The data that the script draws at each step of the slider."""
     return {
         "unit": landscape.unit,
         "label": UNIT_NAMES[landscape.unit],

@@ -1,4 +1,4 @@
-"""What a sweep came to, in sentences."""
+"""The results of a sweep in sentences."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "gpu_hours": "GPU-ho
 
 
 def budget_words(unit: str, budget: float) -> str:
-    """A budget as people say it: 1.3 × 10¹⁵ FLOPs, 12.5 min, 3.2 GPU-hours, 8.19M tokens."""
+    """A budget in words: 1.3 × 10¹⁵ FLOPs, 12.5 min, 3.2 GPU-hours, 8.19M tokens."""
     if unit == "flops":
         power = math.floor(math.log10(budget))
         digits = f"{budget / 10**power:.1f}"
@@ -25,7 +25,7 @@ def budget_words(unit: str, budget: float) -> str:
 
 
 def sentences_at(landscape: Landscape, step: int, planned: dict[str, list[int]]) -> list[str]:
-    """What holds at one budget: the overall optimum, each size's, and what was not measured."""
+    """The overall optimum at one budget, that of each size, and what was not measured."""
     cells, optima = landscape.cells[step], landscape.optima[step]
     sentences = [_overall(landscape.overall[step])]
     sentences += [_size(size, optima.get(size), cells) for size in planned]
@@ -64,7 +64,7 @@ def _size(size: str, best: Optimum | None, cells: list[Cell]) -> str:
         )
     others = [cell for cell in cells if cell.size == size and cell is not best.cell]
     second = min(others, key=lambda cell: cell.loss)
-    edge = f"; it is the {best.edge} that was tried, the true optimum may lie beyond" if best.edge else ""
+    edge = f"; it is the {best.edge} that was tried, the true optimum may be beyond" if best.edge else ""
     behind = second.loss - best.cell.loss
     return f"{size}: {in_tokens(best.cell.context)} is best, {in_tokens(second.context)} is {behind:.4f} behind{edge}."
 
@@ -75,7 +75,7 @@ def _loss(cell: Cell) -> str:
 
 
 def sweep_verdict(data: SweepData) -> list[str]:
-    """What the sweep says: the optimum at its largest budget, how it moves, and what it cannot say."""
+    """The optimum at the largest budget, how it changes with the budget, and what the sweep cannot show."""
     landscape = data.landscapes[0]
     step = landscape.last_decided
     best = landscape.overall[step]
@@ -88,7 +88,7 @@ def sweep_verdict(data: SweepData) -> list[str]:
         )
     if len(data.sizes) == 1:
         limits.append(
-            f"This sweep has one model size ({next(iter(data.sizes))}), so it says nothing of larger ones."
+            f"This sweep has one model size ({next(iter(data.sizes))}), so larger ones were not compared."
         )
     sentences = []
     if best is not None and best.decided:
@@ -108,7 +108,7 @@ def sweep_verdict(data: SweepData) -> list[str]:
 
 
 def _moves(landscape: Landscape, size: str) -> str:
-    """How the optimal context of a size moves with the budget."""
+    """How the optimal context of a size changes with the budget."""
     decided = [step for step, context in enumerate(landscape.contexts[size]) if context is not None]
     if len(decided) < 2:
         return ""
@@ -153,7 +153,7 @@ def missing_sentences(data: SweepData) -> list[str]:
 
 
 def corpus_sentences(meter: DocumentLengths, contexts: Sequence[int]) -> list[str]:
-    """Which of a sweep's training contexts the corpus rewards."""
+    """Which of a sweep's training contexts the documents of the corpus are long enough for."""
     rewards = [meter.reward(context) for context in contexts]
     enough = [reward for reward in rewards if reward.enough]
     sentences = []

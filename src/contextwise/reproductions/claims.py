@@ -1,7 +1,7 @@
 """Claims of the source documents, and the one rule by which they are decided: holds, does not hold, or undecided.
 
-A claim holds where the whole 95% interval of an estimate lies on the claim's side of a bound. It does not hold where the whole
-interval lies on the other side. It is undecided where the interval contains the bound, and where nothing decides: no interval
+A claim holds where the whole 95% interval of an estimate is on the claim's side of a bound. It does not hold where the whole
+interval is on the other side. It is undecided where the interval contains the bound, and without a decisive number: no interval
 (one seed or one document), a value that is not a number, too few observations. Exact numbers, such as counts, need no interval.
 """
 
@@ -65,7 +65,7 @@ class Claim:
 
     @classmethod
     def of(cls, text: str, verdict: Verdict, evidence: str = "") -> "Claim":
-        """A claim with its verdict; the reason of an undecided one stands behind the evidence."""
+        """A claim with its verdict; the reason of an undecided one follows the evidence."""
         return cls(text, verdict.holds, "; ".join(part for part in (evidence, verdict.reason) if part))
 
     def without_refutation(self, reason: str) -> "Claim":
@@ -76,22 +76,22 @@ class Claim:
 
 
 def undecided(reason: str) -> Verdict:
-    """Nothing decides the claim."""
+    """The verdict of a claim that nothing decides."""
     return Verdict(None, reason)
 
 
 def above(estimate: Estimate, bound: float = 0.0) -> Verdict:
-    """Whether an estimate lies above a bound."""
+    """Whether an estimate is above a bound."""
     return within(estimate, bound, math.inf)
 
 
 def below(estimate: Estimate, bound: float = 0.0) -> Verdict:
-    """Whether an estimate lies below a bound."""
+    """Whether an estimate is below a bound."""
     return within(estimate, -math.inf, bound)
 
 
 def within(estimate: Estimate, least: float, most: float) -> Verdict:
-    """Whether an estimate lies between two bounds."""
+    """Whether an estimate is between two bounds."""
     problem = _problem(estimate)
     if problem or math.isnan(least) or math.isnan(most):
         return undecided(problem or "the bound is not a number")
@@ -161,8 +161,8 @@ def all_agree(verdicts: Iterable[Verdict], what: str, least: int = 1) -> Verdict
     """Of a claim that is repeated (in seeds, in partitions): decided where the repetitions agree.
 
     Args:
-        what: is repeated, as in "seeds".
-        least: fewer repetitions decide nothing; 1 or more.
+        what: name of the repetitions, such as "seeds".
+        least: number of repetitions that decide; 1 or more.
     """
     every = list(verdicts)
     if len(every) < least:

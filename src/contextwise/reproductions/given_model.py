@@ -62,7 +62,7 @@ class GivenModel(CorpusSource, ItemMeasure):
         return Corpus.open(self.prepared(folder), split="validation")
 
     def subject(self, folder: Path, corpus: bool = True) -> str:
-        """What names the model to measure; a model that is not given is trained first.
+        """The model to measure, as a path or a Hub name; a model that is not given is trained first.
 
         Args:
             corpus: whether the corpus has to be prepared, which a measure that reads none does not need.

@@ -1,11 +1,11 @@
-"""Items: tables and figures of the source documents, what they print, and how to reproduce them at several scales.
+"""Items: tables and figures of the source documents, their printed figures, and settings to reproduce them at several scales.
 
 1. An item is a file ``recipes/<document>/<item>.yaml`` with the key ``scales``: the printed figures, the name of the measure
    that reproduces them, and that measure's settings at each scale. A file without that key is a recipe for training.
 2. A measure is settings (so that a misspelt key is refused) with two methods: ``run_set(folder)``, the training runs that it
    needs, and ``measure(item, folder)``, which trains them and returns an :class:`Outcome`. It registers its name with
    :func:`registered`; a new one is a file in this package.
-3. Runs lie in the folder of document and scale. Finished runs are used again, by other items too; interrupted ones are resumed.
+3. Runs are in the folder of document and scale. Finished runs are used again, by other items too; interrupted ones are resumed.
 """
 
 import difflib
@@ -33,7 +33,7 @@ from contextwise.training.recipe import Recipe
 
 
 class Scale(Settings):
-    """How large the reproduction is, and on what."""
+    """Size and machine of a reproduction."""
 
     machine: str = Field(description="that it is meant for")
     minutes: float | None = Field(None, gt=0, description="it takes there, roughly")
@@ -72,7 +72,7 @@ class ItemMeasure(Settings, ABC):
         return [run.planned_recipe() for run in self.run_set(folder).trained]
 
     def passes(self, folder: Path) -> list[RunCost]:
-        """What measuring itself costs, where that is much."""
+        """Cost of the measurement itself, where it is considerable."""
         return []
 
     @property
@@ -160,7 +160,7 @@ class Outcome:
 
 
 def printed_table(printed: dict[str, Any], title: str = "") -> Table | None:
-    """What a document prints as a table; None where its figures are no table.
+    """The printed figures of a document as a table; None where they are not one.
 
     Columns may leave out that of the rows' names.
     """
@@ -177,7 +177,7 @@ def printed_table(printed: dict[str, Any], title: str = "") -> Table | None:
 
 
 def _run_facts(run: RunFolder) -> dict[str, Any]:
-    """What identifies a run, and what it cost."""
+    """Identity and cost of a run."""
     summary = run.summary()
     return {
         name: summary[name] for name in ("name", "seed", "parameters", "tokens", "flops", "seconds", "corpus")

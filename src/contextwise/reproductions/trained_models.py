@@ -47,7 +47,7 @@ class TrainedModels(CorpusSource, ItemMeasure):
 
     @property
     def with_seeds(self) -> str:
-        """How many runs stand behind a number, in words."""
+        """The number of seeds behind a mean, in words."""
         return f"mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
 
     def run_set(self, folder: Path) -> RunSet:
@@ -56,7 +56,7 @@ class TrainedModels(CorpusSource, ItemMeasure):
         return RunSet.of(settings, folder, corpus=self.corpus_folder(folder), prefix=prefix)
 
     def train(self, folder: Path) -> dict[str, list[RunFolder]]:
-        """Train what is missing: each model's runs, seed by seed."""
+        """Train the missing runs, and return each model's runs, seed by seed."""
         self.prepared(folder)
         runs = self.run_set(folder)
         runs.train_missing()

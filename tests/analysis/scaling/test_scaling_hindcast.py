@@ -81,9 +81,9 @@ def test_the_check_reads_losses_as_the_page_of_a_sweep_does():
 
 
 def test_hiding_nothing_or_all_is_refused(found):
-    with pytest.raises(DataError, match="no point of the sweep lies above"):
+    with pytest.raises(DataError, match="no point of the sweep is above"):
         hindcast(found, found.flops.max())
-    with pytest.raises(DataError, match="all points of the sweep lie above"):
+    with pytest.raises(DataError, match="all points of the sweep are above"):
         hindcast(found, found.flops.min() / 2)
 
 

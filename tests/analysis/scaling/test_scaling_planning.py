@@ -189,7 +189,7 @@ def test_a_law_without_a_floor_warns_of_its_losses():
     analysis = analyse(observations(points), resamples=20)
     assert "E" in analysis.at_bounds
     (said,) = bound_notes(analysis)
-    assert "at a bound" in said and "the loss may come out too low" in said
+    assert "at a bound" in said and "the predicted loss may be too low" in said
 
 
 def test_a_budget_of_any_size_is_said_in_few_digits(exact):
@@ -356,7 +356,5 @@ def test_a_folder_that_is_no_sweep(tmp_path):
 
 def test_a_sweep_with_nothing_but_early_measurements_says_so(tmp_path):
     write_sweep(tmp_path, drawn_points(contexts=(64, 128)), warmup=5000)
-    with pytest.raises(
-        DataError, match="all 96 measurements of .* are early ones, before 2 times the warm-up"
-    ):
+    with pytest.raises(DataError, match="all 96 measurements of .* are before 2 times the warm-up"):
         read_observations(tmp_path)

@@ -11,7 +11,7 @@ from contextwise.base.config import validate
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.reproductions.context_scaling.section_3_optimum import OptimalContext, context_claims
 from contextwise.reproductions.context_scaling.sections_1_2_curves import (
-    ContextwiseLoss,
+    ContextCurve,
     DocumentLengths,
     TrainingLossMisleads,
     bins_difference,
@@ -48,11 +48,9 @@ def test_a_difference_of_bins_is_paired_by_document():
 
 def test_a_curve_within_and_beyond_the_training_context(corpus, tmp_path):
     values = {"corpus": str(corpus), "recipe": recipe(), "context": 32}
-    within = validate(ContextwiseLoss, values, "the settings").measure(ITEM, tmp_path / "out")
+    within = validate(ContextCurve, values, "the settings").measure(ITEM, tmp_path / "out")
     assert [claim.text for claim in within.claims] == ["the loss improves throughout the training context"]
-    beyond = validate(ContextwiseLoss, values | {"context": 128}, "the settings").measure(
-        ITEM, tmp_path / "out"
-    )
+    beyond = validate(ContextCurve, values | {"context": 128}, "the settings").measure(ITEM, tmp_path / "out")
     assert len(beyond.claims) == 2 and "from 31 to 128 tokens" in beyond.claims[1].evidence
     assert beyond.figures["bins"][-1]["visible_to"] == 128
     assert len(list((tmp_path / "out/runs").iterdir())) == 1

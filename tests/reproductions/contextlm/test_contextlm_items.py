@@ -105,8 +105,8 @@ def test_printed_averages_are_those_of_the_printed_accuracies(name):
         ("figure3", ["seeds=[0,1]"], "one seed"),
         ("table4", ["tunning.training.steps=3"], "did you mean 'tuning'"),
         ("figure3", ["length_controlled=true"], "give pairwise: true too"),
-        ("figure5", ["phrases=[nothing]"], "the phrase 'nothing' stands 0 times"),
-        ("figure5", ["phrases=[battery]"], "the phrase 'battery' stands 2 times"),
+        ("figure5", ["phrases=[nothing]"], "the phrase 'nothing' is 0 times"),
+        ("figure5", ["phrases=[battery]"], "the phrase 'battery' is 2 times"),
     ],
 )
 def test_bad_settings_get_one_sentence_before_any_training(name, settings, words, tmp_path, monkeypatch):

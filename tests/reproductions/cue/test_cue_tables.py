@@ -10,15 +10,15 @@ from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import costs_of
 from contextwise.reproductions.cue.scores import Scored, kept_gain
-from contextwise.reproductions.cue.table_5_partitions import PartitionedModels
-from contextwise.reproductions.cue.tables_3_4_6_perplexity import StagedModels
+from contextwise.reproductions.cue.table_5_partitions import CuePartitions
+from contextwise.reproductions.cue.tables_3_4_6_perplexity import CuePerplexity
 from contextwise.reproductions.item import Item, Scale, list_items, measure_at
 from cue_runs import save_text_encoder, write_articles
 
 SHIPPED = {
     name: item
     for name, item in list_items(Path(__file__).parents[3] / "recipes").items()
-    if item.measure in ("staged_models", "partitioned_models")
+    if item.measure in ("cue_perplexity", "cue_partitions")
 }
 TEMPLATES = {
     "a": {"model": {"size": "pico"}, "training": {"steps": 1}},
@@ -29,7 +29,7 @@ TEMPLATES = {
 def staged(**changes):
     values = {"name": "tag", "corpus": "corpus", "templates": TEMPLATES, "reference": "base", "seeds": [3]}
     values |= {"runs": {"base": ["a"]}, "rows": {"base": {"run": "base"}}} | changes
-    return validate(StagedModels, values, "the settings")
+    return validate(CuePerplexity, values, "the settings")
 
 
 def test_only_the_runs_behind_the_rows_are_made():
@@ -88,7 +88,7 @@ def test_partitions_are_halves_of_the_types_and_fill_the_runs_that_name_them():
         "types": types,
         "partitions": 4,
     }
-    measure = validate(PartitionedModels, values, "the settings")
+    measure = validate(CuePartitions, values, "the settings")
     assert len({tuple(measure.partition(i)["A"]) for i in range(4)}) > 1
     for number in range(4):
         sets, one = measure.partition(number), measure.of_partition(number)
@@ -105,7 +105,7 @@ def test_partitions_are_halves_of_the_types_and_fill_the_runs_that_name_them():
         assert one.runs[f"after {number + 1}"] == ["a", f"start=@then B {number + 1}"]
         assert one.rows["A on B"].contexts == sets["B"]
     with pytest.raises(ConfigError, match="trained_on names 'C', which is none of base, A, then B, after"):
-        validate(PartitionedModels, values | {"trained_on": {"C": "A"}}, "the settings")
+        validate(CuePartitions, values | {"trained_on": {"C": "A"}}, "the settings")
 
 
 @pytest.fixture(scope="module")
@@ -183,14 +183,14 @@ def item():
     return Item(
         title="t",
         source="s",
-        measure="staged_models",
+        measure="cue_perplexity",
         printed={},
         scales={"tiny": Scale(machine="any", settings={})},
     )
 
 
 def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path):
-    measure = validate(StagedModels, settings(*news), "the settings")
+    measure = validate(CuePerplexity, settings(*news), "the settings")
     outcome = measure.measure(item(), tmp_path)
     names = [path.name.rpartition("-")[0] for path in outcome.runs]
     assert names == [f"small-{name}-s0" for name in ("lm", "both", "adapted")]
@@ -212,7 +212,7 @@ def test_rows_that_are_not_there_are_named(news):
     values = settings(*news)
     values["reference"] = "nobody"
     with pytest.raises(ConfigError, match="reference names the row 'nobody', which is none of alone, both"):
-        validate(StagedModels, values, "the settings")
+        validate(CuePerplexity, values, "the settings")
 
 
 @pytest.mark.parametrize("name", SHIPPED)

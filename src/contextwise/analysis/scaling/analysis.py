@@ -34,14 +34,14 @@ class Analysis:
     """A sweep's law.
 
     Attributes:
-        found: the points.
+        observed: the points.
         scores: of all forms, the simplest first.
-        tied: those that held-out runs do not tell apart from the best; the first of them, the simplest, is chosen.
+        tied: forms without a significant difference to the best on held-out runs; the first, the simplest, is chosen.
         law: the fit of the chosen form.
         own: its fits to the resamples.
         ensemble: R laws of the tied forms, as many of each: what intervals of predictions come from.
         residuals: (n,) ln of measured over fitted loss.
-        luck: (G,) how far each run as a whole lies off the law, widened by its leverage.
+        run_effects: (G,) mean deviation of each run from the law, widened by its leverage.
         confidence: of all intervals.
         seed: of the bootstrap.
     """
@@ -53,7 +53,7 @@ class Analysis:
     own: Law
     ensemble: Law
     residuals: Array
-    luck: Array
+    run_effects: Array
     confidence: float
     seed: int
 
@@ -63,7 +63,7 @@ class Analysis:
         return self.tied[0]
 
     def parameters(self) -> dict[str, Estimate]:
-        """The law's numbers, in the formula's own units."""
+        """The law's parameters, in the formula's own units."""
         values, samples = self.law.printed(), self.own.printed()
         return {
             name: ensemble_estimate(float(values[name]), samples[name], self.confidence) for name in values
@@ -71,7 +71,7 @@ class Analysis:
 
     @property
     def at_bounds(self) -> set[str]:
-        """Numbers that the fit left at a bound of where it looked: the points do not say what they are."""
+        """Parameters that the fit left at a bound of its search: the points do not determine them."""
         low, high = self.chosen.form.bounds
         held = (self.law.theta <= low) | (self.law.theta >= high)
         return {parameter.name for parameter, at in zip(self.chosen.form.parameters, held, strict=True) if at}
@@ -116,11 +116,13 @@ class Analysis:
         }
 
     def one_run(self, log_losses: Array) -> Array:
-        """(R, ...) ln losses of the ensemble with the luck of one new run each: for comparing with a measurement."""
+        """(R, ...) ln losses of the ensemble with a random effect of one new run each, to compare with a measurement."""
         draw = np.random.default_rng(self.seed + 1)
         count = len(log_losses)
-        luck = self.luck[draw.integers(len(self.luck), size=count)] * draw.choice([-1.0, 1.0], size=count)
-        return log_losses + luck.reshape(-1, *[1] * (log_losses.ndim - 1))
+        effects = self.run_effects[draw.integers(len(self.run_effects), size=count)] * draw.choice(
+            [-1.0, 1.0], size=count
+        )
+        return log_losses + effects.reshape(-1, *[1] * (log_losses.ndim - 1))
 
 
 def analyse(
@@ -129,7 +131,7 @@ def analyse(
     """Compare the forms, choose one, and fit it with its ensemble.
 
     Args:
-        found: the points.
+        observed: the points.
         resamples: laws of the ensemble.
         confidence: of all intervals.
         seed: of the bootstrap.
@@ -158,7 +160,7 @@ def analyse(
         own=Law(chosen.form, own, observed.centre),
         ensemble=Law(EVERY, np.concatenate(mixed), observed.centre),
         residuals=data.log_loss - fitted,
-        luck=np.array([wide[observed.run == run].mean() for run in range(len(observed.runs))]),
+        run_effects=np.array([wide[observed.run == run].mean() for run in range(len(observed.runs))]),
         confidence=confidence,
         seed=seed,
     )

@@ -1,6 +1,6 @@
-"""An ensemble of laws that the sweep could as well have given: a wild bootstrap over whole runs.
+"""An ensemble of laws by a wild bootstrap over whole runs.
 
-The points of a run share their luck: its seed, its order of data. So the residuals of a run are kept together: in each
+The points of a run share its seed and its order of data, so their residuals are correlated and are kept together: in each
 resample the residuals of a run are all multiplied by one random number of mean 0 and variance 1 (Webb's six values) and added
 to the fitted losses again. Drawing runs with replacement instead would drop cells of a grid that has one run in each, and the
 law with them.

@@ -1,13 +1,14 @@
-"""Which form of the law: by its error on runs that the fit has not seen.
+"""Selection of the form of the law by its error on held-out runs.
 
-R² says nothing here: the fall of the loss along training is most of its variance, and every form has that. Each form is fitted
-without one run in turn and asked for that run. A run's error is the root mean square of ln L over its points; a form's error
-is the geometric mean over runs, so that a run at the edge of the grid, which can only be extrapolated, does not decide alone.
-Forms whose errors lie no more than two standard errors above the least (of ln of the ratio, paired over runs) are not told
-apart from it: the simplest of them is chosen, and all of them take part in the intervals.
+R² does not distinguish forms: the fall of the loss in training is most of its variance, and every form has that. Each form is
+fitted without one run in turn and predicts that run. The error of a run is the root mean square of ln L over its points; that
+of a form is the geometric mean over runs, so that a run at the edge of the grid, which has to be extrapolated, does not decide
+alone.
+Forms whose errors are at most two standard errors above the least (of ln of the ratio, paired over runs) have no significant
+difference to it: the simplest of them is chosen, and all of them take part in the intervals.
 
-Shown beside it is the error on budgets that were not seen: all runs are fitted on the first third of their tokens. It decides
-nothing, since the points of a run share their luck: a form that bends to the luck it has seen looks better there.
+The error on held-out budgets is reported too: all runs are fitted on the first third of their tokens. It decides nothing, since
+the points of a run are correlated: a form that overfits a run in its first third looks better there.
 """
 
 from dataclasses import dataclass
@@ -28,14 +29,14 @@ SAME = 1e-6
 
 @dataclass(frozen=True)
 class Score:
-    """How a form does.
+    """Errors of a form.
 
     Attributes:
         form: the form.
         theta: (S, P) its fit to all points first, then other minima.
         fitted: error on the points it was fitted to.
         held_out_budgets: on budgets it had not seen.
-        errors: (G,) of each run, when it was not seen.
+        errors: (G,) of each run when it is held out.
     """
 
     form: Form
@@ -51,7 +52,7 @@ class Score:
 
     @property
     def logs(self) -> Array:
-        """(G,) ln of the errors; what is below :data:`SAME` counts as that."""
+        """(G,) ln of the errors; smaller ones count as :data:`SAME`."""
         return np.asarray(np.log(np.maximum(self.errors, SAME)))
 
 
@@ -108,5 +109,5 @@ def _residuals(form: Form, data: Data, theta: Array) -> Array:
 
 
 def _per_run(residuals: Array, inside: Array) -> Array:
-    """Mean square over the points that ``members`` (G, n) marks in each run."""
+    """Mean square over the points that ``inside`` (G, n) marks in each run."""
     return (residuals**2 * inside).sum(1) / inside.sum(1)

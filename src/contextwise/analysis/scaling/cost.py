@@ -1,7 +1,7 @@
-"""What a training token costs, in FLOPs or in measured seconds, as a function of model size and context.
+"""Cost of a training token, in FLOPs or in measured seconds, as a function of model size and context.
 
 Each size's cost is linear in the context (weights, and attention over full rows), through the costs that the sweep's points
-measured; between sizes the two coefficients are power laws of the parameters, and beyond them their ends go on.
+measured; between sizes the two coefficients are power laws of the parameters, extrapolated beyond the first and the last size.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Cost:
         ) * np.asarray(context, dtype=np.float64)
 
     def _between(self, log_n: Array, values: Array) -> Array:
-        """ln of a coefficient: linear in ln N between the sizes, its first and last piece going on."""
+        """ln of a coefficient: linear in ln N between the sizes, extrapolated beyond."""
         x, y = np.log(self.sizes), np.log(values)
         if len(x) == 1:
             return np.full_like(log_n, y[0])
@@ -47,7 +47,7 @@ class Cost:
 
 
 def measured_cost(observed: Observations, unit: str) -> Cost:
-    """Costs from the points: what a run spent divided by its tokens, at its last point.
+    """Costs from the points: what a run spent, divided by its tokens, at its last point.
 
     Raises:
         DataError: a point cost nothing.

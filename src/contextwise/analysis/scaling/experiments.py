@@ -1,12 +1,12 @@
-"""What one more run would narrow the answer most.
+"""Choice of the next run: the one that would narrow the intervals of a plan most.
 
-The ensemble says how the unknown runs and the answer vary together: a run whose losses differ between the laws in step with the
-recommended context tells which of them is right. A candidate's measured losses y (ln L at some budgets along it) would
+The ensemble gives the covariance of candidate runs and the answer: a run whose losses differ between the laws in step with the
+recommended context shows which of them is right. A candidate's measured losses y (ln L at some budgets along it) would
 shrink the variance of an answer t from Var t to
 
     Var t - Cov(t, y) (Var y + S)^-1 Cov(y, t),
 
-the linear (Kalman) update, where S is the noise of a run: the luck that its points share, and that of each point. The remaining
+the linear (Kalman) update, where S is the noise of a run: an effect that its points share, and one of each point. The remaining
 width is the root of that ratio.
 
 Legend: R laws, K points along a candidate, T answers.
@@ -30,7 +30,7 @@ LONGER = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 SHARE = 0.1
 """A candidate costs at most this share of the planned run, or what the sweep's largest run cost if that is more."""
 ENOUGH = 0.9
-"""Of the runs of a size and context, the cheapest is named that narrows so much of what the best of them does."""
+"""Of the runs of a size and context, the cheapest is chosen that narrows this share of what the best of them does."""
 
 
 @dataclass(frozen=True)
@@ -125,17 +125,17 @@ def _candidate(
 
 
 def _noise(analysis: Analysis) -> tuple[float, float]:
-    """Variances of ln L: of the luck of a run, and of a point beside it."""
+    """Variances of ln L: of the effect of a run, and of a single point."""
     run, residuals = analysis.observed.run, analysis.residuals
     means = np.bincount(run, residuals) / np.bincount(run)
-    return float((analysis.luck**2).mean()), float(((residuals - means[run]) ** 2).mean())
+    return float((analysis.run_effects**2).mean()), float(((residuals - means[run]) ** 2).mean())
 
 
-def _left(answers: Array, losses: Array, luck: float, point: float) -> Array:
+def _left(answers: Array, losses: Array, effects: float, point: float) -> Array:
     """(T,) remaining shares of the widths of ``answers`` (R, T) once ``losses`` (R, K) are known up to their noise."""
     t, y = answers - answers.mean(0), losses - losses.mean(0)
     degrees = len(t) - 1
-    noise = luck + (point + 1e-12) * np.eye(y.shape[1])
+    noise = effects + (point + 1e-12) * np.eye(y.shape[1])
     cross = y.T @ t / degrees  # (K, T)
     gained = np.einsum("kt,kt->t", cross, np.linalg.solve(y.T @ y / degrees + noise, cross))
     variance = (t**2).sum(0) / degrees

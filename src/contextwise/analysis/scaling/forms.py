@@ -26,7 +26,7 @@ FALL = (-3.0, -0.02)
 
 @dataclass(frozen=True)
 class Parameter:
-    """One number of a term: what it multiplies, what it is called, and between which bounds it is looked for."""
+    """A parameter of a term: the feature that it multiplies, its name, and the bounds of its search."""
 
     feature: str
     name: str
@@ -56,7 +56,7 @@ class Form:
     """A parametric loss.
 
     Attributes:
-        name: what it is called in tables.
+        name: in tables.
         formula: in the letters of its parameters.
         terms: of each term, its parameters; the scale first.
     """
@@ -125,7 +125,7 @@ SEVERAL_SIZES = (
 """Over model sizes: the same, with a term for the size that may interact with the context or with the data."""
 
 EVERY = Form("every", "", (FLOOR, CONTEXT, (*SIZE, NARROW), (*DATA, HARDER, SLOWER, FASTER)))
-"""Holds all the others, so that laws of several forms stand in one ensemble."""
+"""Contains all the others, so that laws of several forms can be in one ensemble."""
 ABSENT = -300.0
 """Logarithm of the scale of a term that a form does not have."""
 
@@ -166,7 +166,7 @@ def features_of(
 
 @dataclass(frozen=True)
 class Law:
-    """A form with its numbers, or an ensemble of R such laws.
+    """A form with values of its parameters, or an ensemble of R such laws.
 
     Attributes:
         form: of the loss.

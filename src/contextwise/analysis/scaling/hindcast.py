@@ -1,7 +1,7 @@
-"""The check of a law: hide the largest budgets of a sweep, predict them, and compare.
+"""Validation of a law: hide the largest budgets of a sweep, predict them, and compare.
 
-The optimum that was measured is known to one of the sweep's contexts only, and often several of them are within a run's luck:
-both are shown.
+The measured optimum is one of the sweep's contexts, and often several of them are within the variation between runs: both are
+reported.
 """
 
 from dataclasses import dataclass
@@ -28,15 +28,15 @@ class HiddenOptimum:
     """The best context of a size at a hidden budget.
 
     Attributes:
-        size, budget: what, and at how many FLOPs.
-        contexts: how many were measured there.
+        size, budget: model size, and FLOPs.
+        contexts: how many were measured at this budget.
         predicted: the law's best context among them and between them.
         measured: the context with the lowest measured loss.
-        as_good: the shortest and the longest context whose measured loss is within a run's luck of the lowest.
-        at_end: whether it is the shortest or the longest that was measured: the best may lie beyond.
+        as_good: the shortest and the longest context whose measured loss is within the variation between runs of the lowest.
+        at_end: whether it is the shortest or the longest that was measured, so that the optimum may be beyond.
         before: the best measured context at the largest budget that was shown.
-        predicted_loss: at the context that was measured best, with the luck of one run.
-        measured_loss: there.
+        predicted_loss: at the context that was measured best, with the variation of one run.
+        measured_loss: at the same context.
         inside: whether the interval of the context reaches into the half-steps around the measured one.
     """
 
@@ -80,7 +80,7 @@ class Hindcast:
         analysis: the law of what was shown.
         optima, runs: the comparisons.
         error: root mean square of ln L over the hidden runs' last points.
-        unchanged: that of each run's last shown loss, were it to stay.
+        unchanged: the same error if each run's last shown loss is the prediction.
     """
 
     above: float
@@ -109,7 +109,7 @@ class Hindcast:
 
 
 def default_hidden(observed: Observations) -> float:
-    """FLOPs above which points are hidden where nothing else is asked for.
+    """The default budget, in FLOPs, above which points are hidden.
 
     The middle, in the logarithm, of the budgets that all contexts of a size passed through: of the size that went furthest.
 
@@ -133,22 +133,22 @@ def hindcast(
     confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Hindcast:
-    """Fit what lies below a budget, and predict what lies above.
+    """Fit the points below a budget, and predict those above.
 
     Args:
         above: FLOPs; :func:`default_hidden` if not given.
 
     Raises:
-        DataError: nothing lies above, or what lies below carries no law.
+        DataError: there are no points above, or a law cannot be fitted to those below.
     """
     above = default_hidden(observed) if above is None else above
     hidden = observed.flops > above
     if not hidden.any():
         raise DataError(
-            f"no point of the sweep lies above {above:.2g} FLOPs (the largest is {observed.flops.max():.2g}); hide less"
+            f"no point of the sweep is above {above:.2g} FLOPs (the largest is {observed.flops.max():.2g}); hide less"
         )
     if hidden.all():
-        raise DataError(f"all points of the sweep lie above {above:.2g} FLOPs; hide less")
+        raise DataError(f"all points of the sweep are above {above:.2g} FLOPs; hide less")
     analysis = analyse(observed.where(~hidden), resamples, confidence, seed)
     runs, still = _hidden_runs(observed, analysis, above)
     errors = np.log([run.predicted.value / run.measured for run in runs])
@@ -192,7 +192,7 @@ def _hidden_runs(
 
 
 def _predicted(analysis: Analysis, at: tuple[float, float, float]) -> Estimate:
-    """The loss of one run at a context, parameters and tokens, with its luck."""
+    """The predicted loss of one run at a context, parameters and tokens, with the variation between runs."""
     value = float(analysis.law.loss(*at)[0])
     samples = np.exp(analysis.one_run(np.log(analysis.ensemble.loss(*(np.array([x]) for x in at)))))
     return ensemble_estimate(value, samples, analysis.confidence)
@@ -201,7 +201,7 @@ def _predicted(analysis: Analysis, at: tuple[float, float, float]) -> Estimate:
 def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> list[HiddenOptimum]:
     rows = []
     cost = measured_cost(observed, "flops")
-    luck = float(np.sqrt((analysis.luck**2).mean()))
+    effects = float(np.sqrt((analysis.run_effects**2).mean()))
     for size, name in enumerate(observed.sizes):
         budgets = common_budgets(observed, size)
         if not len(budgets) or budgets[-1] <= above:
@@ -209,7 +209,7 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
         budget = float(budgets[-1])
         contexts, losses = measured(observed, size, budget)
         best = float(contexts[losses.argmin()])
-        near_best = contexts[losses <= losses.min() * np.exp(np.sqrt(2) * luck)]
+        near_best = contexts[losses <= losses.min() * np.exp(np.sqrt(2) * effects)]
         predicted = _best_context(analysis, cost, budget, float(observed.size_parameters[size]), contexts)
         parameters = float(observed.size_parameters[size])
         at = best, parameters, budget / float(cost.per_token(parameters, best))

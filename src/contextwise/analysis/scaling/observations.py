@@ -1,7 +1,7 @@
-"""The points of a sweep that a law is fitted to: what is read, what is left out by rule, what is refused.
+"""The points of a sweep that a law is fitted to.
 
-Left out are the early points: those of the warm-up, and those before :data:`EARLY` of a run's own tokens. Their loss says more
-about the learning rate's start than about scale, and it is high, so that they would pull hardest.
+Early points are left out: those of the warm-up, and those before :data:`EARLY` of a run's own tokens. Their loss depends on the
+start of the learning rate more than on scale, and it is high, so that they would have the largest weight.
 """
 
 import math
@@ -22,7 +22,7 @@ from contextwise.experiments.sweep import Sweep
 EARLY = 0.05
 """Share of a run's tokens before which its points are left out."""
 WARM_UPS = 2
-"""Points before so many times the warm-up are left out."""
+"""Points before this multiple of the warm-up are left out."""
 FEWEST_CONTEXTS = 4
 FEWEST_BUDGETS = 3
 _SHOWN = 5
@@ -111,7 +111,7 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
     Args:
         path: the sweep's folder.
         early: share of a run's tokens before which its points are left out.
-        partial: take what there is of runs that are not finished.
+        partial: use the measurements of unfinished runs.
 
     Raises:
         CheckpointError: there is no sweep, or some of its runs are not finished.
@@ -131,13 +131,11 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
         models.update({point.size: recipe["model"] for point in points})
     if not kept and read:
         raise DataError(
-            f"all {read} measurements of {path} are early ones, before {WARM_UPS} times the warm-up, and say nothing of scale; "
-            "train on more tokens, or with a shorter base.training.warmup_steps"
+            f"all {read} measurements of {path} are before {WARM_UPS} times the warm-up, where the loss does not depend on "
+            "scale; train on more tokens, or with a shorter base.training.warmup_steps"
         )
     if not kept:
-        raise DataError(
-            f"the runs of {path} have measured no contextwise loss curves yet; run the sweep first"
-        )
+        raise DataError(f"the runs of {path} have measured no context curves yet; run the sweep first")
     _refuse_other_differences(path, recipes)
     return replace(observations(kept, models), left_out=read - len(kept))
 
@@ -193,7 +191,7 @@ def check_enough(observed: Observations) -> None:
     if np.median(budgets) < FEWEST_BUDGETS:
         raise DataError(
             f"the runs of the sweep have {np.median(budgets):.0f} measured budgets each behind their first steps, and "
-            f"{FEWEST_BUDGETS} at least are needed to tell data from context; measure more often, or train longer"
+            f"{FEWEST_BUDGETS} at least are needed to separate data from context; measure more often, or train longer"
         )
 
 
@@ -222,17 +220,14 @@ def check_bracketed(observed: Observations, unit: str = "flops") -> None:
     where = max(at_end, key=lambda end: at_end[end])
     direction = "shorter" if where == "shortest" else "longer"
     raise DataError(
-        f"at every budget ({unit}) the lowest loss lies at an end of the sweep's contexts (mostly the {where}, "
+        f"at every budget ({unit}) the lowest loss is at an end of the sweep's contexts (mostly the {where}, "
         f"{observed.context.min() if where == 'shortest' else observed.context.max():.0f}), so that the sweep does not "
         f"bracket the optimal context; add {direction} ones or larger budgets, or ask for a guess by --far"
     )
 
 
 def common_budgets(observed: Observations, size: int, unit: str = "flops", count: int = 8) -> Array:
-    """Budgets that the runs of all contexts of a size passed through; empty if there are none.
-
-    Log-spaced, the largest last.
-    """
+    """Budgets that the runs of all contexts of a size have in common, log-spaced and ascending; may be empty."""
     mine = observed.size == size
     contexts = np.unique(observed.context[mine])
     spans = []

@@ -1,4 +1,4 @@
-"""Where a law is lowest for a budget: the size and the context whose tokens the budget buys.
+"""The minimum of a law at a budget, over model size and context; tokens follow from the budget.
 
 A grid over both, then smaller grids around each law's own best point; all laws of an ensemble at once.
 

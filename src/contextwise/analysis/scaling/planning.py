@@ -1,4 +1,4 @@
-"""The plan for a budget: model size, training context and tokens, what loss to expect, and how sure that is."""
+"""The plan for a budget: model size, training context, tokens and the expected loss, with intervals."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,16 +25,16 @@ from contextwise.analysis.scaling.shapes import Shape, nearest_shapes
 from contextwise.base.estimates import Estimate, as_json, count
 
 FREE_SIZES = 3
-"""From so many sizes on the plan recommends sizes between and beyond them."""
+"""Number of sizes from which the plan also recommends sizes between and beyond them."""
 RIVALS = 1.5
-"""Forms whose held-out error is within this factor of the chosen one's are asked too."""
+"""Forms whose held-out error is within this factor of the chosen one's are evaluated too."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
     """A size with its best context.
 
-    ``parameters`` is None in a sweep of one size; ``size`` is None where it is none of the sweep's.
+    ``parameters`` is None in a sweep of one size; ``size`` is None for a size that the sweep does not have.
     """
 
     size: str | None
@@ -57,7 +57,7 @@ class Rival:
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer.
+    """A recommendation for a budget, with alternatives and notes.
 
     Attributes:
         budget: what may be spent.
@@ -69,7 +69,7 @@ class Plan:
         rivals: other forms.
         shapes: models that can be built, near the recommended parameters.
         next_runs: single runs that would narrow the answer, the best first.
-        notes: what the reader must know.
+        notes: sentences for the reader.
     """
 
     budget: Budget
@@ -140,7 +140,7 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
 
 
 def _sized_optima(analysis: Analysis, cost: Cost, amount: float) -> tuple[Optimum, Optimum, str]:
-    """Of the law and of its ensemble; and why no size is named but those of the sweep, if that is so."""
+    """Optima of the law and of its ensemble; and why only sizes of the sweep are recommended, else an empty text."""
     own = analysis.observed.size_parameters
     centre, samples = _optima(analysis, analysis.law, analysis.ensemble, cost, amount)
     if len(own) == 1:
@@ -157,7 +157,7 @@ def _sized_optima(analysis: Analysis, cost: Cost, amount: float) -> tuple[Optimu
         return centre, samples, ""
     contexts = context_bounds(analysis)
     where = f"below {count(low)}" if best < low * 1.05 else f"above {count(high)}"
-    note = f"The law's best size lies {where} parameters, too far from the sweep's to be named: the best of its own is given."
+    note = f"The law's best size is {where} parameters, too far from the sweep's sizes: the best of those is recommended."
     return (
         best_of_sizes(analysis.law, cost, amount, own, contexts),
         best_of_sizes(analysis.ensemble, cost, amount, own, contexts),
@@ -168,7 +168,7 @@ def _sized_optima(analysis: Analysis, cost: Cost, amount: float) -> tuple[Optimu
 def _optima(
     analysis: Analysis, law: Law, ensemble: Law, cost: Cost, amount: float
 ) -> tuple[Optimum, Optimum]:
-    """Of the law and of its ensemble."""
+    """Optima of the law and of its ensemble."""
     sizes, contexts = analysis.observed.size_parameters, context_bounds(analysis)
     if len(sizes) >= FREE_SIZES:
         bounds = size_bounds(analysis)

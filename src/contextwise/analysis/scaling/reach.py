@@ -1,4 +1,4 @@
-"""How far from a sweep an answer may lie: what is refused, and what is said with the answer."""
+"""Limits of extrapolation from a sweep: budgets and optima that are refused, and notes on an answer."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,15 @@ from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, count
 
 FARTHEST = 30.0
-"""A budget beyond so many times the sweep's largest FLOPs is refused unless asked for."""
+"""A budget beyond this multiple of the sweep's largest FLOPs is refused without ``far``."""
 CONTEXTS_BEYOND = 8.0
-"""Contexts are looked for up to so many times the longest of the sweep, and down to its half."""
+"""Contexts are searched up to this multiple of the sweep's longest, and down to half of its shortest."""
 SIZES_BEYOND = 30.0
-"""Sizes are looked for up to so many times the largest of the sweep, and down to a quarter of the smallest."""
+"""Sizes are searched up to this multiple of the sweep's largest, and down to a quarter of its smallest."""
 LONG = 10.0
-"""An extrapolation in one direction beyond this factor is pointed at."""
+"""An extrapolation in one direction beyond this factor gets a note."""
 WIDE = 8.0
-"""An interval of the context wider than this factor is called so."""
+"""An interval of the context wider than this factor gets a note."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Budget:
 
 
 def context_bounds(analysis: Analysis) -> tuple[float, float]:
-    """Between which contexts an optimum is looked for."""
+    """Bounds of the contexts that are searched."""
     observed = analysis.observed
     return float(observed.context.min()) / 2, float(observed.context.max()) * CONTEXTS_BEYOND
 
 
 def size_bounds(analysis: Analysis) -> tuple[float, float]:
-    """Between which numbers of parameters an optimum is looked for."""
+    """Bounds of the numbers of parameters that are searched."""
     sizes = analysis.observed.size_parameters
     return float(sizes[0]) / 4, float(sizes[-1]) * SIZES_BEYOND
 
@@ -60,7 +60,7 @@ def check_reach(analysis: Analysis, budget: Budget, far: bool) -> None:
     unit = "FLOPs" if budget.unit == "flops" else "seconds"
     if least > 1:
         raise DataError(
-            f"the budget ({budget.amount:.2g} {unit}) lies below the smallest that the sweep measured "
+            f"the budget ({budget.amount:.2g} {unit}) is below the smallest that the sweep measured "
             f"({spent.min():.2g}); give a larger one"
         )
     if factor > FARTHEST and not far:
@@ -83,16 +83,16 @@ def check_inside(context: float, analysis: Analysis) -> None:
     side = "below" if context < np.sqrt(bounds[0] * bounds[1]) else "above"
     near = bounds[0] if side == "below" else bounds[1]
     raise DataError(
-        f"at this budget the law has no optimal context near the sweep's: it lies {side} {near:.0f} tokens "
+        f"at this budget the law has no optimal context near the sweep's: it is {side} {near:.0f} tokens "
         f"(form {analysis.chosen.form.name}); add runs with {'shorter' if side == 'below' else 'longer'} contexts"
     )
 
 
 def bracket_notes(analysis: Analysis, budget: Budget, far: bool) -> list[str]:
-    """What there is to say of a sweep without a best context between its ends; refused unless ``far``.
+    """The note on a sweep whose best context is never between its shortest and longest one.
 
     Raises:
-        DataError: there is none, and ``far`` is false.
+        DataError: it has no such context, and ``far`` is false.
     """
     try:
         check_bracketed(analysis.observed, budget.unit)
@@ -107,7 +107,7 @@ def bracket_notes(analysis: Analysis, budget: Budget, far: bool) -> list[str]:
 
 
 def bound_notes(analysis: Analysis) -> list[str]:
-    """Which numbers of the law the sweep does not say, and what a missing floor does to the loss."""
+    """The note on parameters of the law that the sweep does not determine."""
     held = [
         parameter.name
         for parameter in analysis.chosen.form.parameters
@@ -117,16 +117,16 @@ def bound_notes(analysis: Analysis) -> list[str]:
         return []
     several = len(held) > 1
     note = (
-        f"The sweep does not say what {' and '.join(held)} {'are' if several else 'is'}: the fit left "
-        f"{'them' if several else 'it'} at a bound of where it looked."
+        f"The sweep does not determine {' and '.join(held)}: the fit left {'them' if several else 'it'} at a bound of its "
+        "search."
     )
     if "E" in held:
-        note += " With no floor E in sight, the loss may come out too low, the more the further the plan lies beyond the sweep."
+        note += " Without a floor E the predicted loss may be too low, and more so the farther the plan is beyond the sweep."
     return [note]
 
 
 def distance_notes(times: dict[str, float]) -> list[str]:
-    """Which way the plan goes far beyond the sweep; ``times``: what of the sweep's largest."""
+    """The note on directions in which the plan extrapolates far; ``times``: multiple of the sweep's largest, by name."""
     far = [
         f"{factor:.0f} times the {name}"
         for name, factor in times.items()
@@ -135,19 +135,19 @@ def distance_notes(times: dict[str, float]) -> list[str]:
     if not far:
         return []
     return [
-        f"The plan has {' and '.join(far)} of any run of the sweep. Where the sweep's curves had hardly begun to bend, the "
-        "loss so far out is too good to be true."
+        f"The plan has {' and '.join(far)} of any run of the sweep. If the sweep's curves have hardly begun to flatten, the "
+        "loss predicted so far beyond them is too low."
     ]
 
 
 def width_notes(analysis: Analysis, context: Estimate, samples: Optimum, free: bool) -> list[str]:
-    """What the intervals do not say by themselves."""
+    """Notes on wide intervals, and on intervals that end at a bound of the search."""
     notes = []
     low, high = context.limits
     if high > WIDE * low:
         notes.append(
-            f"The interval of the context spans a factor of {high / low:.0f}: the sweep hardly says "
-            "which is best."
+            f"The interval of the context spans a factor of {high / low:.0f}: the sweep hardly determines "
+            "the best one."
         )
     searched = {
         "context": context_bounds(analysis),
@@ -158,7 +158,7 @@ def width_notes(analysis: Analysis, context: Estimate, samples: Optimum, free: b
         share = ((values < low * 1.02) | (values > high / 1.02)).mean()
         if share > 0:
             notes.append(
-                f"In {share:.0%} of the resamples the best {name} lies at an end of what was searched ({count(low)} to "
+                f"In {share:.0%} of the resamples the best {name} is at a bound of the search ({count(low)} to "
                 f"{count(high)}): its interval may be open there."
             )
     return notes

@@ -28,8 +28,7 @@ class Shape:
 def nearest_shapes(observed: Observations, parameters: float, context: int) -> list[Shape]:
     """The named size of the sweep's family that is nearest, and where that is not near, one with other layers.
 
-    The vocabulary is the one that gives the sweep's own sizes their parameters. Empty where the models of the sweep are none
-    of named sizes.
+    The vocabulary is inferred from the parameters of the sweep's sizes. Empty where the sweep's models have no named sizes.
     """
     recipe = observed.model.get(observed.sizes[-1])
     try:

@@ -1,8 +1,8 @@
-"""The sweep file, and the training runs that its grid stands for.
+"""Settings of a sweep, and the training runs of its grid.
 
 The experiment is that of context scaling (Section 3): model sizes × training contexts, the tokens of a step constant while the
 context grows (so that documents per step fall), one corpus, and a constant learning rate after the warm-up, because every
-point along a run stands for a smaller run that ended there.
+point along a run represents a smaller run that ended there.
 """
 
 import copy
@@ -52,7 +52,7 @@ class SweepRecipe(Settings):
         description="size: each size's own rate, the same for every context; fixed: base's; width: base's, which holds "
         "for base's model, times base's width / width",
     )
-    measurements: int = Field(16, ge=1, description="contextwise loss curves along a run, evenly spaced")
+    measurements: int = Field(16, ge=1, description="context curves along a run, evenly spaced")
     executor: ExecutorSettings = ExecutorSettings()
     output: str = Field("", description="the sweep's folder; sweeps/<name> if not given")
 
@@ -69,7 +69,7 @@ class SweepRecipe(Settings):
         schedule = (base.get("training") or {}).get("schedule", "constant")
         if schedule != "constant":
             problems.append(
-                f"training.schedule is {schedule!r}, but each point along a run stands for a smaller run, whose learning "
+                f"training.schedule is {schedule!r}, but each point along a run represents a smaller run, whose learning "
                 "rate would have ended there; set it to constant"
             )
         if (base.get("model") or {}).get("pretrained") is not None:
@@ -94,7 +94,9 @@ class SweepRecipe(Settings):
             problems += [f"{setting} is in two axes" for setting in settings if setting in seen]
             seen |= set(settings)
         if not problems and set(LENGTHS) <= seen:
-            problems.append(f"{' and '.join(LENGTHS)} are both axes; they say the same, keep one of the two")
+            problems.append(
+                f"{' and '.join(LENGTHS)} are both axes; they set the same length, keep one of the two"
+            )
         if problems:
             raise ConfigError("; ".join(problems))
         return grid
@@ -244,7 +246,7 @@ def load_sweep(path: Path, overrides: list[str] | None = None, output: Path | No
         path: a YAML file.
         overrides: ``key=value`` settings of the sweep file that go before its own: ``base.seed=1``,
             ``grid.data.context=[64, 128]``, ``executor.jobs=2``.
-        output: the sweep's folder, before the file's. A sweep's own ``sweep.yaml`` stands for the folder it lies in.
+        output: the sweep's folder, in place of the file's. For the ``sweep.yaml`` of a sweep's folder it is that folder.
 
     Raises:
         ConfigError: all that is wrong with it, in one message.
@@ -269,7 +271,5 @@ def _overridden(data: dict[str, Any], override: str) -> dict[str, Any]:
         axis = with_overrides({}, [f"value={text}"])["value"]
         return {**data, "grid": {**(data.get("grid") or {}), rest: axis}}
     if first in set(Recipe.model_fields) - set(SweepRecipe.model_fields):
-        raise ConfigError(
-            f"--set {override!r}: the runs' recipe lies under base; write --set base.{override}"
-        )
+        raise ConfigError(f"--set {override!r}: the runs' recipe is under base; write --set base.{override}")
     return with_overrides(data, [override])

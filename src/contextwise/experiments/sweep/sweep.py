@@ -1,6 +1,6 @@
-"""A sweep: a run set with a grid, which is kept in a folder of its own from its file to finished runs.
+"""A sweep: a run set with a grid, in a folder of its own.
 
-``sweep.yaml`` (resolved) and the corpus's hash in ``plan.json`` stand beside the files of every run set
+It adds ``sweep.yaml`` (resolved) and ``plan.json`` (the runs and the corpus's hash) to the files of a run set
 (:mod:`contextwise.experiments.folder`).
 """
 
@@ -190,7 +190,7 @@ def run_sweep(settings: SweepRecipe) -> Sweep:
 
 
 def notes(plan: Iterable[PlannedRun]) -> list[str]:
-    """What cannot be compared among these runs."""
+    """Notes on axes along which these runs cannot be compared."""
     runs = list(plan)
     axes: list[tuple[str, list[object]]] = [
         ("training context", [run.context for run in runs]),

@@ -73,7 +73,7 @@ class OptimalContext(CorpusSource, ItemMeasure):
 
 
 def _steps(result: Landscape) -> list[int]:
-    """Steps of the tables: evenly over those at which some optimum is known, else over all."""
+    """Steps of the tables: evenly over those at which some optimum is decided, else over all."""
     decided = [
         i for i, optima in enumerate(result.optima) if any(optimum.decided for optimum in optima.values())
     ]
@@ -123,7 +123,7 @@ def _budget(value: float, unit: str) -> str:
 
 
 def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Claim]:
-    """What Section 3 says: U-shaped curves, and an optimum that grows with the budget, more slowly for larger models."""
+    """The claims of Section 3: U-shaped curves, and an optimum that grows with the budget, more slowly for larger models."""
     step = result.last_decided
     edge = undecided("the lowest loss is at the edge of what was tried, or beside what was not measured")
     shapes = {

@@ -1,4 +1,4 @@
-"""Contextwise loss curves of trained or given models, and the lengths of documents: context scaling, Sections 1 and 2."""
+"""Context curves of trained or given models, and the lengths of documents: context scaling, Sections 1 and 2."""
 
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, reg
 LOSS = "loss, nats per token"
 
 
-@registered("contextwise_loss")
-class ContextwiseLoss(GivenModel):
+@registered("context_curve")
+class ContextCurve(GivenModel):
     """The loss of one model at each number of visible tokens, up to its training context or beyond it."""
 
     context: int = Field(ge=8, description="the longest context that is measured")
@@ -51,7 +51,7 @@ class ContextwiseLoss(GivenModel):
         if self.trained < self.context:
             claims.append(_deteriorates(curve, self.trained))
         series = {Path(subject).name: curve_points(curve)}
-        plot = Plot("Contextwise loss", "visible tokens", LOSS, series, logarithmic="x")
+        plot = Plot("Context curve", "visible tokens", LOSS, series, logarithmic="x")
         figures = {"bins": curve.bins, "measures": curve.measures}
         return Outcome([bins_table([curve]), _read_off(curve)], claims, figures, self.runs(folder), [plot])
 
@@ -66,7 +66,7 @@ def bins_table(curves: list[CurveResult]) -> Table:
         rows.append([" to ".join(f"{end:,}" for end in sorted(set(interval))), *cells])
     names = [Path(curve.summary["model"]).name for curve in curves]
     title = (
-        "Contextwise loss, nats per token, over the held-out documents that are long enough; 95% intervals"
+        "Context curve: loss, nats per token, over the held-out documents that are long enough; 95% intervals"
     )
     return Table(title, ["visible tokens", *names], rows)
 
@@ -173,7 +173,7 @@ class TrainingLossMisleads(CorpusSource, ItemMeasure):
             tables += [bins_table(pair), compared_table(pair)]
             claims += misleading_claims(pair, "" if len(self.seeds) == 1 else f"seed {seed}: ")
             figures[str(seed)] = [curve.measures for curve in pair]
-        plot = Plot("Contextwise loss", "visible tokens", LOSS, series, logarithmic="x")
+        plot = Plot("Context curve", "visible tokens", LOSS, series, logarithmic="x")
         return Outcome(tables, claims, figures, runs, [plot])
 
 
@@ -196,7 +196,7 @@ def _cells(short: Estimate, long: Estimate, difference: Estimate | None) -> list
 
 
 def misleading_claims(pair: list[CurveResult], prefix: str = "") -> list[Claim]:
-    """What Section 2 says of its Models A (short) and B (long)."""
+    """The claims of Section 2 on its Models A (short) and B (long)."""
     _, long = compare_curves(pair)
     assert long.average_difference is not None and long.best_difference is not None
     assert long.below is not None and long.bin_differences is not None
@@ -222,7 +222,7 @@ def misleading_claims(pair: list[CurveResult], prefix: str = "") -> list[Claim]:
 
 @registered("document_lengths")
 class DocumentLengths(CorpusSource, ItemMeasure):
-    """How many documents, and how much of the text, is of which length (context scaling, Section 1)."""
+    """Shares of documents and of tokens by document length (context scaling, Section 1)."""
 
     lengths: list[int] = Field([256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536], min_length=1)
     claimed: int | None = Field(

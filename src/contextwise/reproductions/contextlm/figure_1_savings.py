@@ -1,7 +1,7 @@
-"""What a better model saves at equal loss: parameters, training tokens and operations (ContextLM, Figure 1).
+"""Savings of a better model at equal loss: parameters, training tokens and operations (ContextLM, Figure 1).
 
-- Parameters: the baselines of several sizes give loss against log parameters; a model is as good as a baseline of so many, read
-  off between the two baselines around its loss. Without two such baselines nothing is said.
+- Parameters: the baselines of several sizes give loss against log parameters; the equivalent size of a model is interpolated
+  between the two baselines around its loss. Without two such baselines it is not reported.
 - Tokens: where the model's validation loss along training first reaches that of its own baseline's end. The rate of learning is
   constant in these runs: along a decaying one every point but the last would look worse than a run that ends there.
 - Operations: those tokens times the model's operations for a token, against the baseline's.
@@ -157,7 +157,7 @@ def parameters_at(sizes: list[float], losses: list[float], loss: float) -> float
 
 
 def reached_at(curve: list[tuple[float, float]], loss: float) -> float | None:
-    """Where a curve (place, loss) first comes down to a loss, on lines between its points; None where it never does."""
+    """The x at which a curve of points (x, loss) first reaches a loss, by linear interpolation; None if it never does."""
     for (x, a), (y, b) in pairwise(curve):
         if b <= loss:
             return x if a <= loss else x + (a - loss) / (a - b) * (y - x)

@@ -22,7 +22,7 @@ from contextwise.reproductions.trained_models import TrainedModels
 
 @registered("attention_received")
 class AttentionReceived(TrainedModels):
-    """The models read one text; ``claims`` name the model that is said to attend more to each phrase."""
+    """The models read one text; ``claims`` name the model that attends more to each phrase, according to the document."""
 
     text: str
     phrases: list[str] = Field(min_length=1, description="of the text")
@@ -33,11 +33,11 @@ class AttentionReceived(TrainedModels):
         for phrase in self.phrases:
             if not phrase or self.text.count(phrase) != 1:
                 raise ConfigError(
-                    f"the phrase {phrase!r} stands {self.text.count(phrase) if phrase else 0} times in the text; give one "
-                    "that stands there once"
+                    f"the phrase {phrase!r} is {self.text.count(phrase) if phrase else 0} times in the text; give one that is "
+                    "in it once"
                 )
         if len(self.models) > 3:
-            raise ConfigError(f"{len(self.models)} models are given; side by side go one to three")
+            raise ConfigError(f"{len(self.models)} models are given; give one to three")
         return self
 
     def measure(self, item: Item, folder: Path) -> Outcome:
@@ -80,7 +80,7 @@ class AttentionReceived(TrainedModels):
 
 
 def tokens_of(reading: Reading, text: str, phrase: str) -> list[int]:
-    """Places of the tokens that a phrase lies in; those at its ends may reach beyond it."""
+    """Positions of the tokens that overlap a phrase; the first and the last may reach beyond it."""
     start = text.index(phrase)
     end, shown, positions = start + len(phrase), 0, []
     for position, piece in enumerate(reading.pieces):

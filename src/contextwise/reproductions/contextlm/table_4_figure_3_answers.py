@@ -1,4 +1,4 @@
-"""Trained models tuned on instructions, their answers, and what a judge says of them (ContextLM, Section 3.4).
+"""Trained models tuned on instructions, their answers, and a judge's verdicts on them (ContextLM, Section 3.4).
 
 1. Every model is pretrained, and tuned with the same recipe: the same batches in the same order, the same steps.
 2. Each answers the questions of MT-Bench or AlpacaEval.
@@ -127,7 +127,7 @@ class InstructionAnswers(TrainedModels):
         return outcome
 
     def _checked(self) -> Path:
-        """The questions' file; everything that is given is looked at before any training.
+        """The questions' file, after a check of all settings and files, before any training.
 
         Raises:
             ConfigError: settings do not go together, or the endpoint is no URL.
@@ -155,7 +155,7 @@ class InstructionAnswers(TrainedModels):
     def _check_judging(self, benchmark: Benchmark) -> None:
         """
         Raises:
-            ConfigError: what a judge is to do does not go with the questions, or cannot be done here.
+            ConfigError: the settings of the judge do not fit the questions, or need a package that is not installed.
             DataError: the references cannot be read.
         """
         if benchmark == "alpaca-eval" and not self.pairwise:
@@ -231,7 +231,7 @@ class InstructionAnswers(TrainedModels):
 
 
 def check_instructions(path: Path) -> None:
-    """Look at the first record.
+    """Check the first record.
 
     Raises:
         DataError: it is no instruction, or there is none.
@@ -275,7 +275,7 @@ def texts_of(row: dict[str, Any]) -> list[str]:
 
 
 def _add(outcome: Outcome, pair: Better, summary: dict[str, Any]) -> None:
-    """Add what a judge says of a pair to an outcome."""
+    """Add a judge's verdict on a pair to an outcome."""
     outcome.figures.setdefault("judged", {})[f"{pair.better} against {pair.than}"] = summary
     table, claim = _compared(pair, summary) if "against" in summary else _rated(pair, summary)
     outcome.tables.append(table)
@@ -298,7 +298,7 @@ def _rated(claim: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
     difference = Estimate.from_dict(measured)
     verdict = above(difference)
     if difference.low is not None and difference.low == difference.high:
-        verdict = undecided("all questions agree, so nothing says how far off the mean may be")
+        verdict = undecided("all questions agree, so the uncertainty of the mean is unknown")
     evidence = f"{claim.better} minus {claim.than}: {difference:+.2f}; {_judged_words(summary)}"
     return table, Claim.of(claim.text, verdict, evidence)
 
@@ -337,12 +337,13 @@ def _judged_words(summary: dict[str, Any]) -> str:
     if summary["without_verdict"]:
         words += f"; {summary['without_verdict']:,} of {summary['judgments']:,} judgments without a verdict"
     if summary["missing"]:
-        words += f"; {summary['missing']:,} judgments are missing ({summary['why_missing']}), the same command asks for them"
+        missing = f"{summary['missing']:,} judgments are missing ({summary['why_missing']})"
+        words += f"; {missing}, run the same command again to request them"
     return words
 
 
 def _figure(pair: Better, summary: dict[str, Any]) -> Plot:
-    """Ratings by category, beside each other."""
+    """Ratings of two models by category."""
     series = {}
     for name in (pair.than, pair.better):
         categories = summary["models"][name]["categories"]

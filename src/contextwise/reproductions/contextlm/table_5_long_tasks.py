@@ -35,7 +35,7 @@ class LongTaskScores(TrainedModels):
 
     files: list[Path] = Field(default_factory=list, description="of LongBench's or L-Eval's form")
     visible: list[int] = Field(default_factory=list, description="tokens of a prompt that are seen")
-    whole: bool = Field(False, description="besides, every prompt whole")
+    whole: bool = Field(False, description="also answer with the complete prompt visible")
     lengths: str | None = Field("0-4000", description="words of a text, from-below; null: any")
     limit: int | None = Field(None, ge=1, description="questions of each data set, the first ones")
     new_tokens: int | None = Field(None, ge=1, description="of an answer at most")

@@ -55,7 +55,7 @@ class TextPerplexity(TrainedModels):
         return outcome
 
     def _texts(self) -> TaskAccuracy:
-        """The harness's texts as its tasks are asked for."""
+        """The settings of the harness for these texts."""
         shared: dict[str, Any] = {name: getattr(self, name) for name in TrainedModels.model_fields}
         own = {"tasks": list(TEXTS), "shots": [0], "task_data": self.task_data, "limit": self.limit}
         return TaskAccuracy(**shared, **own)

@@ -40,7 +40,7 @@ CHANCE = {
     "sciq": 0.25,
     "race": 0.25,
 }
-"""What guessing gets: one over the number of choices (ARC has a few questions with three or five)."""
+"""Accuracy of guessing: one over the number of choices (ARC has a few questions with three or five)."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Average:
         return Estimate(over_seeds.value, over_seeds.value - half, over_seeds.value + half)
 
     def surely_above(self, level: float) -> bool:
-        """Whether the mean lies above a level by more than the half-width of its interval over questions."""
+        """Whether the mean is above a level by more than the half-width of its interval over questions."""
         return self.error is not None and self.value - NORMAL * self.error > level
 
 
@@ -183,12 +183,12 @@ class TaskAccuracy(TrainedModels):
 
 
 def tasks_of(summary: dict[str, Any], shots: int) -> list[str]:
-    """The tasks that have an accuracy with so many shots."""
+    """The tasks that have an accuracy at a number of shots."""
     return next(average["tasks"] for average in summary["averages"] if average["shots"] == shots)
 
 
 def row_of(summary: dict[str, Any], shots: int, task: str) -> dict[str, Any]:
-    """What the summary says of one task with so many shots."""
+    """The summary's row of a task at a number of shots."""
     return next(row for row in summary["rows"] if row["shots"] == shots and row["task"] == task)
 
 
@@ -204,17 +204,17 @@ def accuracy(seeds: Sequence[dict[str, Any]], shots: int, tasks: Sequence[str]) 
 
 
 def average_of(seeds: Sequence[dict[str, Any]], shots: int) -> Average:
-    """The mean accuracy over all tasks with so many shots."""
+    """The mean accuracy over all tasks at a number of shots."""
     return accuracy(seeds, shots, tasks_of(seeds[0], shots))
 
 
 def chance_of(tasks: Sequence[str]) -> float | None:
-    """What guessing gets on average; None where that of a task is not known."""
+    """Mean accuracy of guessing; None where that of a task is not known."""
     return float(np.mean([CHANCE[task] for task in tasks])) if set(tasks) <= set(CHANCE) else None
 
 
 def _questions(row: dict[str, Any]) -> str:
-    """How many were asked, and of how many the beginning was left out."""
+    """The number of questions, and of those whose beginning was cut off."""
     return f"{row['documents']:,}" + (f", {row['cut']:,} cut" if row["cut"] else "")
 
 

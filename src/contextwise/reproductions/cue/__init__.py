@@ -1,1 +1,1 @@
-"""Tables and figures of CUE: runs that are made from other runs, scored sentence by sentence."""
+"""Tables and figures of CUE: runs in several stages, scored sentence by sentence."""

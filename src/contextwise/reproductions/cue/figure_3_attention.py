@@ -126,7 +126,7 @@ class Seen:
 
 
 def weights_table(title: str, seen: Seen, gains: dict[str, float]) -> Table:
-    """First and last weights, the largest first, beside what each context gains alone where that is known."""
+    """First and last weights, the largest first, and the gain of each context alone where it is known."""
     columns = ["context", "sentences", f"step {seen.steps[0]:,}", f"step {seen.steps[-1]:,}", "gain alone"]
     rows = [
         [
@@ -225,8 +225,8 @@ def most_weight(weights_NK: np.ndarray, present_NK: np.ndarray, held_out: HeldOu
 
 
 def same_order(weights: dict[str, float], gains: dict[str, float], item: str | None) -> Claim:
-    """Whether the order of the contexts by attention goes with their order by perplexity gain (Spearman)."""
-    text = "the order by attention goes with the order by perplexity gain"
+    """Whether attention and perplexity gain are rank-correlated over contexts (Spearman)."""
+    text = "the order by attention agrees with the order by perplexity gain"
     shared = [name for name in weights if name in gains]
     if len(shared) < 3:
         why = "no item has the gains" if item is None else f"{item} has not been run at this scale and folder"

@@ -1,4 +1,4 @@
-"""Are context embeddings of articles with like texts near each other? (CUE, Section 7, Figure 6)
+"""Clusters of context embeddings, and the similarity of article texts within them (CUE, Section 7, Figure 6).
 
 1. e_cue of each held-out article's first sentence, which has no previous sentence: only metadata go into it.
 2. k-means over these vectors, and t-SNE to draw them in the plane.
@@ -33,7 +33,7 @@ from contextwise.reproductions.item import Item, Outcome, Plot, registered
 _WORD = r"(?u)\b[^\W\d_]{2,}\b"
 _AT_ONCE = 1024
 FREQUENT = 0.5
-"""A word of more than this share of the clusters tells none of them from the others."""
+"""Words in more than this share of the clusters are not salient."""
 
 
 @registered("context_clusters")
@@ -177,7 +177,7 @@ def salient_words(texts: Sequence[str], labels: np.ndarray, count: int) -> list[
     weigher = TfidfVectorizer(stop_words="english", token_pattern=_WORD, max_df=FREQUENT)
     try:
         weights = weigher.fit_transform(documents).toarray()
-    except ValueError:  # every word is a stop word, or stands in too many clusters
+    except ValueError:  # every word is a stop word, or is in too many clusters
         return [[] for _ in documents]
     names = weigher.get_feature_names_out()
     words = []

@@ -23,11 +23,11 @@ from contextwise.models.cue.encoding import EncodedTexts
 from contextwise.objectives.contexts import ContextTexts
 from contextwise.objectives.splitting import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
-from contextwise.reproductions.cue.runs import StagedRuns
+from contextwise.reproductions.cue.runs import CueRuns
 
 
-class OneRun(StagedRuns):
-    """A run with contexts, and what it is made from."""
+class OneRun(CueRuns):
+    """A run with contexts, and its parents."""
 
     run: str = Field(description="the run to measure")
     seed: int = 0

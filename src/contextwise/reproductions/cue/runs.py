@@ -1,4 +1,4 @@
-"""Training runs that are made from each other: templates, overrides, and ``@name`` for the folder of another run.
+"""CUE's training runs: templates, overrides, and ``@name`` for the folder of another run that a run starts from.
 
 ``joint`` may be ``[joint, model.cue.sentence_encoder=@sentence LM]``: the template of that name, with settings as on the
 command line.
@@ -20,12 +20,12 @@ REFERENCE = re.compile(r"@([^@]+)$")
 
 
 def parents_of(settings: list[str]) -> list[str]:
-    """The runs that a run with these settings is made from."""
+    """The parents of a run with these settings."""
     return [match.group(1) for setting in settings if (match := REFERENCE.search(setting))]
 
 
-class StagedRuns(ItemMeasure):
-    """A measure of runs that are made from each other."""
+class CueRuns(ItemMeasure):
+    """A measure of CUE's runs: sentence language models, joint training and adaptation, each from the runs before it."""
 
     name: str = Field(description="prefix of the runs' folders; items with the same name share runs")
     corpus: str = Field("corpora/news", description="a prepared corpus with metadata columns")
@@ -51,7 +51,7 @@ class StagedRuns(ItemMeasure):
         return self.vocabulary
 
     @model_validator(mode="after")
-    def _templates_known(self) -> "StagedRuns":
+    def _templates_known(self) -> "CueRuns":
         for run, settings in self.runs.items():
             if not settings or settings[0] not in self.templates:
                 given = settings[0] if settings else "nothing"
@@ -61,7 +61,7 @@ class StagedRuns(ItemMeasure):
         return self
 
     def run_set(self, folder: Path) -> RunSet:
-        """The runs that are looked at, each behind those that it is made from."""
+        """The measured runs, each after its parents."""
         arms = {
             run: Arm(recipe=self.templates[template], settings=settings)
             for run, (template, *settings) in self.runs.items()
@@ -75,7 +75,7 @@ class StagedRuns(ItemMeasure):
         )
 
     def train(self, folder: Path) -> RunSet:
-        """Train what is missing.
+        """Train the missing runs.
 
         Raises:
             DataError: the corpus does not exist.

@@ -1,4 +1,4 @@
-"""Is a sentence's context more than a cache of its words? (CUE, Section 7)
+"""Gain of contexts for words that recur in them and for other words (CUE, Section 7).
 
 The bins and gains are those of :mod:`contextwise.evaluation.measures.sentences.cache_effect`.
 """
@@ -25,7 +25,7 @@ _IN, _NOT_IN = BINS[:2]
 
 @registered("cache_of_words")
 class CacheOfWords(OneRun):
-    """What contexts gain for tokens of words that stand in them, and for others."""
+    """The gain of contexts for tokens of words that are in them, and for others."""
 
     control: str | None = Field(
         None,
@@ -86,12 +86,12 @@ def bins_table(title: str, bins: Mapping[str, Any], printed: Mapping[str, Any]) 
 
 
 def types_table(types: Mapping[str, Any], printed: Mapping[str, float]) -> Table:
-    """In which contexts the words stand, the most frequent first."""
+    """Shares of tokens whose word is in each context, the most frequent first."""
     rows = [
         [name, f"{Estimate.from_dict(share):.1%}", f"{printed[name]:.0%}" if name in printed else ""]
         for name, share in sorted(types.items(), key=lambda pair: -pair[1]["value"])
     ]
-    return Table("Tokens whose word stands in the context", ["context", "share", "printed"], rows)
+    return Table("Tokens whose word is in the context", ["context", "share", "printed"], rows)
 
 
 def _printed(printed: Mapping[str, Any], part: str, name: str) -> str:
@@ -100,9 +100,9 @@ def _printed(printed: Mapping[str, Any], part: str, name: str) -> str:
 
 
 def cache_claims(bins: Mapping[str, Any], against: str) -> list[Claim]:
-    """What the document says of the two bins, by the intervals of the nats that a token saves."""
-    recurring = f"against {against}, tokens of words that stand in the contexts gain more than others"
-    others = f"against {against}, tokens of words that do not stand there gain too"
+    """The document's claims on the two bins, by the intervals of the nats that a token saves."""
+    recurring = f"against {against}, tokens of words that are in the contexts gain more than others"
+    others = f"against {against}, tokens of words that are not in them gain too"
     if _IN not in bins or _NOT_IN not in bins:
         missing = _IN if _IN not in bins else _NOT_IN
         return [Claim.of(text, undecided(f"no token is {missing}")) for text in (recurring, others)]

@@ -1,6 +1,6 @@
-"""Contexts that come later: random partitions of their types into a set A to train on and a set B to adapt to (CUE, Table 5).
+"""New contexts after training: random partitions of types into a set A to train on and a set B to adapt to (CUE, Table 5).
 
-Runs in ``trained_on``, and those made from them, are trained again for each partition; the others are shared by all.
+Runs in ``trained_on``, and their descendants, are trained again for each partition; the others are shared by all.
 """
 
 from pathlib import Path
@@ -15,14 +15,14 @@ from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Better, Claim, above, all_agree, below, check_names
 from contextwise.reproductions.cue.runs import REFERENCE, parents_of
 from contextwise.reproductions.cue.scores import Scored, kept_gain
-from contextwise.reproductions.cue.tables_3_4_6_perplexity import Row, StagedModels
+from contextwise.reproductions.cue.tables_3_4_6_perplexity import CuePerplexity, Row
 from contextwise.reproductions.item import Item, Outcome, registered
 
 Set = Literal["A", "B", "both"]
 
 
-@registered("partitioned_models")
-class PartitionedModels(StagedModels):
+@registered("cue_partitions")
+class CuePartitions(CuePerplexity):
     """Rows averaged over random partitions of the context types."""
 
     types: list[str] = Field(min_length=2, description="metadata columns, and previous_sentence")
@@ -35,7 +35,7 @@ class PartitionedModels(StagedModels):
     partition_seed: int = 0
 
     @model_validator(mode="after")
-    def _sets_known(self) -> "PartitionedModels":
+    def _sets_known(self) -> "CuePartitions":
         check_names({"trained_on": self.trained_on}, self.runs)
         check_names({"tested_on": self.tested_on}, self.rows)
         return self
@@ -48,7 +48,7 @@ class PartitionedModels(StagedModels):
         a, b = (sorted(part, key=self.types.index) for part in (order[:half], order[half:]))
         return {"A": a, "B": b, "both": list(self.types)}
 
-    def of_partition(self, number: int) -> StagedModels:
+    def of_partition(self, number: int) -> CuePerplexity:
         """The measure of one partition."""
         sets = self.partition(number)
         names = {name: f"{name} {number + 1}" if self._depends(name) else name for name in self.runs}
@@ -61,11 +61,11 @@ class PartitionedModels(StagedModels):
             )
             for name, row in self.rows.items()
         }
-        values: dict[str, Any] = {name: getattr(self, name) for name in StagedModels.model_fields}
-        return StagedModels(**values | {"runs": runs, "rows": rows})
+        values: dict[str, Any] = {name: getattr(self, name) for name in CuePerplexity.model_fields}
+        return CuePerplexity(**values | {"runs": runs, "rows": rows})
 
     def _depends(self, run: str) -> bool:
-        """Whether a run is another one in each partition."""
+        """Whether a run differs between partitions."""
         return run in self.trained_on or any(self._depends(parent) for parent in parents_of(self.runs[run]))
 
     def _settings(self, run: str, sets: dict[Set, list[str]], names: dict[str, str]) -> list[str]:
@@ -147,6 +147,6 @@ def _better(claim: Better, scores: dict[str, list[Scored]]) -> Claim:
     return Claim.of(
         claim.text,
         all_agree(verdicts, "partitions"),
-        f"{claim.better} minus {claim.than}: {mean:+.3f} nats per target on average; the 95% interval over articles lies below "
+        f"{claim.better} minus {claim.than}: {mean:+.3f} nats per target on average; the 95% interval over articles is below "
         f"zero in {lower} of {len(verdicts)} partitions, above in {higher}",
     )

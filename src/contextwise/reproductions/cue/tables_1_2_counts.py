@@ -1,4 +1,4 @@
-"""What is counted before anything is trained: parameters by module (CUE, Table 1) and sentences by split (CUE, Table 2)."""
+"""Counts before training: parameters by module (CUE, Table 1) and sentences by split (CUE, Table 2)."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ class ModuleCounts(ItemMeasure):
 def module_claims(
     trained: list[Module], adapted: list[Module], printed: Mapping[str, list[Any]], tolerance: float | None
 ) -> list[Claim]:
-    """What Table 1 says: the counts, what is trained when, and that the adapted part is about 5% of all.
+    """The claims of Table 1: the counts, what is trained in each stage, and an adapted part of about 5%.
 
     Args:
         printed: module -> millions of parameters, and Y or N for trained and for adapted.

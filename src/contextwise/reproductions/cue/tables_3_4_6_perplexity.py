@@ -13,7 +13,7 @@ from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.evaluation.measures.sentences import SentenceLoss
 from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Better, Claim, Kept, above, below, check_names, point
-from contextwise.reproductions.cue.runs import StagedRuns
+from contextwise.reproductions.cue.runs import CueRuns
 from contextwise.reproductions.cue.scores import Scored, kept_gain
 from contextwise.reproductions.item import Item, Outcome, Plot, registered
 
@@ -31,14 +31,14 @@ class Drawn(Settings):
 
     title: str
     x: str
-    series: dict[str, dict[str, float | str]] = Field(description="row -> its place, by name of the series")
+    series: dict[str, dict[str, float | str]] = Field(description="row -> its x, by name of the series")
     levels: dict[str, str] = Field(default_factory=dict, description="name of a line -> row")
     kind: str = "lines"
 
 
-@registered("staged_models")
-class StagedModels(StagedRuns):
-    """Runs that are made from each other, scored on one split."""
+@registered("cue_perplexity")
+class CuePerplexity(CueRuns):
+    """Perplexity of CUE's runs on one split."""
 
     rows: dict[str, Row] = Field(min_length=1)
     reference: str = Field(description="the row that the others are compared to")
@@ -49,7 +49,7 @@ class StagedModels(StagedRuns):
     limit_documents: int | None = Field(None, ge=2)
 
     @model_validator(mode="after")
-    def _known(self) -> "StagedModels":
+    def _known(self) -> "CuePerplexity":
         named = {
             "reference": [self.reference],
             "claims": [name for claim in self.claims for name in (claim.better, claim.than)],

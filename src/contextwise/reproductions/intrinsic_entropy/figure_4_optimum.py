@@ -1,9 +1,9 @@
-"""The training context that is best for so many tokens of text: intrinsic entropy, Section 3, Figures 4 and 14.
+"""The optimal training context by size of the training set: intrinsic entropy, Section 3, Figures 4 and 14.
 
 For each size of the training set and each context a model is trained, with as many tokens in a step for all, until the loss on
 held-out documents rises. What is compared is the lowest best-context loss along each run: the mean over the last tenth of the
-training context, on the same held-out tokens for every context. The source compares the mean over all positions, which asks
-models of longer contexts easier questions (context scaling, Section 2); that mean stands beside it.
+training context, on the same held-out tokens for every context. The source compares the mean over all positions, which is
+easier for models of longer contexts (context scaling, Section 2); that mean is reported too.
 """
 
 from dataclasses import replace

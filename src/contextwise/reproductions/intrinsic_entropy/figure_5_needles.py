@@ -55,7 +55,7 @@ class NeedleCurves(GivenModel):
 
 
 def needle_claims(summary: dict[str, Any]) -> list[Claim]:
-    """What the figure shows; decided only for a model that, with both needles in view, answers better than a guess."""
+    """The claims of the figure; decided only for a model that, with both needles in view, answers better than a guess."""
     first, second = needle_costs(summary)
     difference = _difference(first, second, summary)
     losses = needle_losses(summary)
@@ -96,7 +96,7 @@ def needle_losses(summary: dict[str, Any]) -> np.ndarray:
 
 
 def needle_costs(summary: dict[str, Any]) -> tuple[Estimate, Estimate]:
-    """What losing the first needle costs, and losing the second as well; nats per answer token, intervals over texts."""
+    """Cost of losing the first needle, and of losing the second as well; nats per answer token, intervals over texts."""
     losses = needle_losses(summary)
     if not len(losses):
         return Estimate(float("nan")), Estimate(float("nan"))

@@ -100,7 +100,7 @@ def optimum_claims(
 
     Args:
         results: (length, γ) -> task -> its entry of a RULER summary.
-        at_longest: of this task the document says that the whole is best.
+        at_longest: whether the document claims that the complete text is best for this task.
     """
     results_of_task = {key: result[task] for key, result in results.items()}
     inner = {key: inner_optimum(result) for key, result in results_of_task.items()}
@@ -127,7 +127,7 @@ def optimum_claims(
 
 
 def inner_optimum(result: dict[str, Any]) -> Verdict:
-    """Whether the best visible context lies below the longest one, in nearly all resamples of the questions."""
+    """Whether the best visible context is below the longest one, in nearly all resamples of the questions."""
     if result["optimum"] is None or len(result["accuracies"]) < 2:
         return undecided("all accuracies are equal, or there is one")
     longest = result["accuracies"][-1]["best_share"]

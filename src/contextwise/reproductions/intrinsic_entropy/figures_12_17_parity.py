@@ -1,4 +1,4 @@
-"""MLPs trained at several contexts of the parity task: intrinsic dimension, and the context that is best for so many samples.
+"""MLPs trained at several contexts of the parity task: intrinsic dimension, and the optimal context by number of samples.
 
 Sources: intrinsic entropy, Appendix J.3 (Figure 17) and Appendix F (Figure 12).
 """

@@ -1,7 +1,7 @@
 """Losses and spectra of a real model at several visible contexts: intrinsic entropy, Figures 1, 2, 3, 10, 11, 13 and 15.
 
-One measurement (:mod:`evaluation.measures.entropy`) is behind all of them; it lies in the folder of the reproduction, and
-each item takes from it what its figure shows.
+All of them share one measurement (:mod:`evaluation.measures.entropy`) in the folder of the reproduction; each item reports the
+part of its figure.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ class RealEntropy(GivenModel):
     kept: int = Field(2000, ge=2, description="features that the kernel density is of")
     well_trained: bool = Field(
         True,
-        description="whether the law is of models like the one that is trained; if not, its failure says nothing",
+        description="whether the law applies to models like the one that is trained; if not, a claim that fails is undecided",
     )
     limits: Limits = Limits()
 
@@ -43,7 +43,7 @@ class RealEntropy(GivenModel):
         return self.samples * sum(self.contexts)
 
     def measured(self, folder: Path) -> IntrinsicEntropy:
-        """The measurement: made, or the one that is there."""
+        """The measurement; an existing one is used again."""
         subject = self.subject(folder)
         out = self.measured_folder(folder, "entropy")
         held_out = self.held_out(folder)
@@ -55,8 +55,8 @@ class RealEntropy(GivenModel):
         summary = entropy.measurement.summary
         tables, claims, plots = VIEWS[self.show](entropy, self.limits)
         if not (self.well_trained or self.model):
-            # The claims are on models near the Bayes model (Appendix G): of another one a failure says nothing.
-            reason = "not so for this small model, of which the document does not speak"
+            # The claims are on models near the Bayes model (Appendix G); for another one a failure is no evidence.
+            reason = "fails for this small model, to which the document's claim does not apply"
             claims = [claim.without_refutation(reason) for claim in claims]
         about = [
             ["model", Path(summary["model"]).name],

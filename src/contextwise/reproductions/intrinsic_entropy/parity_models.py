@@ -31,8 +31,8 @@ class ContextLoss:
     Attributes:
         loss: mean cross entropy of the answers, nats.
         standard_error: of ``loss`` over samples.
-        excess: ``loss`` minus the mean of what nobody can do better than on the same samples: log 2 where the task's larger
-            bit is not visible, and 0 elsewhere. Free of the chance in how many of the samples are which.
+        excess: ``loss`` minus the mean of the lowest possible loss on the same samples: log 2 where the task's larger bit is
+            not visible, and 0 elsewhere. Without the sampling noise of how many samples are of which kind.
         minimum: the exact lowest cross entropy.
     """
 
@@ -115,7 +115,7 @@ def data_of(run: Run) -> ParityData:
 
 
 def open_parity_model(run: RunFolder) -> Any:
-    """The model of a finished run, ready to be asked."""
+    """The model of a finished run, for evaluation."""
     kinds = {kind.config_class.model_type: kind for kind in (ParityMLP, ParityTransformer)}
     from transformers import AutoConfig
 

@@ -1,4 +1,4 @@
-"""What each figure of intrinsic entropy shows of one measurement: tables, plots, and verdicts on what the document says of it.
+"""Views of one entropy measurement: the tables, plots and claims of each figure of intrinsic entropy.
 
 Whether a line holds is decided by the 95% interval of its correlation over contexts (Fisher's transformation), which is wide
 over few contexts.
@@ -27,7 +27,7 @@ MOST_POINTS = 120
 
 
 class Limits(Settings):
-    """From where on something counts as what the document says, of which it mostly gives no number."""
+    """Thresholds of the claims, for most of which the document gives no number."""
 
     correlation: float = Field(0.97, gt=0, lt=1, description="of a line; the document's Figure 1 says > 0.97")
     fit: float = Field(0.99, gt=0, lt=1, description="R² of the power law")

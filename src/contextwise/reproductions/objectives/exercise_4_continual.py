@@ -1,4 +1,4 @@
-"""What a model forgets of its old corpus while it is trained on a new one, and what prevents it: objectives, Exercise 6.2.4."""
+"""Forgetting of an old corpus during training on a new one, and its remedies: objectives, Exercise 6.2.4."""
 
 import ast
 import json
@@ -152,7 +152,7 @@ def without_docstrings(source: str) -> tuple[str, str]:
 
 
 def changes_table(forgetting: Forgetting, first: str) -> Table:
-    """What each way forgets and learns, and the differences to the first."""
+    """Forgetting and learning of each way, and the differences to the first."""
     rows = []
     for change in forgetting.changes:
         own = change.group != first

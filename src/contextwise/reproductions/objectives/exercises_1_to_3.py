@@ -1,9 +1,6 @@
-"""What pretraining objectives ask of the same text, counted from our own examples.
+"""Inputs and targets of pretraining objectives on the same text: objectives, Exercises 6.2.1 to 6.2.3 and Table 6.2.1b.
 
-Objectives, Exercises 6.2.1 to 6.2.3 and Table 6.2.1b.
-
-Nothing is trained. A nat per target of one objective is none of another, so counts are all that the objectives can be put side
-by side with.
+Nothing is trained. Nats per target of different objectives are not comparable, so the objectives are compared by counts.
 """
 
 import math
@@ -54,7 +51,7 @@ class TextOnly(CorpusSource, ItemMeasure):
 
     @abstractmethod
     def counted(self, item: Item, corpus: Corpus) -> Outcome:
-        """What is found in a corpus."""
+        """The outcome of a corpus."""
 
 
 def vocabulary_of(objective: Any, corpus: Corpus) -> Vocabulary:
@@ -70,7 +67,7 @@ class Counted(Settings):
     Attributes:
         context: of its examples, before the item's; the encoder's input of an encoder-decoder.
         heads: tokens that are predicted at each position.
-        share: what the document says is trained on, of the tokens of the text.
+        share: tokens that are trained on, as a share of the text, according to the document.
         says: the document's own words for it.
     """
 
@@ -162,7 +159,7 @@ def some(examples: Examples, count: int, seed: int) -> Iterator[dict[str, torch.
 def count_example(
     example: dict[str, torch.Tensor], vocabulary: Vocabulary, kind: Kind, heads: int = 1
 ) -> dict[str, int]:
-    """What an example reads and asks.
+    """Count the inputs and targets of an example.
 
     Args:
         kind: of the model that it is for.
@@ -178,7 +175,7 @@ def count_example(
     predicted = [row[row != NO_LOSS] for row in targets]
     learned = sum(int((~torch.isin(row, special)).sum()) for row in predicted)
     plain = ~torch.isin(inputs, special)
-    if kind == "encoder":  # whatever hides a token that is asked for, it is text
+    if kind == "encoder":  # a token that is predicted is text, whatever hides it
         plain |= labels != NO_LOSS
     decoder_reads = kind == "encoder-decoder"
     return {
@@ -299,7 +296,7 @@ class FimFormats(TextOnly):
     def _exercise(
         self, corpus: Corpus, numbers: list[int], arrangement: Arrangement, tokenizer: Any
     ) -> tuple[int, int]:
-        """How many documents come out of the exercise's function as it says, of those that are long enough."""
+        """Number of documents with the exercise's format, and of documents that are long enough for it."""
         draw, correct, fitting = np.random.default_rng(self.seed), 0, 0
         names = [self.objective.prefix_token, self.objective.suffix_token, self.objective.middle_token]
         for i in numbers:
@@ -323,7 +320,7 @@ class FimFormats(TextOnly):
 
 
 def _form(ids: np.ndarray, arrangement: Arrangement) -> str:
-    """How a document is written: the middle's token stands behind the prefix's and the suffix's in both forms."""
+    """The form of a document: the middle's token follows the prefix's and the suffix's in both forms."""
     if not np.isin(ids, [arrangement.prefix, arrangement.suffix]).any():
         return "as it was"
     if arrangement.marked:
@@ -337,5 +334,5 @@ def _share_of(count: int, total: int) -> Estimate:
 
 
 def _near(text: str, share: Estimate, expected: float) -> Claim:
-    """Whether a share is the expected one, as far as its interval says."""
+    """Whether the interval of a share contains the expected one."""
     return Claim.of(text, contains(share, expected), f"{share:.3f}; {expected:g} is expected")
