@@ -80,7 +80,7 @@ class Rescore(Measure):
             for best in summary["best"]
         ]
         shown = len(rows)
-        further = [f"and {lists - shown:,} more lists"] if lists > shown else []
+        further = [f"and {lists - shown:,} more list{'s' * (lists - shown != 1)}"] if lists > shown else []
         return terminal(Text(heading), Table("", columns, rows), *further)
 
 
