@@ -75,11 +75,11 @@ def table(result: dict[str, Any], models: list[str], labels: dict[str, str]) -> 
         ]
         cells += [f"{group['loss']['value']:.3f}"]
         for comparison in comparisons.values():
-            found = [one["difference"] for one in comparison["differences"] if one["group"] == model]
-            text = "".join(f"{d['value']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]" for d in found).replace(
+            result = [run["difference"] for run in comparison["differences"] if run["group"] == model]
+            text = "".join(f"{d['value']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]" for d in result).replace(
                 "-", "−"
             )
-            clear = bool(found) and (found[0]["low"] > 0 or found[0]["high"] < 0)
+            clear = bool(result) and (result[0]["low"] > 0 or result[0]["high"] < 0)
             cells.append(f"**{text}**" if clear else text)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     result = json.loads((RESULTS / options.result).read_text())
     curves: Curves = result["validation_curves"]
-    labels = dict(one.split("=", 1) for one in options.labels)
+    labels = dict(run.split("=", 1) for run in options.labels)
     models = options.models or list(curves)
     print(table(result, models, labels))
     if options.out is not None:

@@ -30,8 +30,8 @@ def requests(kind: str, context: int) -> list[tuple[None, list[int], list[int]]]
     if kind == "text":
         return [(None, tokens[:1], tokens[1 : context + 1])]
     before = tokens[: context - CHOICE_TOKENS]
-    ends = [tokens[context + i * CHOICE_TOKENS :][:CHOICE_TOKENS] for i in range(CHOICES)]
-    return [(None, before, end) for end in ends]
+    continuations = [tokens[context + i * CHOICE_TOKENS :][:CHOICE_TOKENS] for i in range(CHOICES)]
+    return [(None, before, end) for end in continuations]
 
 
 def language_model(which: str, context: int) -> Any:
@@ -57,10 +57,10 @@ def language_model(which: str, context: int) -> Any:
 
 def child(which: str, kind: str, context: int, serving: bool) -> None:
     """One path in its process: its peak over what the model itself holds, or one pass for each line of standard input."""
-    lm, asked = language_model(which, context), requests(kind, context)
+    lm, instances = language_model(which, context), requests(kind, context)
 
     def step() -> list[float]:
-        return [nats for nats, _ in lm._loglikelihood_tokens(asked, disable_tqdm=True)]
+        return [nats for nats, _ in lm._loglikelihood_tokens(instances, disable_tqdm=True)]
 
     if serving:
         serve(step)
@@ -100,19 +100,19 @@ def measure(kind: str, context: int, rounds: int) -> dict[str, Any]:
     finally:
         for worker in workers.values():
             worker.close()
-    ours, theirs = peaks["contextwise"], peaks["lm_eval"]
+    ours, reference = peaks["contextwise"], peaks["lm_eval"]
     return {
         "kind": kind,
         "context": context,
-        "bytes": {name: found["bytes"] for name, found in peaks.items()},
-        "memory_ratio": theirs["bytes"] / ours["bytes"],
+        "bytes": {name: results["bytes"] for name, results in peaks.items()},
+        "memory_ratio": reference["bytes"] / ours["bytes"],
         "seconds": outcome.seconds,
         "speed": outcome.speed("contextwise", "lm_eval"),
         "speed_quartiles": outcome.spread("contextwise", "lm_eval"),
         "difference_nats_per_token": max(
             abs(a - b) / len(continuation)
             for a, b, (_, _, continuation) in zip(
-                ours["nats"], theirs["nats"], requests(kind, context), strict=True
+                ours["nats"], reference["nats"], requests(kind, context), strict=True
             )
         ),
         "nats": ours["nats"],

@@ -17,12 +17,12 @@ def contenders(tokens: int, width: int, vocabulary: int, device: str) -> dict[st
     hidden = torch.randn(tokens, width, device=device, requires_grad=True)
     weight = (0.02 * torch.randn(vocabulary, width, device=device)).requires_grad_()
     targets = torch.randint(0, vocabulary, (tokens,), device=device)
-    found: dict[str, Any] = {
+    functions: dict[str, Any] = {
         "contextwise": lambda: linear_cross_entropy(hidden, weight, targets),
         "whole matrix": lambda: cross_entropy(hidden @ weight.t(), targets, reduction="sum"),
     }
     if hasattr(torch.nn, "LinearCrossEntropyOptions"):
-        found["torch, chunked"] = lambda: torch.nn.functional.linear_cross_entropy(
+        functions["torch, chunked"] = lambda: torch.nn.functional.linear_cross_entropy(
             hidden, weight, targets, reduction="sum", options=torch.nn.LinearCrossEntropyOptions()
         )
 
@@ -34,7 +34,7 @@ def contenders(tokens: int, width: int, vocabulary: int, device: str) -> dict[st
 
         return run
 
-    return {name: timed(make) for name, make in found.items()}
+    return {name: timed(make) for name, make in functions.items()}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -72,14 +72,14 @@ def main(arguments: list[str] | None = None) -> None:
         "full_logits_bytes_per_token": VOCABULARY * 4,
     }
     for task in ("train", "score"):
-        found = {
+        results = {
             which: peak_memory("benchmarks.memory", "--child", which, task, str(context))["bytes"] / context
             for which in ("contextwise", "transformers")
         }
-        result[task] = {"bytes_per_token": found, "ratio": found["transformers"] / found["contextwise"]}
+        result[task] = {"bytes_per_token": results, "ratio": results["transformers"] / results["contextwise"]}
         print(
             f"memory, {task} at {context:,} tokens and a vocabulary of {VOCABULARY:,}: "
-            f"{found['contextwise'] / 1024:,.0f} KiB a token, transformers {found['transformers'] / 1024:,.0f} "
+            f"{results['contextwise'] / 1024:,.0f} KiB a token, transformers {results['transformers'] / 1024:,.0f} "
             f"({result[task]['ratio']:.1f}x); full fp32 logits are {VOCABULARY * 4 / 1024:,.0f}",
             flush=True,
         )

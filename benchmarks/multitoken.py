@@ -56,9 +56,9 @@ def one_step(which: str, head: str, n: int, context: int) -> None:
 
 def memory(context: int) -> dict[str, Any]:
     """Bytes a token beside parameters and gradients, over n."""
-    found: dict[str, Any] = {"context": context, "vocabulary": VOCABULARY}
+    result: dict[str, Any] = {"context": context, "vocabulary": VOCABULARY}
     for head in ("linear", "layer"):
-        found[head] = {}
+        result[head] = {}
         for n in HEADS_OF_THE_MEMORY:
             row = {
                 which: peak_memory("benchmarks.multitoken", "--child", which, head, str(n), str(context))[
@@ -67,13 +67,13 @@ def memory(context: int) -> dict[str, Any]:
                 / context
                 for which in ("contextwise", "all logits")
             }
-            found[head][str(n)] = row
+            result[head][str(n)] = row
             print(
                 f"memory, {n} {head} heads at {context:,} tokens and a vocabulary of {VOCABULARY:,}: "
                 f"{row['contextwise'] / 1024:,.0f} KiB a token, with all logits at once {row['all logits'] / 1024:,.0f}",
                 flush=True,
             )
-    return found
+    return result
 
 
 def speculation(run: Path, corpus: Path, prompts: int, new: int, rounds: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """How often the intervals of ``contextwise plan`` hold the truth, on made-up sweeps drawn from a known law.
 
 ``python -m benchmarks.plan_coverage --sizes one --sweeps 300`` (six runs of one size) or ``--sizes three --sweeps 200`` (18
-runs) draws sweeps, each run with its own luck, fits them as ``plan`` does, form and all, and asks for the best context (and
-size) at four times the largest run's FLOPs. ``--write FOLDER`` writes one such sweep as a folder, to try ``contextwise plan``
-on. The law and the drawing are those of the tests (``tests/laws.py``).
+runs) draws sweeps, each run with a random effect of its own, fits them as ``plan`` does, selection of the form included, and
+computes the best context (and size) at 4 times the largest run's FLOPs. ``--write FOLDER`` writes one such sweep to a folder,
+to try ``contextwise plan`` on. The law and the drawing are those of the tests (``tests/laws.py``).
 """
 
 import argparse
@@ -30,23 +30,23 @@ CONTEXTS = (32.0, 8 * 2048.0)
 FARTHER = 30.0
 
 
-def covered(found: Analysis, cost: Cost, law: Any, budget: float, several: bool) -> dict[str, bool]:
+def covered(observed: Analysis, cost: Cost, law: Any, budget: float, several: bool) -> dict[str, bool]:
     """Which of the true values lie inside the intervals of a fit."""
     held = {}
     contexts = np.geomspace(*CONTEXTS, 4000)
     losses = law(contexts, MIDDLE, budget / cost.per_token(MIDDLE, contexts))
-    one = best_context(found.ensemble, cost, budget, MIDDLE, CONTEXTS)
-    held["context"] = _inside(one.context, contexts[losses.argmin()], found.confidence)
-    held["loss"] = _inside(one.loss, losses.min(), found.confidence)
+    interval = best_context(observed.ensemble, cost, budget, MIDDLE, CONTEXTS)
+    held["context"] = _inside(interval.context, contexts[losses.argmin()], observed.confidence)
+    held["loss"] = _inside(interval.loss, losses.min(), observed.confidence)
     if several:
         sizes = (min(laws.SIZES.values()) / 4, max(laws.SIZES.values()) * FARTHER)
         grid = np.geomspace(*sizes, 300)[:, None], np.geomspace(*CONTEXTS, 200)[None]
         losses = law(grid[1], grid[0], budget / cost.per_token(*grid))
         row, column = np.unravel_index(losses.argmin(), losses.shape)
-        joint = best_anywhere(found.ensemble, cost, budget, sizes, CONTEXTS)
-        held["joint size"] = _inside(joint.parameters, grid[0][row, 0], found.confidence)
-        held["joint context"] = _inside(joint.context, grid[1][0, column], found.confidence)
-        held["joint loss"] = _inside(joint.loss, losses.min(), found.confidence)
+        joint = best_anywhere(observed.ensemble, cost, budget, sizes, CONTEXTS)
+        held["joint size"] = _inside(joint.parameters, grid[0][row, 0], observed.confidence)
+        held["joint context"] = _inside(joint.context, grid[1][0, column], observed.confidence)
+        held["joint loss"] = _inside(joint.loss, losses.min(), observed.confidence)
     return held
 
 
@@ -60,7 +60,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--sizes", choices=["one", "three"], default="one")
     parser.add_argument("--sweeps", type=int, default=300)
     parser.add_argument("--beyond", type=float, default=4.0, help="times the largest run's FLOPs")
-    parser.add_argument("--run-noise", type=float, default=0.006, help="a run's luck, as a share of the loss")
+    parser.add_argument(
+        "--run-noise", type=float, default=0.006, help="random effect of a run, as a share of the loss"
+    )
     parser.add_argument("--point-noise", type=float, default=0.002)
     parser.add_argument("--seed", type=int, default=0, help="of the first sweep")
     parser.add_argument(
@@ -77,14 +79,14 @@ def main(arguments: list[str] | None = None) -> None:
     held: dict[str, list[bool]] = {}
     refused = 0
     for seed in range(options.seed, options.seed + options.sweeps):
-        found = observations(laws.drawn_points(law, sizes, **noise, seed=seed, count=12))
-        cost = measured_cost(found, "flops")
+        points = observations(laws.drawn_points(law, sizes, **noise, seed=seed, count=12))
+        cost = measured_cost(points, "flops")
         try:
-            fit = analyse(found, 100, 0.9, seed)
+            fit = analyse(points, 100, 0.9, seed)
         except DataError:
             refused += 1
             continue
-        for name, inside in covered(fit, cost, law, found.flops.max() * options.beyond, several).items():
+        for name, inside in covered(fit, cost, law, points.flops.max() * options.beyond, several).items():
             held.setdefault(name, []).append(inside)
     shares = {name: float(np.mean(inside)) for name, inside in held.items()}
     for name, share in shares.items():

@@ -90,7 +90,7 @@ def test_a_second_process_waits_says_so_and_replaces_nothing(tmp_path):
     assert said == f"another process is writing the thing {tmp_path / 'folder'}; waiting for it to end\n"
     assert kept.exists() and is_held(tmp_path / "folder")
     assert first.communicate()[1] == "" and first.returncode == 0
-    assert "folder was made by another process while the thing was written" in second.communicate()[1]
+    assert "folder was created by another process while the thing was written" in second.communicate()[1]
     assert (tmp_path / "folder" / "a").read_text() == "first" and not is_held(tmp_path / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 

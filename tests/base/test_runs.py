@@ -38,7 +38,7 @@ def test_what_is_no_run_is_not_opened(tmp_path):
         RunFolder.open(tmp_path)
     run = RunFolder(tmp_path)
     run.write_recipe({})
-    with pytest.raises(CheckpointError, match="has not finished"):
+    with pytest.raises(CheckpointError, match="is not finished"):
         RunFolder.open(tmp_path).summary()
 
 
@@ -47,7 +47,7 @@ def test_places_where_no_run_can_be(tmp_path):
     with pytest.raises(ConfigError, match="file is a file"):
         RunFolder(tmp_path / "file").write_recipe({})
     for place in (tmp_path / "file" / "run", Path("/proc/run")):
-        with pytest.raises(ConfigError, match="cannot be made"), RunFolder(place).locked():
+        with pytest.raises(ConfigError, match="cannot be created"), RunFolder(place).locked():
             pass
     assert (tmp_path / "file").read_text() == "precious"
 

@@ -20,7 +20,7 @@ def test_numpy_reads_what_came_in_blocks(tmp_path):
 
 @pytest.mark.parametrize("rows", [6, 8])
 def test_another_number_of_rows_is_refused(tmp_path, rows):
-    with pytest.raises(DataError, match=f"there were {rows} texts .*, and 7 now"):
+    with pytest.raises(DataError, match=f"the input had {rows} texts .*, and 7 now"):
         write_vectors(tmp_path / "v.npy", [ROWS], rows)
     assert list(tmp_path.iterdir()) == []
 

@@ -65,7 +65,7 @@ def test_the_run_is_named_on_standard_output(workplace: Path, typed: Typed) -> N
             "training.stps is an unknown key; did you mean 'steps'?",
         ),
         (["recipe.yaml", "--set", "training.steps"], "the setting 'training.steps' is not of the form"),
-        (["recipe.yaml", "--set", "data.context=15"], "no multiple of data.context (15)"),
+        (["recipe.yaml", "--set", "data.context=15"], "not a multiple of data.context (15)"),
     ],
 )
 def test_a_wrong_recipe_is_refused(workplace: Path, typed: Typed, arguments: list[str], message: str) -> None:

@@ -85,7 +85,7 @@ def test_a_finished_demo_trains_nothing_again(finished: Path, capsys: pytest.Cap
 def test_another_demo_in_the_same_folder_is_refused(finished: Path) -> None:
     with pytest.raises(ConfigError, match=r"corpus holds another corpus .* choose another folder with --out"):
         run_demo(dataclasses.replace(TINY, documents=25), finished, 3, "contextwise demo")
-    with pytest.raises(ConfigError, match=r"gpt2 holds another run \(its recipe differs in seed\)"):
+    with pytest.raises(ConfigError, match=r"gpt2 contains another run \(its recipe differs in seed\)"):
         run_demo(TINY, finished, 4, "contextwise demo")
 
 

@@ -198,13 +198,13 @@ def test_a_bad_file_gets_one_sentence_before_any_model(run, tmp_path, name, cont
     ("kind", "options", "message"),
     [
         ("gpt2", ["--pooling", "cls"], "the pooling is cls, but in a decoder"),
-        ("t5", ["--pooling", "cls"], "the tokenizer puts no [CLS] token before a text"),
+        ("t5", ["--pooling", "cls"], "the tokenizer adds no [CLS] token before a text"),
         ("gpt2", ["--layer", "3"], "the layer is 3, but this model has the layers 0 (its embeddings) to 2"),
         ("bert", ["--max-tokens", "65"], "max tokens is 65, but the model has positions for 64"),
         ("gpt2", ["--dtype", "int4"], "--dtype is 'int4'"),
         ("gpt2", ["--device", "tpu9"], "--device is 'tpu9'"),
         ("nothing", [], "there is no run and no model at"),
-        ("bare", [], "no tokenizer lies with the model"),
+        ("bare", [], "has no tokenizer; save it"),
     ],
 )
 def test_a_bad_option_gets_one_sentence(models, texts, run, tmp_path, kind, options, message):
@@ -252,7 +252,7 @@ def test_a_file_that_grows_meanwhile_is_noticed(models, texts, run, tmp_path, mo
 
     monkeypatch.setattr(Lines, "count", lambda _: 5)
     status, said = run(models["gpt2"], texts, "--out", tmp_path / "v.npy")
-    assert status == 2 and "there were 5 texts when the input was first read, and 4 now" in said
+    assert status == 2 and "the input had 5 texts when it was first read, and 4 now" in said
     assert not (tmp_path / "v.npy").exists()
 
 
@@ -292,8 +292,8 @@ def test_the_folder_for_sentence_transformers(models, tmp_path, kind, pooling, a
 
 
 def test_what_sentence_transformers_cannot_open_is_refused(models, tmp_path):
-    with pytest.raises(ConfigError, match="stock models of transformers only, and .* is a contextlm"):
+    with pytest.raises(ConfigError, match="only stock transformers models, and .* is a contextlm"):
         export_sentence_transformer(models["contextlm"], tmp_path / "st")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         export_sentence_transformer(models["gpt2"], tmp_path)
     assert not (tmp_path / "st").exists()

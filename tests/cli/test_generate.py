@@ -295,4 +295,4 @@ def test_generate_refuses(
 
 def test_generate_names_a_model_that_is_not_there(tmp_path: Path, typed: Callable[..., Any]) -> None:
     status, _, errors = typed(tmp_path, "x")
-    assert status == 2 and errors.startswith("error: ") and "holds no model" in errors
+    assert status == 2 and errors.startswith("error: ") and "contains no model" in errors

@@ -212,7 +212,7 @@ def test_a_folder_that_appears_meanwhile(
         (tmp_path / "out" / "theirs").touch()
 
     monkeypatch.setattr(module, "write_manifest", and_another_run_finishes)
-    with pytest.raises(DataError, match="was made by another process while the corpus was written"):
+    with pytest.raises(DataError, match="was created by another process while the corpus was written"):
         prepare_corpus(stories, "bytes", tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["theirs"]
 

@@ -166,9 +166,9 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
         ({"grid": {}}, "grid: it is empty"),
         ({"grid": {"seed, data.context": [[0, 16], [1]]}}, "[1] is no list of 2 values"),
         ({"grid": {"seed, data.context": [[0, 16]], "seed": [1]}}, "seed is in two axes"),
-        ({"grid": {"training.steps": [5]}}, "which is no multiple of data.context (256)"),
+        ({"grid": {"training.steps": [5]}}, "which is not a multiple of data.context (256)"),
         ({"grid": {"training.steps": [5], "training.tokens": [640]}}, "they set the same length"),
-        ({"grid": {"data.context": [16]}}, "give either steps or tokens"),
+        ({"grid": {"data.context": [16]}}, "set exactly one of steps, tokens and epochs"),
         ({"grid": {"training.steps": [5], "data.context": ["long"]}}, "data.context is 'long'"),
         (
             {"base": with_base("training", schedule="cosine")},

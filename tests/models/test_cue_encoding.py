@@ -115,7 +115,7 @@ def test_long_texts_are_cut_counted_and_said(name, tmp_path, capsys):
     np.testing.assert_allclose(store.table[rows[1:3]], store.table[rows[[0, 0]]], atol=1e-6)
     assert store.truncated(rows) == encoder.cut == 2 and store.truncated(rows[[0, 3]]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "of 4 new context texts 2 are longer than the 12 tokens" in said
+    assert "2 of 4 new context texts are longer than the limit" in said
     again = EncodedTexts(encoder, tmp_path)
     assert again.truncated(again.rows(["0123456789abc", "short"])) == 1
 
@@ -252,10 +252,10 @@ def test_a_folder_that_cannot_be_written_is_named(encoder, tmp_path):
 
 def test_another_encoder_than_in_training_is_refused(name, encoder, tmp_path):
     check_encoder(encoder, encoder.about())
-    with pytest.raises(CheckpointError, match="pooling 'mean' in place of 'cls'"):
+    with pytest.raises(CheckpointError, match="pooling 'mean' instead of 'cls'"):
         check_encoder(encoder, TextEncoder.open(name, "cls").about())
     other = {**encoder.about(), "digest": "0"}
-    with pytest.raises(CheckpointError, match="its weights or its tokenizer are others"):
+    with pytest.raises(CheckpointError, match="its weights or its tokenizer differ"):
         check_encoder(encoder, other)
 
 

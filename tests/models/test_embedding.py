@@ -228,15 +228,15 @@ def test_a_tokenizer_may_have_a_limit_of_its_own():
     ("name", "options", "message"),
     [
         ("gpt2", {"pooling": "max"}, "the pooling is 'max'; choose cls, mean or last"),
-        ("gpt2", {"pooling": "cls"}, "in a decoder the first token sees nothing"),
-        ("t5", {"pooling": "cls"}, r"puts no \[CLS\] token before a text"),
+        ("gpt2", {"pooling": "cls"}, "in a decoder the first token does not see"),
+        ("t5", {"pooling": "cls"}, r"adds no \[CLS\] token before a text"),
         ("gpt2", {"layer": 3}, r"the layer is 3, but this model has the layers 0 \(its embeddings\) to 2"),
         ("t5", {"layer": -1}, "the layer is -1"),
         ("gpt2", {"batch_size": 0}, "the batch size is 0"),
         ("gpt2", {"max_tokens": 41}, "max tokens is 41, but the model has positions for 40"),
         ("roberta", {"max_tokens": 41}, "max tokens is 41, but the model has positions for 40"),
-        ("bert", {"max_tokens": 2}, "leaves no room beside 2 special tokens; give at least 3"),
-        ("gpt2", {"max_tokens": 0}, "give at least 1"),
+        ("bert", {"max_tokens": 2}, "leaves no space for text beside 2 special tokens; choose at least 3"),
+        ("gpt2", {"max_tokens": 0}, "choose at least 1"),
     ],
 )
 def test_options_out_of_range_get_one_sentence(name, options, message):
@@ -263,7 +263,7 @@ def test_texts_that_are_none():
 def test_a_tokenizer_of_another_model_is_refused():
     small = gpt2()
     small.resize_token_embeddings(100)
-    with pytest.raises(ConfigError, match="gives the token 120, but the model knows 100 tokens"):
+    with pytest.raises(ConfigError, match="produces the token 120, but the model has only 100 tokens"):
         embed_texts(small, tokenizer(), ["x"])
 
 
@@ -271,7 +271,7 @@ def test_a_vector_that_is_not_finite_is_no_vector():
     model, text = made("gpt2")
     with torch.no_grad():
         model.transformer.ln_f.weight[0] = float("inf")
-    with pytest.raises(ConfigError, match="not finite: float32 is too coarse"):
+    with pytest.raises(ConfigError, match="not finite: float32 is not precise enough"):
         embed_texts(model, text, ["a"])
 
 
@@ -311,12 +311,12 @@ def test_models_that_do_not_serve(tmp_path):
         patch_size=2,
     )
     ViTModel(vit).save_pretrained(tmp_path / "vit")
-    with pytest.raises(CheckpointError, match="a model of type 'vit' is no encoder, decoder"):
+    with pytest.raises(CheckpointError, match="a model of type 'vit' is not supported; use an encoder"):
         load_text_model(tmp_path / "vit")
     model = bert().bert
     weights = {name: value for name, value in model.state_dict().items() if "layer.1.output" not in name}
     model.save_pretrained(tmp_path / "bert", state_dict=weights)
-    with pytest.raises(CheckpointError, match=r"lacks weights, encoder\.layer\.1\.output"):
+    with pytest.raises(CheckpointError, match=r"lacks weights such as encoder\.layer\.1\.output"):
         load_text_model(tmp_path / "bert")
     assert isinstance(AutoModel.from_config(model.config), BertModel)
     (tmp_path / "bert" / "model.safetensors").unlink()

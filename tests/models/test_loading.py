@@ -30,12 +30,12 @@ def test_what_is_no_model_gets_one_sentence(saved, tmp_path):
     with pytest.raises(CheckpointError, match="there is no run and no model at .*nothing"):
         load_model(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckpointError, match="holds no model"):
+    with pytest.raises(CheckpointError, match="contains no model"):
         load_model(tmp_path / "empty")
     (tmp_path / "empty" / "recipe.yaml").write_text("name: x")
     with pytest.raises(CheckpointError, match="has no model yet; finish it"):
         load_model(tmp_path / "empty")
-    with pytest.raises(CheckpointError, match="no tokenizer lies with the model"):
+    with pytest.raises(CheckpointError, match="has no tokenizer"):
         load_tokenizer(run)
 
 

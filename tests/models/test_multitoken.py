@@ -245,7 +245,7 @@ def test_cached_heads_on_a_contextlm_equal_the_full_pass(head):
 @pytest.mark.parametrize("options", [{"inject_every_layer": True}, {"injection_layer": 1}])
 def test_a_last_block_with_a_context_of_its_own_makes_no_head(options):
     context = ContextLMForCausalLM(ContextLMConfig(backbone("gpt2"), **options))
-    with pytest.raises(ConfigError, match="adds its context before its last block too"):
+    with pytest.raises(ConfigError, match="adds its context before its last block"):
         MultiTokenForCausalLM.from_backbone(context, 3, "layer")
 
 
@@ -282,7 +282,7 @@ def test_misuse_gets_one_sentence():
         model(draw(1, 5), labels=torch.full((1, 5), VOCABULARY))
     with pytest.raises(ConfigError, match="heads is 4, but this model has heads 1 to 3"):
         model(draw(1, 5), heads=4)
-    with pytest.raises(ConfigError, match="needs position_ids beside it"):
+    with pytest.raises(ConfigError, match="needs position_ids too"):
         model(draw(1, 5), attention_mask=torch.ones(1, 1, 5, 5, dtype=torch.bool))
     with pytest.raises(ConfigError, match="not filled for 3 of this model's heads"):
         model(draw(1, 1), past_key_values=model(draw(1, 5), use_cache=True).past_key_values, heads=3)

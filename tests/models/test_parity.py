@@ -119,7 +119,7 @@ def test_operations_of_the_mlp_are_six_for_each_of_its_weights():
     [
         (
             lambda: ParityTransformerConfig(hidden_size=30, num_attention_heads=4),
-            "4 heads do not divide a width of 30",
+            "a width of 30 is not divisible by 4 heads",
         ),
         (lambda: ParityTransformerConfig(bits=0), "bits is 0"),
         (lambda: ParityMLPConfig(feature_size=0), "feature_size is 0"),

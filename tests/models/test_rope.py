@@ -128,9 +128,7 @@ def test_the_trained_length_may_be_shorter_than_the_positions():
 
 def test_learned_positions_cannot_be_extended():
     model = GPT2LMHeadModel(GPT2Config(vocab_size=19, n_embd=16, n_layer=1, n_head=2, n_positions=TRAINED))
-    with pytest.raises(
-        ConfigError, match="positions of this gpt2 are not rotary, so they cannot be extended"
-    ):
+    with pytest.raises(ConfigError, match="positions of this gpt2 are not rotary and cannot be extended"):
         extend_positions(model, 32, "linear")
 
 

@@ -168,7 +168,7 @@ def test_parameters_are_matched_by_layers_or_width():
 
 
 def test_impossible_shapes_are_refused():
-    with pytest.raises(ConfigError, match="5 heads do not divide a width of 128"):
+    with pytest.raises(ConfigError, match="a width of 128 is not divisible by 5 heads"):
         backbone_config("gpt2", ModelSize(2, 128, 5, 1e-3), 100, 64)
     with pytest.raises(ConfigError, match="must all be at least 1"):
         backbone_config("gpt2", ModelSize(2, 128, 4, 1e-3), 100, 0)

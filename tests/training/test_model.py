@@ -100,7 +100,7 @@ def test_a_frozen_run_that_was_stopped_goes_on_bit_for_bit(backbone, corpus_fold
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ({"size": "tiny"}, "model.size does not apply to a pretrained model; leave it out"),
+        ({"size": "tiny"}, "model.size does not apply to a pretrained model; remove it"),
         ({"extra_layers": 2}, "extra_layers does not apply"),
         ({"freeze_backbone": True}, "nothing else would be trained"),
         ({"pretrained": None}, "model.pretrained is None"),
@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_refused_before_the_folder_is_made(backbone, corpus
     with pytest.raises(ConfigError, match="learning_rate is missing"):
         validate(Recipe, values, "the recipe")
     prepare_corpus(write_documents(tmp_path / "text.jsonl"), "train:300", tmp_path / "other")
-    with pytest.raises(DataError, match="prepared with a tokenizer that is not the one of"):
+    with pytest.raises(DataError, match="prepared with another tokenizer than that of"):
         train(Recipe.model_validate(values_from(backbone, tmp_path / "other", output)))
     assert not output.exists()
 

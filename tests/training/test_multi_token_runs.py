@@ -75,7 +75,7 @@ def test_equal_parameters_for_a_trunk_that_is_shorter_by_the_heads(corpus_folder
     counts = [parameter_count(model_config(Recipe.model_validate(one), 300, None)) for one in (plain, heads)]
     assert counts[0] == counts[1]
     heads["model"]["extra_layers"] = -6
-    with pytest.raises(ConfigError, match="extra_layers is -6, but at least one layer must be left"):
+    with pytest.raises(ConfigError, match="extra_layers is -6, but at least one layer must remain"):
         validate(Recipe, heads, "the recipe")
 
 

@@ -236,7 +236,7 @@ def test_a_run_begun_before_a_setting_existed_is_the_same_run(sentences_folder, 
     run.recipe_file.write_text(yaml.safe_dump(kept))
     train(recipe(sentences_folder, tmp_path / "run", "causal"))
     with pytest.raises(
-        ConfigError, match="holds another run .its recipe differs in model.family, objective.name"
+        ConfigError, match="contains another run .its recipe differs in model.family, objective.name"
     ):
         train(recipe(sentences_folder, tmp_path / "run", "prefix"))
 
@@ -244,13 +244,16 @@ def test_a_run_begun_before_a_setting_existed_is_the_same_run(sentences_folder, 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"objective": "masked"}, "needs a model of another kind .encoder. than model.family gpt2 .decoder."),
+        ({"objective": "masked"}, "needs another kind of model .encoder. than model.family gpt2 .decoder."),
         ({"objective": "spans"}, "set model.family to t5"),
         ({"objective": "causal", "model": {"family": "bert"}}, "gpt2 or gpt_neox or llama or qwen3"),
-        ({"objective": "prefix", "model": {"context_predictor": {}}}, "in both directions"),
+        (
+            {"objective": "prefix", "model": {"context_predictor": {}}},
+            "has bidirectional attention in a prefix",
+        ),
         (
             {"objective": {"name": "ul2", "model": "decoder"}, "model": {"multi_token": {}}},
-            "in both directions",
+            "has bidirectional attention in a prefix",
         ),
         (
             {"objective": "masked", "model": {"family": "bert", "multi_token": {}}},

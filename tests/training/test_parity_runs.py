@@ -139,7 +139,7 @@ def test_samples_on_disk_train_the_same_model(tmp_path):
     drawn = run_of(tmp_path / "drawn", synthetic={"samples": 300})
     stored = run_of(tmp_path / "stored", synthetic={"samples": 300, "stored": str(tmp_path / "samples")})
     assert same(drawn, stored)
-    with pytest.raises(ConfigError, match="has 300 samples, but the run takes 2,560"):
+    with pytest.raises(ConfigError, match="has 300 samples, but the run needs 2,560"):
         write_samples(Samples(ParityData(**TASK), 0), 300, tmp_path / "fewer")
         run_of(tmp_path / "more", synthetic={"stored": str(tmp_path / "fewer")})
 
@@ -155,7 +155,7 @@ def test_epochs_and_samples_are_counted_in_steps_and_tokens(tmp_path):
 
 def test_going_on_with_another_task_is_refused(tmp_path):
     run_of(tmp_path / "run", steps=10)
-    with pytest.raises((ConfigError, CheckpointError), match="holds another run"):
+    with pytest.raises((ConfigError, CheckpointError), match="contains another run"):
         run_of(tmp_path / "run", steps=10, synthetic={"task_seed": 1})
 
 

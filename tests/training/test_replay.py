@@ -296,7 +296,9 @@ class TestRefusals:
 
     def test_another_share_is_another_run(self, begun):
         mine, run = begun
-        with pytest.raises(ConfigError, match="holds another run .its recipe differs in data.replay.share"):
+        with pytest.raises(
+            ConfigError, match="contains another run .its recipe differs in data.replay.share"
+        ):
             train(recipe(mine, run, share=0.5))
 
     def test_a_run_begun_before_there_was_replay_goes_on(self, corpora, tmp_path):

@@ -262,11 +262,11 @@ def test_a_corpus_whose_bytes_changed_is_refused(corpus_folder, tmp_path):
 
 
 def test_a_folder_that_holds_another_run_is_refused(whole, corpus_folder, tmp_path):
-    with pytest.raises(ConfigError, match="holds another run .its recipe differs in training.steps"):
+    with pytest.raises(ConfigError, match="contains another run .its recipe differs in training.steps"):
         train(Recipe.model_validate(recipe_values(corpus_folder, whole, steps=13)))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("precious")
-    with pytest.raises(ConfigError, match="not empty and holds no run"):
+    with pytest.raises(ConfigError, match="not empty and contains no run"):
         train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "full")))
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.txt"]
 
@@ -307,9 +307,7 @@ def test_a_flat_file_of_tokens_trains_when_its_vocabulary_is_given(corpus_folder
     corpus = Corpus.open(corpus_folder)
     np.concatenate([corpus.document(i) for i in range(20)]).astype("<u2").tofile(tmp_path / "train.bin")
     values = recipe_values(tmp_path / "train.bin", tmp_path / "run", steps=3)
-    with pytest.raises(
-        ConfigError, match="model.vocab_size is missing: the corpus comes without a tokenizer"
-    ):
+    with pytest.raises(ConfigError, match="model.vocab_size is missing: the corpus has no tokenizer"):
         train(Recipe.model_validate(values))
     values["model"]["vocab_size"] = 100
     with pytest.raises(DataError, match="holds the token id 1.., but the model's vocabulary has 100"):

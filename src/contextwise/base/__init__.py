@@ -1,1 +1,1 @@
-"""What every other package stands on: errors, files, settings, run folders, progress."""
+"""Base of all other packages: errors, files, settings, run folders, progress, estimates, tables."""

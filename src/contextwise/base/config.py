@@ -1,4 +1,4 @@
-"""Settings: YAML or dictionaries in, validated pydantic models out, every problem in one message."""
+"""Settings: validate YAML or dictionaries as pydantic models, and report all problems in one message."""
 
 import difflib
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,11 @@ from contextwise.base.errors import ConfigError, Problem
 
 Model = TypeVar("Model", bound="Settings")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The safe loader in C where PyYAML has it: several times faster."""
+"""PyYAML's safe loader in C if available: several times faster."""
 
 
 class Settings(BaseModel):
-    """Base of all settings: unknown keys are refused, values are checked on assignment, numbers must be finite."""
+    """Base class of all settings: unknown keys are errors, values are checked on assignment, numbers must be finite."""
 
     model_config = ConfigDict(
         extra="forbid", validate_assignment=True, allow_inf_nan=False, protected_namespaces=()
@@ -27,7 +27,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping.
 
     Raises:
-        ConfigError: missing or unreadable file, broken YAML, or not a mapping.
+        ConfigError: the file is missing, unreadable, invalid YAML, or not a mapping.
     """
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
@@ -47,7 +47,7 @@ def with_overrides(data: dict[str, Any], overrides: list[str]) -> dict[str, Any]
     """Return a copy of ``data`` with ``section.key=value`` settings applied; values are read as YAML.
 
     Raises:
-        ConfigError: an override without ``=``, or one that goes through a value that is not a section.
+        ConfigError: an override has no ``=``, or a section of its key is a single value.
     """
     result = _copy(data)
     for override in overrides:
@@ -67,7 +67,7 @@ def with_overrides(data: dict[str, Any], overrides: list[str]) -> dict[str, Any]
                 target[section] = {}
             target = target[section]
             if not isinstance(target, dict):
-                raise ConfigError(f"the setting {override!r} goes below {section!r}, which is a single value")
+                raise ConfigError(f"the setting {override!r} is below {section!r}, which is a single value")
         target[last] = value
     return result
 
@@ -77,16 +77,16 @@ def _copy(data: Any) -> Any:
 
 
 def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
-    """Build ``model`` from ``data``; on failure name every problem, with a near key for each unknown one.
+    """Build ``model`` from ``data``; on failure report every problem, with a similar key for each unknown one.
 
-    Checks that read several fields of a section run only where each field is valid. A second pass without the unknown
-    keys therefore finds what the first could not reach.
+    Checks across several fields of a section run only if each field is valid. So a second pass without the unknown keys
+    finds further problems.
 
     Args:
-        where: what the settings come from ("the recipe x.yaml"), for the message.
+        where: the source of the settings ("the recipe x.yaml"), for the message.
 
     Raises:
-        ConfigError: listing all the problems, one a line.
+        ConfigError: lists all problems, one per line.
     """
     try:
         return model.model_validate(data)
@@ -103,19 +103,19 @@ def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
 
 
 def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
-    """A validation error of pydantic in our words."""
+    """Convert a validation error of pydantic to problems."""
     names = _names(error)
     field, kind = ".".join(names), error["type"]
     if kind == "extra_forbidden":
         return [_unknown(model, error["loc"], field)]
     if kind == "missing":
         description = _description(model, error["loc"])
-        return [Problem("is missing", field, fix=f"give {description}" if description else "")]
+        return [Problem("is missing", field, fix=f"set it to {description}" if description else "")]
     if kind == "value_error":
         cause = error["ctx"]["error"]
         problems = cause.problems if isinstance(cause, ConfigError) else (Problem(str(cause)),)
         return [problem.below(field) for problem in problems]
-    message = error["msg"].split(" or instance of ")[0]  # a name of a class says nothing in a YAML file
+    message = error["msg"].split(" or instance of ")[0]  # class names mean nothing in a YAML file
     why = message[0].lower() + message[1:]
     return [Problem(f"but {why}", field or "the recipe", error.get("input"))]
 
@@ -126,13 +126,13 @@ def _unknown(model: type[BaseModel], location: tuple[int | str, ...], field: str
     known = list(variant.model_fields) if variant else []
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     if any(name in other.model_fields for other in others):
-        return Problem(f"does not apply to {str(sections[-1])[1:-1]}", field, fix="leave it out")
+        return Problem(f"does not apply to {str(sections[-1])[1:-1]}", field, fix="remove it")
     hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(sorted(known))}"
     return Problem("is an unknown key", field, fix=hint)
 
 
 def is_tag(part: int | str) -> bool:
-    """Whether a part of a location is the tag of a union's variant, ``<like this>``, and no key."""
+    """Whether a part of a location is the tag of a union's variant, ``<like this>``, instead of a key."""
     return isinstance(part, str) and part.startswith("<")
 
 
@@ -141,21 +141,21 @@ def _names(error: Any) -> list[str]:
 
 
 def _without(data: Any, paths: list[list[str]]) -> Any:
-    """A copy of nested dictionaries without the keys at ``paths``."""
+    """Copy nested dictionaries without the keys at ``paths``."""
     if not isinstance(data, dict):
         return data
-    gone = {path[0] for path in paths if len(path) == 1}
+    removed = {path[0] for path in paths if len(path) == 1}
     return {
         key: _without(value, [path[1:] for path in paths if len(path) > 1 and path[0] == str(key)])
         for key, value in data.items()
-        if str(key) not in gone
+        if str(key) not in removed
     }
 
 
 def _settings_at(
     model: type[BaseModel], location: Sequence[int | str]
 ) -> tuple[type[BaseModel] | None, list[type[BaseModel]]]:
-    """The settings at ``location`` below ``model``, and the other variants where they are one of a union."""
+    """Return the settings class at ``location`` below ``model``, and the other variants if it is one of a union."""
     current: type[BaseModel] | None = model
     variants: list[tuple[str, type[BaseModel]]] = []
     for part in location:
@@ -175,7 +175,7 @@ def _description(model: type[BaseModel], location: Sequence[int | str]) -> str |
 
 
 def _variants(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
-    """The settings classes in a type, each with its tag."""
+    """Yield the settings classes in a type, each with its tag."""
     tags = [entry.tag for entry in getattr(annotation, "__metadata__", ()) if isinstance(entry, Tag)]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield "", annotation

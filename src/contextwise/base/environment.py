@@ -1,4 +1,4 @@
-"""What a number was measured on: hardware, versions, and the state of the source."""
+"""Describe the environment of a measurement: hardware, versions, and the source revision."""
 
 import os
 import platform
@@ -24,15 +24,14 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree that this package is run from, with ``+`` if it was changed since; else None."""
-    here = Path(__file__).resolve().parent
-    run = ["git", "-C", str(here)]
+    """The commit of this package's source tree, with ``+`` for uncommitted changes; None outside a repository."""
+    git = ["git", "-C", str(Path(__file__).resolve().parent)]
     try:
         head = subprocess.run(
-            [*run, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
+            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
         )
         dirty = subprocess.run(
-            [*run, "status", "--porcelain", "."], capture_output=True, text=True, timeout=10, check=True
+            [*git, "status", "--porcelain", "."], capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -40,7 +39,7 @@ def _commit() -> str | None:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Hardware and versions, as JSON-ready values. No names of users, hosts or folders."""
+    """Hardware and versions as JSON values, without names of users, hosts or folders."""
     versions: dict[str, str | None] = {}
     for package in PACKAGES:
         try:

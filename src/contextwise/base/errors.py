@@ -1,6 +1,6 @@
-"""The errors that a user can fix.
+"""Errors that a user can fix.
 
-Each message is one sentence or two: what is wrong, where (the field or file, with its value), and the fix.
+Each message has one or two sentences: what is wrong, where (the field or file, with its value), and the fix.
 The command line prints it without a traceback and exits with :attr:`ContextwiseError.exit_status`.
 """
 
@@ -15,10 +15,10 @@ class Problem:
     """One wrong setting.
 
     Attributes:
-        field: dotted name of the setting, as in ``training.steps``; empty where the text names no single setting.
-        value: the refused value, where the message shows it.
-        why: the reason, as a clause behind the field ("is missing") or behind the value ("but must be at least 1").
-        fix: what to do about it.
+        field: dotted name of the setting, as in ``training.steps``; empty if the problem is not about a single setting.
+        value: the invalid value, if the message shows it.
+        why: the reason, as a clause after the field ("is missing") or after the value ("but must be at least 1").
+        fix: how to fix it.
     """
 
     why: str
@@ -35,7 +35,7 @@ class Problem:
         return f"{subject}{space}{self.why}" + (f"; {self.fix}" if self.fix else "")
 
     def below(self, section: str) -> "Problem":
-        """The same problem, named from outside ``section``."""
+        """Return the problem with ``section`` before its field."""
         if not section:
             return self
         if not self.field and self.value is NOT_GIVEN:
@@ -44,19 +44,19 @@ class Problem:
 
 
 class ContextwiseError(Exception):
-    """Base of all errors that Contextwise raises on purpose."""
+    """Base class of all errors of Contextwise."""
 
     exit_status = 2
 
 
 class ConfigError(ContextwiseError, ValueError):
-    """Settings, options or arguments are wrong; names each field, its value, why it is refused, and the fix.
+    """Settings, options or arguments are invalid; names each field, its value, the reason, and the fix.
 
-    Also a ``ValueError``, which is what Python callers of the model classes expect.
+    Also a ``ValueError``, which Python callers of the model classes expect.
 
     Args:
-        problems: all that is wrong; a text stands for a problem of no single field.
-        where: what the settings come from ("the recipe x.yaml"), for the message.
+        problems: all problems; a string is a problem without a single field.
+        where: the source of the settings ("the recipe x.yaml"), for the message.
     """
 
     def __init__(self, *problems: "Problem | str", where: str = "") -> None:
@@ -68,20 +68,20 @@ class ConfigError(ContextwiseError, ValueError):
 
 
 class DataError(ContextwiseError):
-    """A source text, a corpus or a tokenizer is wrong; names the file (and line), and the fix."""
+    """A source text, a corpus or a tokenizer is invalid; names the file (and line), and the fix."""
 
 
 class CheckpointError(ContextwiseError):
-    """A checkpoint, a run folder or an exported model is missing, damaged or does not fit."""
+    """A checkpoint, a run folder or an exported model is missing, damaged or does not match."""
 
 
 class TrainingError(ContextwiseError):
-    """Training itself went bad (a loss that is not finite, for example): not the input's fault."""
+    """Training failed (for example with a loss that is not finite), although the input is valid."""
 
     exit_status = 1
 
 
 class Interrupted(ContextwiseError):
-    """The process was asked to stop (SIGTERM, SIGINT) and stopped after saving."""
+    """The process stopped after saving, on a signal (SIGTERM, SIGINT)."""
 
     exit_status = 1

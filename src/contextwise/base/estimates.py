@@ -1,4 +1,4 @@
-"""A measured value with its interval, and how numbers are written: the same on the terminal, on pages and in messages."""
+"""A measured value with its interval, and number formats shared by the terminal, pages and messages."""
 
 import dataclasses
 import math
@@ -14,18 +14,18 @@ NOT_KNOWN = "–"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with the interval that it was measured to.
+    """A value with its confidence interval.
 
     Attributes:
-        value: in ``unit``.
-        low, high: limits of the interval; None where the data allow no interval.
-        unit: such as ``nats per token``; empty for a share or a count.
-        n: how many independent observations (documents, seeds, questions) it was made from.
-        method: how the interval was made, such as ``percentile bootstrap``.
-        confidence: of the interval.
+        value: the value, in ``unit``.
+        low, high: limits of the interval; None if the data allow no interval.
+        unit: for example ``nats per token``; empty for a share or a count.
+        n: number of independent observations (documents, seeds, questions).
+        method: method of the interval, such as ``percentile bootstrap``.
+        confidence: confidence level of the interval.
 
-    ``f"{estimate:+.4f}"`` is the value with its interval, ``-0.0025 [-0.0100, +0.0050]``; the format is one of Python's, or
-    one of :data:`FORMATS`.
+    ``f"{estimate:+.4f}"`` is the value with its interval, ``-0.0025 [-0.0100, +0.0050]``; the format is a Python format
+    specification, or a name of :data:`FORMATS`.
     """
 
     value: float
@@ -38,7 +38,7 @@ class Estimate:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Estimate":
-        """An estimate from a result file, whatever other keys stand beside it; null values are NaN."""
+        """Read an estimate from a result file; other keys are ignored, null values are NaN."""
         value = values["value"]
         return cls(math.nan if value is None else value, values.get("low"), values.get("high"))
 
@@ -49,18 +49,18 @@ class Estimate:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The limits as numbers, NaN where they are not known."""
+        """The limits as numbers, NaN if unknown."""
         low, high = (math.nan if limit is None else limit for limit in (self.low, self.high))
         return low, high
 
     def above(self, bound: float) -> bool | None:
-        """Whether the interval lies above a bound: True, False where it lies below; None where it holds it or is not known."""
+        """True if the interval is above a bound, False if below, None if it contains the bound or is unknown."""
         low, high = self.limits
         return low > bound if low > bound or high < bound else None
 
     @property
     def decided(self) -> bool:
-        """Whether the interval excludes zero: of a difference, whether it is significant. Every verdict is read here."""
+        """Whether the interval excludes zero, so that a difference is significant; all verdicts use this property."""
         return self.above(0.0) is not None
 
     def map(self, function: Callable[[float], float]) -> "Estimate":
@@ -73,11 +73,11 @@ class Estimate:
         return dataclasses.replace(self, value=-self.value, low=low, high=high)
 
     def scaled(self, factor: float) -> "Estimate":
-        """The estimate times a positive number, as percentages are printed times 100."""
+        """Multiply the estimate by a positive number."""
         return self.map(lambda number: factor * number)
 
     def interval(self, form: str = "number", missing: str = "") -> str:
-        """``[low, high]``; ``missing`` where there is no interval."""
+        """Format the interval as ``[low, high]``, or return ``missing`` without an interval."""
         if self.low is None or self.high is None:
             return missing
         return f"[{written(self.low, form)}, {written(self.high, form)}]"
@@ -86,25 +86,25 @@ class Estimate:
         return f"{written(self.value, form or 'number')} {self.interval(form or 'number')}".rstrip()
 
     def to_dict(self) -> dict[str, float | None]:
-        """``{"value", "low", "high"}``, with None for what is not finite (JSON has no infinity)."""
-        limits = {"value": self.value, "low": self.low, "high": self.high}
-        return {name: end if end is not None and math.isfinite(end) else None for name, end in limits.items()}
+        """``{"value", "low", "high"}``, with None for values that are not finite (JSON has no infinity)."""
+        numbers = {"value": self.value, "low": self.low, "high": self.high}
+        return {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}
 
 
 def exponential(value: float) -> float:
-    """``exp(value)``; infinity where a float cannot hold it."""
+    """``exp(value)``; infinity on overflow."""
     return math.exp(value) if value < 709.0 else math.inf
 
 
 def number(value: float) -> str:
-    """A measure with about five significant digits."""
+    """Format a measured value with about five significant digits."""
     if value < 100:
         return f"{value:.4f}" if value < 10 else f"{value:.3f}"
     return f"{value:,.1f}" if value < 1e5 else f"{value:.3e}"
 
 
 def count(value: float) -> str:
-    """A count in three digits: 940, 12.3k, 8.19M."""
+    """Format a count with three significant digits: 940, 12.3k, 8.19M."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"
@@ -112,7 +112,7 @@ def count(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them: 48 s, 12.5 min, 3.2 h."""
+    """Format seconds in a suitable unit: 48 s, 12.5 min, 3.2 h."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -126,15 +126,15 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "percent": "{:.1%}".format,
     "change": lambda share: f"{share:+.1%}" if abs(share) < 1 else f"{share:+.0%}",
 }
-"""Formats by name, beside Python's own."""
+"""Named formats, in addition to Python's format specifications."""
 
 
 def written(value: Any, form: str = "number", missing: str = NOT_KNOWN) -> str:
-    """A number or an :class:`Estimate` as text.
+    """Format a number or an :class:`Estimate`.
 
     Args:
-        form: a name of :data:`FORMATS`, or one of Python's format specifications.
-        missing: what stands for None.
+        form: a name of :data:`FORMATS`, or a Python format specification.
+        missing: the text for None.
     """
     if value is None:
         return missing
@@ -144,7 +144,7 @@ def written(value: Any, form: str = "number", missing: str = NOT_KNOWN) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Dataclasses, estimates, arrays and containers of them as JSON values; numbers that JSON cannot hold become None."""
+    """Convert dataclasses, estimates, arrays and containers of them to JSON values; NaN and infinities become None."""
     if isinstance(value, Estimate):
         return value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -159,5 +159,5 @@ def as_json(value: Any) -> Any:
 
 
 def listed(parts: list[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Join texts as a list: ``a``, ``a and b``, ``a, b and c``."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -1,7 +1,7 @@
-"""Files and folders that are complete or absent, whatever happens in between.
+"""Atomic writing of files and folders, and locks.
 
-A file or folder is written beside its final place, synced to disk, and renamed. A reader, or a process that starts again
-after a power cut, sees the old content or the new, never a mixture.
+A file or folder is written next to its final path, synced to disk, and renamed. A reader, or a process that restarts after
+a power failure, sees the old content or the new, never a mixture.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in ``path`` durable (a rename is only durable after its folder is synced)."""
+    """Sync the entries of a folder to disk (a rename is only durable after its folder is synced)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -53,13 +53,13 @@ def sha256_file(path: Path) -> str:
 
 @contextlib.contextmanager
 def disk_errors(what: str, where: Path) -> Iterator[None]:
-    """Turn a full disk or a refused write into a :class:`DataError` that says what could not be written, and where."""
+    """Convert errors of a full disk or a forbidden write to a :class:`DataError` with a description and the path."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
             raise DataError(
-                f"no space left while writing {what} to {where}; nothing that was there has changed: "
+                f"no space left while writing {what} to {where}; existing files are unchanged: "
                 "free some space, or choose another folder, and run the same command again"
             ) from error
         if isinstance(error, _REFUSED) or error.errno in (errno.EROFS, errno.ENOENT):
@@ -73,18 +73,18 @@ def _lock_file(path: Path, inside: bool) -> Path:
 
 @contextlib.contextmanager
 def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False) -> Iterator[None]:
-    """Keep other processes that ask for the same ``path`` out while the block runs.
+    """Lock ``path`` against other processes that lock it, inside the ``with`` block.
 
-    The lock is an advisory one (``flock``) on ``.NAME.lock`` beside ``path``, which need not exist. The system releases it when
-    the process ends, however it ends. Asking twice in one process waits or is refused as well.
+    The lock is advisory (``flock``), on ``.NAME.lock`` next to ``path``, which need not exist. The system releases it when
+    the process ends in any way. A second lock in the same process also waits or fails.
 
     Args:
-        what: what the path is, in messages ("the corpus").
-        wait: wait for the other process, and say so on standard error, instead of refusing.
-        inside: put the lock file into the folder ``path``, as ``.lock``; the folder is made if it does not exist.
+        what: description of the path in messages ("the corpus").
+        wait: wait for the other process, with a message on standard error, instead of failing.
+        inside: put the lock file into the folder ``path``, as ``.lock``; the folder is created if it does not exist.
 
     Raises:
-        ConfigError: another process holds it, and ``wait`` is false.
+        ConfigError: another process holds the lock, and ``wait`` is false.
         DataError: the lock file cannot be written.
     """
     lock = _lock_file(path, inside)
@@ -102,7 +102,7 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
                     ) from None
                 say(f"another process is writing {what} {path}; waiting for it to end")
                 fcntl.flock(file, fcntl.LOCK_EX)
-            # Whoever held the lock before removed its file: a lock on a removed file keeps nobody out.
+            # The previous holder removed the lock file: a lock on a removed file has no effect, so check and retry.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
                     break
@@ -119,7 +119,7 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
 
 
 def is_held(path: Path, *, inside: bool = False) -> bool:
-    """Whether some process holds ``path`` with :func:`exclusive`. The check takes the lock for a moment."""
+    """Whether a process holds ``path`` with :func:`exclusive`. The check acquires the lock for a moment."""
     try:
         file = _lock_file(path, inside).open("rb")
     except OSError:
@@ -136,17 +136,17 @@ def is_held(path: Path, *, inside: bool = False) -> bool:
 def atomic_directory(
     path: Path, what: str = "the output", *, replace: bool = False, held: bool = False
 ) -> Iterator[Path]:
-    """Yield an empty folder beside ``path``; on success sync it and rename it to ``path``, on failure remove it.
+    """Yield an empty folder next to ``path``; on success sync it and rename it to ``path``, on failure remove it.
 
-    One process at a time writes ``path``: a second one waits. Leftovers of killed attempts at the same ``path`` are removed.
+    One process at a time writes ``path``; others wait. Leftovers of killed attempts at the same ``path`` are removed.
 
     Args:
-        replace: exchange a folder that is already at ``path`` for the new one; without it, ``path`` must not exist when the
-            block ends, or be an empty folder.
-        held: this process holds ``path`` with :func:`exclusive` already.
+        replace: replace an existing folder at ``path``; otherwise ``path`` must not exist when the block ends, or be an
+            empty folder.
+        held: this process already holds ``path`` with :func:`exclusive`.
 
     Raises:
-        DataError: the disk is full, ``path`` cannot be written, or exists and is not to be replaced.
+        DataError: the disk is full, ``path`` cannot be written, or exists without ``replace``.
     """
     with (
         disk_errors(what, path),
@@ -175,12 +175,12 @@ def _rename(partial: Path, path: Path, what: str) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise DataError(
-            f"{path} was made by another process while {what} was written; choose another folder"
+            f"{path} was created by another process while {what} was written; choose another folder"
         ) from None
 
 
 def _exchange(partial: Path, path: Path) -> None:
-    """Swap two folders in one step of the file system; in two where it has no such step."""
+    """Swap two folders in one operation of the file system, or in two if it does not support that."""
     swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     names = _AT_FDCWD, os.fsencode(partial), _AT_FDCWD, os.fsencode(path)
     if swap is not None and swap(*names, _RENAME_EXCHANGE) == 0:
@@ -196,10 +196,10 @@ def _exchange(partial: Path, path: Path) -> None:
 
 
 def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> None:
-    """Replace the file at ``path`` by ``content`` (UTF-8 if text) in one step.
+    """Replace the file at ``path`` by ``content`` (UTF-8 if text) atomically.
 
-    The folder is made if it does not exist, except inside a folder of :func:`atomic_directory`: where that has vanished, a new
-    one would pass for the whole.
+    The folder is created if it does not exist, except inside a folder of :func:`atomic_directory`: if that was removed, a
+    new one would look complete.
 
     Raises:
         DataError: the disk is full, or ``path`` cannot be written.
@@ -222,7 +222,7 @@ def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> No
 
 
 def write_json(path: Path, value: Any, what: str = "the file") -> None:
-    """Write ``value`` as indented JSON, atomically. NaN and infinities are refused (JSON has none)."""
+    """Write ``value`` as indented JSON, atomically. NaN and infinities raise an error (JSON has none)."""
     atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", what)
 
 

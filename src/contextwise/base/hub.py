@@ -1,11 +1,11 @@
-"""Whether the Hugging Face Hub can be reached."""
+"""Check whether the Hugging Face Hub can be reached."""
 
 
 def hub_problem() -> str | None:
-    """Why the Hub cannot be reached, or None if it can.
+    """Describe why the Hub cannot be reached, or return None if it can.
 
-    The Hub's own clients retry for most of a minute before they give up; this asks once, for five seconds. With
-    ``HF_HUB_OFFLINE`` set, the local cache serves, and nothing is asked.
+    The Hub's own clients retry for most of a minute; this function makes one request, with a timeout of five seconds. With
+    ``HF_HUB_OFFLINE`` set, the local cache is used and no request is made.
     """
     import huggingface_hub
     from huggingface_hub import constants
@@ -14,7 +14,7 @@ def hub_problem() -> str | None:
         return None
     try:
         huggingface_hub.utils.get_session().head(constants.ENDPOINT, timeout=5)
-    except Exception:  # whichever HTTP library the client uses
+    except Exception:  # the errors depend on the client's HTTP library
         return (
             "the Hugging Face Hub cannot be reached from this machine "
             "(a copy in the local cache is used with HF_HUB_OFFLINE=1)"

@@ -1,21 +1,21 @@
-"""Intervals: every resampling and every t, normal or score interval of the package.
+"""Intervals: all resampling, t, normal and score intervals of the package.
 
-Most measures are a ratio of two sums over documents, Σ nats / Σ tokens, so long documents count for more, as they do in the
-loss of the text as a whole. The tokens of one document are not independent, so whole documents are resampled.
+Most measures are a ratio of two sums over documents, Σ nats / Σ tokens, so long documents have more weight, as in the loss
+of the whole text. The tokens of one document are not independent, so whole documents are resampled.
 
 - With one seed, the interval is the percentile bootstrap over documents. It does not cover variation between seeds.
 - With several seeds, the variance over documents (bootstrap) and the variance of the mean over seeds are added, and the
   interval is ``value ± t · sqrt(sum)`` with Satterthwaite's degrees of freedom: between ``seeds - 1`` where the seeds dominate
   and ``documents - 1`` where the documents do.
-- The crossed bootstrap (Owen 2007, "The pigeonhole bootstrap": seeds and documents are drawn independently) is reported beside
-  it. Three seeds can be drawn in ten ways only and their spread is understated by a third, so where the seeds dominate it is
-  too narrow: in simulations with three seeds its 95% interval covered the truth in 79% to 94% of cases, the interval above in
-  92% to 95%.
-- Shares have Wilson's score interval, which has a width even where all observations agree.
+- The crossed bootstrap (Owen 2007, "The pigeonhole bootstrap": seeds and documents are drawn independently) is reported in
+  addition. Three seeds can be drawn in only ten ways and their spread is underestimated by a third, so it is too narrow if
+  the seeds dominate: in simulations with three seeds its 95% interval covered the true value in 79% to 94% of cases, the
+  interval above in 92% to 95%.
+- Shares have Wilson's score interval, which has a positive width even if all observations are equal.
 
-Legend of shapes: R resamples, S seeds, N documents, K columns. A *block* is an array (S, N) of sums over each document; a value
-is the sum over blocks of the mean over seeds of Σ block / Σ weights. A difference that is paired by seed is one block (a - b);
-one that is not is two blocks, a and -b.
+Shapes: R resamples, S seeds, N documents, K columns. A *block* is an array (S, N) of sums over each document; a value is the
+sum over blocks of the mean over seeds of Σ block / Σ weights. A difference paired by seed is one block (a - b); an unpaired
+difference is two blocks, a and -b.
 """
 
 import math
@@ -30,7 +30,7 @@ from contextwise.base.estimates import CONFIDENCE, Estimate
 RESAMPLES = 2000
 SEED = 0
 NORMAL = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
-"""Half the width of a 95% interval in standard errors."""
+"""Half the width of a 95% normal interval, in standard errors."""
 _BOOTSTRAP = "percentile bootstrap"
 _ELEMENTS_AT_ONCE = 4_000_000
 
@@ -43,11 +43,11 @@ Interval = tuple[float, float]
 def bootstrap(
     samples: Sequence[np.ndarray], statistic: Callable[..., np.ndarray], paired: bool = True
 ) -> Any:
-    """scipy's percentile bootstrap of a vectorized statistic, at 95%, with 2000 resamples and a fixed seed.
+    """Run scipy's percentile bootstrap of a vectorized statistic, at 95%, with 2000 resamples and a fixed seed.
 
     Args:
         samples: (N,) each.
-        statistic: takes arrays like ``samples``, and ``axis``.
+        statistic: a function of arrays like ``samples``, and of ``axis``.
         paired: whether the samples' elements are drawn together.
     """
     return stats.bootstrap(
@@ -66,7 +66,7 @@ def bootstrap(
 def bootstrap_estimate(
     value: float, samples: Sequence[np.ndarray], statistic: Callable[..., Any]
 ) -> Estimate:
-    """A statistic of paired samples (N,) with its bootstrap interval; without one where N is 1."""
+    """A statistic of paired samples (N,) with its bootstrap interval; no interval for N = 1."""
     if len(samples[0]) < 2:
         return Estimate(value)
     low, high = bootstrap(samples, statistic).confidence_interval
@@ -74,9 +74,9 @@ def bootstrap_estimate(
 
 
 def draw_counts(observations: int, seed: Any = SEED, resamples: int = RESAMPLES) -> Iterator[np.ndarray]:
-    """How often each of N observations is drawn in each resample: batches (≤ R, N) float64 that together have R rows.
+    """Yield how often each of N observations is drawn in each resample: batches (≤ R, N) float64, R rows in total.
 
-    A fixed seed draws the same observations for every statistic, so that draws of two statistics are paired.
+    A fixed seed draws the same observations for every statistic, so that the draws of two statistics are paired.
     """
     draw, left = np.random.default_rng(seed), resamples
     while left:
@@ -87,7 +87,7 @@ def draw_counts(observations: int, seed: Any = SEED, resamples: int = RESAMPLES)
 
 
 def resampled_ratios(sums_NK: np.ndarray, sizes: np.ndarray, seed: Any = SEED) -> np.ndarray:
-    """Ratios (R, K) Σ sums / Σ sizes over resampled observations; ``sizes`` (N,) are shared or (N, K) one for each column."""
+    """Ratios (R, K) Σ sums / Σ sizes over resampled observations; ``sizes`` are shared (N,) or per column (N, K)."""
     sizes_NK = sizes if sizes.ndim == 2 else sizes[:, None]
     return np.concatenate(
         [(counts @ sums_NK) / (counts @ sizes_NK) for counts in draw_counts(len(sums_NK), seed)]
@@ -97,14 +97,14 @@ def resampled_ratios(sums_NK: np.ndarray, sizes: np.ndarray, seed: Any = SEED) -
 def percentile_interval(
     draws_R: np.ndarray, confidence: float = CONFIDENCE, method: str = "linear"
 ) -> Interval:
-    """The middle share of some draws; ``method`` of :func:`numpy.quantile`."""
+    """The central interval of draws; ``method`` as for :func:`numpy.quantile`."""
     limits = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.quantile(draws_R, limits, method=method)  # type: ignore[call-overload]
     return float(low), float(high)
 
 
 def percentile_estimate(value: float, draws_R: np.ndarray | None, method: str = "linear") -> Estimate:
-    """A value with the percentile interval of its resamples; without one where there are none."""
+    """A value with the percentile interval of its resamples; no interval without resamples."""
     if draws_R is None:
         return Estimate(float(value))
     return Estimate(float(value), *percentile_interval(draws_R, method=method), method=_BOOTSTRAP)
@@ -114,7 +114,7 @@ def percentile_estimate(value: float, draws_R: np.ndarray | None, method: str = 
 
 
 def mean_estimate(values_N: np.ndarray) -> Estimate:
-    """The mean with its bootstrap interval; without one for a single value or values that are all equal."""
+    """The mean with its bootstrap interval; no interval for a single value or equal values."""
     values = np.asarray(values_N, dtype=np.float64)
     mean = float(values.mean())
     return Estimate(mean) if np.ptp(values) == 0 else bootstrap_estimate(mean, (values,), np.mean)
@@ -124,11 +124,11 @@ def ratios(nats: np.ndarray, sizes: dict[str, np.ndarray]) -> dict[str, Estimate
     """Σ nats / Σ size for each of ``sizes``, with bootstrap intervals over documents.
 
     Args:
-        nats: (N,) summed over each document's scored tokens.
-        sizes: name -> (N,) what to divide by (tokens, words, bytes), all of them with a positive sum.
+        nats: (N,) sum over each document's scored tokens.
+        sizes: name -> (N,) divisor (tokens, words, bytes), each with a positive sum.
 
     Returns:
-        An estimate in nats for each name. With one document there is no interval.
+        An estimate in nats for each name; no interval for one document.
     """
     nats = np.asarray(nats, dtype=np.float64)
     columns = [np.asarray(size, dtype=np.float64) for size in sizes.values()]
@@ -158,7 +158,7 @@ def per_seed(block_SN: np.ndarray, weights_N: np.ndarray) -> np.ndarray:
 
 
 def estimate(blocks: list[np.ndarray], weights_N: np.ndarray) -> Estimate:
-    """The value of the blocks with its 95% interval; no interval where there are fewer than two documents."""
+    """The value of the blocks with its 95% interval; no interval for fewer than two documents."""
     value = float(sum(per_seed(block, weights_N).mean() for block in blocks))
     kept = weights_N > 0
     if kept.sum() < 2:
@@ -176,7 +176,7 @@ def estimate(blocks: list[np.ndarray], weights_N: np.ndarray) -> Estimate:
 
 
 def seed_interval(blocks: list[np.ndarray], weights_N: np.ndarray) -> Interval | None:
-    """The t-interval over seeds alone, for these very documents; None where a block has one seed."""
+    """The t-interval over seeds alone, for fixed documents; None if a block has one seed."""
     if any(len(block) == 1 for block in blocks):
         return None
     value = float(sum(per_seed(block, weights_N).mean() for block in blocks))
@@ -207,7 +207,7 @@ def crossed_interval(blocks: list[np.ndarray], weights_N: np.ndarray) -> Interva
 
 
 def estimate_over_seeds(a_S: np.ndarray, b_S: np.ndarray, paired: bool) -> Estimate:
-    """Mean of ``a`` minus mean of ``b`` (one value a seed), with a t-interval where there are several.
+    """Mean of ``a`` minus mean of ``b`` (one value per seed), with a t-interval if there are several seeds.
 
     Args:
         paired: whether the two have the same seeds in the same order.
@@ -233,7 +233,7 @@ def _seed_variances(blocks: list[np.ndarray], weights_N: np.ndarray) -> list[tup
 
 
 def _half_width(terms: list[tuple[float, int]]) -> float:
-    """Half the width of a t-interval; the terms (variance, degrees of freedom) are independent and add up."""
+    """Half the width of a t-interval; the terms (variance, degrees of freedom) are independent and are summed."""
     variance = sum(term for term, _ in terms)
     if variance == 0:
         return 0.0
@@ -257,7 +257,7 @@ def plus_minus(value: float, half: float, n: int | None = None, method: str = ""
 def wilson(value: float, n: int) -> Estimate:
     """A mean of ``n`` scores from 0 to 1 with Wilson's score interval.
 
-    For scores between 0 and 1 it is wider than it need be, since their variance is at most p(1 - p).
+    For scores strictly between 0 and 1 it is conservative, since their variance is at most p(1 - p).
     """
     z = NORMAL
     centre = (value + z * z / (2 * n)) / (1 + z * z / n)
@@ -278,5 +278,5 @@ def correlation_estimate(correlation: float, n: int) -> Estimate:
 
 
 def _at_once(observations: int) -> int:
-    """How many resamples to draw together, so that memory holds about 4M numbers for any corpus."""
+    """Number of resamples to draw together, so that about 4M numbers are in memory for any corpus."""
     return max(1, min(RESAMPLES, _ELEMENTS_AT_ONCE // max(1, observations)))

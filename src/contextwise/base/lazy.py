@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that importing the package stays fast."""
+"""Lazy imports: names of a package that are imported at first use, to keep the import of the package fast."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def lazy_exports(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """A module's ``__getattr__`` (PEP 562).
+    """Create a module's ``__getattr__`` (PEP 562).
 
     Args:
         package: the package's ``__name__``.

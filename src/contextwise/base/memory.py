@@ -1,4 +1,4 @@
-"""How the process treats memory that tensors give back."""
+"""Configure how the process reuses the memory of freed tensors."""
 
 import ctypes
 import sys
@@ -10,12 +10,12 @@ _LARGEST = 2**31 - 1  # bytes; mallopt takes an int
 def keep_freed_memory() -> bool:
     """Let the C library keep freed memory for the next tensor instead of returning it to the system.
 
-    On a CPU torch allocates each tensor with ``malloc``, and glibc maps blocks of this size afresh each time: every page is
-    then cleared and faulted in again in every step, which costs up to a fifth of a training step (``benchmarks/README.md``).
-    The process holds on to its peak. Matters for the CPU alone; torch has its own allocator on a GPU.
+    On a CPU torch allocates each tensor with ``malloc``, and glibc maps blocks of this size anew each time: every page is
+    cleared and faulted in again in every step, which costs up to a fifth of a training step (``benchmarks/README.md``).
+    The process then keeps its peak memory. This matters only on a CPU; torch has its own allocator on a GPU.
 
     Returns:
-        Whether the C library took the setting: False where it is not glibc.
+        Whether the C library accepted the setting; False if it is not glibc.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,7 +1,6 @@
-"""Live progress on the terminal, quiet lines where there is none, and requests to stop.
+"""Progress on the terminal, messages, and requests to stop.
 
-Everything that people read goes through :data:`console` (standard error), so that standard output stays free for results
-that programs read.
+All messages for people are written to :data:`console` (standard error); standard output is for results that programs read.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ console = Console(stderr=True, highlight=False)
 
 
 def say(text: str) -> None:
-    """One line for the person at the terminal; long paths in it are left whole."""
+    """Print one message for the user; long paths are not wrapped."""
     console.print(text, markup=False, soft_wrap=True)
 
 
@@ -37,7 +36,7 @@ def progress_bar(description: str, total: float | None, unit: str = "") -> Itera
     Args:
         description: what is being done ("tokenize").
         total: the amount of work, or None if unknown.
-        unit: name of what is counted, shown behind the counts.
+        unit: unit of the counts, shown after them.
     """
     bar = Progress(
         TextColumn("{task.description}"),
@@ -64,12 +63,12 @@ def progress_bar(description: str, total: float | None, unit: str = "") -> Itera
 
 
 class Interruption:
-    """A request to stop this process, made by SIGTERM or SIGINT and honored at the next safe point.
+    """A request to stop this process, set by SIGTERM or SIGINT and handled at the next safe point.
 
-    Long loops call :meth:`check` between two pieces of work. A second signal of the same kind acts as if nobody listened.
+    Long loops call :meth:`check` between two pieces of work. A second signal of the same kind has its default effect.
 
     Attributes:
-        signal: name of the signal that asked to stop; None while nothing did.
+        signal: name of the signal that requested a stop, or None.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -80,33 +79,34 @@ class Interruption:
 
     @property
     def requested(self) -> bool:
-        """Whether the process was asked to stop."""
+        """Whether a stop was requested."""
         return self.signal is not None
 
     def check(self, message: str = "stopped; run the same command again") -> None:
-        """
+        """Raise an error if a stop was requested.
+
         Raises:
-            Interrupted: with ``message``, if the process was asked to stop.
+            Interrupted: a stop was requested; has the text ``message``.
         """
         if self.requested:
             raise Interrupted(message)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator["Interruption"]:
-        """Listen for the signals while the block runs. Only the main thread can; a block inside another changes nothing."""
-        before: dict[signal.Signals, Any] = {}
+        """Handle the signals inside the ``with`` block; no effect outside the main thread or inside another block."""
+        previous: dict[signal.Signals, Any] = {}
 
-        def note(number: int, frame: FrameType | None) -> None:
+        def handle(number: int, frame: FrameType | None) -> None:
             self.signal = signal.Signals(number).name
-            signal.signal(number, before[signal.Signals(number)])
+            signal.signal(number, previous[signal.Signals(number)])
 
         if self._listening:
             yield self
             return
         try:
             for number in self.SIGNALS:
-                before[number] = signal.signal(number, note)
-        except ValueError:  # not the main thread: signals go to another one
+                previous[number] = signal.signal(number, handle)
+        except ValueError:  # not the main thread, which alone receives signals
             yield self
             return
         self._listening, self.signal = True, None
@@ -114,7 +114,7 @@ class Interruption:
             yield self
         finally:
             self._listening, self.signal = False, None
-            for number, handler in before.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
 
 

@@ -1,4 +1,4 @@
-"""The run folder: where a training run keeps everything that belongs to it.
+"""The run folder: all files of a training run.
 
 ``recipe.yaml`` (resolved) · ``environment.json`` · ``metrics.jsonl`` · ``checkpoints/step-N/`` · ``model/`` (Hugging Face
 export with tokenizer) · ``summary.json`` (written last: a run that has one is finished) · ``evaluation/`` · ``report.html``
@@ -25,11 +25,11 @@ KEPT_OUT_OF_COMPARISON = {
     "training.keep_checkpoints",
     "training.trackers",
 }
-"""Settings that may differ when a run is continued: they do not change its result (the data is compared by its hash)."""
+"""Settings that may differ when a run is resumed: they do not change its result (the data is compared by its hash)."""
 
 
 class RunFolder:
-    """A run on disk; nothing is read or written before a method is called."""
+    """A run on disk; the constructor reads and writes nothing."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -43,10 +43,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
-        """An existing run.
+        """Open an existing run.
 
         Raises:
-            CheckpointError: the folder is not there or holds no run.
+            CheckpointError: the folder does not exist or contains no run.
         """
         run = cls(path)
         if not run.recipe_file.exists():
@@ -62,21 +62,21 @@ class RunFolder:
         return read_yaml(self.recipe_file)
 
     def summary(self) -> dict[str, Any]:
-        """What the finished run was and reached.
+        """The summary of a finished run.
 
         Raises:
-            CheckpointError: the run has not finished.
+            CheckpointError: the run is not finished.
         """
         if not self.finished:
             raise CheckpointError(
-                f"the run {self.path} has not finished; run the command that started it again"
+                f"the run {self.path} is not finished; run the command that started it again"
             )
         return read_json(self.summary_file, "the run's summary")
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all.
 
-        A last line that a killed process left unfinished is passed over.
+        An incomplete last line, left by a killed process, is skipped.
         """
         if not self.metrics_file.exists():
             return []
@@ -89,12 +89,12 @@ class RunFolder:
         return rows
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        """Add one row. The line reaches the file in one write."""
+        """Append one row, in one write."""
         with disk_errors("metrics", self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def rewind_metrics(self, step: int) -> None:
-        """Drop the rows behind ``step``: they belong to steps that will be taken again."""
+        """Remove the rows after ``step``: their steps will be repeated."""
         rows = [row for row in self.metrics() if row.get("step", 0) <= step]
         atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows), "metrics")
 
@@ -103,15 +103,13 @@ class RunFolder:
         recipe: dict[str, Any],
         completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda recipe: recipe,
     ) -> None:
-        """Make this folder the run of ``recipe``; a folder that already is that run stays as it is.
-
-        Two processes must not do so at once: hold :meth:`locked`.
+        """Write the recipe to the folder, unless the folder already contains this run. Requires :meth:`locked`.
 
         Args:
-            completed: gives the recipe in the folder the settings that it lacks because they are newer.
+            completed: adds newer settings to the recipe in the folder.
 
         Raises:
-            ConfigError: the folder holds another run, or files that are no run.
+            ConfigError: the folder contains another run, or other files.
         """
         self.check_free(recipe, completed)
         if not self.recipe_file.exists():
@@ -124,10 +122,10 @@ class RunFolder:
         recipe: dict[str, Any],
         completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda recipe: recipe,
     ) -> None:
-        """Raise what :meth:`write_recipe` would raise for this folder; nothing is written."""
+        """Raise the errors of :meth:`write_recipe` for this folder, without writing."""
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{self.path} is a file; choose another run folder")
-        # Listed before the recipe is looked for, which another process may be writing as the first file.
+        # List the files before checking for the recipe, which another process may be writing as the first file.
         holds_files = self.path.exists() and any(
             not file.name.startswith(".") for file in self.path.iterdir()
         )
@@ -135,15 +133,15 @@ class RunFolder:
             different = differing_keys(completed(self.recipe()), recipe) - KEPT_OUT_OF_COMPARISON
             if different:
                 raise ConfigError(
-                    f"{self.path} holds another run (its recipe differs in {', '.join(sorted(different)[:5])}); "
+                    f"{self.path} contains another run (its recipe differs in {', '.join(sorted(different)[:5])}); "
                     "choose another run folder, or remove that one"
                 )
         elif holds_files:
-            raise ConfigError(f"{self.path} is not empty and holds no run; choose another run folder")
+            raise ConfigError(f"{self.path} is not empty and contains no run; choose another run folder")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run for this process; the lock ends with the process, however that ends.
+        """Lock the run folder for this process; the lock is released when the process ends in any way.
 
         Raises:
             ConfigError: another process is using it.
@@ -152,7 +150,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"the run folder {self.path} cannot be made ({error.strerror}); choose another one"
+                f"the run folder {self.path} cannot be created ({error.strerror}); choose another one"
             ) from error
         with exclusive(self.path, "the run folder", inside=True):
             yield

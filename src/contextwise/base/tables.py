@@ -1,8 +1,8 @@
-"""One table of estimates, counts and texts, and its four forms: terminal (80 columns), HTML, CSV and JSON.
+"""Tables of estimates, counts and texts, with four output formats: terminal (80 columns), HTML, CSV and JSON.
 
-A cell is a text, a number, an :class:`~contextwise.base.estimates.Estimate`, None (not known), or a tuple of texts, which stand
-below each other. Its column says how numbers are written. A difference is bold where it is decided, on the terminal and on
-pages, and never where its interval contains zero.
+A cell is a text, a number, an :class:`~contextwise.base.estimates.Estimate`, None (unknown), or a tuple of texts, one per
+line. The column determines the number format. A difference whose interval excludes zero is bold, on the terminal and on
+pages.
 """
 
 import csv
@@ -22,26 +22,26 @@ from contextwise.base.estimates import NOT_KNOWN, Estimate, as_json, written
 
 Kind = Literal["text", "estimate", "difference", "count", "integer", "percent", "duration"]
 KINDS: dict[str, str] = {"estimate": "number", "difference": "+.4f"}
-"""Format of the numbers of a kind; the format of others has the kind's own name."""
+"""Number format of a kind; for other kinds, the format has the name of the kind."""
 MOST_WIDE_COLUMNS = 5
-"""Columns of a table that has two spaces between them on the terminal; one with more has one."""
+"""Tables with more columns have one space between them on the terminal, instead of two."""
 
 Cell = str | float | Estimate | None | tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds.
+    """A column of a table.
 
     Attributes:
-        title: may break with a newline, which a page shows as a space.
-        kind: of its numbers.
-        form: how they are written (:func:`~contextwise.base.estimates.written`), where not as their kind is.
-        interval: where the interval of an estimate goes: ``beside`` its value, ``below`` it, into its ``own`` column, or
-            nowhere.
-        align: the first column is aligned left and the others right, if it is not given.
-        missing: what stands for None.
-        width: least width on the terminal, in characters.
+        title: may contain newlines, which a page shows as spaces.
+        kind: kind of its numbers.
+        form: format of its numbers (:func:`~contextwise.base.estimates.written`); by default that of the kind.
+        interval: position of the interval of an estimate: ``beside`` its value, ``below`` it, in its ``own`` column, or
+            ``none``.
+        align: by default left for the first column and right for the others.
+        missing: the text for None.
+        width: minimum width on the terminal, in characters.
     """
 
     title: str
@@ -54,11 +54,11 @@ class Column:
 
     @property
     def format(self) -> str:
-        """How its numbers are written."""
+        """The format of its numbers."""
         return self.form or KINDS.get(self.kind, "number" if self.kind == "text" else self.kind)
 
     def lines(self, cell: Cell) -> list[str]:
-        """A cell as lines of text; the interval of a column of its own is left out."""
+        """Format a cell as lines of text, without an interval that has its own column."""
         if isinstance(cell, str):
             return [cell]
         if isinstance(cell, tuple):
@@ -71,24 +71,24 @@ class Column:
         return [written(cell.value, self.format), *([limits] if limits else [])]
 
     def limits(self, cell: Cell) -> str:
-        """A cell of the column of its own that holds the interval."""
+        """Format the cell of the interval's own column."""
         if cell is None:
             return self.missing
         return cell.interval(self.format, self.missing) if isinstance(cell, Estimate) else ""
 
     def bold(self, cell: Cell) -> bool:
-        """Whether the cell is a difference that is decided."""
+        """Whether the cell is a significant difference."""
         return self.kind == "difference" and isinstance(cell, Estimate) and cell.decided
 
 
 @dataclass(frozen=True)
 class Row:
-    """Cells with what distinguishes their row.
+    """A row of cells with its style.
 
     Attributes:
-        series: number of the colour that figures on the same page give it.
-        kind: of its numbers, where not as their columns are: a row of differences below a row of values.
-        bold: of the whole row.
+        series: color number of the same series in the page's figures.
+        kind: kind of its numbers if it differs from the columns', as for a row of differences below a row of values.
+        bold: whether the whole row is bold.
         last: whether a rule follows.
     """
 
@@ -99,7 +99,7 @@ class Row:
     last: bool = False
 
     def columns(self, columns: list[Column]) -> list[Column]:
-        """The table's columns, as this row's numbers are written."""
+        """The table's columns with this row's number format."""
         if self.kind is None:
             return columns
         return [replace(column, kind=self.kind, form="", interval="below", missing="") for column in columns]
@@ -107,13 +107,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; printing it with rich and putting it into a template show it.
+    """A table that rich can print and templates can include.
 
     Attributes:
-        title: what it holds, in one sentence or less.
-        columns: a text stands for a column of texts.
-        rows: of cells, one a column.
-        notes: sentences below it.
+        title: a short description of the content.
+        columns: columns; a string is a column of texts.
+        rows: rows of cells, one per column.
+        notes: sentences below the table.
     """
 
     title: str
@@ -132,7 +132,7 @@ class Table:
         return [row if isinstance(row, Row) else Row(row) for row in self.rows]
 
     def __rich__(self) -> RenderableType:
-        """For the terminal."""
+        """Render for the terminal."""
         narrow = len(self.columns) > MOST_WIDE_COLUMNS
         table = RichTable(
             box=box.SIMPLE_HEAD,
@@ -161,7 +161,7 @@ class Table:
         return terminal(*([self.title] if self.title else []), table, *self.notes)
 
     def __html__(self) -> str:
-        """For a page: escaped, with classes that the style sheet knows."""
+        """Render for a page: escaped, with the classes of the style sheet."""
         title, escape = html.escape(self.title), html.escape
         head, body = [], []
         for column in self.heads:
@@ -193,7 +193,7 @@ class Table:
         return "\n".join(lines)
 
     def to_csv(self) -> str:
-        """As CSV, with a head: numbers in full, an estimate as value, low and high; what is not known is empty."""
+        """Format as CSV with a header: numbers in full, an estimate as value, low and high; None is empty."""
         estimated = {
             number
             for row in self.lines
@@ -207,7 +207,7 @@ class Table:
         return csv_text(head, ([*_flat(row.cells, estimated)] for row in self.lines))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values, from which :meth:`from_dict` makes the table again."""
+        """Convert to JSON values, which :meth:`from_dict` reads."""
         columns = [
             {name: value for name, value in asdict(column).items() if value not in (None, "")}
             if isinstance(column, Column)
@@ -223,7 +223,7 @@ class Table:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Table":
-        """A table that :meth:`to_dict` wrote."""
+        """Read a table from the output of :meth:`to_dict`."""
         columns = [column if isinstance(column, str) else Column(**column) for column in values["columns"]]
         rows = [
             [_cell(cell) for cell in row]
@@ -235,26 +235,26 @@ class Table:
 
     @property
     def _interval_title(self) -> str:
-        found = [cell for row in self.lines for cell in row.cells if isinstance(cell, Estimate)]
-        return f"{found[0].confidence:.0%} interval" if found else "95% interval"
+        estimates = [cell for row in self.lines for cell in row.cells if isinstance(cell, Estimate)]
+        return f"{estimates[0].confidence:.0%} interval" if estimates else "95% interval"
 
 
 def terminal(*parts: RenderableType | Table) -> Group:
-    """Sentences, tables and blank lines (empty texts) below each other, sentences as far from the margin as tables are."""
+    """Stack sentences, tables and blank lines (empty texts); sentences are indented like tables."""
     return Group(
         *(Padding(Text(part), (0, 0, 0, 1)) if isinstance(part, str) and part else part for part in parts)
     )
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV with a head; None is empty."""
+    """Format rows as CSV with a header; None is empty."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([head, *rows])
     return text.getvalue()
 
 
 def mark(series: int | None) -> str:
-    """HTML: the coloured square of a series of the page's figures."""
+    """HTML of the colored square of a series of the page's figures."""
     return "" if series is None else f'<span class="mark series-{series % 6}" aria-hidden="true"></span>'
 
 

@@ -1,4 +1,4 @@
-"""A NumPy file that is written piece by piece, in bounded memory, and is complete or absent."""
+"""Write a large NumPy file in pieces, in bounded memory, atomically."""
 
 import glob
 import os
@@ -13,20 +13,20 @@ from contextwise.base.files import PARTIAL, disk_errors, exclusive, sync_directo
 
 
 def write_vectors(path: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[int, int]:
-    """Write blocks of rows, one behind the other, as the one float32 array of a ``.npy`` file.
+    """Write consecutive blocks of rows as one float32 array to a ``.npy`` file.
 
-    The file is written beside its place and renamed when it is whole; a file that is there is replaced then, and not before.
-    Plain writes, not a memory map: on a full disk a map would end the process by a signal, a write says so.
+    The file is written next to its final path and renamed when it is complete, which replaces an existing file. It uses
+    writes instead of a memory map: on a full disk a map would kill the process by a signal.
 
     Args:
         blocks: (rows of the block, D) each.
-        rows: of all blocks together; the header stands before them.
+        rows: number of rows of all blocks; the header, which comes first, contains it.
 
     Returns:
         (rows, D).
 
     Raises:
-        DataError: the disk is full, the place cannot be written to, or there were more rows or fewer.
+        DataError: the disk is full, the path cannot be written, or the number of rows is not ``rows``.
     """
     with disk_errors("the vectors", path), exclusive(path, "the vectors", wait=True):
         for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
@@ -54,8 +54,8 @@ def _write(partial: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[int,
             written += len(block)
         if written != rows:
             raise DataError(
-                f"there were {rows:,} texts when the input was first read, and {written:,} now; "
-                "leave it alone while it is read"
+                f"the input had {rows:,} texts when it was first read, and {written:,} now; "
+                "do not change it while it is read"
             )
         file.flush()
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Configurations of a family and size, exact parameter counts, and parameter matching."""
+"""Build configurations from a family and a size, count parameters exactly, and match parameter counts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,16 +28,16 @@ def backbone_config(
     extra_layers: int = 0,
     end_of_text: int | None = None,
 ) -> PreTrainedConfig:
-    """A stock transformers configuration, without dropout (pretraining sees each token about once).
+    """Build a stock transformers configuration, without dropout (pretraining sees each token about once).
 
     Args:
         vocab_size: tokens in the vocabulary.
         context: the longest context, tokens; GPT-2 and BERT learn one position embedding for each.
-        extra_layers: layers on top of the size's own; 2 makes the parameter-matched baseline of ContextLM's Table 1.
+        extra_layers: layers added to those of the size; 2 for the parameter-matched baseline of ContextLM's Table 1.
         end_of_text: id of the token between documents.
 
     Raises:
-        ConfigError: the heads do not fit the width, or a number is not positive.
+        ConfigError: the width is not divisible by the heads, or a number is not positive.
     """
     layers = size.layers + extra_layers
     if min(layers, size.width, size.heads, vocab_size, context) < 1:
@@ -49,7 +49,7 @@ def backbone_config(
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers of a stock configuration; ``end_of_text`` is the id of the token between documents."""
+    """Dimensions of a stock configuration; ``end_of_text`` is the id of the token between documents."""
 
     layers: int
     width: int
@@ -60,7 +60,7 @@ class Shape:
 
     @property
     def special(self) -> dict[str, Any]:
-        """Special tokens: a document begins with the token that ended the one before."""
+        """Special tokens: the token that ends one document also begins the next."""
         return {"bos_token_id": self.end_of_text, "eos_token_id": self.end_of_text}
 
     @property
@@ -98,9 +98,9 @@ def _gpt_neox(shape: Shape) -> PreTrainedConfig:
 
 
 def _gated(shape: Shape) -> dict[str, Any]:
-    """The arguments of families with gated feed-forward layers and rotary positions on whole heads."""
-    # Three matrices of 8/3 of the width have the parameters of two of four times the width; embeddings are tied, as in
-    # the small models of both families.
+    """Arguments of the families with gated feed-forward layers and rotary positions on whole heads."""
+    # Three matrices with an inner width of 8/3 of the width have as many parameters as two with 4 times the width.
+    # Embeddings are tied, as in the small models of both families.
     inner = 32 * round(8 * shape.width / 3 / 32)
     return shape.common | {
         "intermediate_size": inner,
@@ -127,7 +127,7 @@ def _bert(shape: Shape) -> PreTrainedConfig:
 
 
 def _t5(shape: Shape) -> PreTrainedConfig:
-    """As many layers in the encoder as in the decoder; positions are relative, so that inputs may have any length."""
+    """T5 with as many encoder as decoder layers; positions are relative, so inputs may have any length."""
     return T5Config(
         vocab_size=shape.vocab_size,
         d_model=shape.width,
@@ -137,7 +137,7 @@ def _t5(shape: Shape) -> PreTrainedConfig:
         num_decoder_layers=shape.layers,
         num_heads=shape.heads,
         dropout_rate=0.0,
-        # A document begins with the token that ended the one before; so does what the decoder reads.
+        # As for documents, the end-of-text token also begins the decoder's input.
         decoder_start_token_id=shape.end_of_text,
         eos_token_id=shape.end_of_text,
         pad_token_id=shape.end_of_text,
@@ -156,18 +156,18 @@ _CONFIGS: dict[str, Callable[[Shape], PreTrainedConfig]] = {
 
 
 def parameter_count(config: PreTrainedConfig) -> int:
-    """Exact number of parameters, tied weights counted once; takes no memory."""
+    """Count the parameters exactly, tied weights once; allocates no memory for weights."""
     return sum(parameter.numel() for parameter in meta_model(config).parameters())
 
 
 @dataclass(frozen=True)
 class ParameterMatch:
-    """A backbone whose parameter count is as near to a target as whole layers, or steps of width, allow."""
+    """The backbone whose parameter count is nearest to a target, in whole layers or in steps of width."""
 
     config: PreTrainedConfig
     parameters: int
     difference: int
-    """Its parameters minus the target."""
+    """``parameters`` minus the target."""
 
 
 def match_parameters(
@@ -177,22 +177,22 @@ def match_parameters(
 
     Args:
         target: parameters to match, such as those of a ContextLM.
-        size: where to start from; its depth is varied, or with ``by="width"`` its width in steps of the heads times 8.
+        size: the size to vary: its depth, or with ``by="width"`` its width in steps of 8 times the heads.
 
     Raises:
-        ConfigError: ``by`` is neither, or the target lies below the smallest such model.
+        ConfigError: ``by`` is neither "layers" nor "width", or the target is below the smallest such model.
     """
     if by not in ("layers", "width"):
         raise ConfigError(f"by is {by!r}, but parameters can be matched by layers or by width")
     step = 8 * size.heads
 
     def candidate(count: int) -> tuple[PreTrainedConfig, int]:
-        changed = (
+        resized = (
             ModelSize(count, size.width, size.heads, size.learning_rate)
             if by == "layers"
             else ModelSize(size.layers, count * step, size.heads, size.learning_rate)
         )
-        config = backbone_config(family, changed, vocab_size, context)
+        config = backbone_config(family, resized, vocab_size, context)
         return config, parameter_count(config)
 
     if candidate(1)[1] > target:
@@ -206,6 +206,6 @@ def match_parameters(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if candidate(middle)[1] <= target else (low, middle)
-    near = [candidate(count) for count in (max(low, 1), high)]
-    config, parameters = min(near, key=lambda pair: abs(pair[1] - target))
+    neighbors = [candidate(count) for count in (max(low, 1), high)]
+    config, parameters = min(neighbors, key=lambda pair: abs(pair[1] - target))
     return ParameterMatch(config, parameters, parameters - target)

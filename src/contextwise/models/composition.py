@@ -1,4 +1,4 @@
-"""What the models of this package share: one ``forward``, and one way through the blocks of a stock backbone.
+"""Base classes of this package's models: one shared ``forward``, and one loop over the blocks of a stock backbone.
 
 Shapes: B rows, T positions, D channels, V tokens in the vocabulary.
 """
@@ -22,7 +22,7 @@ from contextwise.models.losses import loss_and_logits, next_tokens
 
 
 class ComposedConfig(PreTrainedConfig):
-    """A configuration around a backbone's own, with the properties that code for any causal language model reads.
+    """A configuration that contains a backbone's, with the properties that code for any causal language model reads.
 
     Attributes:
         backbone_config: configuration of the backbone.
@@ -34,7 +34,7 @@ class ComposedConfig(PreTrainedConfig):
     def _take_backbone(
         self, backbone_config: PreTrainedConfig | dict[str, Any] | None, kwargs: dict[str, Any]
     ) -> None:
-        """Keep the backbone's configuration (GPT-2's if None), and take over its special tokens and tied embeddings."""
+        """Set the backbone's configuration (GPT-2's if None), and copy its special tokens and tied embeddings."""
         if backbone_config is None:
             backbone_config = {"model_type": "gpt2"}
         if isinstance(backbone_config, dict):
@@ -78,7 +78,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
     keeps_cache = True
 
     def hidden_states(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
-        """What the vocabulary head reads: (B, T, D)."""
+        """Compute the input of the vocabulary head: (B, T, D)."""
         raise NotImplementedError
 
     def get_output_embeddings(self) -> nn.Module:
@@ -102,17 +102,17 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits (B, T, V), and the loss where there are labels.
+        """Compute logits (B, T, V), and the loss if labels are given.
 
         Args:
-            labels: (B, T) as transformers takes them: the tokens themselves, shifted here; -100 is ignored.
+            labels: (B, T) as in transformers: the unshifted tokens, shifted by this method; -100 is ignored.
             shift_labels: (B, T) targets that are already shifted, instead of ``labels``.
-            logits_to_keep: compute the logits of the last so many positions only (0: all), or of these indices.
+            logits_to_keep: compute the logits of this many last positions only (0: all), or of these indices.
             num_items_in_batch: divide the summed loss by this instead of by the number of targets.
-            kwargs: further arguments of :meth:`hidden_states`. What callers of transformers models set to get attentions,
-                hidden states or a tuple is ignored.
+            kwargs: further arguments of :meth:`hidden_states`. ``output_attentions``, ``output_hidden_states`` and
+                ``return_dict`` are ignored.
 
-        While training with labels no logits are returned: the loss is computed piece by piece, never holding all logits.
+        In training with labels no logits are returned: the loss is computed in pieces, without all logits in memory.
         """
         for name in ("output_attentions", "output_hidden_states", "return_dict"):
             kwargs.pop(name, None)
@@ -135,7 +135,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
             inputs["past_key_values"] = past_key_values
         elif past_key_values is not None:
             raise ConfigError(
-                f"a {self.config.model_type} model keeps no cache; give the whole text, without past_key_values"
+                f"a {self.config.model_type} model keeps no cache; pass the whole text, without past_key_values"
             )
         out = self.outputs(inputs, targets, logits_to_keep, num_items_in_batch)
         out.past_key_values = past_key_values if self.keeps_cache and use_cache else None
@@ -148,7 +148,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | torch.Tensor,
         items: torch.Tensor | int | None,
     ) -> CausalLMOutputWithPast:
-        """Loss and logits; ``inputs`` are the arguments of :meth:`hidden_states`, the others those of ``loss_and_logits``."""
+        """Compute loss and logits from the arguments of :meth:`hidden_states` and those of ``loss_and_logits``."""
         hidden_BTD = self.hidden_states(**inputs)
         head = self.get_output_embeddings()
         loss, logits = loss_and_logits(
@@ -167,7 +167,7 @@ class Decoded:
 
 
 class ComposedForCausalLM(CausalLanguageModel):
-    """A causal language model around a stock ``backbone``, with a ``lm_head`` of its own."""
+    """A causal language model around a stock ``backbone``, with its own ``lm_head``."""
 
     backbone: Any
     supports_gradient_checkpointing = True
@@ -179,7 +179,7 @@ class ComposedForCausalLM(CausalLanguageModel):
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """The blocks that a token passes on its way to the vocabulary head of the next token, in order."""
+        """The blocks between the embedding and the next-token head, in order."""
         return list(self.family.blocks(self.backbone))
 
     def _make_backbone(self) -> None:
@@ -191,7 +191,7 @@ class ComposedForCausalLM(CausalLanguageModel):
         config.backbone_config = self.backbone.config
 
     def _make_head(self) -> None:
-        """The vocabulary head, tied to the embedding where the configuration ties it."""
+        """Create the vocabulary head, tied to the embedding if the configuration ties it."""
         self.lm_head = nn.Linear(
             self.backbone.config.hidden_size, self.backbone.config.vocab_size, bias=False
         )
@@ -213,7 +213,7 @@ class ComposedForCausalLM(CausalLanguageModel):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Decoded:
-        """Everything up to the final norm; inputs as any transformers model takes them."""
+        """Run the model up to the final norm; inputs as for any transformers model."""
         embeds = self._token_vectors(input_ids, inputs_embeds)
         positions_BT = self._positions(embeds, attention_mask, position_ids, past_key_values)
         return self._run(embeds, positions_BT, attention_mask, position_ids, past_key_values, **kwargs)
@@ -233,8 +233,8 @@ class ComposedForCausalLM(CausalLanguageModel):
         Args:
             embeds: (B, T, D) token vectors.
             positions_BT: position of each token in its document.
-            attention_mask, position_ids: what the attention mask is made of.
-            before_block: what to make of the hidden state in front of each block, given the block's number.
+            attention_mask, position_ids: the inputs of the causal mask.
+            before_block: maps the index of a block and its input to a changed input.
         """
         family, backbone = self.family, self.backbone
         mask = create_causal_mask(
@@ -255,16 +255,14 @@ class ComposedForCausalLM(CausalLanguageModel):
     def _token_vectors(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
     ) -> torch.Tensor:
-        """The vectors (B, T, D) of tokens (B, T), or those that are given instead.
+        """Embed the tokens (B, T) as vectors (B, T, D), or return ``inputs_embeds``.
 
         Raises:
-            ConfigError: neither is given, or both.
+            ConfigError: neither or both are given.
         """
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
-            raise ConfigError(
-                f"{given} of input_ids and inputs_embeds came in; give the tokens, or their vectors, one of the two"
-            )
+            raise ConfigError(f"{given} of input_ids and inputs_embeds given; pass exactly one of the two")
         return self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
 
     def _positions(
@@ -277,8 +275,8 @@ class ComposedForCausalLM(CausalLanguageModel):
         """Position of each token in its row or document: (B, T).
 
         Raises:
-            ConfigError: the mask has another shape and no positions beside it, or there are more positions than the backbone
-                has learned.
+            ConfigError: the mask is not of shape (B, T) and ``position_ids`` is missing, or there are more positions than
+                the backbone has learned.
         """
         rows, length = embeds.shape[:2]
         if position_ids is None and attention_mask is None:
@@ -289,15 +287,15 @@ class ComposedForCausalLM(CausalLanguageModel):
             assert attention_mask is not None
             if attention_mask.dim() != 2:
                 raise ConfigError(
-                    "an attention_mask that is not of shape (batch, length) needs position_ids beside it"
+                    "an attention_mask that is not of shape (batch, length) needs position_ids too"
                 )
             position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -length:]
-        if values_are_at_hand(position_ids):
+        if readable_without_sync(position_ids):
             self._check_length(int(position_ids.max()) + 1)
         return position_ids.expand(rows, -1)
 
     def _check_length(self, length: int) -> None:
-        """Refuse more tokens than a backbone with learned positions has."""
+        """Raise ConfigError for more tokens than the backbone has learned positions."""
         limit = self.config.max_position_embeddings
         if self.config.backbone_config.model_type == "gpt2" and length > limit:
             raise ConfigError(
@@ -306,13 +304,13 @@ class ComposedForCausalLM(CausalLanguageModel):
 
 
 def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> Any:
-    """The causal language model that a composition is built around, loaded on the CPU where a path or name is given.
+    """Return the causal language model to build a composition around, loaded on the CPU if given by path or name.
 
     Args:
-        what: the part of the composition that reads its vocabulary head, for the error.
+        what: the part of the composition that uses its vocabulary head, for the error message.
 
     Raises:
-        CheckpointError: no model could be loaded from there.
+        CheckpointError: the model could not be loaded.
         ConfigError: its vocabulary head has a bias.
     """
     model = load_model(backbone, device="cpu") if isinstance(backbone, str | Path) else backbone
@@ -325,18 +323,18 @@ def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> An
 
 
 def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
-    """Refuse labels outside the vocabulary, where reading them costs nothing.
+    """Check that labels are inside the vocabulary, if reading them does not synchronize a device.
 
     Raises:
-        ConfigError: one is.
+        ConfigError: a label is outside.
     """
-    if values_are_at_hand(labels) and int(labels.max()) >= vocab_size:
+    if readable_without_sync(labels) and int(labels.max()) >= vocab_size:
         raise ConfigError(f"label {int(labels.max())} is outside the vocabulary of {vocab_size} tokens")
 
 
-def values_are_at_hand(x: torch.Tensor) -> bool:
-    """Whether a value can be read at no cost: an accelerator would be waited for, and a compiled graph would break.
+def readable_without_sync(x: torch.Tensor) -> bool:
+    """Whether values can be read without waiting for an accelerator or breaking a compiled graph.
 
-    There the kernel itself asserts that indices lie in their range.
+    On accelerators the kernels assert that indices are in range.
     """
     return x.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -1,9 +1,9 @@
-"""One vector for each text, pooled from a model's hidden states.
+"""Text embeddings: one vector per text, pooled from a model's hidden states.
 
 Objectives, Section 6.2.2 ("[CLS] as a Sentence Embedding (and Mean Pooling as an Alternative)") names two ways to pool: the
-state at [CLS], which next-sentence prediction trains to sum up the input, and the mean over all tokens that are no padding,
-which is often better where a model was not trained so. A causal model has a third: only its last token has seen the whole
-text (Section 6.2.1). The section also warns that none of these is a semantic embedding without further training.
+state at [CLS], which next-sentence prediction trains to summarize the input, and the mean over all tokens except padding,
+which is often better for models without such training. For a causal model a third way is the last token, the only one that
+depends on the whole text (Section 6.2.1). Without further training none of these is a semantic embedding (Section 6.2.2).
 
 Shapes: N texts, B texts of a batch, T positions, D channels.
 """
@@ -25,22 +25,20 @@ from contextwise.objectives.kind import Kind
 
 Pooling = Literal["cls", "mean", "last"]
 DEFAULT_POOLING: dict[Kind, Pooling] = {"encoder": "mean", "encoder-decoder": "mean", "decoder": "last"}
-"""The mean for encoders, and for the encoder of an encoder-decoder: it needs no pair objective, and not every model has had
-one (Section 6.2.2: most encoders after BERT dropped it). The last token for decoders: in a mean over a causal model the
-early tokens know nothing of what follows."""
+"""The mean for encoders, also that of an encoder-decoder: it needs no sentence-pair objective, which most encoders after
+BERT dropped (Section 6.2.2). The last token for decoders: the early tokens of a causal model do not depend on the rest of
+the text."""
 
-BATCHES_AT_ONCE = (
-    64  # of texts that are tokenized and sorted together, so that a batch holds texts of like lengths
-)
+BATCHES_AT_ONCE = 64  # batches of texts that are tokenized and sorted by length together
 CHARACTERS_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Special tokens around a text that the tokenizer does not put there by itself.
+    """Special tokens to add around a text because the tokenizer does not add them.
 
-    The tokenizers of runs are those of their corpora, which put nothing around a text; but an encoder was trained on [CLS]
-    text [SEP], and an encoder-decoder on text and end-of-text.
+    The tokenizers of runs are those of their corpora, which add no special tokens; but an encoder was trained on [CLS]
+    text [SEP], and an encoder-decoder on text followed by end-of-text.
     """
 
     before: tuple[int, ...] = ()
@@ -48,7 +46,7 @@ class Frame:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, kind: Kind) -> "Frame":
-        """What a model of this kind is used to, as far as the tokenizer has the tokens and puts none itself."""
+        """The frame that a model of this kind was trained with, if the tokenizer has the tokens and adds none."""
         if kind == "decoder" or tokenizer.num_special_tokens_to_add() > 0:
             return cls()
         if kind == "encoder-decoder":
@@ -67,22 +65,23 @@ def _known(token: int | None) -> tuple[int, ...]:
 
 
 class Embedder:
-    """Turns texts into vectors.
+    """Embeds texts as vectors.
 
     Args:
-        model: an encoder, a decoder or an encoder-decoder (its encoder is read), in evaluation mode.
+        model: an encoder, a decoder or an encoder-decoder (its encoder is used), in evaluation mode.
         tokenizer: the model's; its special tokens count as tokens of the text, as in sentence-transformers.
-        pooling: ``cls``, ``mean`` or ``last``; by kind if None (:data:`DEFAULT_POOLING`).
-        layer: whose output is pooled (:class:`~contextwise.models.layers.Layer`); the last if None.
+        pooling: ``cls``, ``mean`` or ``last``; by default according to the kind of model (:data:`DEFAULT_POOLING`).
+        layer: the layer whose output is pooled (:class:`~contextwise.models.layers.Layer`); by default the last.
         normalize: scale each vector to length 1.
-        batch_size: texts of one forward pass; no vector depends on it.
-        max_tokens: where longer texts are cut, special tokens included; not given: what tokenizer and model allow.
+        batch_size: texts per forward pass; the vectors do not depend on it.
+        max_tokens: length to which longer texts are truncated, special tokens included; by default the limit of
+            tokenizer and model.
 
     Attributes:
-        cut: texts that were longer than ``max_tokens``, so far.
+        cut: number of texts so far that were longer than ``max_tokens``.
 
     Raises:
-        ConfigError: an option is out of range, or the pooling does not fit the model.
+        ConfigError: an option is out of range, or the pooling does not suit the model.
     """
 
     def __init__(
@@ -115,12 +114,12 @@ class Embedder:
             return
         if self.layer.kind == "decoder":
             raise ConfigError(
-                "the pooling is cls, but in a decoder the first token sees nothing of the text; choose last or mean"
+                "the pooling is cls, but in a decoder the first token does not see the text; choose last or mean"
             )
         token = self.tokenizer.cls_token_id
         if token is None or token not in self.frame.around(self.tokenizer("").input_ids):
             raise ConfigError(
-                "the pooling is cls, but the tokenizer puts no [CLS] token before a text; choose mean or last"
+                "the pooling is cls, but the tokenizer adds no [CLS] token before a text; choose mean or last"
             )
 
     def _check_length(self, max_tokens: int | None) -> None:
@@ -129,37 +128,37 @@ class Embedder:
         limit = position_limit(self.model)
         if limit is not None and max_tokens > limit:
             raise ConfigError(
-                f"max tokens is {max_tokens}, but the model has positions for {limit}; give {limit} at most"
+                f"max tokens is {max_tokens}, but the model has positions for {limit}; choose at most {limit}"
             )
         special = len(self.frame) + self.tokenizer.num_special_tokens_to_add()
         if max_tokens <= special:
             raise ConfigError(
-                f"max tokens is {max_tokens}, which leaves no room beside {special} special tokens; "
-                f"give at least {special + 1}"
+                f"max tokens is {max_tokens}, which leaves no space for text beside {special} special tokens; "
+                f"choose at least {special + 1}"
             )
 
     @torch.no_grad()
     def blocks(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """The vectors of texts, in their order: float32, (some, D), for one group of texts after the other.
+        """Embed texts in order, and yield the vectors of one group of texts at a time: float32, (group, D).
 
         Raises:
             DataError: a text is empty, or has no tokens.
-            ConfigError: tokenizer and model do not fit, or a vector is not finite in the model's precision.
+            ConfigError: tokenizer and model do not match, or a vector is not finite in the model's precision.
         """
         for group in self._groups(texts):
             tokens = self._tokens(group)
             order = np.argsort([-len(ids) for ids in tokens], kind="stable")
             rows: list[np.ndarray | None] = [None] * len(group)
             for start in range(0, len(order), self.batch_size):
-                places = order[start : start + self.batch_size].tolist()
-                vectors = self._vectors([tokens[place] for place in places])
+                indices = order[start : start + self.batch_size].tolist()
+                vectors = self._vectors([tokens[i] for i in indices])
                 if not np.isfinite(vectors).all():
                     raise ConfigError(
-                        f"a vector is not finite: {str(self.model.dtype).removeprefix('torch.')} is too coarse for "
+                        f"a vector is not finite: {str(self.model.dtype).removeprefix('torch.')} is not precise enough for "
                         "this model, or its weights are damaged; try float32"
                     )
-                for place, vector in zip(places, vectors, strict=True):
-                    rows[place] = vector
+                for i, vector in zip(indices, vectors, strict=True):
+                    rows[i] = vector
             self._seen += len(group)
             yield np.stack(rows)  # type: ignore[arg-type]
 
@@ -176,30 +175,30 @@ class Embedder:
             yield group
 
     def _tokens(self, texts: list[str]) -> list[list[int]]:
-        """Token ids of each text, cut and framed."""
+        """Token ids of each text, truncated, with special tokens."""
         for i, text in enumerate(texts, start=self._seen + 1):
             if not text or text.isspace():
-                raise DataError(f"text {i:,} is empty; take it out")
-        room = None if self.max_tokens is None else self.max_tokens - len(self.frame)
+                raise DataError(f"text {i:,} is empty; remove it")
+        limit = None if self.max_tokens is None else self.max_tokens - len(self.frame)
         token_ids = self.tokenizer(texts, verbose=False).input_ids
         for i, ids in enumerate(token_ids):
             if not ids:
-                raise DataError(f"text {self._seen + i + 1:,} has no tokens; take it out")
-            if room is not None and len(ids) > room:
-                token_ids[i] = self.tokenizer(texts[i], truncation=True, max_length=room).input_ids
+                raise DataError(f"text {self._seen + i + 1:,} has no tokens; remove it")
+            if limit is not None and len(ids) > limit:
+                token_ids[i] = self.tokenizer(texts[i], truncation=True, max_length=limit).input_ids
                 self.cut += 1
-        highest, known = max(chain(*token_ids)), self.model.get_input_embeddings().num_embeddings
-        if highest >= known:
+        highest, vocabulary = max(chain(*token_ids)), self.model.get_input_embeddings().num_embeddings
+        if highest >= vocabulary:
             raise ConfigError(
-                f"the tokenizer gives the token {highest}, but the model knows {known} tokens; "
-                "give the tokenizer that belongs to the model"
+                f"the tokenizer produces the token {highest}, but the model has only {vocabulary} tokens; "
+                "use the tokenizer that belongs to the model"
             )
         return [self.frame.around(ids) for ids in token_ids]
 
     def _vectors(self, tokens: list[list[int]]) -> np.ndarray:
-        """(B, D), float32, of a batch."""
+        """Embed one batch: (B, D), float32."""
         device = self.model.device
-        # Behind a text any token serves as padding: nothing attends to it, and no position before it is counted otherwise.
+        # Any token can pad on the right: nothing attends to it, and earlier positions do not change.
         ids_BT = pad_sequence([torch.tensor(ids) for ids in tokens], batch_first=True)
         lengths_B = torch.tensor([len(ids) for ids in tokens])
         real_BT = torch.arange(ids_BT.shape[1]) < lengths_B[:, None]
@@ -208,13 +207,13 @@ class Embedder:
             kept_BTD = states_BTD.masked_fill(~real_BT.to(device)[..., None], 0.0)
             vectors_BD = kept_BTD.sum(1) / lengths_B.to(device)[:, None]
         else:
-            places = lengths_B - 1 if self.pooling == "last" else self._cls_places(tokens)
-            vectors_BD = states_BTD[torch.arange(len(tokens), device=device), places.to(device)]
+            positions_B = lengths_B - 1 if self.pooling == "last" else self._cls_positions(tokens)
+            vectors_BD = states_BTD[torch.arange(len(tokens), device=device), positions_B.to(device)]
         if self.normalize:
             vectors_BD = nn.functional.normalize(vectors_BD, dim=-1)
         return vectors_BD.cpu().numpy()
 
-    def _cls_places(self, tokens: list[list[int]]) -> torch.Tensor:
+    def _cls_positions(self, tokens: list[list[int]]) -> torch.Tensor:
         return torch.tensor([ids.index(self.tokenizer.cls_token_id) for ids in tokens])
 
 
@@ -229,11 +228,11 @@ def embed_texts(
     batch_size: int = 32,
     max_tokens: int | None = None,
 ) -> np.ndarray:
-    """The vectors of texts, (N, D) float32, in their order; options as for :class:`Embedder`.
+    """Embed texts as vectors, (N, D) float32, in order; options as for :class:`Embedder`.
 
     Raises:
-        DataError: there is no text, or one is empty.
-        ConfigError: an option is out of range, or does not fit the model.
+        DataError: there are no texts, or a text is empty.
+        ConfigError: an option is out of range, or does not suit the model.
     """
     if not texts:
         raise DataError("there are no texts to embed; give at least one")

@@ -1,7 +1,7 @@
-"""One small adapter for each family of backbones: how to walk through a stock transformers model layer by layer.
+"""Adapters of backbone families: run a stock transformers model layer by layer.
 
-ContextLM needs four things of a backbone: its token embedding, its blocks one at a time, its final norm, and fresh blocks
-of the same kind for the context predictor. A new family is one more class here (see ``docs/models.md``).
+ContextLM needs four things of a backbone: its token embedding, its blocks one at a time, its final norm, and new blocks
+of the same class for the context predictor. A new family is one more class (see ``docs/models.md``).
 
 Shapes: B rows, T positions, D channels; ``h_BTD`` is a hidden state.
 """
@@ -27,13 +27,13 @@ Rotary = tuple[torch.Tensor, torch.Tensor]
 
 
 class Family:
-    """What ContextLM asks of a family of backbones; the defaults are those of a rotary model.
+    """Base class of adapters; the defaults are those of a model with rotary positions.
 
     Attributes:
-        block_class: a block of the backbone.
-        blocks_name, embedding_name, norm_name: what the blocks, the token embedding and the final norm are called inside the
+        block_class: class of the backbone's blocks.
+        blocks_name, embedding_name, norm_name: names of the blocks, the token embedding and the final norm inside the
             backbone.
-        cache_argument: what a block calls its key-value cache.
+        cache_argument: name of a block's argument for its key-value cache.
     """
 
     block_class: type[nn.Module]
@@ -43,14 +43,14 @@ class Family:
     cache_argument = "past_key_values"
 
     def check(self, config: PreTrainedConfig) -> None:
-        """Refuse what the adapter cannot run.
+        """Check that the adapter can run a backbone of this configuration.
 
         Raises:
-            ConfigError: one sentence.
+            ConfigError: it cannot.
         """
 
     def new_block(self, config: Any, index: int) -> nn.Module:
-        """A fresh block of the backbone's own kind; its cache layer is ``index``, which lies behind the backbone's own."""
+        """Create a block of the backbone's class that uses cache layer ``index``, after the backbone's own layers."""
         return self.block_class(config, layer_idx=index)
 
     def blocks(self, backbone: Any) -> nn.ModuleList:
@@ -60,17 +60,17 @@ class Family:
     def embed(
         self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor
     ) -> torch.Tensor:
-        """From token vectors to what the first block reads (adds learned positions, applies dropout)."""
+        """Map token vectors to the input of the first block (adds learned positions, applies dropout)."""
         return inputs_embeds_BTD
 
     def rotary(self, backbone: Any, h_BTD: torch.Tensor, positions_BT: torch.Tensor) -> Rotary | None:
-        """Rotary cosines and sines at the given positions, or None where positions are learned."""
+        """Rotary cosines and sines at the given positions, or None for a backbone with learned positions."""
         return backbone.rotary_emb(h_BTD, position_ids=positions_BT)
 
     def rotary_of_chunks(self, backbone: Any, c_BKD: torch.Tensor, first_BK: torch.Tensor) -> Rotary | None:
-        """The same for chunks, at the frequencies that the tokens of this call got.
+        """Rotary cosines and sines of chunks, at the frequencies of this call's tokens.
 
-        The positions of chunks end before the tokens' do, so scaling that follows the length would not scale them alike.
+        The last chunk's position is before the last token's, so length-dependent scaling would differ between them.
         """
         module = getattr(backbone, "rotary_emb", None)
         if module is None or not follows_length(module):
@@ -87,19 +87,19 @@ class Family:
         cache: Cache | None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """One block."""
+        """Run one block."""
         if rotary is not None:
             kwargs["position_embeddings"] = rotary
         kwargs[self.cache_argument] = cache
         return block(h_BTD, attention_mask=mask, use_cache=cache is not None, **kwargs)
 
     def norm(self, backbone: Any, h_BTD: torch.Tensor) -> torch.Tensor:
-        """The final norm."""
+        """Apply the final norm."""
         return getattr(backbone, self.norm_name)(h_BTD)
 
 
 class GPT2Family(Family):
-    """GPT-2: learned absolute positions. Chunk vectors get none of their own; the mean of ``h`` carries them."""
+    """GPT-2: learned absolute positions. Chunk vectors get no positions of their own; the mean of ``h`` contains them."""
 
     block_class = GPT2Block
     blocks_name, embedding_name, norm_name = "h", "wte", "ln_f"
@@ -114,7 +114,7 @@ class GPT2Family(Family):
 
 
 class GPTNeoXFamily(Family):
-    """GPT-NeoX (Pythia): rotary positions on a part of each head; attention and feed-forward side by side."""
+    """GPT-NeoX (Pythia): rotary positions on a part of each head; attention and feed-forward in parallel."""
 
     block_class = GPTNeoXLayer
     embedding_name, norm_name = "embed_in", "final_layer_norm"
@@ -127,7 +127,7 @@ class GPTNeoXFamily(Family):
 
 
 class LlamaFamily(Family):
-    """Llama and its kin: RMSNorm, grouped-query attention, rotary positions, gated feed-forward."""
+    """Llama and similar families: RMSNorm, grouped-query attention, rotary positions, gated feed-forward."""
 
     embedding_name, norm_name = "embed_tokens", "norm"
 
@@ -136,9 +136,9 @@ class LlamaFamily(Family):
 
     def check(self, config: Any) -> None:
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        # Mistral has no list of layer types: its window, where there is one, is that of every layer.
-        everywhere = not getattr(config, "layer_types", None) and getattr(config, "sliding_window", None)
-        if kinds != {"full_attention"} or everywhere:
+        # Mistral has no list of layer types: its window, if set, applies to every layer.
+        all_sliding = not getattr(config, "layer_types", None) and getattr(config, "sliding_window", None)
+        if kinds != {"full_attention"} or all_sliding:
             raise ConfigError(
                 f"full attention is needed in every layer, but this {config.model_type} has sliding windows; "
                 "set sliding_window to null (and use_sliding_window to false) in the backbone's configuration"
@@ -147,11 +147,11 @@ class LlamaFamily(Family):
     def new_block(self, config: Any, index: int) -> nn.Module:
         if not getattr(config, "layer_types", None):
             return super().new_block(config, index)
-        # These blocks look their kind of attention up by index, and the list ends with the backbone's own blocks.
+        # These blocks look up their attention type by index, in a list that covers only the backbone's own blocks.
         longer = copy.copy(config)
         longer.layer_types = ["full_attention"] * (index + 1)
         block: Any = super().new_block(longer, index)
-        block.self_attn.config = config  # where a later change of the attention implementation is made
+        block.self_attn.config = config  # so that later changes of the attention implementation apply
         return block
 
 
@@ -166,15 +166,15 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(config: PreTrainedConfig) -> Family:
-    """The adapter for a backbone's configuration.
+    """Return the adapter of a backbone's configuration.
 
     Raises:
-        ConfigError: there is none for this ``model_type``, or the backbone has a part that the adapter cannot run.
+        ConfigError: this ``model_type`` has no adapter, or the adapter cannot run a part of the backbone.
     """
     family = FAMILIES.get(config.model_type)
     if family is None:
         raise ConfigError(
-            f"there is no adapter for backbones of type {config.model_type!r}; there are {', '.join(sorted(FAMILIES))}"
+            f"there is no adapter for backbones of type {config.model_type!r}; choose one of {', '.join(sorted(FAMILIES))}"
         )
     family.check(config)
     return family

@@ -1,10 +1,10 @@
 """Floating-point operations of training, counted from a model's matrices.
 
-The matrix products of blocks and head (2 operations a weight and position) and of attention are counted over full rows, as is
-the convention for model FLOPs utilization (PaLM, Appendix B): 6 N + 12 L D T for a token of a decoder. The backward pass
-counts twice the forward pass; for a frozen matrix below a trained one it counts once, and below all trained ones not at all.
-Embedding look-ups, norms and softmax are not counted, nor are poolings and injections with matrices of their own, and a
-pair head. Padding is counted, since it is computed.
+The matrix products of blocks and head (2 operations per weight and position) and of attention are counted over full rows,
+as is the convention for model FLOPs utilization (PaLM, Appendix B): 6 N + 12 L D T per token of a decoder. The backward
+pass counts twice the forward pass; for a frozen matrix after a trained one it counts once, and before all trained ones not
+at all. Embedding look-ups, norms and softmax are not counted, nor the matrices of poolings, injections and a pair head.
+Padding is counted, since it is computed.
 """
 
 from typing import Any
@@ -30,6 +30,6 @@ def _weights(part: nn.Module) -> int:
         return part.weight.numel()
     if isinstance(part, nn.LSTM):
         return sum(weight.numel() for weight in part.parameters() if weight.dim() == 2)
-    if isinstance(part, nn.MultiheadAttention):  # its output projection is a linear layer of its own
+    if isinstance(part, nn.MultiheadAttention):  # its output projection is a separate linear layer
         return part.in_proj_weight.numel()
     return 0

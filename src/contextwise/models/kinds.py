@@ -1,4 +1,4 @@
-"""Decoders, encoders and encoder-decoders."""
+"""Classify models as decoders, encoders or encoder-decoders."""
 
 from transformers import AutoModelForMaskedLM, PreTrainedConfig
 
@@ -6,7 +6,7 @@ from contextwise.objectives.kind import Kind
 
 
 def kind_of(config: PreTrainedConfig) -> Kind:
-    """The kind of model; an encoder is what transformers has a masked language model of, but no generation."""
+    """Return the kind of a model; encoders have a masked language model in transformers and do not generate."""
     if config.is_encoder_decoder:
         return "encoder-decoder"
     masked = type(config) in AutoModelForMaskedLM._model_mapping

@@ -1,4 +1,4 @@
-"""The hidden states of any layer of any text model: encoders, decoders (ContextLM, too), the encoder of an encoder-decoder.
+"""Hidden states of any layer of encoders, decoders (also ContextLM) and the encoder of encoder-decoders.
 
 Shapes: B rows, T positions, D channels.
 """
@@ -25,14 +25,14 @@ from contextwise.models.loading import failure_reason, load_config, load_model, 
 from contextwise.models.losses import final_hidden_states
 from contextwise.objectives.kind import Kind
 
-_NO_LIMIT = 10**9  # what tokenizers without a limit of their own say is far above this
+_NO_LIMIT = 10**9  # tokenizers without a limit report a length far above this
 
 
 def text_kind(config: PreTrainedConfig) -> Kind:
-    """The kind of a model that reads text; an encoder that was cut out of an encoder-decoder counts as one of those.
+    """Return the kind of a text model; the encoder of an encoder-decoder, saved alone, counts as an encoder-decoder.
 
     Raises:
-        CheckpointError: a model of something else than text.
+        CheckpointError: it is not a text model.
     """
     kind = kind_of(config)
     if kind == "encoder" or (kind == "decoder" and type(config) in AutoModelForCausalLM._model_mapping):
@@ -40,22 +40,22 @@ def text_kind(config: PreTrainedConfig) -> Kind:
     if type(config) in AutoModelForSeq2SeqLM._model_mapping:
         return "encoder-decoder"
     raise CheckpointError(
-        f"a model of type {config.model_type!r} is no encoder, decoder or encoder-decoder of text, which is needed here"
+        f"a model of type {config.model_type!r} is not supported; use an encoder, decoder or encoder-decoder of text"
     )
 
 
 def load_text_model(
     path_or_name: str | Path, dtype: torch.dtype | None = None, device: str | torch.device | None = None
 ) -> PreTrainedModel:
-    """Load what hidden states are read from: a causal language model, an encoder, or an encoder-decoder.
+    """Load a causal language model, an encoder or an encoder-decoder to compute hidden states.
 
     Args:
         path_or_name: a run folder, a Hugging Face model folder, or a name on the Hub (needs a network).
-        dtype: of the weights; as saved if None.
-        device: where to put it; a GPU if there is one, if None.
+        dtype: data type of the weights; by default as saved.
+        device: device of the model; by default a GPU if available.
 
     Raises:
-        CheckpointError: there is no such model, it is damaged or incomplete, or it does not read text.
+        CheckpointError: the model does not exist, is damaged or incomplete, or is not a text model.
     """
     if text_kind(load_config(path_or_name)) == "decoder":
         return load_model(path_or_name, dtype=dtype, device=device)
@@ -68,11 +68,13 @@ def load_text_model(
         raise CheckpointError(
             f"no model could be loaded from {path_or_name}: {failure_reason(folder, error)}"
         ) from error
-    # A pooler or a decoder that is not there has been made up, and is not read here; any other weight must be there.
+    # A missing pooler or decoder was initialized at random, and is not used; any other missing weight is an error.
     missing = {key: key.split(".")[0] for key in sorted(info["missing_keys"])}
-    needed = [key for key, part in missing.items() if part not in ("pooler", "decoder")]
-    if needed:
-        raise CheckpointError(f"the model {path_or_name} lacks weights, {needed[0]} for one; fetch it again")
+    required = [key for key, part in missing.items() if part not in ("pooler", "decoder")]
+    if required:
+        raise CheckpointError(
+            f"the model {path_or_name} lacks weights such as {required[0]}; download it again"
+        )
     if "pooler" in missing.values():
         model.pooler = None
     if device is None:
@@ -81,35 +83,36 @@ def load_text_model(
 
 
 def position_limit(model: Any) -> int | None:
-    """Tokens that the model has positions for; None if nothing limits them."""
+    """The number of positions of a model; None if unlimited."""
     limits = [
         getattr(part, "max_position_embeddings", None)
         for part in (model.config, model.config.get_text_config())
     ]
     limit = next((limit for limit in limits if limit is not None), None)
     for name, module in model.named_modules():
-        # RoBERTa and its kin count positions from the one behind padding's.
+        # RoBERTa and similar models count positions from the one after padding's.
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             return module.num_embeddings - module.padding_idx - 1
     return limit
 
 
 def usual_limit(model: Any, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The most tokens that model and tokenizer are made for; None if neither sets a limit."""
-    own = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
-    return min((limit for limit in (position_limit(model), own) if limit is not None), default=None)
+    """The smaller of the length limits of model and tokenizer; None if neither has one."""
+    tokenizer_limit = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
+    limits = (position_limit(model), tokenizer_limit)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 class Layer:
-    """Reads the output of one layer.
+    """Computes the hidden states of one layer.
 
-    Layer 0 is what the first block reads (in a ContextLM that injects there: with the context added), layer i the output of
-    block i, and the last layer what the model's head reads, behind the final norm where there is one. A multi-token model is
-    read as far as its next-token head.
+    Layer 0 is the input of the first block (with the context added, in a ContextLM that injects before it), layer i the
+    output of block i, and the last layer the input of the model's head, after the final norm if there is one. In a
+    multi-token model the last layer is the input of the next-token head.
 
     Args:
-        model: any text model of transformers or of this package; of an encoder-decoder the encoder is read.
-        number: which layer; None for the last.
+        model: any text model of transformers or of this package; for an encoder-decoder, its encoder is used.
+        number: index of the layer; None for the last.
 
     Raises:
         ConfigError: the model has no such layer.
@@ -123,13 +126,13 @@ class Layer:
         self.number = self.last if number is None else number
         if not 0 <= self.number <= self.last:
             raise ConfigError(
-                f"the layer is {number}, but this model has the layers 0 (its embeddings) to {self.last}; name one of those"
+                f"the layer is {number}, but this model has the layers 0 (its embeddings) to {self.last}; choose one of them"
             )
 
     def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Hidden states (B, T, D) of tokens (B, T) that are padded on the right; what stands at padding means nothing."""
+        """Hidden states (B, T, D) of right-padded tokens (B, T); the states at padding are meaningless."""
         if self.blocks is not None:
-            # In a causal model nothing reaches back from the padding behind a row, and without a mask all rows are alike.
+            # In a causal model right padding does not affect the tokens before it, so no mask is needed.
             return self._of_blocks(input_ids, self.blocks)
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.number < self.last:
@@ -141,7 +144,7 @@ class Layer:
     def _of_blocks(self, input_ids: torch.Tensor, blocks: list[nn.Module]) -> torch.Tensor:
         if self.number == self.last:
             return final_hidden_states(self.model, input_ids=input_ids)
-        with _caught(blocks, self.number) as states:
+        with _captured(blocks, self.number) as states:
             final_hidden_states(self.model, input_ids=input_ids)
         return states[0]
 
@@ -152,20 +155,20 @@ def _layer_count(config: Any) -> int:
 
 
 @contextmanager
-def _caught(blocks: list[nn.Module], number: int) -> Iterator[list[torch.Tensor]]:
-    """What the first block is given (0), or what block ``number`` gives, of one forward pass."""
+def _captured(blocks: list[nn.Module], number: int) -> Iterator[list[torch.Tensor]]:
+    """Capture the input of the first block (0) or the output of block ``number`` during one forward pass."""
     states: list[torch.Tensor] = []
 
-    def given(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+    def capture_input(_: nn.Module, arguments: tuple[Any, ...]) -> None:
         states.append(arguments[0])
 
-    def gives(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+    def capture_output(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
         states.append(output[0] if isinstance(output, tuple) else output)
 
     hook = (
-        blocks[0].register_forward_pre_hook(given)
+        blocks[0].register_forward_pre_hook(capture_input)
         if number == 0
-        else blocks[number - 1].register_forward_hook(gives)
+        else blocks[number - 1].register_forward_hook(capture_output)
     )
     try:
         yield states

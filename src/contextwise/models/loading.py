@@ -1,4 +1,4 @@
-"""Open any language model: a run of ours, a folder, or a name on the Hub."""
+"""Load language models from run folders, model folders or the Hub."""
 
 import contextlib
 import importlib
@@ -32,14 +32,14 @@ TOKENIZER_FILES = (
 
 
 def model_folder(path_or_name: str | Path) -> str:
-    """The folder to load from: ``RUN/model`` for a run folder, else what was given.
+    """Return the folder to load from: ``RUN/model`` for a run folder, else the argument.
 
     Raises:
-        CheckpointError: a run that has not finished, or a folder that holds no model.
+        CheckpointError: the run is not finished, or the folder contains no model.
     """
     path = Path(path_or_name)
     if not path.exists():
-        # "owner/name" may be a name on the Hub; what begins like a path, or lies in a folder that is there, is none.
+        # "owner/name" may be a name on the Hub, unless it looks like a path or is inside an existing folder.
         parts = path.parts
         if (
             path.is_absolute()
@@ -55,14 +55,14 @@ def model_folder(path_or_name: str | Path) -> str:
         return str(path)
     if (path / "recipe.yaml").exists():
         raise CheckpointError(f"the run {path} has no model yet; finish it with the command that started it")
-    raise CheckpointError(f"{path} holds no model: neither config.json nor model/config.json is there")
+    raise CheckpointError(f"{path} contains no model: neither config.json nor model/config.json exists")
 
 
 def load_config(path_or_name: str | Path) -> PreTrainedConfig:
-    """Configuration of a causal language model, without its weights.
+    """Load the configuration of a model, without its weights.
 
     Raises:
-        CheckpointError: there is no such model, or its configuration cannot be read.
+        CheckpointError: the model does not exist, or its configuration cannot be read.
     """
     folder = model_folder(path_or_name)
     check_reachable(folder)
@@ -76,18 +76,17 @@ def load_config(path_or_name: str | Path) -> PreTrainedConfig:
 
 
 def _register_models() -> None:
-    """Let transformers' Auto classes know the models of this package, which import this module themselves."""
-    with contextlib.suppress(
-        ModuleNotFoundError
-    ):  # in a standalone export this module lies beside one model alone
+    """Register the models of this package, which import this module, with transformers' Auto classes."""
+    # A standalone export contains this module and one model, not the registry.
+    with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module("contextwise.models.spec").register_models()
 
 
 def check_reachable(folder: str) -> None:
-    """Refuse a name on the Hub that neither the local cache nor the Hub can provide, before its clients retry for a minute.
+    """Check that a model is a folder, is in the Hub's local cache, or can be downloaded; avoids a minute of retries.
 
     Raises:
-        CheckpointError: it is no folder, not in the cache, and the Hub cannot be reached.
+        CheckpointError: it is neither a folder nor in the cache, and the Hub cannot be reached.
     """
     if Path(folder).exists() or isinstance(try_to_load_from_cache(folder, "config.json"), str):
         return
@@ -97,28 +96,29 @@ def check_reachable(folder: str) -> None:
 
 
 def failure_reason(folder: str, error: Exception) -> str:
-    """Why nothing could be loaded from there, on one line."""
+    """Describe on one line why loading failed."""
     if not Path(folder).exists():
         return "there is no such folder, and the Hub could not provide it"
     if "ignore_mismatched_sizes" in str(error):
         return (
-            "its weights have other shapes than its config.json says; export it again, or give the config.json that belongs "
+            "the shapes of its weights do not match its config.json; export it again, or use the config.json that belongs "
             "to it"
         )
     return " ".join(str(error).split())[:300]
 
 
 def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The class that ``AutoModelForCausalLM`` makes of a configuration.
+    """Return the class that ``AutoModelForCausalLM`` uses for a configuration.
 
     Raises:
-        CheckpointError: a configuration of something else than a causal language model.
+        CheckpointError: it is not the configuration of a causal language model.
     """
     classes = AutoModelForCausalLM._model_mapping
     if type(config) not in classes or kind_of(config) != "decoder":
-        what = {"decoder": "another thing"}.get(kind_of(config), f"an {kind_of(config)}")
+        kind = kind_of(config)
+        what = "" if kind == "decoder" else f" ({kind})"
         raise CheckpointError(
-            f"a model of type {config.model_type!r} is {what}, but a causal language model is needed here"
+            f"a model of type {config.model_type!r}{what} is not a causal language model, which is required"
         )
     return classes[type(config)]
 
@@ -130,11 +130,11 @@ def load_model(
 
     Args:
         path_or_name: a run folder, a Hugging Face model folder, or a name on the Hub (needs a network).
-        dtype: of the weights; as saved if None.
-        device: where to put it; a GPU if there is one, if None.
+        dtype: data type of the weights; by default as saved.
+        device: device of the model; by default a GPU if available.
 
     Raises:
-        CheckpointError: there is no such model, it is damaged, or it is no causal language model.
+        CheckpointError: the model does not exist, is damaged, or is not a causal language model.
     """
     model_class(load_config(path_or_name))
     return load_as(AutoModelForCausalLM, "causal language model", path_or_name, dtype, device)
@@ -143,10 +143,10 @@ def load_model(
 def load_generating_model(
     path_or_name: str | Path, dtype: torch.dtype | None = None, device: str | torch.device | None = None
 ) -> PreTrainedModel:
-    """Load a decoder or an encoder-decoder for inference; arguments as :func:`load_model` has them.
+    """Load a decoder or an encoder-decoder for inference; arguments as for :func:`load_model`.
 
     Raises:
-        CheckpointError: there is no such model, it is damaged, or it is an encoder.
+        CheckpointError: the model does not exist, is damaged, or is an encoder.
     """
     if kind_of(load_config(path_or_name)) != "encoder-decoder":
         return load_model(path_or_name, dtype=dtype, device=device)
@@ -160,15 +160,15 @@ def load_as(
     dtype: torch.dtype | None = None,
     device: str | torch.device | None = None,
 ) -> Any:
-    """Load a model with a class that has ``from_pretrained``; ``what`` says in an error what it was to be.
+    """Load a model with a class that has ``from_pretrained``; ``what`` names the type of model in errors.
 
     Raises:
-        CheckpointError: there is no such model, or it is damaged.
+        CheckpointError: the model does not exist or is damaged.
     """
     folder = model_folder(path_or_name)
     _register_models()
     try:
-        # Weights are taken from safetensors only: nothing that could run code is unpickled.
+        # Weights are loaded from safetensors only: unpickling could run code.
         model = loader.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True)
     except Exception as error:
         raise CheckpointError(
@@ -178,17 +178,17 @@ def load_as(
 
 
 def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that lies with a model.
+    """Load the tokenizer in a model's folder.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: the folder has no tokenizer, or it cannot be loaded.
     """
     folder = model_folder(path_or_name)
     check_reachable(folder)
-    # transformers would make an empty tokenizer of the model's kind where there is none.
+    # transformers would create an empty tokenizer of the model's type if there is none.
     if Path(folder).is_dir() and not any((Path(folder) / name).exists() for name in TOKENIZER_FILES):
         raise CheckpointError(
-            f"no tokenizer lies with the model {path_or_name}; save it there with tokenizer.save_pretrained"
+            f"the model {path_or_name} has no tokenizer; save it to the model's folder with tokenizer.save_pretrained"
         )
     try:
         return AutoTokenizer.from_pretrained(folder)

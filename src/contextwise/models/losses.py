@@ -1,9 +1,9 @@
-"""Cross entropy over a large vocabulary without ever holding all the logits.
+"""Cross entropy over a large vocabulary without all logits in memory at once.
 
-The logits of a training step (tokens x vocabulary) are by far its largest tensor. Here they exist for a few hundred
-positions at a time: the gradient with respect to hidden states and head is computed in the same sweep as the loss, so no
-piece is computed twice. ``benchmarks/linear_cross_entropy.py`` measures it against the whole matrix and torch's own chunked
-``linear_cross_entropy``, which falls far behind on a CPU where the vocabulary is large.
+The logits of a training step (tokens x vocabulary) are by far its largest tensor. They are computed for a few hundred
+positions at a time; the gradient with respect to hidden states and head is computed in the same pass as the loss, so no
+piece is computed twice. ``benchmarks/linear_cross_entropy.py`` compares it with the full matrix and with torch's chunked
+``linear_cross_entropy``, which is much slower on a CPU with a large vocabulary.
 
 Shapes: N positions, D channels, V tokens in the vocabulary.
 """
@@ -16,22 +16,21 @@ from torch import nn
 from transformers import PreTrainedModel
 
 IGNORED = -100
-"""Targets with this value count for nothing, as in torch and transformers."""
+"""Targets with this value are ignored, as in torch and transformers."""
 
 
 def rows_at_once(vocabulary: int, device: torch.device, least: int = 256) -> int:
-    """Positions whose logits exist together: enough to keep the matrix units busy; some tens of megabytes, half a gigabyte on a
-    GPU.
+    """Number of positions whose logits are computed together: about 8 MB of float32 on a CPU, 512 MB on a GPU.
 
     Args:
-        least: so many, however large the vocabulary is.
+        least: the minimum, for any vocabulary size.
     """
     elements = 2**21 if device.type == "cpu" else 2**27
     return max(least, elements // vocabulary)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Summed cross entropy of ``hidden @ weight.T`` against ``targets``; gradients are made during the forward pass."""
+    """Summed cross entropy of ``hidden @ weight.T`` and ``targets``; gradients are computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -41,7 +40,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         compute = _compute_dtype(hidden)
         matrix = weight.to(compute)
-        # Two buffers serve every piece: memory touched for the first time costs a CPU more than the arithmetic on it.
+        # All pieces share two buffers: on a CPU the first access to new memory costs more than the arithmetic on it.
         rows = min(hidden.shape[0], rows_at_once(weight.shape[0], hidden.device))
         all_logits = hidden.new_empty((rows, weight.shape[0]), dtype=compute)
         all_log_p = hidden.new_empty((rows, weight.shape[0]), dtype=torch.float32)
@@ -99,12 +98,12 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
 
 
 def next_tokens(labels: torch.Tensor) -> torch.Tensor:
-    """The token behind each of ``labels`` (B, T), as targets (B, T); -100 behind the last."""
+    """Shift ``labels`` (B, T) to targets (B, T): the token after each position, -100 after the last."""
     return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 def kept_positions(logits_to_keep: int | torch.Tensor) -> slice | torch.Tensor:
-    """Index of the positions whose logits are needed: the last so many (0: all), or these."""
+    """Index of the positions whose logits are needed: this many last positions (0: all), or these indices."""
     return slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
 
 
@@ -117,14 +116,14 @@ def loss_and_logits(
     items: torch.Tensor | int | None = None,
     training: bool = False,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """What a causal language model of transformers returns: the mean loss in nats, and logits.
+    """Compute the mean loss in nats and the logits that a causal language model returns.
 
     Args:
-        hidden: (B, T, D), what ``head`` reads: a matrix without bias.
-        targets: (B, T), already shifted; -100 is ignored. None: there is no loss.
+        hidden: (B, T, D), input of ``head``, a linear layer without bias.
+        targets: (B, T), already shifted; -100 is ignored. None for no loss.
         logits_to_keep: see :func:`kept_positions`.
         items: divide the summed loss by this instead of by the number of targets.
-        training: return no logits where there are targets: the loss never holds all of them.
+        training: return no logits if there are targets; the loss is computed without all logits in memory.
     """
     loss = None
     if targets is not None:
@@ -136,10 +135,10 @@ def loss_and_logits(
 
 
 def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
-    """What the model's vocabulary head reads: (B, T, D).
+    """Compute the input of the model's vocabulary head: (B, T, D).
 
-    Works for the models of this package (which have a method of that name) and for stock transformers models, whose base
-    model returns it.
+    Works for the models of this package, with their method ``hidden_states``, and for stock transformers models, whose
+    base model returns it.
     """
     if hasattr(model, "hidden_states"):
         return model.hidden_states(**inputs)
@@ -158,7 +157,7 @@ _plain_heads: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDict
 
 
 def has_plain_head(model: PreTrainedModel) -> bool:
-    """Whether logits are exactly head(hidden): some families scale or cap them. Measured once for each model."""
+    """Whether logits equal head(hidden); some families scale or cap them. Measured once per model."""
     if model not in _plain_heads:
         head = model.get_output_embeddings()
         probe = torch.arange(min(8, model.config.get_text_config().vocab_size), device=model.device)[None]
@@ -184,14 +183,14 @@ def token_losses(
     attention_mask: torch.Tensor | None = None,
     **contexts: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Loss of each target in nats, of any causal language model of transformers; the logits exist in pieces only.
+    """Compute the loss of each target in nats, for any causal language model; logits are computed in pieces.
 
     Args:
         input_ids: (B, T).
         targets: (B, T), already shifted; positions with -100 get 0.
         position_ids: (B, T) or None.
         attention_mask: (B, T) or None.
-        contexts: whatever else the model takes, such as a CUE model's ``contexts`` and ``context_mask``.
+        contexts: further inputs of the model, such as a CUE model's ``contexts`` and ``context_mask``.
 
     Returns:
         (B, T) float32.

@@ -1,9 +1,9 @@
-"""The losses of the pretraining objectives, for each kind of model; the vocabulary head only where there is a target.
+"""The losses of the pretraining objectives, per kind of model; the vocabulary head runs only on positions with targets.
 
-A batch is a dictionary of tensors as :mod:`contextwise.objectives.objective` describes them. Losses come as sums with their
-counts, so that a step of several batches, on several processes, has the mean over all of its targets.
+A batch is a dictionary of tensors, described in :mod:`contextwise.objectives.objective`. Losses are sums with counts, so
+that a step of several batches, on several processes, computes the mean over all targets.
 
-Shapes: B rows, T positions, U target positions of a decoder behind an encoder, D channels.
+Shapes: B rows, T positions, U target positions of an encoder-decoder's decoder, D channels.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ Batch = dict[str, torch.Tensor]
 
 @dataclass
 class Losses:
-    """The losses of a batch, part by part. The first part is that of the tokens; what is minimised is the sum of all.
+    """The losses of a batch by part. The first part is the token loss; training minimizes the sum of all parts.
 
     Attributes:
         names: ``("tokens",)``; with a pair head ``("tokens", "pair")``; with n heads ``("tokens", "head_2", ..., "head_n")``;
-            ``("sentences",)`` where a sentence is rebuilt as a whole.
+            ``("sentences",)`` for a model that reconstructs whole sentences.
         sums: nats, (P,), differentiable.
-        counts: targets of each part, (P,).
+        counts: number of targets of each part, (P,).
     """
 
     names: tuple[str, ...]
@@ -35,13 +35,13 @@ class Losses:
     counts: torch.Tensor
 
     def minimised(self, targets: torch.Tensor | None = None) -> torch.Tensor:
-        """The sum of all parts, the tokens' (of every head) over ``targets``, that of the pairs over the pairs.
+        """The sum of all parts: token losses (of every head) divided by ``targets``, the pair loss by the pairs.
 
         Args:
-            targets: what to divide by, for a batch that is a share of a larger step; the batch's own targets, if not given.
+            targets: the divisor, for a batch that is a part of a larger step; by default the batch's own targets.
         """
         targets = self.counts[0] if targets is None else targets
-        # Every head's sum is divided by the number of the next token's targets (objectives, Section 6.2.6).
+        # Every head's sum is divided by the number of next-token targets (objectives, Section 6.2.6).
         divisors = [self.counts[i] if name == "pair" else targets for i, name in enumerate(self.names)]
         return sum(part / divisor.clamp(min=1e-6) for part, divisor in zip(self.sums, divisors, strict=True))  # type: ignore[return-value]
 
@@ -49,13 +49,13 @@ class Losses:
 def labelled_losses(
     hidden: torch.Tensor, labels: torch.Tensor, head: Any, transform: Any = None, *, dense: bool = False
 ) -> Losses:
-    """The losses of labels (B, T) given hidden states (B, T, D); a label of -100 has none.
+    """Compute the loss of labels (B, T) given hidden states (B, T, D); labels of -100 are ignored.
 
     Args:
-        head: the vocabulary head, a matrix with or without bias.
-        transform: a layer in front of the head.
-        dense: score all positions. Otherwise the head, which is the larger part of a small model's work, is applied to the
-            positions with a label only.
+        head: the vocabulary head, a linear layer with or without bias.
+        transform: a layer before the head.
+        dense: score all positions. Otherwise the head, the larger part of a small model's computation, is applied only to
+            positions with a label.
     """
     if not dense:
         kept = labels.ne(IGNORED)
@@ -72,14 +72,14 @@ def labelled_losses(
 
 
 def prefix_attention(prefix_BT: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
-    """Which positions see which (objectives, Section 6.2.4): what stands before them, and within a prefix all of it.
+    """The attention mask of a prefix LM (objectives, Section 6.2.4): causal, and bidirectional within the prefix.
 
     Args:
         prefix_BT: True at the positions of the prefix.
-        position_ids: (B, T), where documents are packed and do not see each other.
+        position_ids: (B, T), for packed documents, which do not see each other.
 
     Returns:
-        (B, 1, T, T) booleans, queries before keys.
+        (B, 1, T, T) booleans: queries, then keys.
     """
     length = prefix_BT.shape[1]
     causal_TT = torch.ones(length, length, dtype=torch.bool, device=prefix_BT.device).tril()
@@ -90,16 +90,16 @@ def prefix_attention(prefix_BT: torch.Tensor, position_ids: torch.Tensor | None 
 
 
 def same_document(position_ids: torch.Tensor) -> torch.Tensor:
-    """(B, T, T): a document begins where positions begin again."""
+    """Mask of the pairs of positions in the same document, (B, T, T); documents begin at position 0."""
     document = position_ids.eq(0).cumsum(1)
     return document[:, :, None] == document[:, None, :]
 
 
 def as_attention_mask(allowed: torch.Tensor, model: Any) -> Any:
-    """Booleans (B, 1, T, T), True: may see, as the model's attention takes them.
+    """Convert booleans (B, 1, T, T), True: may attend, to the mask of the model's attention implementation.
 
     Raises:
-        ConfigError: it takes no masks of this form.
+        ConfigError: the implementation does not support such masks.
     """
     implementation = model.config._attn_implementation
     if implementation == "sdpa":
@@ -119,5 +119,5 @@ def as_attention_mask(allowed: torch.Tensor, model: Any) -> Any:
             str(allowed.device),
         )
     raise ConfigError(
-        f"attention {implementation!r} takes no prefixes and no packed documents; use sdpa, flex_attention or eager"
+        f"attention {implementation!r} supports no prefixes and no packed documents; use sdpa, flex_attention or eager"
     )

@@ -1,17 +1,16 @@
-"""Rotary positions beyond those that a model was trained with, by the methods that transformers has for them.
+"""Extend rotary positions beyond the trained length, with the methods of transformers.
 
-A rotary model can read windows of any length: nothing has to be added for ``none``, which leaves the frequencies alone.
-``linear`` divides all positions by a factor, ``dynamic`` (NTK) raises the base with the length of the input and leaves
-inputs of the trained length as they are, ``yarn`` divides the slow frequencies and keeps the fast ones
-(``transformers.modeling_rope_utils``).
+A rotary model can process windows of any length; ``none`` keeps the frequencies. ``linear`` divides all positions by a
+factor, ``dynamic`` (NTK) increases the base with the length of the input and does not change inputs of the trained length,
+``yarn`` divides the low frequencies and keeps the high ones (``transformers.modeling_rope_utils``).
 
-Frequencies that follow the length need care in three places, which transformers (5.23) leaves to its callers:
+Length-dependent frequencies need care in three cases, which transformers (5.23) leaves to its callers:
 
-- It keeps those of the longest input so far. Here an input's depend on that input alone (:func:`extend_positions`).
-- It takes the length from the positions that are asked for. Those of ContextLM's chunks end before the tokens' do, so the
-  predictor asks again at the frequencies that the tokens got (:func:`frozen_frequencies`).
-- In cached generation they change at every step, while the cached keys keep the angles that they were turned by. Generation
-  here fixes them for its last length before it begins (:func:`frequencies_for`), and is what a full pass of that length gives.
+- It keeps the frequencies of the longest input so far; :func:`extend_positions` makes them depend only on the current input.
+- It derives the length from the requested positions. Those of ContextLM's chunks end before those of the tokens, so the
+  predictor uses the frequencies of the tokens (:func:`frozen_frequencies`).
+- In cached generation the frequencies would change at every step, while cached keys keep their rotation.
+  :func:`frequencies_for` fixes them for the final length, so that generation equals a full pass of that length.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ ROPES: tuple[str, ...] = get_args(Rope)
 
 
 def rotary_modules(model: PreTrainedModel) -> list[tuple[str, Any]]:
-    """The modules that turn positions into rotary angles, by name; none where positions are learned or absent."""
+    """The modules that compute rotary angles, with names; empty for a model with learned or no positions."""
     return [
         (name, module)
         for name, module in model.named_modules()
@@ -39,18 +38,18 @@ def rotary_modules(model: PreTrainedModel) -> list[tuple[str, Any]]:
 
 
 def _kinds(module: Any) -> dict[str, str]:
-    """Layer type -> how its frequencies come about; the layer type is empty where all layers have the same."""
+    """Layer type -> type of its frequencies; the layer type is empty if all layers have the same."""
     return module.rope_type if isinstance(module.rope_type, dict) else {"": module.rope_type}
 
 
 def follows_length(module: Any) -> bool:
-    """Whether the frequencies of a rotary module depend on how long the input is."""
+    """Whether the frequencies of a rotary module depend on the length of the input."""
     return any("dynamic" in kind or kind == "longrope" for kind in _kinds(module).values())
 
 
 @contextlib.contextmanager
 def frozen_frequencies(modules: Iterable[Any]) -> Iterator[None]:
-    """Let rotary modules answer at the frequencies that they used last, whatever positions they are asked for."""
+    """Keep the frequencies that rotary modules used last, for any positions."""
     kinds = [(module, module.rope_type) for module in modules]
     try:
         for module, kind in kinds:
@@ -63,14 +62,14 @@ def frozen_frequencies(modules: Iterable[Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def frequencies_for(model: PreTrainedModel, length: int) -> Iterator[None]:
-    """Fix frequencies that follow the length at those of ``length`` tokens; other models are left as they are.
+    """Fix length-dependent frequencies at those of ``length`` tokens; other models are not changed.
 
-    For generation: ``length`` is that of the prompt and all new tokens. Every step then is what a full pass at these
-    frequencies gives, and within the trained length nothing changes.
+    For generation, ``length`` is that of the prompt and all new tokens. Every step then equals a full pass at these
+    frequencies, and within the trained length nothing changes.
     """
     modules = [module for _, module in rotary_modules(model) if follows_length(module)]
     for module in modules:
-        _start_over(module)
+        _reset_length(module)
         like = next(module.buffers())
         last = torch.tensor([[length - 1]], device=like.device)
         for layer, kind in _kinds(module).items():
@@ -80,8 +79,8 @@ def frequencies_for(model: PreTrainedModel, length: int) -> Iterator[None]:
         yield
 
 
-def _start_over(module: Any, *_: Any) -> None:
-    """Forget the longest input of dynamic NTK."""
+def _reset_length(module: Any, *_: Any) -> None:
+    """Reset the longest input of dynamic NTK to the trained length."""
     for layer, kind in _kinds(module).items():
         if "dynamic" in kind:
             prefix = f"{layer}_" if layer else ""
@@ -96,33 +95,31 @@ def extend_positions(
     factor: float | None = None,
     trained: int | None = None,
 ) -> float | None:
-    """Let a model read windows of ``length`` tokens, longer than it was trained with; in place, for inference.
+    """Extend a model's positions in place to windows of ``length`` tokens, beyond its trained length, for inference.
 
-    The rotary modules get a configuration of their own. All that asks them for angles follows, ContextLM's predictor
-    among it. The model is not meant to be saved afterwards.
+    The rotary modules get separate configurations, and everything that uses them follows, including ContextLM's predictor.
+    The model should not be saved afterwards.
 
     Args:
-        rope: how the positions are extended.
-        factor: of ``linear``, ``dynamic`` and ``yarn``; ``length / trained`` if not given, and at least 1.
-        trained: tokens of the windows that the model was trained with; what its configuration says if not given.
+        rope: the method.
+        factor: factor of ``linear``, ``dynamic`` and ``yarn``, at least 1; by default ``length / trained``.
+        trained: length in tokens that the model was trained with; by default that of its configuration.
 
     Returns:
-        The factor that is used; None for ``none``.
+        The factor; None for ``none``.
 
     Raises:
-        ConfigError: the model has no rotary positions, it has extended ones already, or the factor is below 1.
+        ConfigError: the positions are not rotary or are extended already, or the factor is below 1.
     """
     modules = rotary_modules(model)
     if not modules:
         raise ConfigError(
-            f"the positions of this {model.config.model_type} are not rotary, so they cannot be extended; leave --rope out, "
-            "and give a --context that the model has positions for"
+            f"the positions of this {model.config.model_type} are not rotary and cannot be extended; remove --rope, and "
+            "choose a --context that the model has positions for"
         )
     if rope == "none":
         if factor is not None:
-            raise ConfigError(
-                "a rope factor is given, but no method; give --rope linear, dynamic or yarn too"
-            )
+            raise ConfigError("a rope factor is given, but no method; add --rope linear, dynamic or yarn")
     else:
         trained = trained or int(modules[0][1].config.max_position_embeddings)
         factor = max(1.0, length / trained) if factor is None else float(factor)
@@ -141,17 +138,17 @@ def extend_positions(
 
 
 def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module:
-    """A rotary module of the same class with other frequencies."""
+    """Create a rotary module of the same class with extended frequencies."""
     parameters = _full_attention(module.config.rope_parameters)
     kind = parameters.get("rope_type", "default")
     if kind != "default":
         raise ConfigError(
-            f"the model's positions are extended already (rope_type {kind!r} in its configuration); leave --rope out"
+            f"the model's positions are extended already (rope_type {kind!r} in its configuration); remove --rope"
         )
     dimensions = 2 * len(next(module.buffers()))
     if rope == "dynamic" and dimensions == 2:
         raise ConfigError(
-            "dynamic NTK spreads a head's frequencies apart, but a head of this model has only one (2 rotary dimensions); "
+            "dynamic NTK needs several frequencies per head, but a head of this model has only one (2 rotary dimensions); "
             "choose --rope linear or yarn"
         )
     parameters |= {"rope_type": rope, "factor": factor}
@@ -160,10 +157,10 @@ def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module
     module.config.max_position_embeddings = trained
     device = next(module.buffers()).device
     extended = type(module)(module.config).to(device).train(module.training)
-    extended.register_forward_pre_hook(_start_over)
+    extended.register_forward_pre_hook(_reset_length)
     return extended
 
 
 def _full_attention(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of layers that see everything: some models have others beside them, for sliding windows."""
+    """Parameters of the layers with full attention; some models also have parameters for sliding windows."""
     return parameters.get("full_attention", parameters)

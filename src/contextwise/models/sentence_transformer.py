@@ -1,6 +1,6 @@
-"""A model folder that the package sentence-transformers opens, with the vectors of :mod:`contextwise.models.embedding`.
+"""Export models for sentence-transformers, with the same vectors as :mod:`contextwise.models.embedding`.
 
-Only files are written: sentence-transformers need not be installed here.
+Only files are written: sentence-transformers need not be installed.
 """
 
 import json
@@ -32,26 +32,26 @@ def export_sentence_transformer(
 ) -> Path:
     """Write a folder for ``SentenceTransformer(out)``: weights, tokenizer, pooling.
 
-    Where the tokenizer puts no special tokens around a text, those that its model was trained with are written into it
-    (:class:`~contextwise.models.embedding.Frame`); and one without a padding token gets its end-of-text token for that.
+    If the tokenizer adds no special tokens, those that the model was trained with are written into it
+    (:class:`~contextwise.models.embedding.Frame`); a tokenizer without a padding token pads with end-of-text.
 
     Args:
         source: a run, a Hugging Face model folder, or a name on the Hub.
         out: the folder; it must not exist yet.
-        pooling: of the last layer, as for :class:`~contextwise.models.embedding.Embedder`.
+        pooling: pooling of the last layer, as for :class:`~contextwise.models.embedding.Embedder`.
         normalize: scale each vector to length 1.
-        max_tokens: where longer texts are cut; not given: what tokenizer and model allow.
+        max_tokens: length to which longer texts are truncated; by default the limit of tokenizer and model.
 
     Raises:
-        CheckpointError: there is no model or no tokenizer at ``source``.
-        ConfigError: ``out`` is there already, the pooling does not fit, or sentence-transformers cannot open such a model.
+        CheckpointError: ``source`` has no model or no tokenizer.
+        ConfigError: ``out`` exists already, the pooling does not suit the model, or sentence-transformers cannot load it.
     """
     out, config = Path(out), load_config(source)
     if out.exists():
-        raise ConfigError(f"{out} is there already; give another folder")
+        raise ConfigError(f"{out} already exists; choose another folder")
     if isinstance(config, ComposedConfig):
         raise ConfigError(
-            f"sentence-transformers opens stock models of transformers only, and {source} is a {config.model_type}; "
+            f"sentence-transformers loads only stock transformers models, and {source} is a {config.model_type}; "
             "use contextwise embed, or embed_texts"
         )
     model, tokenizer = load_text_model(source, device="cpu"), load_tokenizer(source)
@@ -65,16 +65,16 @@ def export_sentence_transformer(
 
 
 def _frame(tokenizer: Any, frame: Frame) -> None:
-    """Let the tokenizer put the special tokens itself, and pad."""
+    """Configure the tokenizer to add the special tokens and to pad."""
     if tokenizer.pad_token is None and tokenizer.eos_token is None:
         raise ConfigError(
-            "sentence-transformers pads, and the tokenizer has neither a padding nor an end-of-text token; give it one"
+            "sentence-transformers pads, but the tokenizer has neither a padding nor an end-of-text token; add one"
         )
     put_around(tokenizer, frame.before, frame.after)
 
 
 def _describe(folder: Path, width: int, embedder: Embedder) -> None:
-    """The files by which sentence-transformers knows its modules; every version of it reads these names."""
+    """Write the files that describe the modules of sentence-transformers; all its versions read these names."""
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")][
         : 3 if embedder.normalize else 2
     ]

@@ -1,9 +1,9 @@
-"""Families of models and their named sizes. Nothing here needs torch, so that a recipe can be checked without it.
+"""Families of models and their named sizes, without torch, so that recipes can be checked quickly.
 
 ``base`` to ``xl`` are the GPT-2 sizes of ContextLM's Table 7, ``pythia-70m`` to ``pythia-1.4b`` the Pythia sizes of its
-Table 8, with the learning rates printed there and how the paper trained them (:class:`PublishedTraining`). The sizes below
-``base``, and those of Llama, Qwen3, the LSTM, BERT and T5 (so many layers in the encoder, and as many in the decoder), are
-ours, for machines without a large GPU.
+Table 8, with their printed learning rates and training settings (:class:`PublishedTraining`). The sizes below ``base``, and
+those of Llama, Qwen3, the LSTM, BERT and T5 (with as many layers in the encoder as in the decoder), are ours, for machines
+without a large GPU.
 """
 
 import math
@@ -15,13 +15,13 @@ from contextwise.objectives.kind import Kind
 
 @dataclass(frozen=True)
 class PublishedTraining:
-    """How a published model was pretrained; the fields have the names of a recipe's settings.
+    """Pretraining settings of a published model; the fields are named as in recipes.
 
-    ``None`` stands for what the source does not say.
+    ``None`` means that the source does not give the value.
     """
 
     context: int
-    """Tokens a window."""
+    """Tokens per window."""
     tokens_per_step: int
     tokens: int
     """Training tokens."""
@@ -31,17 +31,17 @@ class PublishedTraining:
     clip: float = 1.0
     weight_decay: float | None = None
     minimum_learning_rate: float | None = None
-    """Where the decay ends, as a share of the top."""
+    """Final learning rate, as a share of the peak."""
 
 
-# ContextLM, Section 7.1: windows, AdamW's betas, clipping and warm-up; Table 7: "0.5M", which is taken for 512 windows of
-# 1024 tokens, and "9B". Neither the decay of the learning rate nor weight decay is stated.
+# ContextLM, Section 7.1: windows, AdamW's betas, clipping and warm-up; Table 7: "0.5M", interpreted as 512 windows of
+# 1024 tokens, and "9B". Neither the decay of the learning rate nor weight decay is given.
 GPT2_TRAINING = PublishedTraining(
     context=1024, tokens_per_step=512 * 1024, tokens=9_000_000_000, warmup_steps=1000
 )
 
 # ContextLM, Section 3.1: windows of 2048 tokens, "following the original Pythia ... training configuration"; Table 8: "2M" and
-# "300B". All else is in Pythia's own configuration files (EleutherAI/pythia, models/160M/pythia-160m.yml and its siblings):
+# "300B". The rest is from Pythia's configuration files (EleutherAI/pythia, models/160M/pythia-160m.yml and similar):
 # 1024 windows a step, warm-up over 1% of 143,000 steps (299.9 billion tokens), a cosine to 10%, betas, clipping, weight decay.
 PYTHIA_TRAINING = PublishedTraining(
     context=2048,
@@ -55,7 +55,7 @@ PYTHIA_TRAINING = PublishedTraining(
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Depth, width and heads of a backbone, the learning rate that goes with it, and how it was trained where published."""
+    """Depth, width, heads and learning rate of a backbone, and its training settings if published."""
 
     layers: int
     width: int
@@ -98,14 +98,14 @@ SIZES: dict[str, dict[str, ModelSize]] = {
 
 
 KINDS: dict[str, Kind] = {**dict.fromkeys(SIZES, "decoder"), "bert": "encoder", "t5": "encoder-decoder"}
-"""The kind of model that each family is."""
+"""The kind of model of each family."""
 
 
 def named_size(family: str, size: str) -> ModelSize:
     """Look up a size.
 
     Raises:
-        ConfigError: there is no such family, or no such size in it.
+        ConfigError: the family or the size does not exist.
     """
     if family not in SIZES:
         raise ConfigError(f"model.family is {family!r}, but must be one of {', '.join(SIZES)}")
@@ -119,10 +119,14 @@ ROTATED = {"gpt_neox": 8, "llama": 2, "qwen3": 2}
 
 
 def shape_problems(family: str, size: ModelSize) -> list[Problem]:
-    """What is wrong with the heads and the width of a model of this family."""
+    """List the problems with the heads and the width of a model of this family."""
     head, rest = divmod(size.width, size.heads)
     if rest:
-        return [Problem(f"{size.heads} heads do not divide a width of {size.width}; choose heads that do")]
+        return [
+            Problem(
+                f"a width of {size.width} is not divisible by {size.heads} heads; choose heads that divide it"
+            )
+        ]
     if head % ROTATED.get(family, 1):
         return [
             Problem(
@@ -134,7 +138,7 @@ def shape_problems(family: str, size: ModelSize) -> list[Problem]:
 
 
 def readable_count(number: float) -> str:
-    """124439808 -> '124.4M'."""
+    """Abbreviate a count: 124439808 -> '124.4M'."""
     if number < 1000:
         return f"{number:g}"
     power = min(int(math.log10(number)) // 3, 4)

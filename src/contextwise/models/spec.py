@@ -1,7 +1,7 @@
-"""What a kind of model offers beside its forward pass: how it is built, what its training costs, and its pretraining losses.
+"""Model specifications: how a type of model is built, the FLOPs of its training, and its pretraining losses.
 
-Each folder of models has a ``spec.py``, which registers its configurations, their classes and their :class:`ModelSpec`; that of
-``stock`` is for the models of transformers. The functions at the end ask the specification of a configuration.
+Each model folder has a ``spec.py``, which registers its configurations, their classes and their :class:`ModelSpec`; that of
+``stock`` is for the models of transformers. The functions at the end use the specification of a configuration.
 """
 
 import importlib
@@ -22,32 +22,32 @@ _STOCK: dict[Kind, "ModelSpec"] = {}
 
 
 class ModelSpec(ABC):
-    """What training, evaluation and the counting of operations ask of a kind of model."""
+    """The interface that training, evaluation and FLOPs counting use for a type of model."""
 
     @abstractmethod
     def build(self, config: Any) -> Any:
-        """A freshly initialised model."""
+        """Build a newly initialized model."""
 
     @abstractmethod
     def flops_per_example(
         self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
     ) -> float:
-        """Operations of everything but the vocabulary head, for one example, forward and backward.
+        """Forward and backward operations per example, without the vocabulary head.
 
         Args:
             model: may be on the meta device.
             inputs: positions of the decoder, or of the encoder.
             outputs: positions of an encoder-decoder's decoder.
-            trained: the parts that are trained, of a model that is made of parts; its usual ones if not given.
+            trained: the trained parts of a model with several parts; by default those that are usually trained.
         """
 
     @abstractmethod
     def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
-        """Operations of the vocabulary head (of all heads) for one token that counts in the loss."""
+        """Forward and backward operations of the vocabulary head (or all heads) per target token."""
 
     @abstractmethod
     def losses(self, model: Any, batch: Batch) -> Losses:
-        """The pretraining losses of a batch."""
+        """Compute the pretraining losses of a batch."""
 
 
 def register_model(
@@ -56,11 +56,11 @@ def register_model(
     spec: ModelSpec | None = None,
     auto_class: Any = AutoModelForCausalLM,
 ) -> None:
-    """Register a model of this package with transformers' Auto classes, and what it offers.
+    """Register a model of this package with transformers' Auto classes, and its specification.
 
     Args:
-        spec: that of the nearest base class of ``config_class`` that has one, if not given.
-        auto_class: the Auto class that opens it.
+        spec: by default that of the nearest base class of ``config_class`` with a specification.
+        auto_class: the Auto class that loads the model.
     """
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
     auto_class.register(config_class, model_class, exist_ok=True)
@@ -69,12 +69,12 @@ def register_model(
 
 
 def register_stock(kind: Kind, spec: ModelSpec) -> None:
-    """Register what the stock models of a kind offer."""
+    """Register the specification of the stock models of a kind."""
     _STOCK[kind] = spec
 
 
 def register_models() -> None:
-    """Import ``spec.py`` of every folder of models beside this file, each of which registers its own models."""
+    """Import ``spec.py`` of every model folder, which registers its models."""
     for file in sorted(Path(__file__).parent.glob("*/spec.py")):
         importlib.import_module(f"contextwise.models.{file.parent.name}.spec")
 
@@ -87,7 +87,7 @@ def spec_of(config: PreTrainedConfig) -> ModelSpec:
 
 
 def build_model(config: PreTrainedConfig) -> Any:
-    """A freshly initialised model: a causal or masked language model, an encoder-decoder, or what else has a specification."""
+    """Build a newly initialized model: causal, masked, encoder-decoder, or any other type with a specification."""
     return spec_of(config).build(config)
 
 
@@ -95,9 +95,9 @@ _META_MODELS: dict[tuple[type, str], Any] = {}
 
 
 def meta_model(config: PreTrainedConfig) -> Any:
-    """The model of a configuration on the meta device, without memory, to be counted; built once for equal configurations.
+    """Build the model of a configuration on the meta device, to count its parameters; cached for equal configurations.
 
-    A plan asks for the same few models again and again, and drawing weights costs time on the meta device too.
+    A plan needs the same few models many times, and initializing weights costs time on the meta device too.
     """
     key = type(config), config.to_json_string(use_diff=False)
     if key not in _META_MODELS:
@@ -109,27 +109,27 @@ def meta_model(config: PreTrainedConfig) -> Any:
 
 
 def pretraining_losses(model: Any, batch: Batch) -> Losses:
-    """The pretraining losses of a batch.
+    """Compute the pretraining losses of a batch with the model's specification.
 
     Args:
         model: a causal or masked language model, or an encoder-decoder, of transformers or of this package.
-        batch: ``input_ids``, ``labels`` and whatever else the objective's examples have.
+        batch: ``input_ids``, ``labels`` and the other tensors of the objective's examples.
     """
     return spec_of(model.config).losses(model, batch)
 
 
 def training_flops_per_token(config: PreTrainedConfig, context: int) -> float:
-    """Operations of one training token of a decoder whose every token is a target."""
+    """Operations per training token of a decoder that predicts every token."""
     return training_flops_per_example(config, context) / context + training_flops_per_target(config)
 
 
 def training_flops_per_example(
     config: PreTrainedConfig, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
 ) -> float:
-    """Operations of everything but the vocabulary head, for one example; see :meth:`ModelSpec.flops_per_example`."""
+    """Operations per example without the vocabulary head; see :meth:`ModelSpec.flops_per_example`."""
     return spec_of(config).flops_per_example(meta_model(config), inputs, outputs, trained)
 
 
 def training_flops_per_target(config: PreTrainedConfig, trained: Sequence[str] | None = None) -> float:
-    """Operations of the vocabulary head for one token that counts in the loss; with several heads, of all of them."""
+    """Operations of the vocabulary head, or of all heads, per target token."""
     return spec_of(config).flops_per_target(config, trained)

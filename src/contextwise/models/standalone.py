@@ -1,8 +1,8 @@
-"""Export a model so that it opens where Contextwise is not installed, with ``trust_remote_code=True``.
+"""Export a model with its code, to load it with ``trust_remote_code=True`` where Contextwise is not installed.
 
-transformers loads code that lies with a model if ``config.json`` names it (``auto_map``), and follows relative imports
-between its files. So the modules that the model class is made of are copied, flat, beside the weights, with their imports
-of each other made relative.
+transformers loads code from a model's folder if ``config.json`` names it (``auto_map``), and follows relative imports
+between its files. So the modules that the model class needs are copied, flat, next to the weights, with relative imports
+of each other.
 """
 
 import ast
@@ -23,7 +23,7 @@ PACKAGE = "contextwise"
 def export_model_folder(
     source: str | Path, out: Path, standalone: bool = False, card: str | None = None
 ) -> Path:
-    """Copy a model's folder, with its code beside it if wanted.
+    """Copy a model's folder, optionally with its code.
 
     Args:
         source: a finished run, or a model's folder.
@@ -32,14 +32,14 @@ def export_model_folder(
         card: text of ``README.md``.
 
     Raises:
-        CheckpointError: there is no model at ``source``.
-        ConfigError: ``out`` is there already, or the model needs no code of ours.
+        CheckpointError: ``source`` contains no model.
+        ConfigError: ``out`` exists already, or ``standalone`` is set for a stock model.
     """
     folder = Path(model_folder(source))
     if not folder.is_dir():
-        raise CheckpointError(f"{source} is no folder on this machine; download it first")
+        raise CheckpointError(f"{source} is not a folder on this machine; download it first")
     if out.exists():
-        raise ConfigError(f"{out} is there already; give another folder with --out")
+        raise ConfigError(f"{out} already exists; choose another folder with --out")
     code = _code(source) if standalone else {}
     with atomic_directory(out, "the exported model") as target:
         for file in sorted(folder.iterdir()):
@@ -57,16 +57,16 @@ def export_model_folder(
 
 
 def _classes(source: str | Path) -> tuple[type, type[PreTrainedModel]]:
-    """Configuration and model class of a model of ours.
+    """Configuration and model class of a model of this package.
 
     Raises:
-        ConfigError: the model is one of transformers' own.
+        ConfigError: it is a stock transformers model.
     """
     config = load_config(source)
     model = model_class(config)
     if not model.__module__.startswith(f"{PACKAGE}."):
         raise ConfigError(
-            f"{source} is a stock {config.model_type}, which opens everywhere as it is; leave --standalone out"
+            f"{source} is a stock {config.model_type}, which loads everywhere without extra code; remove --standalone"
         )
     return type(config), model
 
@@ -82,18 +82,18 @@ def _auto_map(source: str | Path) -> dict[str, str]:
 def _code(source: str | Path) -> dict[str, str]:
     """File name -> text of every module that the two classes need."""
     files: dict[str, str] = {}
-    waiting = [kind.__module__ for kind in _classes(source)]
-    while waiting:
-        module = waiting.pop()
+    pending = [kind.__module__ for kind in _classes(source)]
+    while pending:
+        module = pending.pop()
         file = f"{_flat(module)}.py"
         if file not in files:
-            files[file], needed = _made_relative(module)
-            waiting += needed
+            files[file], needed = _with_relative_imports(module)
+            pending += needed
     return files
 
 
-def _made_relative(module: str) -> tuple[str, list[str]]:
-    """A module's text with ``from contextwise.a.b import c`` as ``from .contextwise_a_b import c``; and those modules."""
+def _with_relative_imports(module: str) -> tuple[str, list[str]]:
+    """A module's text with ``from contextwise.a.b import c`` as ``from .contextwise_a_b import c``, and those modules."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     text = Path(spec.origin).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Compare tokenizers by the token ids that they give, and add special tokens around a text."""
+"""Compare tokenizers by their token ids, and configure the special tokens around a text."""
 
 import hashlib
 import json
@@ -19,9 +19,9 @@ FILE = "tokenizer.json"
 
 
 def tokenizer_hash(file: Path) -> str:
-    """SHA-256 of what decides the token ids of a text: vocabulary, merges, normalizer and pre-tokenizer.
+    """SHA-256 of the settings that determine token ids: vocabulary, merges, normalizer and pre-tokenizer.
 
-    The bytes of ``tokenizer.json`` do not serve: the same tokenizer, loaded and saved again, has other bytes.
+    A hash of the file is not enough: the same tokenizer, loaded and saved again, has other bytes.
 
     Raises:
         DataError: the file is damaged.
@@ -37,7 +37,7 @@ def tokenizer_hash(file: Path) -> str:
 
 
 def _essential(value: Any) -> Any:
-    """Without empty settings (writers differ in whether they spell those out) and those of offsets."""
+    """Remove empty settings, which some versions write and others omit, and settings of offsets."""
     if isinstance(value, dict):
         return {
             key: _essential(part)
@@ -48,13 +48,13 @@ def _essential(value: Any) -> Any:
 
 
 def corpus_tokenizer_hash(corpus_path: Path) -> str | None:
-    """Hash of the tokenizer that lies with a corpus; None where there is none (Zarr, ``.bin``)."""
+    """Hash of a corpus's tokenizer; None if it has none (Zarr, ``.bin``)."""
     file = corpus_path / "tokenizer" / FILE
     return tokenizer_hash(file) if file.is_file() else None
 
 
 def model_tokenizer_hash(source: str) -> str | None:
-    """Hash of the tokenizer that lies with a model (run, folder or Hub name); None where there is none."""
+    """Hash of the tokenizer of a model (run, folder or Hub name); None if it has none."""
     folder = Path(model_folder(source))
     if folder.is_dir():
         file = folder / FILE
@@ -65,16 +65,16 @@ def model_tokenizer_hash(source: str) -> str | None:
     try:
         return tokenizer_hash(Path(hf_hub_download(source, FILE)))
     except (HfHubHTTPError, OSError):
-        # No such file, or a model from the cache and no network: then the ids alone are checked.
+        # No such file, or a cached model without a network: then only the vocabulary size is checked.
         return None
 
 
 def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
-    """Refuse a corpus whose token ids mean something else to a model, or nothing.
+    """Check that a corpus was prepared with the tokenizer of a model.
 
     Args:
-        source: where the model comes from: a run, a folder or a Hub name.
-        vocabulary: tokens that the model knows.
+        source: the model: a run, a folder or a Hub name.
+        vocabulary: the size of the model's vocabulary.
 
     Raises:
         DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
@@ -82,20 +82,20 @@ def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
     fix = f"prepare a corpus for it with --tokenizer {model_folder(source)}"
     if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
         raise DataError(
-            f"the corpus {corpus.path} was prepared with a tokenizer that is not the one of {source}; {fix}"
+            f"the corpus {corpus.path} was prepared with another tokenizer than that of {source}; {fix}"
         )
     if corpus.vocab_size is not None and corpus.vocab_size > vocabulary:
         raise DataError(
             f"the corpus {corpus.path} has a vocabulary of {corpus.vocab_size} tokens, "
-            f"but {source} knows only {vocabulary}; {fix}"
+            f"but {source} has only {vocabulary}; {fix}"
         )
 
 
 def put_around(tokenizer: PreTrainedTokenizerBase, before: Sequence[int], after: Sequence[int]) -> None:
-    """Let a tokenizer put special tokens around each text by itself, as its model was trained: ``[CLS] A [SEP]``.
+    """Configure a tokenizer to add special tokens around each text, as its model was trained: ``[CLS] A [SEP]``.
 
-    Of a pair, what stands behind the first text stands behind the second as well, with which it has the token type 1:
-    ``[CLS] A [SEP] B [SEP]``. A tokenizer without a padding token gets its end-of-text token for that.
+    In a pair, the tokens after the first text are repeated after the second, with token type 1: ``[CLS] A [SEP] B [SEP]``.
+    A tokenizer without a padding token pads with end-of-text.
 
     Args:
         before, after: ids of the tokens.

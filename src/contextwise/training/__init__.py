@@ -1,4 +1,4 @@
-"""Training: recipes in, finished runs out. Reading a recipe imports neither torch nor transformers."""
+"""Training: from recipes to finished runs. Reading a recipe imports neither torch nor transformers."""
 
 from typing import TYPE_CHECKING
 

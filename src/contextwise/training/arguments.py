@@ -1,4 +1,4 @@
-"""From a recipe's training settings to transformers' ``TrainingArguments``."""
+"""Convert a recipe's training settings to transformers' ``TrainingArguments``."""
 
 import os
 from typing import Any
@@ -17,14 +17,14 @@ DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
 def training_arguments(
     recipe: Recipe, run: RunFolder, blocks: list[str], processes: PartialState, validates: bool
 ) -> TrainingArguments:
-    """Arguments of the Trainer.
+    """Build the arguments of the Trainer.
 
     Args:
         blocks: class names of the model's blocks, the units that FSDP shards.
         validates: whether there are examples to validate on.
 
     Raises:
-        ConfigError: the batch cannot be divided evenly among the processes, or FSDP is asked for in a single process.
+        ConfigError: the batch cannot be divided evenly among the processes, or FSDP is set with a single process.
     """
     examples_per_process, micro = batch_shape(recipe, processes)
     settings = recipe.training
@@ -95,16 +95,16 @@ def training_arguments(
 
 
 def batch_shape(recipe: Recipe, processes: PartialState) -> tuple[int, int]:
-    """Examples of one process in a step, and in one forward pass."""
+    """Examples per process in a step, and in one forward pass."""
     total, rest = divmod(recipe.examples_per_step, processes.num_processes)
     if rest or not total:
         raise ConfigError(
             f"training.tokens_per_step is {recipe.tokens_per_step}: its windows cannot be divided evenly among "
             f"{processes.num_processes} processes; make it a multiple of {processes.num_processes * recipe.data.context}"
         )
-    usual = DEFAULT_MICRO_BATCH_TOKENS.get(processes.device.type, 8192)
-    if isinstance(recipe.data, SyntheticData):  # whose models are small
-        usual = recipe.tokens_per_step
-    fitting = max(1, (recipe.training.micro_batch_tokens or usual) // recipe.data.context)
-    micro = max(size for size in range(1, total + 1) if total % size == 0 and size <= fitting)
+    default = DEFAULT_MICRO_BATCH_TOKENS.get(processes.device.type, 8192)
+    if isinstance(recipe.data, SyntheticData):  # its models are small
+        default = recipe.tokens_per_step
+    limit = max(1, (recipe.training.micro_batch_tokens or default) // recipe.data.context)
+    micro = max(size for size in range(1, total + 1) if total % size == 0 and size <= limit)
     return total, micro

@@ -1,6 +1,6 @@
-"""Batches of examples: all tensors stacked, and sentences cut to the longest of their batch.
+"""Collate examples to batches; sentences are cut to the longest of their batch.
 
-``length`` () of a padded example is its number of positions without padding; ``counted`` () is the number of targets of an
+``length`` () is the number of positions of a padded example without padding; ``counted`` () is the number of targets of an
 example whose targets are not its labels.
 """
 
@@ -13,7 +13,7 @@ from contextwise.objectives import NO_LOSS
 
 
 def collate(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Stack examples; padding that all of them have is cut off."""
+    """Stack examples; columns that are padding in all of them are removed."""
     batch = stack(items)
     if "length" in batch:
         longest = int(batch["length"].max())
@@ -22,14 +22,14 @@ def collate(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 def targets_in(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """How many targets count in the loss of a batch, ()."""
+    """Number of targets in the loss of a batch, ()."""
     return batch["counted"].sum() if "counted" in batch else batch["labels"].ne(NO_LOSS).sum()
 
 
-def tokens_read(batch: dict[str, torch.Tensor], behind_encoder: bool) -> torch.Tensor:
-    """Tokens that the model reads in a batch, padding left out; a decoder behind an encoder reads its targets."""
+def tokens_read(batch: dict[str, torch.Tensor], encoder_decoder: bool) -> torch.Tensor:
+    """Number of input tokens of a batch without padding; an encoder-decoder's targets are inputs of its decoder."""
     ids, labels = batch["input_ids"], batch["labels"]
     if "length" in batch:
         return batch["length"].sum()
     read = batch["attention_mask"].sum() if "attention_mask" in batch else torch.ones_like(ids).sum()
-    return read + labels.ne(NO_LOSS).sum() if behind_encoder else read
+    return read + labels.ne(NO_LOSS).sum() if encoder_decoder else read

@@ -1,4 +1,4 @@
-"""The model card of a finished run: the model, its training, and how to open it."""
+"""The model card of a finished run: the model, its training, and how to load it."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
 
     Args:
         run: the finished run.
-        standalone: whether the model's code lies beside it.
+        standalone: whether the model's folder contains its code.
 
     Raises:
         CheckpointError: the run has not finished.
@@ -68,7 +68,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         ("training data", f"{summary['corpus']['path']} ({summary['corpus']['fingerprint'][:12]})"),
         ("training tokens", readable_count(summary["tokens"])),
         ("training context", f"{summary['context']} tokens"),
-        ("tokens a step", str(recipe.tokens_per_step)),
+        ("tokens per step", str(recipe.tokens_per_step)),
         ("learning rate", f"{recipe.learning_rate:g}, {training.schedule}"),
         ("seed", str(recipe.seed)),
     ]
@@ -76,7 +76,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         rows.append(
             (
                 "validation loss",
-                f"{summary['validation_loss']:.4f} nats a {'sentence' if unigrams else 'token'}",
+                f"{summary['validation_loss']:.4f} nats per {'sentence' if unigrams else 'token'}",
             )
         )
     tokenizer = any((run.model / file).exists() for file in TOKENIZER_FILES)
@@ -96,17 +96,17 @@ def model_card(run: RunFolder, standalone: bool) -> str:
 
 SCORED = (
     'tokens = tokenizer(tokenizer.eos_token + " A sentence.", return_tensors="pt").input_ids',
-    "mask = torch.ones(contexts.shape[:2], dtype=torch.bool)  # False where one is missing",
+    "mask = torch.ones(contexts.shape[:2], dtype=torch.bool)  # False for missing contexts",
     "logits = model(tokens, contexts=contexts, context_mask=mask).logits",
     "# or, for candidates of sentences: contextwise rescore MODEL lists.jsonl",
 )
 
 
 def context_encoder_card(source: str | Path) -> str | None:
-    """Text of ``README.md`` for a context encoder by itself (``RUN/parts/context_encoder``); None for another model.
+    """Text of ``README.md`` for a context encoder alone (``RUN/parts/context_encoder``); None for another model.
 
     Raises:
-        CheckpointError: there is no such model.
+        CheckpointError: the model does not exist.
     """
     file = Path(source) / "config.json"
     if (
@@ -138,18 +138,18 @@ def context_encoder_card(source: str | Path) -> str | None:
 
 
 TEXT_FACTS = ("name", "pooling", "max_tokens")
-"""The arguments that a text encoder is opened with."""
+"""The arguments to open a text encoder with."""
 
 
 def _encoded(config: CueContextConfig) -> list[str]:
-    """Lines that make ``contexts`` (1, K, C) of the texts of one sentence's contexts."""
+    """Lines of code that encode the texts of one sentence's contexts as ``contexts`` (1, K, C)."""
     name, pooling, tokens = (config.text_encoder[key] for key in TEXT_FACTS)
     types = ContextSettings(**config.contexts).types
     return [
         "import torch",
         "from contextwise.models.cue.encoding import TextEncoder",
         f"text_encoder = TextEncoder.open({json.dumps(name)}, {json.dumps(pooling)}, max_tokens={tokens})",
-        f"# the contexts of one sentence, in any order ({', '.join(types)}); dates as here",
+        f"# the contexts of one sentence, in any order ({', '.join(types)}); dates in this format",
         'texts = ["A title", "Wednesday 29 May 1985"]',
         "contexts = torch.from_numpy(text_encoder.encode(texts))[None]",
     ]
@@ -162,14 +162,14 @@ def _card(data: ModelCardData, name: str, rows: list[tuple[str, str]], lines: li
 
 
 def _chosen(stage: Stage) -> dict[str, Any]:
-    """The settings of a stage that are not at their defaults, its sources first."""
+    """The settings of a stage that differ from their defaults, its sources first."""
     values = stage.model_dump(exclude_defaults=True)
     sources = ("stage", "start", "sentence_encoder", "text_encoder", "pooling")
     return {name: values[name] for name in (*sources, *values) if name in values}
 
 
 def _backbone(model: Any) -> str:
-    """The stock model that was trained, or trained further; of a CUE model what it was made of."""
+    """The stock model that was trained; for a CUE model, the frozen sentence encoder or the starting run."""
     if isinstance(model, CueModel):
         return f"`{getattr(model.cue, 'sentence_encoder', None) or model.cue.start}`, frozen"  # type: ignore[union-attr]
     if isinstance(model, PretrainedModel):

@@ -33,19 +33,19 @@ _GATHER = StateDictOptions(full_state_dict=True, cpu_offload=True)
 def gather(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Whole weights and optimizer state on the CPU; every process must call it, rank 0 gets the result."""
+    """Gather whole weights and optimizer state on the CPU; every process must call it, rank 0 gets the result."""
     weights: Any = get_model_state_dict(model, options=_GATHER)
     moments: Any = get_optimizer_state_dict(model, optimizer, options=_GATHER)
     return weights, moments
 
 
 def write_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
-    """Weights into ``folder``; of tensors that share memory (tied weights) only the first is stored."""
+    """Write weights to ``folder``; of tensors that share memory (tied weights) only the first is stored."""
     save_file(_untied(weights), folder / WEIGHTS)
 
 
 def write_optimizer(folder: Path, state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Optimizer tensors into ``folder``; returns the parameter groups, which go into JSON."""
+    """Write optimizer tensors to ``folder``; returns the parameter groups, which are stored as JSON."""
     tensors = {
         f"{parameter}::{name}": value.contiguous()
         for parameter, values in state["state"].items()
@@ -85,11 +85,11 @@ def _untied(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: weights[name].contiguous() for name in kept.values()}
 
 
-_WRAPPERS = {"module", "_orig_mod"}  # what DDP and torch.compile put into the names of parameters
+_WRAPPERS = {"module", "_orig_mod"}  # added to parameter names by DDP and torch.compile
 
 
 def _ties(model: nn.Module) -> dict[str, str]:
-    """Names of tied weights, each with the name under which the same tensor comes first."""
+    """Names of tied weights, each with the first name of the same tensor."""
     first: dict[int, str] = {}
     ties = {}
     for wrapped, parameter in model.named_parameters(remove_duplicate=False):
@@ -128,7 +128,7 @@ def restore_random_state(state: dict[str, Any]) -> None:
 
 
 def seal(folder: Path) -> None:
-    """Write the manifest: size and SHA-256 of every file in ``folder``. The last file to be written."""
+    """Write the manifest, the last file of a checkpoint: size and SHA-256 of every file in ``folder``."""
     files = {
         str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
         for file in sorted(folder.rglob("*"))
@@ -138,14 +138,14 @@ def seal(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """How a checkpoint differs from what was written, or None if it is intact."""
+    """Describe the damage of a checkpoint, or None if it is intact."""
     try:
         files = read_json(folder / MANIFEST, "its manifest")["files"]
-        for name, facts in files.items():
+        for name, entry in files.items():
             file = folder / name
             if not file.is_file():
                 return f"{name} is missing"
-            if file.stat().st_size != facts["bytes"] or sha256_file(file) != facts["sha256"]:
+            if file.stat().st_size != entry["bytes"] or sha256_file(file) != entry["sha256"]:
                 return f"{name} has changed since it was written"
     except Exception as error:
         return f"its manifest cannot be read ({error})"
@@ -163,10 +163,10 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def latest_sound(folder: Path) -> Path | None:
-    """The newest intact checkpoint; damaged ones are reported and renamed.
+    """Return the newest intact checkpoint; damaged ones are reported and renamed.
 
     Raises:
-        CheckpointError: there are checkpoints, but all are damaged.
+        CheckpointError: all checkpoints are damaged.
     """
     all_checkpoints = list_checkpoints(folder)
     for checkpoint in reversed(all_checkpoints):
@@ -179,14 +179,14 @@ def latest_sound(folder: Path) -> Path | None:
         say(f"warning: the checkpoint {checkpoint} is damaged: {problem}; it is now {renamed.name}")
     if all_checkpoints:
         raise CheckpointError(
-            f"all checkpoints in {folder} are damaged; restore one from a backup; or run the same "
-            "command again, which starts from the first step"
+            f"all checkpoints in {folder} are damaged; restore one from a backup, or run the same "
+            "command again to start from the first step"
         )
     return None
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder; renamed first, so that its name never stands for a part of it."""
+    """Remove a folder; it is renamed first, so that a folder of its name is never incomplete."""
     if folder.exists():
         removed = folder.with_name(f".removed-{folder.name}")
         shutil.rmtree(removed, ignore_errors=True)

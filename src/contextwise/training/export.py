@@ -1,4 +1,4 @@
-"""Export of a finished run: a Hugging Face folder of its model, and a summary."""
+"""Export a finished run: a Hugging Face folder of its model, and a summary."""
 
 import copy
 from pathlib import Path
@@ -20,11 +20,11 @@ from contextwise.training.metrics import RunMetrics
 from contextwise.training.recipe import Recipe
 
 PARTS = "parts"
-"""Folder of the parts of a CUE model in a run."""
+"""Subfolder of a run with the parts of its CUE model."""
 
 
 def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torch.Tensor]) -> None:
-    """Write ``model/``, which ``from_pretrained`` of the model's Auto class opens, with the tokenizer."""
+    """Write ``model/`` with weights and tokenizer, in the form that ``from_pretrained`` loads."""
     if run.model.exists():
         return
     model = build_model(inputs.config)
@@ -35,11 +35,11 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
     with atomic_directory(run.model, "the model") as folder:
         model.save_pretrained(folder)
         if inputs.tokenizer is not None:
-            as_its_model_reads(inputs.tokenizer, kind_of(inputs.config)).save_pretrained(folder)
+            with_special_tokens(inputs.tokenizer, kind_of(inputs.config)).save_pretrained(folder)
 
 
 def _export_parts(run: RunFolder, inputs: TrainingInputs, model: CueForCausalLM) -> None:
-    """Write ``parts/NAME``, a checkpoint of its own for each part of a CUE model; the sentence encoder's has the tokenizer."""
+    """Write a separate checkpoint ``parts/NAME`` for each part of a CUE model; the sentence encoder's has the tokenizer."""
     for name, part in model.parts.items():
         if (run.path / PARTS / name).exists():  # written before an earlier attempt was killed
             continue
@@ -49,9 +49,10 @@ def _export_parts(run: RunFolder, inputs: TrainingInputs, model: CueForCausalLM)
                 inputs.tokenizer.save_pretrained(folder)
 
 
-def as_its_model_reads(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> PreTrainedTokenizerFast:
-    """A copy of the tokenizer that adds the tokens which a model of this kind was trained with: [CLS] and [SEP] around a text
-    for an encoder, end-of-text behind it for an encoder-decoder, none for a decoder. The corpus's own adds none.
+def with_special_tokens(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> PreTrainedTokenizerFast:
+    """Return a copy of a corpus's tokenizer that adds the special tokens of a kind of model's training.
+
+    These are [CLS] and [SEP] around a text for an encoder, end-of-text after it for an encoder-decoder, none for a decoder.
     """
     if kind == "decoder":
         return tokenizer
@@ -67,7 +68,7 @@ def write_summary(
     """Write ``summary.json``: the run's name, model and data, its cost, and its validation losses.
 
     Args:
-        trained: parameters that the optimizer changed.
+        trained: number of trained parameters.
     """
     losses = run.metrics("validation")
     summary = {

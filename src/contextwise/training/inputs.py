@@ -1,4 +1,4 @@
-"""What a recipe trains on: the corpus, its examples under the objective, and the model's configuration that fits them."""
+"""The inputs of training: the corpus, its examples under the objective, and the matching model configuration."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,24 +23,24 @@ from contextwise.training.recipe import CorpusData, PretrainedModel, Recipe, Syn
 from contextwise.training.replay import replayed_corpus, watched_corpus, with_replay
 
 VALIDATION_SEED = 0
-"""Runs of every seed are validated on the same examples."""
+"""Runs with different seeds are validated on the same examples."""
 
 
 @dataclass
 class TrainingInputs:
-    """The training examples of a run, and what they need.
+    """The training examples of a run, with corpus, tokenizer and model configuration.
 
     Attributes:
         corpus: the training split, or synthetic samples.
-        config: of the model; its vocabulary holds the tokens that the objective added.
-        tokenizer: the corpus's, with the objective's special tokens; None for a corpus without one.
-        added_tokens: texts of the special tokens that the tokenizer lacked.
+        config: configuration of the model; its vocabulary includes the tokens that the objective added.
+        tokenizer: the corpus's, with the objective's special tokens; None for a corpus without a tokenizer.
+        added_tokens: texts of the special tokens that were added to the tokenizer.
         stream: the examples of the whole run, in order.
-        validation: examples to validate on, by what their loss is called in ``metrics.jsonl``: ``loss`` and, where an old
-            corpus is replayed or watched, ``replay_loss``; empty if there are none.
-        replayed: the old corpus's training split, where one is replayed.
-        curve: windows that the context curve is measured on, where the recipe asks for it.
-        sentences: sentences and CUE model of the objective ``sentence``.
+        validation: validation examples by the name of their loss in ``metrics.jsonl``: ``loss`` and, with an old corpus that
+            is replayed or watched, ``replay_loss``; may be empty.
+        replayed: the training split of the replayed old corpus, or None.
+        curve: windows of the context curve, or None.
+        sentences: sentences and CUE model of the objective ``sentence``, or None.
     """
 
     corpus: Corpus | Samples | StoredSamples
@@ -58,7 +58,7 @@ class TrainingInputs:
         """Open the corpora and check the recipe against them.
 
         Raises:
-            ConfigError, DataError: corpora, objective and model do not fit each other.
+            ConfigError, DataError: corpora, objective and model do not match each other.
         """
         data = recipe.data
         if isinstance(data, SyntheticData):
@@ -88,16 +88,16 @@ class TrainingInputs:
         validation = _validation_sets(recipe, corpus, watched, vocabulary, sentences)
         kept = corpus.tokenizer() if tokenizer is None else tokenizer
         if kept is not None and recipe.objective.name == "instruction":
-            kept.chat_template = CHAT_TEMPLATE  # the form of its training, for serve and apply_chat_template
+            kept.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
         curve = curve_windows(recipe)
         return cls(corpus, config, kept, stream, validation, added, replayed, curve, sentences)
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
-        """The samples of a synthetic task: drawn when they are read, or from the disk.
+        """The samples of a synthetic task: generated on access, or stored.
 
         Raises:
-            ConfigError, DataError: those on the disk are too few, missing, damaged or others.
+            ConfigError, DataError: stored samples are too few, missing, damaged or of another task.
         """
         task = data.synthetic
         drawn = Samples(task, recipe.seed)
@@ -107,7 +107,7 @@ class TrainingInputs:
             needed = task.samples or recipe.examples
             if len(samples) < needed:
                 raise ConfigError(
-                    f"data.synthetic.stored has {len(samples):,} samples, but the run takes {needed:,}; set samples to at most "
+                    f"data.synthetic.stored has {len(samples):,} samples, but the run needs {needed:,}; set samples to at most "
                     "that many, or write more"
                 )
         held_out = Samples(task, VALIDATION_SEED, "validation")
@@ -117,15 +117,15 @@ class TrainingInputs:
 
     @property
     def corpora(self) -> dict[str, Any]:
-        """The corpora that are trained on, by their part in it."""
+        """The training corpora, by role."""
         return {"train": self.corpus} | ({} if self.replayed is None else {"replay": self.replayed})
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Positions of an example: of the decoder or encoder, and of a decoder behind an encoder."""
-        if isinstance(self.config, ParityMLPConfig):  # one vector a sample, however many bits
+        """Positions per example: of the decoder or encoder, and of an encoder-decoder's decoder."""
+        if isinstance(self.config, ParityMLPConfig):  # one vector per sample, for any number of bits
             return 1, 0
-        if isinstance(self.stream, SentenceStream):  # trimmed to the sentences, so their mean length
+        if isinstance(self.stream, SentenceStream):  # batches are trimmed, so use the mean length
             return max(1, round(float(self.stream.lengths.mean()))), 0
         first: dict[str, Any] = self.stream[0]
         inputs, labels = len(first["input_ids"]), len(first["labels"])
@@ -139,11 +139,11 @@ def _validation_sets(
     vocabulary: Vocabulary,
     sentences: SentenceInputs | None,
 ) -> dict[str, Dataset]:
-    """Examples of the new corpus's validation split, and of the old corpus that is watched; none without the former."""
+    """Validation examples of the new corpus and of the watched old corpus; empty if the new corpus has none."""
     assert isinstance(recipe.data, CorpusData)
     if recipe.data.validation_split not in corpus.splits:  # a .bin file has the training split only
         if watched is not None:
-            say(f"note: {watched.path} is not watched: {corpus.path} has nothing to validate on beside it")
+            say(f"note: {watched.path} is not watched, because {corpus.path} has no validation split")
         return {}
     sets = {"loss": _validation(recipe, corpus, vocabulary, sentences)}
     if watched is not None and sets["loss"] is not None:
@@ -165,5 +165,5 @@ def _validation(
             return sentences.stream(stream, len(stream), recipe.data.validation_split)
         return stream
     except ContextwiseError as error:
-        say(f"note: no validation on {corpus.path} while training: {error}")
+        say(f"note: no validation on {corpus.path} during training: {error}")
         return None

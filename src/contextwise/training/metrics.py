@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-# Dense bf16 matrix throughput, FLOP/s, as the makers state it; for model FLOPs utilisation.
+# Dense bf16 matrix throughput, FLOP/s, from the manufacturers; for model FLOPs utilization.
 PEAK_FLOPS = {
     "H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12, "L4": 121e12,
     "A10": 125e12, "RTX 4090": 165e12, "RTX 3090": 71e12, "V100": 125e12, "T4": 65e12, "B200": 2250e12,
@@ -12,7 +12,7 @@ PEAK_FLOPS = {
 
 
 def peak_flops(gpu: str | None) -> float | None:
-    """Peak of a GPU by its name, or None if it is not known (or there is none)."""
+    """Peak FLOP/s of a GPU by its name; None if unknown, or without a GPU."""
     return next((flops for name, flops in PEAK_FLOPS.items() if gpu and name in gpu), None)
 
 
@@ -21,9 +21,9 @@ class StepCost:
     """The cost of a step, over all processes.
 
     Attributes:
-        tokens: ``data.context`` for each example.
+        tokens: ``data.context`` times the number of examples.
         flops: forward and backward, without the vocabulary head.
-        flops_per_target: of the vocabulary head, for each token that counts in the loss.
+        flops_per_target: of the vocabulary head, per target token.
     """
 
     tokens: int
@@ -36,11 +36,11 @@ class RunMetrics:
 
     Args:
         cost: the cost of a step.
-        peak: FLOP/s of all the machine's accelerators together, or None.
+        peak: total peak FLOP/s of all accelerators, or None.
 
     Attributes:
-        input_tokens: tokens that the model read so far, padding left out; those of an encoder-decoder's decoder included.
-        target_tokens: tokens that counted in the loss so far.
+        input_tokens: input tokens so far, without padding, including those of an encoder-decoder's decoder.
+        target_tokens: target tokens so far.
     """
 
     def __init__(self, cost: StepCost, peak: float | None) -> None:
@@ -64,7 +64,7 @@ class RunMetrics:
         return self.tokens / self.seconds if self.seconds else 0.0
 
     def start_clock(self) -> None:
-        """Count the time from now on as training (reading data included; evaluating and saving not)."""
+        """Count the time from now on as training time (including data loading, excluding evaluation and saving)."""
         self._clock = time.perf_counter()
 
     def stop_clock(self) -> None:
@@ -82,8 +82,8 @@ class RunMetrics:
         Args:
             loss: the minimized loss, nats.
             norm: norm of the gradient.
-            inputs, targets: tokens read, and tokens that counted in the loss.
-            parts: mean loss of each part of an objective that has several, that of the tokens first.
+            inputs, targets: numbers of input tokens and target tokens.
+            parts: mean loss of each part of an objective with several parts, the token loss first.
         """
         self.steps += 1
         self.input_tokens += inputs
@@ -97,7 +97,7 @@ class RunMetrics:
         self._norm = norm
 
     def row(self, step: int, learning_rate: float) -> dict[str, Any]:
-        """The row of the steps since the last row; begins a new count."""
+        """The row of the steps since the last row; resets the sums."""
         since = self._since
         seconds = since["seconds"] or float("nan")
         flops = since["steps"] * self.cost.flops + since["targets"] * self.cost.flops_per_target
@@ -105,7 +105,7 @@ class RunMetrics:
         steps = max(1, since["steps"])
         losses: dict[str, Any] = {"loss": since["loss"] / steps}
         if since["parts"]:
-            # `loss` is that of the tokens in every run, so that runs can be compared; `objective` is the minimized one.
+            # `loss` is the token loss in every run, so that runs can be compared; `objective` is the minimized loss.
             parts = {name: loss / steps for name, loss in since["parts"].items()}
             losses = {"loss": parts["tokens"], "objective": losses["loss"], "parts": parts}
         return {
@@ -121,7 +121,7 @@ class RunMetrics:
         }
 
     def validation_row(self, step: int, losses: dict[str, float]) -> dict[str, Any]:
-        """The row of a validation: ``loss``, and ``replay_loss`` where an old corpus is watched."""
+        """The row of a validation: ``loss``, and ``replay_loss`` with a watched old corpus."""
         return {"kind": "validation", "step": step, **self._spent(), **losses}
 
     def curve_row(self, step: int, curve: dict[str, Any]) -> dict[str, Any]:

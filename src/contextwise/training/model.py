@@ -1,4 +1,4 @@
-"""The model of a run: its configuration, its starting weights, and the module whose forward pass is the loss."""
+"""The model of a run: its configuration, its initial weights, and the module that computes the loss."""
 
 from typing import Any
 
@@ -33,34 +33,34 @@ from contextwise.training.recipe.recipe import wrong_kind
 
 
 def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None) -> Any:
-    """The configuration of a recipe's model for a corpus with this vocabulary.
+    """Build the configuration of a recipe's model for a corpus with this vocabulary.
 
     Args:
-        vocab_size: tokens of the corpus's tokenizer; None where it has none.
+        vocab_size: size of the corpus's tokenizer; None without a tokenizer.
         end_of_text: id of the token between documents.
 
     Raises:
         CheckpointError: the pretrained model that the recipe names does not exist.
-        ConfigError: the vocabulary is not known, or larger than the recipe's; the recipe's settings contradict each other, or
-            do not fit the pretrained model.
+        ConfigError: the vocabulary size is unknown or larger than the recipe's; the recipe's settings contradict each other
+            or the pretrained model.
     """
     model = recipe.model
     if isinstance(model, CueModel):
         raise ConfigError(
-            "model.cue is made of the parts of earlier runs, so its size is not known beforehand; `contextwise parameters` "
+            "model.cue is built from the parts of earlier runs, so its size is not known in advance; `contextwise parameters` "
             "counts it"
         )
     if isinstance(model, ParityMLPModel | ParityTransformerModel):
         return _parity_config(recipe)
-    if isinstance(model, PretrainedModel):  # its vocabulary is compared with the corpus's by the caller
+    if isinstance(model, PretrainedModel):  # the caller compares its vocabulary with the corpus's
         return _pretrained_config(recipe, model)
     size = model.vocab_size or vocab_size
     if size is None:
         raise ConfigError(
             Problem(
-                "is missing: the corpus comes without a tokenizer",
+                "is missing: the corpus has no tokenizer",
                 "model.vocab_size",
-                fix="give it (GPT-2's tokens fit 50304)",
+                fix="set it (for GPT-2's tokenizer, 50304)",
             )
         )
     if vocab_size is not None and size < vocab_size:
@@ -73,13 +73,13 @@ def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None
 def sized_config(
     model: SizedModel, vocab_size: int, context: int, end_of_text: int | None, pair_head: bool = False
 ) -> PreTrainedConfig:
-    """The configuration of a model of a named size.
+    """Build the configuration of a model of a named size.
 
     Args:
         pair_head: whether an encoder has the head that classifies pairs of sentences.
 
     Raises:
-        ConfigError: values that contradict each other.
+        ConfigError: values contradict each other.
     """
     positions = model.max_context or context
     config = backbone_config(
@@ -103,9 +103,9 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
     if model.context_predictor is not None and kind != "decoder":
         problems.append(
             Problem(
-                f"needs a decoder, but {model.pretrained} is none",
+                f"needs a decoder, but {model.pretrained} is not one",
                 "model.context_predictor",
-                fix="leave it out",
+                fix="remove it",
             )
         )
     if problems:
@@ -116,7 +116,7 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
 def _composed(
     config: PreTrainedConfig, model: SizedModel | PretrainedModel, pair_head: bool
 ) -> PreTrainedConfig:
-    """A stock configuration with the head for pairs, ContextLM's pathway and the further heads that a recipe asks for."""
+    """Add the pair head, ContextLM's pathway and multi-token heads of a recipe to a stock configuration."""
     if kind_of(config) == "encoder":
         config.architectures = ["BertForPreTraining"] if pair_head else None
     if model.context_predictor is not None:
@@ -141,11 +141,11 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
     """Build the model of a recipe, in float32 on the CPU, ready to be trained.
 
     Args:
-        recipe: says whether to start from a pretrained model, and what of it to train.
+        recipe: names a pretrained model to start from, if any, and the parts of it to train.
         config: the model's configuration.
 
     Raises:
-        CheckpointError: no model could be loaded from ``model.pretrained``.
+        CheckpointError: ``model.pretrained`` could not be loaded.
         ConfigError: its logits are not those of a plain vocabulary head, which the chunked loss needs.
     """
     settings = recipe.model
@@ -164,20 +164,20 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
 
 
 def _pretrained(source: str, config: PreTrainedConfig) -> Any:
-    """The weights at ``source`` in the class that is trained with ``config``, in float32 on the CPU.
+    """Load the weights of ``source`` into the class to pretrain ``config`` with, in float32 on the CPU.
 
-    A head that the weights lack (the pair head, for an encoder that had none) has random weights.
+    A head that is missing in the weights (the pair head, for an encoder without one) has random weights.
 
     Raises:
-        CheckpointError: no model could be loaded.
-        ConfigError: its losses are not those that are computed here.
+        CheckpointError: the model could not be loaded.
+        ConfigError: training does not support its loss.
     """
     kind = kind_of(config)
     if kind == "decoder":
         model = load_model(source, dtype=torch.float32, device="cpu")
         if getattr(model.get_output_embeddings(), "bias", None) is not None or not has_plain_head(model):
             raise ConfigError(
-                f"{source} scales, caps or shifts its logits, which the training loss here does not; "
+                f"{source} scales, caps or shifts its logits, which the training loss does not support; "
                 "choose a model whose vocabulary head is a plain matrix"
             )
         return model
@@ -185,30 +185,30 @@ def _pretrained(source: str, config: PreTrainedConfig) -> Any:
     like = {"encoder": ("BERT", "cls"), "encoder-decoder": ("T5", "_shift_right")}[kind]
     if not hasattr(model, like[1]):
         raise ConfigError(
-            f"{source} is an {kind} of type {config.model_type!r}, whose losses are not computed here; choose one like "
+            f"{source} is an {kind} of type {config.model_type!r}, whose loss is not supported; choose a model like "
             f"{like[0]}"
         )
     return model
 
 
 def freeze_backbone(model: Any) -> None:
-    """Leave nothing but the context pathway to the optimizer."""
+    """Freeze all parameters except those of the context pathway."""
     model.requires_grad_(False)
     model.context.requires_grad_(True)
 
 
 def trained_parameters(model: PreTrainedModel | torch.nn.Module) -> int:
-    """How many parameters the optimizer changes."""
+    """Count the trained parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 class TrainedModel(nn.Module):
     """Wraps a language model so that DDP, FSDP and torch.compile see the loss as part of the forward pass.
 
-    The vocabulary head is then applied piece by piece inside the wrapped module, where sharded weights are whole.
+    The vocabulary head is applied in pieces inside the wrapped module, where sharded weights are gathered.
 
     Attributes:
-        last: losses of the last batch, part by part, detached.
+        last: losses of the last batch by part, detached.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -225,12 +225,12 @@ class TrainedModel(nn.Module):
         per_token: bool = False,
         **batch: torch.Tensor,
     ) -> torch.Tensor:
-        """The minimized loss: mean in nats over ``labels``, and over the objective's further targets.
+        """Compute the minimized loss: mean in nats over ``labels``, and over the objective's further targets.
 
         Args:
             input_ids, labels, batch: an objective's examples, stacked (:mod:`contextwise.objectives.objective`).
-            targets: tokens that count in the whole step, if this batch is a part of it.
-            per_token: give the loss of each of a decoder's labels instead, (B, T) float32, without gradients.
+            targets: number of target tokens of the whole step, if this batch is a part of it.
+            per_token: return the loss of each label of a decoder instead, (B, T) float32, without gradients.
         """
         if per_token:
             return token_losses(self.model, input_ids, labels)

@@ -7,7 +7,7 @@ from transformers.pytorch_utils import Conv1D
 
 
 def adamw(module: nn.Module, args: TrainingArguments) -> torch.optim.AdamW:
-    """AdamW over the parameters that are trained; weight decay on matrices only (not on biases, norms and gates)."""
+    """AdamW on the trained parameters; weight decay on matrices only (not on biases, norms and gates)."""
     matrices = {
         id(part.weight) for part in module.modules() if isinstance(part, nn.Linear | nn.Embedding | Conv1D)
     }

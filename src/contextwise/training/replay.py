@@ -1,7 +1,7 @@
-"""An old corpus beside the one that a run trains on: replayed, so that the model keeps it, or only watched.
+"""An old corpus in continual pretraining: replayed, to reduce forgetting, or only watched in validation.
 
-Continual pretraining (objectives, Section 6.2.7) pulls a model towards its new corpus and away from the old one; a share
-of old examples in the training holds it (objectives, Exercise 6.2.4: 5 to 15%).
+Continual pretraining (objectives, Section 6.2.7) improves a model on its new corpus and worsens it on the old one; a share
+of old examples in the training reduces this (objectives, Exercise 6.2.4: 5 to 15%).
 """
 
 import torch
@@ -14,19 +14,19 @@ from contextwise.objectives import MixtureStream, Vocabulary
 from contextwise.training.recipe import CorpusData, Recipe
 
 _OLD = 2**31
-"""Recipes' seeds lie below it: the random numbers of an old document are never those of a new one."""
+"""Added to the seed of old documents. Recipes' seeds are smaller, so old and new documents have different random numbers."""
 
 
 def replayed_corpus(recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary) -> Corpus | None:
-    """The old corpus's training split, or None if the recipe replays none.
+    """Open the old corpus's training split; None if the recipe replays no corpus.
 
     Args:
-        corpus: that the recipe trains on.
-        vocabulary: of the model.
+        corpus: the corpus that the recipe trains on.
+        vocabulary: vocabulary of the model.
 
     Raises:
-        ConfigError: it is the new corpus.
-        DataError: there is no such corpus, or its token ids mean something else.
+        ConfigError: the old corpus is the new corpus.
+        DataError: the old corpus does not exist, or has another tokenizer.
     """
     assert isinstance(recipe.data, CorpusData)
     if recipe.data.replay is None:
@@ -35,7 +35,7 @@ def replayed_corpus(recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary) -> C
     if old.fingerprint == corpus.fingerprint:
         raise ConfigError(
             f"data.replay.corpus is {old.path}, the same documents as data.corpus; name the corpus that the model was "
-            "trained on before, or leave data.replay out"
+            "trained on before, or remove data.replay"
         )
     _check_tokens(old, corpus, vocabulary)
     return old
@@ -44,13 +44,13 @@ def replayed_corpus(recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary) -> C
 def watched_corpus(
     recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary, replayed: Corpus | None
 ) -> Corpus | None:
-    """The old corpus's validation split; None if the recipe names no old corpus, or replays one without a validation split.
+    """Open the old corpus's validation split; None without an old corpus, or if a replayed one has no such split.
 
     Args:
-        replayed: what :func:`replayed_corpus` gives.
+        replayed: the result of :func:`replayed_corpus`.
 
     Raises:
-        DataError: as :func:`replayed_corpus`; and a corpus that is given to be watched lacks the split.
+        DataError: as for :func:`replayed_corpus`; or the watched corpus lacks the split.
     """
     assert isinstance(recipe.data, CorpusData)
     split = recipe.data.validation_split
@@ -68,12 +68,12 @@ def watched_corpus(
 
 
 def _check_tokens(old: Corpus, corpus: Corpus, vocabulary: Vocabulary) -> None:
-    """Refuse an old corpus whose token ids mean something else than the new one's, or nothing to the model.
+    """Check that an old corpus has the tokenizer of the new one and fits the model's vocabulary.
 
     Corpora without a tokenizer (Zarr, ``.bin``) are not compared.
 
     Raises:
-        DataError: they do.
+        DataError: it has another tokenizer or end-of-text token, or a larger vocabulary.
     """
     fix = f"prepare one of them again with --tokenizer {corpus.path}/tokenizer"
     if len({corpus_tokenizer_hash(old.path), corpus_tokenizer_hash(corpus.path)} - {None}) > 1:
@@ -92,17 +92,17 @@ def _check_tokens(old: Corpus, corpus: Corpus, vocabulary: Vocabulary) -> None:
 def with_replay(
     recipe: Recipe, new: "Dataset[dict[str, torch.Tensor]]", old: Corpus, vocabulary: Vocabulary
 ) -> MixtureStream:
-    """The examples of a run, the recipe's share of them from the old corpus.
+    """Mix the recipe's share of examples of the old corpus into the examples of a run.
 
-    Both corpora are read on their own, epoch by epoch, under the recipe's objective; the new one in the order that it
-    has without replay. ``corpus`` () of an example is 1 where it is an old one.
+    Both corpora are read independently, epoch by epoch, with the recipe's objective; the new one in the same order as
+    without replay. ``corpus`` () of an example is 1 for the old corpus.
 
     Args:
         new: the examples of the new corpus.
         old: the old corpus.
 
     Raises:
-        ConfigError, DataError: what the objective raises.
+        ConfigError, DataError: raised by the objective.
     """
     assert isinstance(recipe.data, CorpusData) and recipe.data.replay is not None
     length = recipe.examples

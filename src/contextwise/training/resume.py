@@ -42,7 +42,7 @@ def run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterato
     """Lock the run folder while the block runs, and write the recipe into it if it has none.
 
     Raises:
-        ConfigError: another process trains the run, or the folder holds another one.
+        ConfigError: another process trains the run, or the folder contains another run.
     """
     with contextlib.ExitStack() as stack:
 
@@ -61,14 +61,14 @@ def run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterato
 def find_checkpoint(
     run: RunFolder, corpora: dict[str, Corpus], processes: PartialState, verify: bool
 ) -> Path | None:
-    """The newest sound checkpoint, the same for every process; the metrics after it are removed.
+    """Find the newest intact checkpoint, the same in every process, and remove the metrics after it.
 
     Args:
-        corpora: all that is trained on, by its part in the training.
+        corpora: the training corpora, by role.
         verify: whether to compare the corpora with their hashes first.
 
     Raises:
-        CheckpointError: all checkpoints are damaged, or were trained on other data.
+        CheckpointError: all checkpoints are damaged, or the newest was trained on other data.
     """
 
     def find() -> Path | None:
@@ -76,9 +76,9 @@ def find_checkpoint(
             corpus.verify()
         checkpoint = checkpoints.latest_sound(run.checkpoints)
         if checkpoint is not None:
-            kept = read_json(checkpoint / checkpoints.STATE, "the checkpoint")["fingerprints"]
+            recorded = read_json(checkpoint / checkpoints.STATE, "the checkpoint")["fingerprints"]
             for name, fingerprint in fingerprints(corpora).items():
-                if kept.get(name) != fingerprint:
+                if recorded.get(name) != fingerprint:
                     raise CheckpointError(
                         f"the corpus {corpora[name].path} is not the one that {run.path} was trained on so far "
                         "(its content hash differs); restore that corpus, or choose another run folder"

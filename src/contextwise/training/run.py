@@ -1,4 +1,4 @@
-"""A training run from recipe to exported model; started again, it resumes from its newest checkpoint."""
+"""A training run from recipe to exported model; a stopped run resumes from its newest checkpoint."""
 
 from pathlib import Path
 
@@ -29,10 +29,10 @@ from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 
 def train(recipe: Recipe) -> RunFolder:
-    """Train a recipe to its end; a run that was stopped before resumes from its newest checkpoint.
+    """Train a recipe to its end; a stopped run resumes from its newest checkpoint.
 
-    1. Check that the run folder holds nothing else; open the corpus and check the recipe against it.
-    2. Lock the run folder; find the newest sound checkpoint.
+    1. Check that the run folder contains no other run; open the corpus and check the recipe against it.
+    2. Lock the run folder; find the newest intact checkpoint.
     3. Train; a signal to stop saves and ends the process.
     4. Export the model with its tokenizer, and write the summary.
 
@@ -40,9 +40,9 @@ def train(recipe: Recipe) -> RunFolder:
         The finished run's folder.
 
     Raises:
-        ConfigError, DataError, CheckpointError: the input is at fault.
-        TrainingError: a loss or gradient that is not finite.
-        Interrupted: a signal asked to stop; all is saved.
+        ConfigError, DataError, CheckpointError: the input is invalid.
+        TrainingError: a loss or gradient is not finite.
+        Interrupted: a signal requested a stop; the state is saved.
     """
     run = RunFolder(recipe.folder)
     run.check_free(recipe.resolved(), with_newer_settings)
@@ -127,12 +127,12 @@ def _train_or_stop(trainer: PretrainingTrainer, checkpoint: Path | None, early: 
     """Train to the last step.
 
     Raises:
-        Interrupted: asked to stop before that; the state is saved.
+        Interrupted: a stop was requested before that; the state is saved.
     """
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except StepAbandoned as abandoned:
-        # The weights are still those of the step before, and so must be the random numbers.
+        # The weights are still those of the step before, so the random state must be too.
         trainer.save(abandoned.random)
     steps = trainer.args.max_steps
     if trainer.state.global_step < steps and not (early is not None and early.over):
@@ -150,10 +150,10 @@ def _finish(
     processes: PartialState,
     early: EarlyStopping | None,
 ) -> None:
-    """Last validation, export, summary. The summary comes last: with it the run counts as finished.
+    """Run the last validation, export the model, and write the summary, which marks the run as finished.
 
     Raises:
-        Interrupted: asked to stop during the last validation.
+        Interrupted: a stop was requested during the last validation.
     """
     validated = [row["step"] for row in run.metrics("validation")]
     processes.wait_for_everyone()

@@ -1,12 +1,12 @@
 """transformers' Trainer, with our data order, losses, measurements and checkpoints.
 
-What a step does, in order (the hooks are the Trainer's own):
+The order of operations in a step (the hooks are the Trainer's own):
 
 1. ``training_step``: forward and backward of each micro-batch; the loss stays on the device.
-2. ``on_pre_optimizer_step``: the loss of all processes, once; if it or the gradient is not finite, training stops here,
-   before the weights change.
-3. optimizer and schedule.
-4. log, evaluate, save; a stop signal is noticed after each step, each micro-batch and each evaluation batch.
+2. ``on_pre_optimizer_step``: reduce the loss over all processes; if it or the gradient is not finite, stop before the
+   weights change.
+3. Optimizer and schedule.
+4. Log, evaluate, save; a stop signal is checked after each step, each micro-batch and each evaluation batch.
 """
 
 import math
@@ -32,11 +32,11 @@ from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import adamw
 
 NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted")
-"""Fields of examples that the trainer reads, and the model does not."""
+"""Fields of examples that the trainer uses and does not pass to the model."""
 
 
 class StepAbandoned(Exception):
-    """The process was asked to stop between two micro-batches: the step is not finished, and does not count.
+    """A stop was requested between two micro-batches, so the step was not finished and is discarded.
 
     ``random`` is the state of the random number generators before the step.
     """
@@ -52,7 +52,7 @@ class PretrainingTrainer(Trainer):
     Args:
         run: the run folder, for metrics and checkpoints.
         stream: the training examples, in order, for the whole run.
-        validation: examples to validate on, by what their loss is called in ``metrics.jsonl``; may be empty.
+        validation: validation examples by the name of their loss in ``metrics.jsonl``; may be empty.
         metrics: counts tokens, operations and time.
         fingerprints: content hashes of the data, kept in each checkpoint.
         keep: how many checkpoints are kept.
@@ -92,10 +92,10 @@ class PretrainingTrainer(Trainer):
         # The Trainer divides each loss by the number of micro-batches; `compute_loss` undoes that.
         self.model_accepts_loss_kwargs = False
 
-    # ---- the model's own part of a step ----
+    # ---- forward and backward ----
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
-        """A step's micro-batches; counts the tokens that count in its loss, over all processes."""
+        """Return a step's micro-batches, and count its target tokens over all processes."""
         batches, items = super().get_batch_samples(*args, **kwargs)
         targets = sum(targets_in(batch) for batch in batches) + torch.zeros(())
         self._targets = targets.to(self.args.device)
@@ -104,9 +104,9 @@ class PretrainingTrainer(Trainer):
         return batches, items
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> torch.Tensor:
-        """A micro-batch's share in the mean over all targets of its step, nats.
+        """Compute a micro-batch's share in the mean over all targets of its step, nats.
 
-        What the Trainer and the processes do with it is a mean: over micro-batches, then over processes.
+        The Trainer then averages over micro-batches, and the processes over each other.
         """
         batch = {name: value for name, value in inputs.items() if name not in NOT_FOR_MODELS}
         if not model.training:
@@ -128,13 +128,13 @@ class PretrainingTrainer(Trainer):
         return loss
 
     def part_sums(self, model: nn.Module) -> torch.Tensor:
-        """Sums and counts of the last batch's losses, part by part: (2, parts)."""
+        """Sums and counts of the last batch's losses by part: (2, parts)."""
         last = self.unwrapped(model).last
         return torch.stack([last.sums.to(self.wide), last.counts.to(self.wide)])
 
     @property
     def wide(self) -> torch.dtype:
-        """The widest floats of the device."""
+        """The widest floating-point type of the device."""
         return torch.float32 if self.args.device.type == "mps" else torch.float64
 
     def sum_over_processes(self, values: torch.Tensor) -> torch.Tensor:
@@ -153,22 +153,22 @@ class PretrainingTrainer(Trainer):
         return self._norm
 
     def check_step(self) -> None:
-        """Add up the step's loss over the processes, and refuse the step if it, or the gradient, is not finite.
+        """Sum the step's loss over the processes, and stop if the loss or the gradient is not finite.
 
         Raises:
-            TrainingError: naming step and windows; the weights are unchanged.
+            TrainingError: names step and windows; the weights are unchanged.
         """
-        asked_here = torch.tensor(float(interruption.requested), device=self.args.device)
-        behind_encoder = self.unwrapped(self.model_wrapped).model.config.is_encoder_decoder
-        read = torch.stack([tokens_read(inputs, behind_encoder) for inputs in self._windows]).sum()
+        stop_here = torch.tensor(float(interruption.requested), device=self.args.device)
+        encoder_decoder = self.unwrapped(self.model_wrapped).model.config.is_encoder_decoder
+        read = torch.stack([tokens_read(inputs, encoder_decoder) for inputs in self._windows]).sum()
         loss_here = torch.stack(self._losses).sum() / self.accelerator.num_processes
         parts_here = torch.stack(self._parts).sum(0).flatten()
-        facts = torch.cat([torch.stack([loss_here, asked_here, read]).to(self.wide), parts_here])
-        loss, asked, inputs_read, *parts = self.sum_over_processes(facts).tolist()
+        values = torch.cat([torch.stack([loss_here, stop_here, read]).to(self.wide), parts_here])
+        loss, stop, inputs_read, *parts = self.sum_over_processes(values).tolist()
         norm = float(self._norm) if self._norm is not None else 0.0
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._refuse_step(loss, norm)
-        if asked:
+        if stop:
             self.control.should_save = self.control.should_training_stop = True
         names = self.unwrapped(self.model_wrapped).last.names
         means = [total / max(count, 1) for total, count in zip(parts, parts[len(names) :], strict=False)]
@@ -183,12 +183,12 @@ class PretrainingTrainer(Trainer):
     def _refuse_step(self, loss: float, norm: float) -> NoReturn:
         """Raise an error that names the windows without a finite loss."""
         windows = [_window_name(inputs, i) for inputs in self._windows for i in range(len(inputs["window"]))]
-        if not self.is_fsdp_enabled:  # a sharded model cannot run on one process: then all windows are named
+        if not self.is_fsdp_enabled:  # a sharded model cannot run on one process, so all windows are named
             windows = self._windows_without_finite_loss() or windows
         if self.accelerator.num_processes > 1:
-            everyone: list[Any] = [None] * self.accelerator.num_processes
-            dist.all_gather_object(everyone, windows)
-            windows = [window for share in everyone for window in share]
+            gathered: list[Any] = [None] * self.accelerator.num_processes
+            dist.all_gather_object(gathered, windows)
+            windows = [window for share in gathered for window in share]
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
         last = checkpoints.list_checkpoints(self.run.checkpoints)
         raise TrainingError(
@@ -210,7 +210,7 @@ class PretrainingTrainer(Trainer):
         return windows
 
     def end_step(self) -> None:
-        """Forget the micro-batches of a step that was taken."""
+        """Clear the micro-batches of a finished step."""
         self._losses.clear()
         self._parts.clear()
         self._windows.clear()
@@ -228,7 +228,7 @@ class PretrainingTrainer(Trainer):
             self.optimizer = adamw(model if model is not None else self.model, self.args)
         return self.optimizer
 
-    # ---- what is logged ----
+    # ---- logging and evaluation ----
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Write a row of ``metrics.jsonl``, and pass it to the trackers."""
@@ -240,7 +240,7 @@ class PretrainingTrainer(Trainer):
         else:
             return
         self.record(row)
-        # Straight to the callbacks (trackers, progress): the Trainer's own history would grow with every checkpoint.
+        # Call the callbacks (trackers, progress) directly: the Trainer's own history would grow with every checkpoint.
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=row)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
@@ -248,7 +248,7 @@ class PretrainingTrainer(Trainer):
         self.metrics.start_clock()
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Mean loss of the tokens of each set of validation examples, in nats per target."""
+        """Compute the mean loss of each set of validation examples, in nats per target."""
         if not self.validation:
             return {}
         self.evaluation_pending = True
@@ -264,8 +264,8 @@ class PretrainingTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def asked_to_stop(self) -> bool:
-        """Whether any process was asked to stop; every process must call it."""
+    def stop_requested(self) -> bool:
+        """Whether a stop was requested in any process; every process must call it."""
         asked = torch.tensor(float(interruption.requested))
         return bool(self.sum_over_processes(asked).item())
 
@@ -277,10 +277,10 @@ class PretrainingTrainer(Trainer):
     def save(self, random: dict[str, Any]) -> None:
         """Write ``checkpoints/step-N``; every process takes part, the first one writes."""
         target = self.run.checkpoints / f"step-{self.state.global_step}"
-        everyone = [random]
+        random_states = [random]
         if self.accelerator.num_processes > 1:
-            everyone = [{} for _ in range(self.accelerator.num_processes)]
-            dist.all_gather_object(everyone, random)
+            random_states = [{} for _ in range(self.accelerator.num_processes)]
+            dist.all_gather_object(random_states, random)
         weights, moments = checkpoints.gather(self.model_wrapped, _bare(self.optimizer))
         if self.is_world_process_zero() and not target.exists():
             with atomic_directory(target, "the checkpoint") as folder:
@@ -297,7 +297,7 @@ class PretrainingTrainer(Trainer):
                         k: v for k, v in self.lr_scheduler.state_dict().items() if k != "lr_lambdas"
                     },
                     "evaluation_pending": self.evaluation_pending,
-                    "random": everyone,
+                    "random": random_states,
                 }
                 write_json(folder / checkpoints.STATE, state, "the checkpoint")
                 checkpoints.seal(folder)
@@ -305,7 +305,7 @@ class PretrainingTrainer(Trainer):
         self.accelerator.wait_for_everyone()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Does nothing: weights are loaded with the optimizer, when the model is wrapped."""
+        """Do nothing: weights are loaded with the optimizer, when the model is wrapped."""
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
@@ -330,7 +330,7 @@ class PretrainingTrainer(Trainer):
 
 
 def _window_name(inputs: dict[str, torch.Tensor], i: int) -> str:
-    """The number of an example's window; with "(replayed)" behind those of an old corpus."""
+    """The number of an example's window, followed by "(replayed)" for an old corpus."""
     replayed = "corpus" in inputs and bool(inputs["corpus"][i])
     return f"{int(inputs['window'][i])}{' (replayed)' * replayed}"
 
@@ -340,7 +340,7 @@ def _bare(optimizer: Any) -> torch.optim.Optimizer:
 
 
 class _StepHooks(TrainerCallback):
-    """The places inside a step where the trainer has no method of its own to override."""
+    """Hooks at points of a step for which the Trainer has no method to override."""
 
     def __init__(self, trainer: PretrainingTrainer) -> None:
         self.trainer = trainer
@@ -348,7 +348,7 @@ class _StepHooks(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         done = [row["step"] for row in self.trainer.run.metrics("validation")]
         if self.trainer.evaluation_pending and state.global_step not in done:
-            self.trainer.evaluate()  # the run was stopped in the middle of one
+            self.trainer.evaluate()  # the run was stopped during an evaluation
         self.trainer.metrics.start_clock()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -204,9 +204,7 @@ def test_a_text_longer_than_the_model(models, file, tmp_path):
     measured(models, file, tmp_path / "fits", rope=None, visible=[244])
     with pytest.raises(ConfigError, match="at most 244 visible tokens, or a model with rotary positions"):
         measured(models, file, tmp_path / "out", "learned", **options)
-    with pytest.raises(
-        ConfigError, match="positions of this gpt2 are not rotary, so they cannot be extended"
-    ):
+    with pytest.raises(ConfigError, match="positions of this gpt2 are not rotary and cannot be extended"):
         measured(models, file, tmp_path / "out", "learned")
     with pytest.raises(ConfigError, match="answers take up to 300 of them, .* give fewer new tokens"):
         measured(models, file, tmp_path / "out", rope=None, visible=None, new_tokens=300)

@@ -138,15 +138,13 @@ class TestRefusals:
         other = prepare_corpus(
             corpus.path.parent / "texts.jsonl", "train:300", tmp_path / "bpe", validation=0.4
         )
-        with pytest.raises(DataError, match=f"tokenizer that is not the one of {model}; prepare a corpus"):
+        with pytest.raises(DataError, match=f"another tokenizer than that of {model}; prepare a corpus"):
             evaluate_model(model, Corpus.open(other.path, "validation"), out=tmp_path / "e")
         assert not (tmp_path / "e").exists()
 
     def test_a_vocabulary_that_is_too_small(self, corpus, tmp_path, model_of):
         model_of("gpt2", vocab_size=100).save_pretrained(tmp_path / "m")
-        with pytest.raises(
-            DataError, match=f"vocabulary of {corpus.vocab_size} tokens, but .* knows only 100"
-        ):
+        with pytest.raises(DataError, match=f"vocabulary of {corpus.vocab_size} tokens, but .* has only 100"):
             evaluate_model(tmp_path / "m", corpus, out=tmp_path / "e")
 
     @pytest.mark.parametrize(
@@ -164,7 +162,7 @@ class TestRefusals:
         assert not (tmp_path / "e").exists()
 
     def test_no_model(self, corpus, tmp_path):
-        with pytest.raises(CheckpointError, match="holds no model"):
+        with pytest.raises(CheckpointError, match="contains no model"):
             evaluate_model(tmp_path, corpus, out=tmp_path / "e")
 
     def test_a_place_that_holds_something_else(self, corpus, model, tmp_path, model_of):

@@ -164,7 +164,7 @@ def test_the_papers_size_has_about_the_printed_parameters():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heads": 3}, "3 heads of the context encoder do not divide its width of 512; choose heads that do"),
+        ({"heads": 3}, "the width of the context encoder, 512, is not divisible by 3 heads"),
         ({"layers": -1}, "layers of the context encoder is -1, but must be a whole number of at least 0"),
         (
             {"text_width": 0},

@@ -117,7 +117,7 @@ def test_without_context_encoder_and_proxies_e_cue_is_zero():
     model = CueForCausalLM.from_parts(sentence_encoder(), decoder=decoder())
     tokens, contexts = draw()
     assert torch.equal(model(tokens).logits, model(tokens, cue=torch.zeros(3, CUE)).logits)
-    with pytest.raises(ConfigError, match="contexts came in, but this model has no context encoder"):
+    with pytest.raises(ConfigError, match="contexts are given, but this model has no context encoder"):
         model(tokens, **contexts)
 
 
@@ -139,7 +139,8 @@ class WithContexts(CueForCausalLM):
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, inputs_embeds=None, **_):
         rows = len(inputs_embeds) if input_ids is None else len(input_ids)
         contexts = torch.randn(1, 3, TEXT, generator=torch.Generator().manual_seed(3)).expand(rows, -1, -1)
-        return super().forward(input_ids, attention_mask, position_ids, inputs_embeds, contexts)
+        inputs = {"inputs_embeds": inputs_embeds, "contexts": contexts}
+        return super().forward(input_ids, attention_mask, position_ids, **inputs)
 
 
 @ENCODERS
@@ -254,22 +255,22 @@ def test_padding_on_the_right_changes_no_loss():
         ),
         (
             lambda: {"decoder": decoder(vocab_size=50)},
-            "the decoder predicts 50 tokens, but the sentence encoder knows 47; both need the same tokenizer",
+            "the decoder predicts 50 tokens, but the sentence encoder has 47; both need the same tokenizer",
         ),
         (
             lambda: {"decoder": decoder(cue_width=6), "context_encoder": context_encoder()},
-            "the decoder takes an e_cue of 6 channels, but the context encoder gives 8; give both the same width",
+            "the decoder expects an e_cue of 6 channels, but the context encoder returns 8; give both the same width",
         ),
         (
             lambda: {"decoder": decoder(cue_width=6), "proxy": proxy()},
-            "the decoder takes an e_cue of 6 channels, but the proxy encoder gives 8",
+            "the decoder expects an e_cue of 6 channels, but the proxy encoder returns 8",
         ),
         (
             lambda: {
                 "decoder": decoder(),
                 "proxy": ProxyEncoder.from_autoencoder(build_model(UnigramConfig(50)), CUE, 0.0),
             },
-            "the unigram autoencoder knows 50 tokens, but the decoder predicts 47; train both on the same corpus",
+            "the unigram autoencoder has 50 tokens, but the decoder predicts 47; train both on the same corpus",
         ),
     ],
 )
@@ -282,7 +283,7 @@ def test_parts_that_do_not_fit(parts, message):
     ("options", "message"),
     [
         ({"form": "rnn"}, "the decoder's form is 'rnn', but must be one of transformer, concatenate"),
-        ({"width": 15, "heads": 4}, "4 heads of the decoder do not divide its width of 15"),
+        ({"width": 15, "heads": 4}, "the width of the decoder, 15, is not divisible by 4 heads"),
         ({"layers": 0}, "layers of the decoder is 0, but must be a whole number of at least 1"),
     ],
 )
@@ -294,13 +295,13 @@ def test_bad_options_of_the_decoder(options, message):
 def test_bad_inputs():
     model, (tokens, contexts) = cue_model(), draw()
     cases = [
-        ({"cue": torch.zeros(3, 9)}, r"e_cue has the shape \(3, 9\), but the decoder takes \(3, 8\)"),
+        ({"cue": torch.zeros(3, 9)}, r"e_cue has the shape \(3, 9\), but the decoder expects \(3, 8\)"),
         (
             {"cue": torch.zeros(3, CUE), **contexts},
-            "give one of contexts, cue and proxy_targets, not several",
+            "several of contexts, cue and proxy_targets given",
         ),
-        ({"proxy_targets": tokens}, "proxy_targets came in, but this model has no proxy encoder"),
-        ({"past_key_values": DynamicCache()}, "a cue model keeps no cache; give the whole text"),
+        ({"proxy_targets": tokens}, "proxy_targets are given, but this model has no proxy encoder"),
+        ({"past_key_values": DynamicCache()}, "a cue model keeps no cache; pass the whole text"),
         ({"labels": tokens + VOCABULARY}, "is outside the vocabulary of 47 tokens"),
     ]
     for inputs, message in cases:
@@ -310,13 +311,11 @@ def test_bad_inputs():
         ConfigError, match="a sentence of 25 tokens is longer than the 24 positions of the model"
     ):
         model(torch.ones(1, 25, dtype=torch.long))
-    with pytest.raises(ConfigError, match="neither input_ids nor inputs_embeds came in"):
+    with pytest.raises(ConfigError, match="neither input_ids nor inputs_embeds given"):
         model()
     with pytest.raises(
         ConfigError, match="this model has no part 'proxy'; it has sentence_encoder, context_encoder, decoder"
     ):
         model.freeze("proxy")
-    with pytest.raises(
-        CheckpointError, match="'unigram_autoencoder' is another thing, but a causal language model"
-    ):
+    with pytest.raises(CheckpointError, match="'unigram_autoencoder' is not a causal language model"):
         model_class(autoencoder().config)

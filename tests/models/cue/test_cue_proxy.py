@@ -129,7 +129,7 @@ def test_without_noise_a_proxy_is_the_code_alone():
 
 def test_a_missing_noise_is_refused():
     with pytest.raises(
-        ConfigError, match=r"a noise of 0.5, but none was drawn; give proxy_noise, .* \(3, 4\)"
+        ConfigError, match=r"a noise of 0.5, but none is given; pass proxy_noise, .* \(3, 4\)"
     ):
         proxy(0.5)(LABELS)
 

@@ -1,4 +1,4 @@
-"""A ContextLM with its predicted context switched off: the same weights, without what the gate adds."""
+"""Switch off the predicted context of a ContextLM: the same weights, without what the gate adds."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,15 +11,15 @@ from contextwise.models.contextlm.pathway import ContextPathway
 
 
 def context_pathway(model: nn.Module) -> ContextPathway | None:
-    """The context pathway of a model, or of the ContextLM that it is built around; None if it has none."""
+    """The context pathway of a model, or of the ContextLM inside it; None if it has none."""
     return next((module for module in model.modules() if isinstance(module, ContextPathway)), None)
 
 
 @contextlib.contextmanager
 def without_context(model: nn.Module) -> Iterator[None]:
-    """Within the block nothing is added to the hidden states, in any form of injection and at any layer.
+    """Inside the ``with`` block no context is added to the hidden states, in any form of injection and at any layer.
 
-    The weights stay as they are, and so does the token encoder. Positions before w - 1, which add ``c_init = h_0``, add
+    The weights and the token encoder are unchanged. Positions before w - 1, which otherwise add ``c_init = h_0``, add
     nothing either (ContextLM, Eq. 5 with every context zero).
 
     Raises:

@@ -1,12 +1,12 @@
-"""The context's part of a key-value cache (ContextLM, Algorithm 1).
+"""The context predictor's layers of a key-value cache (ContextLM, Algorithm 1).
 
-transformers' cache is a list of layers, and beams, batch selection, repetition and cropping go through the layers' own
-methods. The predictor's blocks keep their keys and values in further layers of the same list, whose length is counted in
-chunks; one last layer, :class:`ContextState`, keeps what the next token needs besides: the token vectors, and the context
-predicted after each chunk.
+transformers' cache is a list of layers; beams, batch selection, repetition and cropping call methods of the layers.
+The predictor's blocks keep their keys and values in further layers of the same list, whose length is counted in
+chunks. One last layer, :class:`ContextState`, keeps the rest that the next token needs: the token vectors, and the
+context predicted after each chunk.
 
 Shapes: B rows, S tokens and P chunk slots cached so far, T tokens and K slots of this call, D channels. Rows of a
-left-padded batch complete their chunks at different steps, so a slot is a chunk for some rows and nothing for the others.
+left-padded batch complete their chunks at different steps, so a slot is a chunk in some rows and empty in the others.
 """
 
 import torch
@@ -19,13 +19,13 @@ from contextwise.models.contextlm.static import StateLayer, StaticChunkLayer, St
 
 
 class ChunkLayer(DynamicLayer):
-    """Keys and values of one predictor block, one entry a chunk; :class:`ContextState` shortens it, in chunks."""
+    """Keys and values of one predictor block, one entry per chunk; :class:`ContextState` crops it, in chunks."""
 
     keys: torch.Tensor
     values: torch.Tensor
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Do nothing: only the context state knows how many chunks a number of tokens has."""
+        """Do nothing: :class:`ContextState` crops this layer, since only it can convert tokens to chunks."""
 
     def keep(self, chunks: int) -> None:
         """Forget all but the first ``chunks`` entries."""
@@ -33,7 +33,7 @@ class ChunkLayer(DynamicLayer):
             self.keys, self.values = self.keys[:, :, :chunks], self.values[:, :, :chunks]
 
     def take(self, order_BP: torch.Tensor) -> None:
-        """Keep, of each row, the entries at these indices."""
+        """Keep the entries at these indices, per row."""
         if self.is_initialized:
             index = order_BP[:, None, :, None].to(self.keys.device)
             self.keys, self.values = self.keys.take_along_dim(index, 2), self.values.take_along_dim(index, 2)
@@ -44,10 +44,10 @@ class ContextState(StateLayer):
 
     ``h_BSD``: output of the token encoder. ``start_BS``: index, among all S, of the first token of each token's document.
     ``context_BPD``: the context predicted after each chunk. ``end_BP``: index of that chunk's last token, -1 for no chunk.
-    ``current_BD``: the context that the last token added, and the next one adds unless it completes a chunk.
+    ``current_BD``: the context that the last token added, and that the next token adds unless it completes a chunk.
 
-    All token vectors are kept, not the last w - 1 alone, so that a cache can be cropped into the middle of a chunk; that is
-    one vector a token beside the backbone's two for each layer.
+    All token vectors are kept, not only the last w - 1, so that a cache can be cropped into the middle of a chunk; that
+    is one vector per token in addition to the backbone's two per layer.
     """
 
     is_croppable = True
@@ -68,7 +68,7 @@ class ContextState(StateLayer):
         return self.h_BSD.shape[1] if self.is_initialized else 0
 
     def begin(self, h_BTD: torch.Tensor) -> None:
-        """Nothing has been read yet."""
+        """Initialize an empty state of the batch size, dtype and device of ``h_BTD``."""
         no_index = torch.zeros(len(h_BTD), 0, dtype=torch.long, device=h_BTD.device)
         self.h_BSD, self.start_BS = h_BTD[:, :0], no_index
         self.context_BPD, self.end_BP = h_BTD[:, :0], no_index
@@ -82,8 +82,8 @@ class ContextState(StateLayer):
         self.start_BS = torch.cat([self.start_BS, start_BT], dim=1)
         self.current_BD = current_BD
 
-    def place(self, end_BK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where the keys of new chunks come to stand: behind all others.
+    def allocate(self, end_BK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The columns of the keys of new chunks: after all others.
 
         Args:
             end_BK: index of each chunk's last token, -1 for no chunk.
@@ -100,12 +100,12 @@ class ContextState(StateLayer):
         self.end_BP = torch.cat([self.end_BP, end_BK], dim=1)
 
     def tail(self, count: int) -> torch.Tensor:
-        """The last ``count`` token vectors, (B, count, D); zeros stand for tokens before the first."""
+        """The last ``count`` token vectors, (B, count, D), padded with zeros before the first token."""
         tail_BUD = self.h_BSD[:, max(0, self.length - count) :] if count else self.h_BSD[:, :0]
         return nn.functional.pad(tail_BUD, (0, 0, count - tail_BUD.shape[1], 0))
 
     def _newest_context(self) -> torch.Tensor:
-        """The newest context of each row's last document; before the first one, h_0 of that document: (B, D)."""
+        """The newest context of each row's last document; before its first chunk ends, h_0 of that document: (B, D)."""
         start_B1 = self.start_BS[:, -1:]
         first_BD = self.h_BSD.take_along_dim(start_B1[..., None], 1)[:, 0]
         own_BP = self.end_BP - (self.chunk_size - 1) >= start_B1
@@ -139,11 +139,11 @@ class ContextState(StateLayer):
         self.current_BD = self._newest_context()
 
     def forget(self, surplus_B: torch.Tensor, kept: int) -> None:
-        """Forget each row's own number of last tokens: rows move to the right, and padding comes in on their left.
+        """Forget a number of last tokens per row: rows move to the right, and padding is added on their left.
 
         Args:
-            surplus_B: how many tokens each row forgets.
-            kept: how many columns stay, counted from the right; those to the left of them are padding in every row.
+            surplus_B: number of tokens that each row forgets.
+            kept: number of columns to keep, counted from the right; all columns left of them are padding in every row.
         """
         length = self.length
         from_BS = torch.arange(length - kept, length, device=self.h_BSD.device) - surplus_B[:, None]
@@ -151,7 +151,7 @@ class ContextState(StateLayer):
         self.h_BSD = self.h_BSD.take_along_dim(from_BS.clamp(min=0)[..., None], 1)
         self.start_BS = self.start_BS.take_along_dim(from_BS.clamp(min=0), 1) + moved_B1
         gone_BP = (self.end_BP < 0) | (self.end_BP >= length - surplus_B[:, None])
-        # Chunks stand first in each row again, so that what is forgotten leaves no empty columns behind.
+        # Move the kept chunks to the front of each row, so that forgotten chunks leave no empty columns.
         order_BP = gone_BP.int().argsort(dim=1, stable=True)
         order_BP = order_BP[:, : int((~gone_BP).sum(1).max())]
         self.end_BP = (self.end_BP + moved_B1).masked_fill(gone_BP, -1).take_along_dim(order_BP, 1)
@@ -184,22 +184,22 @@ class ContextState(StateLayer):
 def context_state(
     cache: Cache, config: ContextLMConfig, further_layers: int = 0
 ) -> ContextState | StaticContextState:
-    """The context state of ``cache``, put behind the backbone's layers if the cache is still fresh.
+    """Return the context state of ``cache``; a new cache gets one after the backbone's layers.
 
     Args:
-        further_layers: how many layers may lie behind the state, for blocks that are no part of ContextLM.
+        further_layers: how many layers may follow the state, for blocks that are not part of ContextLM.
 
     Raises:
-        ConfigError: the cache was filled by another model, or is of a kind that cannot take a context.
+        ConfigError: the cache was filled by another model, or is of a kind that cannot hold a context.
     """
     layers, own = config.num_hidden_layers, config.cache_layers
-    another = ConfigError("past_key_values comes from another model: its number of layers does not fit")
+    mismatch = ConfigError("past_key_values comes from another model: its number of layers does not match")
     states = [
         i for i, layer in enumerate(cache.layers) if isinstance(layer, ContextState | StaticContextState)
     ]
     if states:
         if states != [own - 1] or len(cache.layers) > own + further_layers:
-            raise another
+            raise mismatch
         return cache.layers[own - 1]  # type: ignore[return-value]
     if cache.get_seq_length() > 0:
         raise ConfigError(
@@ -211,7 +211,7 @@ def context_state(
             "ContextLM generates with a dynamic or a static cache only; leave cache_implementation at its default"
         )
     if len(cache.layers) > layers + further_layers or (kinds == {StaticLayer} and len(cache.layers) < layers):
-        raise another
+        raise mismatch
     cache.layers += [DynamicLayer() for _ in range(layers - len(cache.layers))]
     state: ContextState | StaticContextState
     chunk_layers: list[ChunkLayer] | list[StaticChunkLayer]

@@ -1,4 +1,4 @@
-"""Configuration of ContextLM: a backbone's own configuration, and how the context is predicted and injected."""
+"""Configuration of ContextLM: the backbone's configuration, and how the context is predicted and injected."""
 
 from typing import Any
 
@@ -17,19 +17,18 @@ class ContextLMConfig(ComposedConfig):
     Args:
         backbone_config: configuration of the decoder-only backbone (a transformers config, or its dictionary).
         chunk_size: w, tokens a chunk; at least 1. The paper's default is 4 (ContextLM, Section 3.1).
-        predictor_layers: blocks of the context predictor, each of the backbone's own kind.
+        predictor_layers: blocks of the context predictor, of the backbone's block class.
         pooling: how the w token vectors of a chunk become its context vector: ``mean``, ``mlp``, ``attention`` or
             ``latent_attention`` (see :mod:`contextwise.models.contextlm.pooling`).
-        injection: ``gate`` (``h + g * c`` with one learned factor per channel, zero at the start, so that the model starts
-            as exactly its backbone), ``add`` (``h + c``, the form that the paper prints), or one of the forms compared with
-            them: ``scalar_gate``, ``norm_gate``, ``projection``, ``norm_add`` (see
-            :mod:`contextwise.models.contextlm.injection`).
-        injection_layer: how many backbone layers form the token encoder; 0 is the embedding alone (the paper's "0/12").
-        inject_every_layer: add the context before every layer of the token decoder, each with a gate of its own, instead
-            of before the first one only.
+        injection: ``gate`` (``h + g * c`` with one learned factor per channel, zero-initialized, so that the model starts
+            identical to its backbone), ``add`` (``h + c``, the paper's form), or one of ``scalar_gate``, ``norm_gate``,
+            ``projection``, ``norm_add`` (see :mod:`contextwise.models.contextlm.injection`).
+        injection_layer: number of backbone layers in the token encoder; 0 is the embedding alone (the paper's "0/12").
+        inject_every_layer: add the context before every layer of the token decoder, with a separate gate for each,
+            instead of before the first layer only.
 
     Raises:
-        ConfigError: a value is out of its range, or the backbone is of a family that has no adapter.
+        ConfigError: a value is out of range, or the backbone's family has no adapter.
     """
 
     model_type = "contextlm"
@@ -67,7 +66,7 @@ class ContextLMConfig(ComposedConfig):
 
     @property
     def injections(self) -> int:
-        """How many times the context is added on its way through the decoder."""
+        """Number of decoder layers before which the context is added."""
         return len(self.decoder_layers) if self.inject_every_layer else 1
 
     def _check(self) -> None:

@@ -1,10 +1,10 @@
 """How a predicted context is added to the hidden states (ContextLM, Section 2.2.3, Eq. 5).
 
-Every form gives what is added to h. The gated forms and the projection start at zero: the model then computes exactly what
-its backbone computes. Plain addition is the form that the paper prints; small models stall with it, because a context
-gathers the gradient of w tokens, grows first, and drowns the token in the next norm.
+Every form returns the term that is added to h. The gated forms and the projection are zero-initialized: the model then
+starts identical to its backbone. Plain addition is the paper's form; small models stall with it, because a context
+accumulates the gradient of w tokens, grows first, and dominates the token in the next norm.
 
-Shapes: contexts are (..., D), n is the number of places where the context is injected.
+Shapes: contexts are (..., D), n is the number of layers before which the context is injected.
 """
 
 import torch
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 
 class Injection(nn.Module):
-    """Base of the forms with parameters; ``weight`` starts at ``initial``."""
+    """Base class of the forms with parameters; ``weight`` is initialized to ``initial``."""
 
     initial = 0.0
 
@@ -23,52 +23,52 @@ class Injection(nn.Module):
 
 
 class Gate(Injection):
-    """``g * c``: one learned factor for each channel, zero at the start. (n, D) parameters."""
+    """``g * c``: one learned factor per channel, zero-initialized. (n, D) parameters."""
 
-    def __init__(self, places: int, width: int) -> None:
-        super().__init__(places, width)
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__(layers, width)
 
-    def forward(self, context: torch.Tensor, place: int) -> torch.Tensor:
-        return context * self.weight[place]
+    def forward(self, context: torch.Tensor, layer: int) -> torch.Tensor:
+        return context * self.weight[layer]
 
 
 class ScalarGate(Gate):
-    """``g * c`` with one factor for all channels, zero at the start. (n, 1) parameters."""
+    """``g * c`` with one factor for all channels, zero-initialized. (n, 1) parameters."""
 
-    def __init__(self, places: int, width: int) -> None:
-        super().__init__(places, 1)
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__(layers, 1)
 
 
 class NormGate(Gate):
     """``g * rms(c)``: a gate on the context scaled to root mean square 1."""
 
-    def forward(self, context: torch.Tensor, place: int) -> torch.Tensor:
-        return functional.rms_norm(context, context.shape[-1:]) * self.weight[place]
+    def forward(self, context: torch.Tensor, layer: int) -> torch.Tensor:
+        return functional.rms_norm(context, context.shape[-1:]) * self.weight[layer]
 
 
 class NormAddition(NormGate):
-    """``g * rms(c)`` whose factors start at 0.02, the scale of a fresh embedding: a norm before adding."""
+    """``g * rms(c)`` with factors initialized to 0.02, the scale of a new embedding."""
 
     initial = 0.02
 
 
 class Projection(Injection):
-    """``W c`` with a matrix for each place, zero at the start. (n, D, D) parameters."""
+    """``W c`` with one matrix per injected layer, zero-initialized. (n, D, D) parameters."""
 
-    def __init__(self, places: int, width: int) -> None:
-        super().__init__(places, width, width)
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__(layers, width, width)
 
-    def forward(self, context: torch.Tensor, place: int) -> torch.Tensor:
-        return functional.linear(context, self.weight[place])
+    def forward(self, context: torch.Tensor, layer: int) -> torch.Tensor:
+        return functional.linear(context, self.weight[layer])
 
 
 class PlainAddition(nn.Module):
-    """``c`` as it is: the paper's element-wise addition."""
+    """``c`` unchanged: the paper's element-wise addition."""
 
-    def __init__(self, places: int, width: int) -> None:
+    def __init__(self, layers: int, width: int) -> None:
         super().__init__()
 
-    def forward(self, context: torch.Tensor, place: int) -> torch.Tensor:
+    def forward(self, context: torch.Tensor, layer: int) -> torch.Tensor:
         return context
 
 

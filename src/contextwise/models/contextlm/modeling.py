@@ -4,11 +4,11 @@ The whole model on a page::
 
     h = token encoder(x)                            # embedding, and the first `injection_layer` backbone blocks
     c_k = pool(h[k*w : (k+1)*w])                    # complete chunks
-    context_{k+1} = predictor(c_0 .. c_k)           # two blocks of the backbone's kind, causal over chunks
-    h_t += gate * context_{floor((t+1)/w)}          # context of the chunk that the *target* of t lies in; context_0 = h_0
+    context_{k+1} = predictor(c_0 .. c_k)           # two blocks of the backbone's class, causal over chunks
+    h_t += gate * context_{floor((t+1)/w)}          # context of the chunk that contains the *target* of t; context_0 = h_0
     logits = head(norm(token decoder(h)))           # the other backbone blocks
 
-The backbone is a stock transformers model; nothing of its arithmetic is written again here.
+The backbone is a stock transformers model; none of its arithmetic is reimplemented.
 """
 
 from pathlib import Path
@@ -34,8 +34,8 @@ class ContextLMForCausalLM(ComposedForCausalLM):
 
     Attributes:
         backbone: the stock base model (``GPT2Model``, ``GPTNeoXModel``).
-        context: the pathway: ``pooling``, ``layers`` (blocks of the backbone's own kind), ``gate``.
-        lm_head: the vocabulary head, tied to the embedding where the backbone's configuration ties it.
+        context: the pathway: ``pooling``, ``layers`` (blocks of the backbone's class), ``gate``.
+        lm_head: the vocabulary head, tied to the embedding if the backbone's configuration ties it.
     """
 
     config: ContextLMConfig
@@ -50,9 +50,9 @@ class ContextLMForCausalLM(ComposedForCausalLM):
 
     @classmethod
     def from_backbone(cls, backbone: str | Path | PreTrainedModel, **options: Any) -> "ContextLMForCausalLM":
-        """Put a context pathway into a pretrained causal language model; its weights are taken over as they are.
+        """Add a context pathway to a pretrained causal language model; its weights are kept.
 
-        With the default gated injection the new model's logits equal the backbone's until it is trained on.
+        With the default gated injection the new model's logits equal the backbone's until it is trained.
 
         Args:
             backbone: a run, a model's folder or its name on the Hub, or a loaded causal language model (its weights are
@@ -60,8 +60,8 @@ class ContextLMForCausalLM(ComposedForCausalLM):
             options: arguments of :class:`ContextLMConfig` (``chunk_size``, ``predictor_layers``, ...).
 
         Raises:
-            CheckpointError: no model could be loaded from there.
-            ConfigError: no adapter for such backbones, a vocabulary head with a bias, or options out of range.
+            CheckpointError: the backbone could not be loaded.
+            ConfigError: the backbone's family has no adapter, its vocabulary head has a bias, or an option is out of range.
         """
         source = pretrained_backbone(backbone, "ContextLM's has")
         model = cls(ContextLMConfig(backbone_config=source.config, **options))
@@ -74,7 +74,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
     def prepare_inputs_for_generation(
         self, input_ids: torch.Tensor, *args: Any, inputs_embeds: torch.Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """As in any transformers model; for a static cache, also whether the next step completes a chunk."""
+        """Prepare inputs as in transformers; for a static cache, add whether the next step completes a chunk."""
         inputs = super().prepare_inputs_for_generation(
             input_ids, *args, inputs_embeds=inputs_embeds, **kwargs
         )
@@ -82,7 +82,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Gates start at their own value (zero); the predictor's blocks start as the backbone starts its own."""
+        """Initialize gates to their initial value, and the predictor's blocks as the backbone initializes its blocks."""
         if isinstance(module, Injection):
             init.constant_(module.weight, module.initial)
         else:
@@ -91,7 +91,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
     def hidden_states(
         self, input_ids: torch.Tensor | None = None, *inputs: Any, **kwargs: Any
     ) -> torch.Tensor:
-        """What the vocabulary head reads: (B, T, D), after the final norm. Inputs as for :meth:`decoded`."""
+        """Compute the input of the vocabulary head: (B, T, D), after the final norm. Inputs as for :meth:`decoded`."""
         return self.family.norm(self.backbone, self.decoded(input_ids, *inputs, **kwargs).h_BTD)
 
     def decoded(
@@ -105,23 +105,22 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         completes_chunk: bool | None = None,
         **kwargs: Any,
     ) -> Decoded:
-        """Everything up to the final norm.
+        """Run the model up to the final norm.
 
         Args:
-            input_ids: (B, T) tokens; the ones that are not in ``past_key_values`` yet.
+            input_ids: (B, T) tokens that are not yet in ``past_key_values``.
             attention_mask: (B, past + T), 0 for left padding. Chunks are counted from each row's first real token.
-            position_ids: (B, T). Where they fall back to 0 inside a row a new document begins: neither attention nor a
-                chunk reaches across.
+            position_ids: (B, T). A 0 inside a row begins a new document: neither attention nor a chunk crosses it.
             past_key_values: a cache, dynamic or static, filled in place.
-            further_layers: how many layers of the cache lie behind ContextLM's own, for blocks that follow it.
-            completes_chunk: with a static cache and one token a row, whether any row completes a chunk with it; it is read
-                from ``position_ids`` if not given.
+            further_layers: how many layers of the cache follow ContextLM's own, for blocks after it.
+            completes_chunk: with a static cache and one token per row, whether any row completes a chunk with it; by
+                default read from ``position_ids``.
         """
         embeds, cache = self._token_vectors(input_ids, inputs_embeds), past_key_values
         state = None if cache is None else context_state(cache, self.config, further_layers)
         stepping = isinstance(state, StaticContextState) and state.is_initialized and embeds.shape[1] == 1
         even = cache is None and position_ids is None and _all_real(attention_mask)
-        # A step with known positions reads nothing off the mask, which may be generate()'s own.
+        # A step with known positions ignores the mask, which generate() may have built in another form.
         read_mask = None if stepping and position_ids is not None else attention_mask
         real_BT = _real_tokens(embeds, read_mask, cache)
         positions_BT = self._positions(embeds, read_mask, position_ids, cache)
@@ -129,8 +128,8 @@ class ContextLMForCausalLM(ComposedForCausalLM):
 
         def inject(i: int, h_BTD: torch.Tensor) -> torch.Tensor:
             nonlocal contexts
-            place = i - self.config.injection_layer
-            if place == 0:
+            decoder_layer = i - self.config.injection_layer
+            if decoder_layer == 0:
                 pathway, backbone = self.context, self.backbone
                 if even:
                     contexts = pathway.contexts(h_BTD, backbone, **kwargs)
@@ -142,9 +141,9 @@ class ContextLMForCausalLM(ComposedForCausalLM):
                     contexts = pathway.contexts_of_rows(
                         h_BTD, backbone, positions_BT, real_BT, cache, state, **kwargs
                     )
-            if contexts is None or (place and not self.config.inject_every_layer):
+            if contexts is None or (decoder_layer and not self.config.inject_every_layer):
                 return h_BTD
-            return self.context.inject(h_BTD, contexts, place)
+            return self.context.inject(h_BTD, contexts, decoder_layer)
 
         mask, positions = (None, None) if even else (attention_mask, positions_BT)
         return self._run(embeds, positions_BT, mask, positions, cache, inject, **kwargs)
@@ -157,16 +156,16 @@ def _all_real(attention_mask: torch.Tensor | None) -> bool:
 def _real_tokens(
     embeds: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None
 ) -> torch.Tensor:
-    """Which tokens of a call are no padding: (B, T) booleans."""
+    """Mask of the tokens of a call that are not padding: (B, T) booleans."""
     rows, length = embeds.shape[:2]
     if attention_mask is None:
         return torch.ones(rows, length, dtype=torch.bool, device=embeds.device)
     if attention_mask.dim() != 2:
         raise ConfigError(
-            "ContextLM takes attention masks of shape (batch, length), 1 for tokens and 0 for padding"
+            "ContextLM accepts attention masks of shape (batch, length), 1 for tokens and 0 for padding"
         )
     if cache is not None and bool((attention_mask[:, -1] < attention_mask.amax(1)).any()):
         raise ConfigError(
-            "a row of attention_mask has padding behind its tokens; pad on the left to generate (padding_side='left')"
+            "a row of attention_mask has padding after its tokens; pad on the left to generate (padding_side='left')"
         )
     return attention_mask[:, -length:].bool()

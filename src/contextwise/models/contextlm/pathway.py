@@ -1,6 +1,6 @@
-"""The context pathway: chunk pooling, the context predictor, and the gate through which its output reaches the decoder.
+"""The context pathway: chunk pooling, the context predictor, and the gate that adds its output to the decoder's input.
 
-Shapes: B rows, T positions, D channels, w tokens a chunk, K chunks, P chunks of earlier calls; ``c`` is a chunk vector,
+Shapes: B rows, T positions, D channels, w tokens per chunk, K chunks, P chunks of earlier calls; ``c`` is a chunk vector,
 ``context`` a predicted one.
 """
 
@@ -29,16 +29,16 @@ class ContextPathway(nn.Module):
         self.chunk_size = config.chunk_size
         width, heads = backbone.hidden_size, backbone.num_attention_heads
         self.pooling = POOLINGS[config.pooling](config.chunk_size, width, heads)
-        # The blocks count on from the backbone's, so that they use cache layers of their own.
+        # The layer numbers continue those of the backbone, so that these blocks use separate cache layers.
         first = backbone.num_hidden_layers
         self.layers = nn.ModuleList(
             self.family.new_block(backbone, first + i) for i in range(config.predictor_layers)
         )
         self.gate = INJECTIONS[config.injection](config.injections, width)
 
-    def inject(self, h_BTD: torch.Tensor, contexts: "Contexts", place: int) -> torch.Tensor:
-        """h + gate(context), with each position adding the context of its target's chunk (Eq. 5)."""
-        return h_BTD + contexts.spread(lambda context: self.gate(context, place))
+    def inject(self, h_BTD: torch.Tensor, contexts: "Contexts", layer: int) -> torch.Tensor:
+        """Compute h + gate(context); each position adds the context of its target's chunk (Eq. 5)."""
+        return h_BTD + contexts.spread(lambda context: self.gate(context, layer))
 
     def predict(
         self,
@@ -49,14 +49,14 @@ class ContextPathway(nn.Module):
         cache: Cache | None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """The predictor: causal over chunks; its output at chunk k-1 is the predicted context of chunk k (Eq. 3)."""
+        """Run the predictor, causal over chunks; its output at chunk k-1 is the predicted context of chunk k (Eq. 3)."""
         rotary = self.family.rotary_of_chunks(backbone, c_BKD, first_BK)
         for block in self.layers:
             c_BKD = self.family.run(block, c_BKD, mask, rotary, cache, **kwargs)
         return c_BKD
 
     def contexts(self, h_BTD: torch.Tensor, backbone: Any, **kwargs: Any) -> "Contexts":
-        """Contexts of whole, unpadded rows that hold one document each: the form that training takes."""
+        """Contexts of whole, unpadded rows with one document each, as in training."""
         rows, length, width = h_BTD.shape
         w = self.chunk_size
         count = length // w
@@ -65,7 +65,7 @@ class ContextPathway(nn.Module):
             return EvenContexts(first, w, length)
         c_BKD = self.pooling(h_BTD[:, : count * w].reshape(rows, count, w, width))
         positions = torch.arange(0, count * w, w, device=h_BTD.device)[None]
-        # No mask and no position ids reach transformers' mask code: it would take positions 0, w, 2w, ... for documents
+        # Pass no mask and no position ids to transformers' mask code: it would treat positions 0, w, 2w, ... as documents
         # of one token each. Without a mask the attention itself is causal.
         mask = None if self._implicitly_causal() else self._as_mask(_causal(count, h_BTD.device), h_BTD.dtype)
         predicted_BKD = self.predict(c_BKD, backbone, positions, mask, None, **kwargs)
@@ -81,19 +81,19 @@ class ContextPathway(nn.Module):
         state: ContextState | StaticContextState | None = None,
         **kwargs: Any,
     ) -> "Contexts":
-        """Contexts of rows with padding, several documents or cached chunks; updates ``state`` where there is one."""
+        """Contexts of rows with padding, several documents or cached chunks; updates ``state`` if given."""
         rows, _, width = h_BTD.shape
         w = self.chunk_size
         inside_chunks = state is not None and state.is_initialized and self._inside_chunks(positions_BT)
-        kept = state
-        state = ContextState([], w) if kept is None else kept
+        kept_state = state
+        state = ContextState([], w) if kept_state is None else kept_state
         if not state.is_initialized:
             state.begin(h_BTD)
         past = state.length
         if inside_chunks:
             state.extend(h_BTD, past - positions_BT, state.current_BD)
             return RaggedContexts(state.current_BD[:, None])
-        extended = torch.cat([state.tail(w - 1), h_BTD], dim=1)  # token t of this call stands at t + w - 1
+        extended = torch.cat([state.tail(w - 1), h_BTD], dim=1)  # token t of this call is at index t + w - 1
 
         layout = ChunkLayout.of(positions_BT, real_BT, w)
         count = layout.ends_BK.shape[1]
@@ -104,7 +104,7 @@ class ContextPathway(nn.Module):
                 rows, count, w, width
             )
             end_BK = torch.where(layout.valid_BK, past + layout.ends_BK, -1)
-            mask = layout.attention(*state.place(end_BK), past)
+            mask = layout.attention(*state.allocate(end_BK), past)
             predicted_BKD = self.predict(
                 self.pooling(chunks),
                 backbone,
@@ -118,8 +118,8 @@ class ContextPathway(nn.Module):
         context_BTD = bank.gather(1, layout.latest_BT[..., None].expand(-1, -1, width))
         initial_BTD = h_BTD.gather(1, layout.start_BT.clamp(min=0)[..., None].expand(-1, -1, width))
         context_BTD = torch.where(layout.initial_BT[..., None], initial_BTD, context_BTD)
-        if kept is not None:
-            kept.extend(h_BTD, past + layout.start_BT, context_BTD[:, -1])
+        if kept_state is not None:
+            kept_state.extend(h_BTD, past + layout.start_BT, context_BTD[:, -1])
         return RaggedContexts(context_BTD)
 
     def contexts_of_step(
@@ -132,11 +132,11 @@ class ContextPathway(nn.Module):
         completes_chunk: bool | None = None,
         **kwargs: Any,
     ) -> "Contexts":
-        """The same for one more token of each row and a cache of fixed size, in a graph that looks at no value.
+        """Contexts of one more token per row with a cache of fixed size, in a graph that does not depend on values.
 
         Args:
-            completes_chunk: whether any row completes a chunk; read off if not given. Only then the predictor runs: there are
-                two graphs.
+            completes_chunk: whether any row completes a chunk; by default read from the positions. The predictor runs only
+                if so, which makes two graphs.
         """
         w, past = self.chunk_size, state.length
         current_BD = state.current_BD
@@ -146,7 +146,7 @@ class ContextPathway(nn.Module):
         if completes_chunk:
             chunk_B1wD = torch.cat([state.tail(w - 1), h_B1D], dim=1)[:, None]
             end_B1 = torch.where(completes_B1, past, -1)
-            mask = chunk_attention(past.expand_as(end_B1), past - positions_B1, *state.place(end_B1))
+            mask = chunk_attention(past.expand_as(end_B1), past - positions_B1, *state.allocate(end_B1))
             predicted_B1D = self.predict(
                 self.pooling(chunk_B1wD),
                 backbone,
@@ -162,7 +162,7 @@ class ContextPathway(nn.Module):
         return RaggedContexts(current_BD[:, None])
 
     def _inside_chunks(self, positions_BT: torch.Tensor) -> bool:
-        """Whether this is one more token of each row, and begins no document and completes no chunk in any."""
+        """Whether this is one more token per row that begins no document and completes no chunk in any row."""
         if positions_BT.shape[1] != 1:
             return False
         inside = ((positions_BT + 1) % self.chunk_size != 0) & (positions_BT > 0)
@@ -172,10 +172,10 @@ class ContextPathway(nn.Module):
         return self.backbone_config._attn_implementation != "eager"
 
     def _as_mask(self, allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Booleans (True: may attend) as the attention implementation in use wants them.
+        """Convert booleans (True: may attend) to the mask of the attention implementation in use.
 
         Raises:
-            ConfigError: the implementation takes no masks of this form.
+            ConfigError: the implementation does not support such masks.
         """
         implementation = self.backbone_config._attn_implementation
         if implementation == "sdpa":
@@ -188,15 +188,15 @@ class ContextPathway(nn.Module):
 
 
 class Contexts:
-    """The predicted contexts of a call, not yet laid out over the positions."""
+    """The predicted contexts of a call, before they are mapped to positions."""
 
     def spread(self, gate: Any) -> torch.Tensor:
-        """``gate`` applied to the contexts, laid out over positions: (B, T, D)."""
+        """Apply ``gate`` to the contexts, and map them to positions: (B, T, D)."""
         raise TypeError("use EvenContexts or RaggedContexts")
 
 
 class EvenContexts(Contexts):
-    """Contexts (c_init, c_1, ..., c_K) of rows whose chunks all lie alike: gate first (K rows), spread after (T rows)."""
+    """Contexts (c_init, c_1, ..., c_K) of rows with the same chunk borders: gated per chunk, then repeated per token."""
 
     def __init__(self, bank_BKD: torch.Tensor, chunk_size: int, length: int) -> None:
         self.bank_BKD, self.chunk_size, self.length = bank_BKD, chunk_size, length
@@ -214,7 +214,7 @@ class EvenContexts(Contexts):
 
 
 class RaggedContexts(Contexts):
-    """Contexts that were already laid out: (B, T, D)."""
+    """Contexts that are already mapped to positions: (B, T, D)."""
 
     def __init__(self, context_BTD: torch.Tensor) -> None:
         self.context_BTD = context_BTD

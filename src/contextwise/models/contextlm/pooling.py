@@ -1,8 +1,8 @@
-"""How the w token vectors of a chunk become its context vector (ContextLM, Table 13).
+"""Pool the w token vectors of a chunk into its context vector (ContextLM, Table 13).
 
-The paper names four forms and prints the loss of each (they differ by 0.005 nats at most), but not their equations; what is
-written here is the form that each name stands for elsewhere, as its docstring says. Mean pooling is the default, and the
-only one without parameters.
+The paper names four forms and prints the loss of each (they differ by 0.005 nats at most), but not their equations; each
+class implements the usual meaning of the name, as its docstring describes. Mean pooling is the default, and the only form
+without parameters.
 
 Shapes: (..., w, D) -> (..., D).
 """
@@ -23,7 +23,7 @@ class MeanPooling(nn.Module):
 
 
 class MLPPooling(nn.Module):
-    """The w vectors side by side through a two-layer perceptron: w*D -> D -> D. It knows the order of the tokens."""
+    """A two-layer perceptron on the w concatenated vectors: w*D -> D -> D. It depends on the order of the tokens."""
 
     def __init__(self, chunk_size: int, width: int, heads: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class AttentionPooling(nn.Module):
 
 
 class LatentAttentionPooling(nn.Module):
-    """The tokens read a trained array of latent vectors; a feed-forward layer; then the mean.
+    """Attention of the tokens to trained latent vectors, a feed-forward layer, then the mean.
 
     Attention with the tokens as queries and the latents as keys and values, as in NV-Embed (Lee et al. 2024, Section 3.1),
     with the residual paths of its Perceiver-like block.

@@ -1,9 +1,9 @@
-"""Checkpoints of ContextLM's authors, under the names that their published relative uses (ConceptLM).
+"""Load checkpoints of ContextLM's authors, which use the weight names of their related model (ConceptLM).
 
-The authors name a repository on the Hub, but no description of its files. The names here are those of the relative that the
-same group released; they are data, so that another naming is another table. Their embeddings and head are not tied, their
-context is added plainly, and in the Pythia form the predictor ends in a norm, which the paper does not mention: a checkpoint
-that has one is refused, because leaving it out would silently give another model.
+The authors name a repository on the Hub, but do not describe its files. The weight names are those of the related model
+that the same group released, kept as a table. Embeddings and head are not tied, and the context is added without a gate.
+In the Pythia form the predictor ends in a norm, which the paper does not mention: a checkpoint with this norm is rejected,
+because without it the model would silently be a different one.
 """
 
 import re
@@ -35,17 +35,17 @@ NAMES: dict[str, list[tuple[str, str]]] = {
         (r"hlm\.(?:transformer|layers)\.(\d+)\.(.+)", r"context.layers.\1.\2"),
     ],
 }
-"""For each backbone: (pattern of a published name, our name). ``{i+encoder}`` counts on behind the encoder's blocks."""
+"""Per backbone: (pattern of a published name, our name). ``{i+encoder}`` adds the number of encoder blocks to i."""
 
 COMPUTED = re.compile(r"(.*\.)?(attn\.(bias|masked_bias)|attention\.(bias|masked_bias)|rotary_emb\.inv_freq)")
-"""Buffers that older transformers stored; they are made anew."""
+"""Buffers that older transformers versions stored; they are recomputed."""
 
 
 def translate(name: str, family: str, encoder_blocks: int) -> str | None:
-    """Our name for a published one; None for a buffer that is made anew.
+    """Translate a published weight name to ours; None for a buffer that is recomputed.
 
     Raises:
-        CheckpointError: the table has no such name.
+        CheckpointError: the table does not contain the name.
     """
     if COMPUTED.fullmatch(name):
         return None
@@ -55,29 +55,29 @@ def translate(name: str, family: str, encoder_blocks: int) -> str | None:
             expanded = match.expand(ours)
             return re.sub(
                 r"\{(\d+)(\+encoder)?\}",
-                lambda place: str(int(place[1]) + (encoder_blocks if place[2] else 0)),
+                lambda number: str(int(number[1]) + (encoder_blocks if number[2] else 0)),
                 expanded,
             )
     raise CheckpointError(
-        f"the checkpoint has {name}, for which the names of {family} in contextwise.models.contextlm.published have no "
-        "place; add a line there if it belongs to the model"
+        f"the checkpoint contains {name}, which the {family} table of contextwise.models.contextlm.published does not "
+        "list; add a line to the table if it belongs to the model"
     )
 
 
 def load_published(folder: str | Path, chunk_size: int = 4) -> ContextLMForCausalLM:
-    """Open a checkpoint whose weights have the published names.
+    """Load a checkpoint whose weights have the published names.
 
     Args:
-        folder: has ``config.json`` of the backbone's kind, and ``*.safetensors``.
-        chunk_size: w, which the names do not tell; 4 is the paper's (ContextLM, Section 3.1).
+        folder: contains the ``config.json`` of the backbone, and ``*.safetensors``.
+        chunk_size: w, which the checkpoint does not contain; 4 is the paper's (ContextLM, Section 3.1).
 
     Raises:
-        CheckpointError: no such files, names that have no place, or weights that are missing.
+        CheckpointError: files or weights are missing, or weights have unknown names.
     """
     folder = Path(folder)
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise CheckpointError(f"{folder} holds no *.safetensors; convert its weights to safetensors first")
+        raise CheckpointError(f"{folder} contains no *.safetensors; convert its weights to safetensors first")
     published: dict[str, torch.Tensor] = {}
     for file in files:
         published |= load_file(file)
@@ -91,13 +91,13 @@ def load_published(folder: str | Path, chunk_size: int = 4) -> ContextLMForCausa
         missing, unexpected = model.load_state_dict(weights, strict=False)
     except RuntimeError as error:
         raise CheckpointError(
-            f"{folder} does not fit its config.json: {' '.join(str(error).split())[:300]}"
+            f"{folder} does not match its config.json: {' '.join(str(error).split())[:300]}"
         ) from error
     if missing or unexpected:
         raise CheckpointError(
             f"{folder} lacks {', '.join(missing[:3])}"
             if missing
-            else f"{folder} has {unexpected[0]} too many"
+            else f"{folder} contains the unexpected weight {unexpected[0]}"
         )
     return model.eval()
 
@@ -127,6 +127,6 @@ def _config(
 
 
 def _count(names: dict[str, torch.Tensor], pattern: str) -> int:
-    """One more than the largest number that ``pattern`` finds at the beginning of a name."""
+    """The largest number that ``pattern`` captures at the start of a name, plus one; 0 without a match."""
     matches = [re.match(pattern, name) for name in names]
     return max((int(match[1]) + 1 for match in matches if match), default=0)

@@ -1,4 +1,4 @@
-"""What a ContextLM offers."""
+"""The specification of ContextLM: how it is built, and its FLOPs."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class ContextLMSpec(DecoderSpec):
     """A decoder whose context predictor works on one vector in ``chunk_size`` tokens."""
 
     def build(self, config: ContextLMConfig) -> Any:
-        # Not by from_config, which would give the parameters the data type that a loaded backbone was saved with.
+        # from_config would give the parameters the data type in which a loaded backbone was saved.
         return AutoModelForCausalLM._model_mapping[type(config)](config)
 
     def operations(self, model: Any, length: int, extra: float = 0.0) -> float:

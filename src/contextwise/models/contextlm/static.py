@@ -1,11 +1,11 @@
-"""The context's part of a cache of fixed size, for decoding in compiled graphs.
+"""The context predictor's layers of a cache of fixed size, for decoding in compiled graphs.
 
-transformers' ``StaticCache`` holds tensors that are filled in place, so that a decoding step is the same graph each time. The
-predictor's keys and values, and what the next token needs besides, do the same here; the token vectors before the unfinished
-chunk are not kept, so such a cache cannot be cropped.
+transformers' ``StaticCache`` holds tensors that are filled in place, so that every decoding step is the same graph. The
+predictor's keys and values, and the rest of the state that the next token needs, are stored in the same way. Token vectors
+before the unfinished chunk are not kept, so such a cache cannot be cropped.
 
-Shapes: B rows, K chunks of this call, P chunk slots, D channels, w tokens a chunk. One more slot takes what rows without
-a chunk would write, and is read by nobody.
+Shapes: B rows, K chunks of this call, P chunk slots, D channels, w tokens per chunk. Rows without a new chunk write to one
+extra slot, which is never read.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from transformers.cache_utils import CacheLayerMixin, StaticCache, StaticLayer
 
 
 class StaticChunkLayer(StaticLayer):
-    """Keys and values of one predictor block; :class:`StaticContextState` says which slots the next ones go to."""
+    """Keys and values of one predictor block; :class:`StaticContextState` assigns the slots of new ones."""
 
     slots_BK: torch.Tensor
 
@@ -39,7 +39,7 @@ class StaticChunkLayer(StaticLayer):
 
 
 class StateLayer(CacheLayerMixin):
-    """A layer of a cache that has no keys, no length of its own and no mask: what the abstract class asks for."""
+    """Base class of cache layers without keys, length and mask; implements transformers' abstract methods."""
 
     is_initialized: bool
 
@@ -65,7 +65,7 @@ class StateLayer(CacheLayerMixin):
 
 
 class StaticContextState(StateLayer):
-    """What :class:`~contextwise.models.contextlm.cache.ContextState` keeps, in tensors of fixed size.
+    """The state of :class:`~contextwise.models.contextlm.cache.ContextState` in tensors of fixed size.
 
     ``tail_BUD``: the last w - 1 token vectors. ``current_BD``: the context that the last token added. ``end_BP``: index of each
     slot's last token, -1 for no chunk. ``count_B1``: chunks so far. ``length``: tokens so far, ().
@@ -83,12 +83,12 @@ class StaticContextState(StateLayer):
     def with_layers(
         cls, predictor_layers: int, chunk_size: int, max_tokens: int
     ) -> tuple[list[StaticChunkLayer], "StaticContextState"]:
-        """The predictor's layers of a cache for so many tokens, and the state that goes with them."""
+        """Create the predictor's cache layers for ``max_tokens`` tokens, and their state."""
         chunk_layers = [StaticChunkLayer(max_tokens // chunk_size + 1) for _ in range(predictor_layers)]
         return chunk_layers, cls(chunk_layers, chunk_size, max_tokens)
 
     def begin(self, h_BTD: torch.Tensor) -> None:
-        """Make the tensors, before the first token."""
+        """Allocate the tensors, before the first token."""
         rows, _, width = h_BTD.shape
         self.device = h_BTD.device
         self.tail_BUD = h_BTD.new_zeros(rows, self.chunk_size - 1, width)
@@ -96,17 +96,17 @@ class StaticContextState(StateLayer):
         self.end_BP = torch.full((rows, self.slots + 1), -1, device=self.device)
         self.count_B1 = torch.zeros(rows, 1, dtype=torch.long, device=self.device)
         self.length = torch.zeros((), dtype=torch.long, device=self.device)
-        # A compiled graph may then write into them, instead of giving back new ones.
+        # So that a compiled graph may write into them instead of returning new ones.
         for tensor in (self.tail_BUD, self.current_BD, self.end_BP, self.count_B1, self.length):
             torch._dynamo.mark_static_address(tensor)
         self.is_initialized = True
 
     def tail(self, count: int) -> torch.Tensor:
-        """The last ``count`` = w - 1 token vectors, (B, count, D); zeros stand for tokens before the first."""
+        """The last ``count`` = w - 1 token vectors, (B, count, D), padded with zeros before the first token."""
         return self.tail_BUD
 
-    def place(self, end_BK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Find slots for new chunks.
+    def allocate(self, end_BK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Assign slots to new chunks.
 
         Args:
             end_BK: index of each chunk's last token, -1 for no chunk.
@@ -123,14 +123,14 @@ class StaticContextState(StateLayer):
         return self.end_BP, slots_BK
 
     def extend(self, h_BTD: torch.Tensor, start_BT: torch.Tensor, current_BD: torch.Tensor) -> None:
-        """Count the tokens of one call as read; ``current_BD`` is the context that the last of them added."""
+        """Append the tokens of one call; ``current_BD`` is the context that the last of them added."""
         tail_BUD = torch.cat([self.tail_BUD, h_BTD], dim=1)
         self.tail_BUD.copy_(tail_BUD[:, tail_BUD.shape[1] - self.tail_BUD.shape[1] :])
         self.current_BD.copy_(current_BD)
         self.length.add_(h_BTD.shape[1])
 
     def keep_chunks(self, context_BKD: torch.Tensor, end_BK: torch.Tensor) -> None:
-        """Do nothing: contexts of earlier chunks are needed only where a cache is cropped."""
+        """Do nothing: contexts of earlier chunks are needed only to crop a cache."""
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         if self.is_initialized:
@@ -148,14 +148,14 @@ def static_inputs(
     is_first_iteration: bool | None = False,
     **_: Any,
 ) -> dict[str, Any]:
-    """Complete what ``generate()`` hands to the model, where the cache is a static one.
+    """Complete the inputs that ``generate()`` passes to the model, if the cache is static.
 
-    Whether any row completes a chunk is decided here, outside the compiled step, which thereby is one of two graphs: with the
-    predictor or without.
+    Whether any row completes a chunk is decided outside the compiled step, which is therefore one of two graphs: with or
+    without the predictor.
 
     Args:
-        inputs: as transformers prepared them.
-        attention_mask: (B, past + T), from which the prompt's padding is read; further steps take transformers' own mask.
+        inputs: the inputs that transformers prepared.
+        attention_mask: (B, past + T), the padding of the prompt; later steps use transformers' own mask.
     """
     if isinstance(inputs.get("past_key_values"), StaticCache):
         if is_first_iteration:

@@ -1,4 +1,4 @@
-"""CUE: language models of sentences, conditioned on contexts that a separate encoder turns into one vector."""
+"""CUE: language models of sentences, conditioned on contexts that a separate encoder maps to one vector."""
 
 from contextwise.models.cue.config import (
     CueConfig,

@@ -1,6 +1,6 @@
-"""Configurations of a CUE model's parts, and of the whole: a language model of sentences given their contexts.
+"""Configurations of a CUE model and of its parts: a language model of sentences given their contexts.
 
-Letters: C, channels of the frozen text encoder; D, width of the decoder; W, width of e_cue, the vector of all contexts;
+Shapes: C, channels of the frozen text encoder; D, width of the decoder; W, width of e_cue, the vector of all contexts;
 P, width of a proxy's code; V, tokens of the vocabulary.
 """
 
@@ -14,10 +14,10 @@ FORMS = ("transformer", "concatenate")
 
 
 class CuePartConfig(PreTrainedConfig):
-    """A configuration that describes one text model, whatever its fields are called."""
+    """Base class of the configurations; each is its own text configuration, whatever the names of its fields."""
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
-        """This configuration itself: transformers would take a field named ``decoder`` or ``text_encoder`` for it."""
+        """Return this configuration; transformers would return a field named ``decoder`` or ``text_encoder``."""
         return self
 
 
@@ -25,18 +25,18 @@ class CueContextConfig(CuePartConfig):
     """Configuration of :class:`~contextwise.models.cue.CueContextEncoder`.
 
     Args:
-        text_width: C, channels of the vectors that come in.
+        text_width: C, channels of the context vectors.
         width: W, channels of e_cue.
-        layers: Transformer blocks over the set of contexts; 0 leaves the plain mean (CUE, Table 4, "no context transformer").
-            The paper does not say how many; 2 give about its 6.6M parameters (Table 1).
-        heads: of each block; the paper does not say how many, 4 here as in its other modules.
-        feed_forward: inner width of a block's feed-forward network; 4 W if not given.
-        text_encoder: whose vectors it takes (``name``, ``digest``, ``pooling``, ``max_tokens``).
-        contexts: what it was trained with (``columns``, ``previous_sentence``).
-        context_dropout: probability with which each context is left out in training.
+        layers: Transformer blocks over the set of contexts; with 0 the plain mean is used (CUE, Table 4, "no context
+            transformer"). The paper does not give the number; 2 match its 6.6M parameters approximately (Table 1).
+        heads: heads of each block; the paper does not give the number, 4 is that of its other modules.
+        feed_forward: inner width of a block's feed-forward network; by default 4 W.
+        text_encoder: the encoder of the context vectors (``name``, ``digest``, ``pooling``, ``max_tokens``).
+        contexts: the contexts of its training (``columns``, ``previous_sentence``).
+        context_dropout: probability of leaving out each context in training.
 
     Raises:
-        ConfigError: a value is out of its range, or the heads do not divide the width.
+        ConfigError: a value is out of range, or the width is not divisible by the heads.
     """
 
     model_type = "cue_context_encoder"
@@ -78,18 +78,18 @@ class CueDecoderConfig(CuePartConfig):
 
     Args:
         input_width: channels of the sentence encoder's states.
-        width: D; of a decoder of the form ``concatenate`` it is ``input_width + cue_width``, whatever is given.
+        width: D; ignored by the form ``concatenate``, whose width is ``input_width + cue_width``.
         cue_width: W, channels of e_cue.
-        layers, heads: of the Transformer (CUE, Section 3.3: six layers, 4 heads).
+        layers, heads: size of the Transformer (CUE, Section 3.3: six layers, 4 heads).
         vocab_size: V.
-        max_positions: the longest sentence, tokens; the Transformer learns one position embedding for each.
-        form: ``transformer``, or ``concatenate``: no Transformer, e_cue is put beside each state in front of the vocabulary
-            head (Table 4, "no decoder transformer").
-        sentence_inputs: if False, the same learned vector stands in for each state, so that only the contexts, and in the
-            Transformer the position, predict (Table 4, "no sentence inputs").
+        max_positions: the longest sentence in tokens; the Transformer learns one embedding per position.
+        form: ``transformer``, or ``concatenate``: no Transformer; the vocabulary head reads each state concatenated with
+            e_cue (Table 4, "no decoder transformer").
+        sentence_inputs: if False, the same learned vector replaces each state, so that predictions depend only on the
+            contexts and, in the Transformer, on the position (Table 4, "no sentence inputs").
 
     Raises:
-        ConfigError: a value is out of its range, or the heads do not divide the width.
+        ConfigError: a value is out of range, or the width is not divisible by the heads.
     """
 
     model_type = "cue_decoder"
@@ -125,7 +125,7 @@ class CueDecoderConfig(CuePartConfig):
 
     @property
     def hidden_size(self) -> int:
-        """What the vocabulary head reads."""
+        """Width of the vocabulary head's input."""
         return self.width
 
     @property
@@ -142,15 +142,16 @@ class UnigramConfig(CuePartConfig):
 
     Args:
         vocab_size: V.
-        widths: of the hidden layers down to the code, V x 128 x 16 x 128 x V as printed; the way back mirrors them.
-        eos_token_id: end-of-text, which is no word of a sentence and counts in no bag; None: there is no such token.
+        widths: widths of the hidden layers from input to code, V x 128 x 16 x 128 x V in the paper; the decoder half
+            mirrors them.
+        eos_token_id: end-of-text, which is not a word and is not counted in bags; None if there is no such token.
 
     Raises:
         ConfigError: a width is not positive.
     """
 
     model_type = "unigram_autoencoder"
-    # For the counting of operations: there is no attention.
+    # For counting operations: there is no attention.
     num_hidden_layers, num_attention_heads = 0, 1
 
     def __init__(
@@ -176,7 +177,7 @@ class UnigramConfig(CuePartConfig):
 
     @property
     def hidden_size(self) -> int:
-        """What the layer that predicts the vocabulary reads."""
+        """Width of the input of the layer that predicts the vocabulary."""
         return self.widths[0] if len(self.widths) > 1 else self.widths[-1]
 
 
@@ -186,7 +187,7 @@ class ProxyConfig(CuePartConfig):
     Args:
         autoencoder: configuration of the unigram autoencoder (or its dictionary).
         width: W.
-        noise: sigma of Eq. 7, the standard deviation in each channel of the code.
+        noise: sigma of Eq. 7, the standard deviation of the noise in each channel of the code.
 
     Raises:
         ConfigError: ``noise`` is negative, or the width is not positive.
@@ -218,13 +219,13 @@ class CueConfig(CuePartConfig):
     """Configuration of :class:`~contextwise.models.CueForCausalLM`.
 
     Args:
-        sentence_encoder: of a causal language model of transformers or of this package (GPT-2's if None).
-        context_encoder: of the context encoder; None: there is none, and e_cue is zero unless it is given.
-        decoder: of the decoder; by default of the paper's size on this sentence encoder.
-        proxy: of the proxy encoder, which stands in for the context encoder where a corpus has no contexts.
+        sentence_encoder: configuration of a causal language model of transformers or of this package (GPT-2's if None).
+        context_encoder: configuration of the context encoder; None for no context encoder (e_cue is zero unless given).
+        decoder: configuration of the decoder; by default of the paper's size, for this sentence encoder.
+        proxy: configuration of the proxy encoder, which replaces the context encoder for a corpus without contexts.
 
     Raises:
-        ConfigError: the parts do not fit each other, or a value is out of its range.
+        ConfigError: the parts do not match each other, or a value is out of range.
     """
 
     model_type = "cue"
@@ -251,14 +252,14 @@ class CueConfig(CuePartConfig):
         self.sentence_encoder: PreTrainedConfig = sentence_encoder
         self.context_encoder: CueContextConfig | None = _nested(CueContextConfig, context_encoder)
         self.proxy: ProxyConfig | None = _nested(ProxyConfig, proxy)
-        self.decoder: CueDecoderConfig = _nested(CueDecoderConfig, decoder) or self._fresh_decoder()
+        self.decoder: CueDecoderConfig = _nested(CueDecoderConfig, decoder) or self._default_decoder()
         self._check()
         for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
             kwargs.setdefault(name, getattr(sentence_encoder, name, None))
         kwargs["tie_word_embeddings"] = False
         super().__init__(**kwargs)
 
-    def _fresh_decoder(self) -> CueDecoderConfig:
+    def _default_decoder(self) -> CueDecoderConfig:
         text = self.sentence_encoder.get_text_config()
         source = self.context_encoder or self.proxy
         return CueDecoderConfig(
@@ -272,22 +273,22 @@ class CueConfig(CuePartConfig):
         if decoder.input_width != text.hidden_size:
             raise ConfigError(
                 f"the decoder reads states of {decoder.input_width} channels, but the sentence encoder's have "
-                f"{text.hidden_size}; give the sentence encoder that it was trained on, or train a new decoder"
+                f"{text.hidden_size}; use the sentence encoder that it was trained on, or train a new decoder"
             )
         if decoder.vocab_size != text.vocab_size:
             raise ConfigError(
-                f"the decoder predicts {decoder.vocab_size} tokens, but the sentence encoder knows {text.vocab_size}; "
+                f"the decoder predicts {decoder.vocab_size} tokens, but the sentence encoder has {text.vocab_size}; "
                 "both need the same tokenizer"
             )
         for what, part in (("context encoder", self.context_encoder), ("proxy encoder", self.proxy)):
             if part is not None and part.width != decoder.cue_width:
                 raise ConfigError(
-                    f"the decoder takes an e_cue of {decoder.cue_width} channels, but the {what} gives {part.width}; "
+                    f"the decoder expects an e_cue of {decoder.cue_width} channels, but the {what} returns {part.width}; "
                     "give both the same width"
                 )
         if self.proxy is not None and self.proxy.autoencoder.vocab_size != decoder.vocab_size:
             raise ConfigError(
-                f"the unigram autoencoder knows {self.proxy.autoencoder.vocab_size} tokens, but the decoder predicts "
+                f"the unigram autoencoder has {self.proxy.autoencoder.vocab_size} tokens, but the decoder predicts "
                 f"{decoder.vocab_size}; train both on the same corpus"
             )
 
@@ -297,12 +298,12 @@ class CueConfig(CuePartConfig):
 
     @property
     def hidden_size(self) -> int:
-        """What the vocabulary head reads."""
+        """Width of the vocabulary head's input."""
         return self.decoder.hidden_size
 
     @property
     def num_hidden_layers(self) -> int:
-        """Blocks of the decoder."""
+        """Number of blocks of the decoder."""
         return self.decoder.num_hidden_layers
 
     @property
@@ -311,7 +312,7 @@ class CueConfig(CuePartConfig):
 
     @property
     def max_position_embeddings(self) -> int | None:
-        """The longest sentence that both the sentence encoder and the decoder take, tokens; None: any."""
+        """The longest sentence, in tokens, that the sentence encoder and the decoder accept; None if unlimited."""
         limit = getattr(self.sentence_encoder.get_text_config(), "max_position_embeddings", None)
         if self.decoder.form == "concatenate":
             return limit
@@ -319,7 +320,7 @@ class CueConfig(CuePartConfig):
 
 
 def _nested(kind: type[Any], config: Any) -> Any:
-    """A configuration as it is, or made of its dictionary; None stays None."""
+    """Return a configuration, built from its dictionary if needed; None stays None."""
     if isinstance(config, dict):
         return kind(**{name: value for name, value in config.items() if name != "model_type"})
     return config
@@ -334,5 +335,5 @@ def _at_least(whose: str, low: int, **values: Any) -> None:
 def _heads_divide(whose: str, heads: int, width: int) -> None:
     if heads < 1 or width % heads:
         raise ConfigError(
-            f"{heads} heads of {whose} do not divide its width of {width}; choose heads that do"
+            f"the width of {whose}, {width}, is not divisible by {heads} heads; choose a number of heads that divides it"
         )

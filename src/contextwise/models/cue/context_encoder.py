@@ -1,4 +1,4 @@
-"""The context encoder: the vectors of a sentence's contexts, a set, to one vector e_cue (CUE, Section 3.1).
+"""The context encoder: maps the set of a sentence's context vectors to one vector e_cue (CUE, Section 3.1).
 
 Shapes: B sentences, K contexts of a set, C channels of the frozen text encoder, W channels of e_cue.
 """
@@ -19,11 +19,11 @@ class CueContextEncoder(PreTrainedModel):
 
     ::
 
-        g_k = project(c_k)             # Eq. 2; Section 4.2.3 calls it linear, and so Table 1's 6.6M parameters have it
+        g_k = project(c_k)             # Eq. 2; linear according to Section 4.2.3 and Table 1's 6.6M parameters
         e_1 .. e_K = blocks(g_1 .. g_K)    # Eq. 3
         e_cue = mean(e_1 .. e_K)       # Eq. 4
 
-    No part knows in which order the contexts came. A sentence without any context gets the learned vector ``empty``.
+    The result does not depend on the order of the contexts. A sentence without contexts gets the learned vector ``empty``.
     """
 
     config: CueContextConfig
@@ -57,11 +57,11 @@ class CueContextEncoder(PreTrainedModel):
         """e_cue of each sentence, (B, W).
 
         Args:
-            contexts: (B, K, C) vectors of the frozen text encoder; what stands at missing ones does not matter.
-            context_mask: (B, K) booleans, True where there is a context; all, if not given.
+            contexts: (B, K, C) vectors of the frozen text encoder; the values of missing contexts are ignored.
+            context_mask: (B, K) booleans, True for contexts and False for missing ones; by default all True.
 
         Raises:
-            ConfigError: the vectors have another width than the encoder was made for, or the mask another shape.
+            ConfigError: the vectors do not have the configured width, or the shape of the mask does not match.
         """
         mask_BK = self._mask(contexts, context_mask)
         if self.training and self.config.context_dropout:
@@ -74,15 +74,15 @@ class CueContextEncoder(PreTrainedModel):
             e_BKW = block(e_BKW, src_key_padding_mask=~attended_BK)
         count_B1 = mask_BK.sum(1, keepdim=True)
         mean_BW = e_BKW.masked_fill(~mask_BK[..., None], 0.0).sum(1) / count_B1.clamp(min=1)
-        # Both take part whatever the sets are: under DDP every trained parameter needs a gradient in every step.
+        # Both branches are always computed: under DDP every trained parameter needs a gradient in every step.
         return torch.where(count_B1 > 0, mean_BW, self.empty.to(mean_BW.dtype))
 
     @torch.no_grad()
     def attention(self, contexts: torch.Tensor, context_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """The attention that each context receives, (B, K): what Figure 3 draws.
+        """The attention that each context receives, (B, K), as in Figure 3.
 
-        The mean over blocks, heads and the contexts that attend; a sentence's weights sum to 1, those of missing contexts
-        are 0. Without blocks every context counts the same.
+        The mean over blocks, heads and attending contexts; the weights of a sentence sum to 1, those of missing contexts
+        are 0. Without blocks all contexts have equal weight.
         """
         mask_BK = self._mask(contexts, context_mask)
         if not mask_BK.shape[1]:
@@ -99,7 +99,7 @@ class CueContextEncoder(PreTrainedModel):
     def _mask(self, contexts: torch.Tensor, context_mask: torch.Tensor | None) -> torch.Tensor:
         if contexts.dim() != 3 or contexts.shape[-1] != self.config.text_width:
             raise ConfigError(
-                f"contexts have the shape {tuple(contexts.shape)}, but this context encoder takes (sentences, contexts, "
+                f"contexts have the shape {tuple(contexts.shape)}, but this context encoder expects (sentences, contexts, "
                 f"{self.config.text_width}): vectors of {self.config.text_encoder.get('name', 'its text encoder')}"
             )
         if context_mask is None:
@@ -111,7 +111,7 @@ class CueContextEncoder(PreTrainedModel):
         return context_mask.bool()
 
     def _projected(self, contexts: torch.Tensor, mask_BK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """g_1 .. g_K, and which of them are attended to; in an empty set the first, so that no softmax is over nothing."""
+        """g_1 .. g_K, and a mask of those attended to; in an empty set the first, so that no softmax is empty."""
         known = contexts.to(self.project.weight.dtype).masked_fill(~mask_BK[..., None], 0.0)
         attended_BK = mask_BK.clone()
         attended_BK[:, 0] |= ~mask_BK.any(1)

@@ -1,4 +1,4 @@
-"""The decoder: a sentence encoder's states and e_cue to what the vocabulary head reads (CUE, Section 3.3).
+"""The decoder: maps a sentence encoder's states and e_cue to the input of the vocabulary head (CUE, Section 3.3).
 
 Shapes: B sentences, T positions, S channels of the sentence encoder's states, D width, W channels of e_cue.
 """
@@ -16,13 +16,13 @@ from contextwise.models.cue.config import CueDecoderConfig
 class CueDecoder(PreTrainedModel):
     """A causal Transformer over the sentence encoder's states that attends to e_cue in every block.
 
-    The state at a position has read the tokens up to it, and the decoder's output there predicts the next one: the states
-    are the "shifted outputs" of Section 3.3. The blocks are stock GPT-2's with cross-attention. As e_cue is one vector, all
-    of the attention falls on it whatever the query, so that cross-attention adds one and the same linear image of e_cue at
-    each position of a block, and the matrices of queries and keys stay as they started.
+    The state at a position depends on the tokens up to it, and the decoder's output at that position predicts the next
+    token: the states are the "shifted outputs" of Section 3.3. The blocks are stock GPT-2 blocks with cross-attention. As
+    e_cue is one vector, its attention weight is always 1: cross-attention adds the same linear map of e_cue at each
+    position of a block, and the query and key matrices keep their initial values.
 
     Attributes:
-        lm_head: the vocabulary head, (V, D), tied to nothing.
+        lm_head: the vocabulary head, (V, D), not tied.
     """
 
     config: CueDecoderConfig
@@ -41,7 +41,7 @@ class CueDecoder(PreTrainedModel):
             self.project_states = _projection(config.input_width, config.width)
             self.project_cue = _projection(config.cue_width, config.width)
             self.transformer = GPT2Model(self._blocks())
-            self.transformer.set_input_embeddings(None)  # states come in, never tokens
+            self.transformer.set_input_embeddings(None)  # the inputs are states, never tokens
         if not config.sentence_inputs:
             self.constant = nn.Parameter(torch.zeros(config.input_width))
         self.lm_head: Any = nn.Linear(config.width, config.vocab_size, bias=False)
@@ -86,12 +86,12 @@ class CueDecoder(PreTrainedModel):
         position_ids: torch.Tensor | None = None,
         **_: Any,
     ) -> torch.Tensor:
-        """What the vocabulary head reads, (B, T, D).
+        """Compute the input of the vocabulary head, (B, T, D).
 
         Args:
-            states: (B, T, S), the sentence encoder's, in front of its own vocabulary head.
+            states: (B, T, S), the input of the sentence encoder's own vocabulary head.
             cue: (B, W), e_cue of each sentence.
-            attention_mask: (B, T), 0 for padding on the left; padding on the right needs none.
+            attention_mask: (B, T), 0 for padding on the left; padding on the right needs no mask.
             position_ids: (B, T).
         """
         states, cue = states.to(self.dtype), cue.to(self.dtype)

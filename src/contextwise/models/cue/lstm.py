@@ -1,4 +1,4 @@
-"""An LSTM language model: the other sentence encoder of CUE's Section 6.4 (4 layers of 512).
+"""An LSTM language model: the alternative sentence encoder of CUE, Section 6.4 (4 layers of width 512).
 
 Shapes: B rows, T positions, D channels, L layers.
 """
@@ -13,7 +13,7 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import CausalLanguageModel, values_are_at_hand
+from contextwise.models.composition import CausalLanguageModel, readable_without_sync
 from contextwise.models.contextlm.static import StateLayer
 
 
@@ -23,10 +23,10 @@ class LSTMConfig(PreTrainedConfig):
     Args:
         vocab_size: V.
         hidden_size, num_hidden_layers: 512 and 4 in the paper (CUE, Section 6.4).
-        tie_word_embeddings: whether the vocabulary head is the embedding; the paper does not say.
-        dropout: between layers.
-        initializer_range: standard deviation of the embeddings at the start. An LSTM's states are small, and its head is the
-            embedding: from smaller ones the loss stays near that of word frequencies for hundreds of steps.
+        tie_word_embeddings: whether the vocabulary head is tied to the embedding; not given in the paper.
+        dropout: dropout between layers.
+        initializer_range: initial standard deviation of the embeddings. An LSTM's states are small, and its head is tied to
+            the embedding: with smaller values the loss stays near the unigram entropy for hundreds of steps.
 
     Raises:
         ConfigError: a size is not positive.
@@ -34,7 +34,7 @@ class LSTMConfig(PreTrainedConfig):
 
     model_type = "lstm_lm"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
-    num_attention_heads = 1  # for the counting of operations: there is no attention
+    num_attention_heads = 1  # for counting operations: there is no attention
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class LSTMConfig(PreTrainedConfig):
 
 
 class LSTMState(StateLayer):
-    """The recurrent state after the tokens read so far, in a key-value cache's place: ``h`` and ``c``, (L, B, D) each."""
+    """The recurrent state after the tokens so far, as a layer of a cache: ``h`` and ``c``, (L, B, D) each."""
 
     is_croppable = False
 
@@ -74,7 +74,7 @@ class LSTMState(StateLayer):
         return (self.h, self.c) if self.is_initialized else None
 
     def keep(self, state: tuple[torch.Tensor, torch.Tensor], tokens: int) -> None:
-        """Take over the state after so many more tokens."""
+        """Store the state after ``tokens`` more tokens."""
         (self.h, self.c), self.length, self.is_initialized = state, self.length + tokens, True
 
     def get_seq_length(self) -> int:
@@ -101,7 +101,7 @@ class LSTMState(StateLayer):
 
     def crop(self, tokens_to_remove: int) -> None:
         if tokens_to_remove:
-            raise ConfigError("an LSTM keeps one state, not one for each token: its cache cannot be cropped")
+            raise ConfigError("an LSTM keeps one state, not one per token: its cache cannot be cropped")
 
 
 class LSTMForCausalLM(CausalLanguageModel):
@@ -110,7 +110,7 @@ class LSTMForCausalLM(CausalLanguageModel):
     config: LSTMConfig
     config_class = LSTMConfig
     _no_split_modules: list[str] = []  # noqa: RUF012
-    _is_stateful = True  # generation that would take tokens back (assisted decoding) is refused
+    _is_stateful = True  # rejects generation that removes tokens (assisted decoding)
     _tied_weights_keys = {"lm_head.weight": "embed.weight"}  # noqa: RUF012
 
     def __init__(self, config: LSTMConfig) -> None:
@@ -127,8 +127,9 @@ class LSTMForCausalLM(CausalLanguageModel):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """The recurrent weights as torch has them, uniform within 1 / sqrt(D); the forget gates start open (Jozefowicz et al.
-        2015, "An empirical exploration of recurrent network architectures").
+        """Initialize recurrent weights as torch does, uniform within 1 / sqrt(D), with open forget gates.
+
+        (Jozefowicz et al. 2015, "An empirical exploration of recurrent network architectures".)
         """
         if isinstance(module, nn.LSTM):
             bound = module.hidden_size**-0.5
@@ -154,21 +155,24 @@ class LSTMForCausalLM(CausalLanguageModel):
         inputs_embeds: torch.Tensor | None = None,
         **_: Any,
     ) -> torch.Tensor:
-        """What the vocabulary head reads, (B, T, D).
+        """Compute the input of the vocabulary head, (B, T, D).
 
         Args:
-            input_ids: (B, T) tokens; the ones that are not in ``past_key_values`` yet.
-            attention_mask: (B, past + T), 0 for padding on the left; padding on the right needs none.
-            position_ids: (B, T); only looked at to refuse packed documents.
-            past_key_values: a dynamic cache, whose first layer keeps the state.
+            input_ids: (B, T) tokens that are not yet in ``past_key_values``.
+            attention_mask: (B, past + T), 0 for padding on the left; padding on the right needs no mask.
+            position_ids: (B, T); only used to reject packed documents.
+            past_key_values: a dynamic cache, whose first layer holds the state.
 
         Raises:
-            ConfigError: documents are packed into a row, which a recurrent state would carry over, or the cache is another
-                model's.
+            ConfigError: documents are packed into a row (the state would carry over), or the cache is another model's.
         """
-        if position_ids is not None and values_are_at_hand(position_ids) and (position_ids.diff() < 0).any():
+        if (
+            position_ids is not None
+            and readable_without_sync(position_ids)
+            and (position_ids.diff() < 0).any()
+        ):
             raise ConfigError(
-                "an LSTM carries its state from one packed document into the next; give each row one document"
+                "an LSTM carries its state from one packed document into the next; put one document into each row"
             )
         embeds_BTD = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
         layer = None if past_key_values is None else _state_layer(past_key_values)
@@ -186,7 +190,7 @@ class LSTMForCausalLM(CausalLanguageModel):
     def _padded(
         self, embeds_BTD: torch.Tensor, real_BT: torch.Tensor, before: Any
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """The same of rows with padding: real tokens are moved to the front, and back again; padding has zeros."""
+        """Run the LSTM on rows with padding: real tokens are moved to the front and back; outputs at padding are 0."""
         order_BT = (~real_BT).int().argsort(dim=1, stable=True)
         front_BTD = embeds_BTD.take_along_dim(order_BT[..., None], 1)
         lengths_B = real_BT.sum(1)
@@ -195,14 +199,14 @@ class LSTMForCausalLM(CausalLanguageModel):
         )
         packed, after = self.lstm(packed, before)
         old = tuple(torch.zeros_like(part) for part in after) if before is None else before
-        read_B1 = (lengths_B > 0)[:, None]  # a row of padding alone leaves its state as it was
+        read_B1 = (lengths_B > 0)[:, None]  # a row of only padding keeps its state
         state = (torch.where(read_B1, after[0], old[0]), torch.where(read_B1, after[1], old[1]))
         h_BTD, _ = pad_packed_sequence(packed, batch_first=True, total_length=embeds_BTD.shape[1])
         return h_BTD.take_along_dim(order_BT.argsort(1)[..., None], 1), state
 
 
 def _state_layer(cache: Cache) -> LSTMState:
-    """The layer of a cache that keeps the state; put in the place of all others if the cache is still fresh."""
+    """Return the cache layer that holds the state; in an empty cache it replaces all layers."""
     if not (cache.layers and isinstance(cache.layers[0], LSTMState)):
         if cache.get_seq_length() > 0:
             raise ConfigError("past_key_values was filled by another model; start with an empty cache")

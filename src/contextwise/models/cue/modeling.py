@@ -2,12 +2,12 @@
 
 The whole model on a page::
 
-    states = sentence_encoder(x)                    # a causal LM's states in front of its own head; frozen
-    e_cue = context_encoder(contexts)               # or proxy(words of the sentence), or what is given
+    states = sentence_encoder(x)                    # a causal LM's states before its own head; frozen
+    e_cue = context_encoder(contexts)               # or proxy(words of the sentence), or given
     logits = lm_head(decoder(states, e_cue))
 
-Each part is a model of its own, with a configuration and checkpoints of its own, and may be trained, frozen or exchanged
-without the others.
+Each part is a separate model with its own configuration and checkpoints, and can be trained, frozen or replaced
+independently.
 
 Shapes: B sentences, T positions, K contexts of a set, C channels of the frozen text encoder, W channels of e_cue, D channels
 of the decoder, P channels of a proxy's code, V tokens of the vocabulary.
@@ -33,11 +33,11 @@ PARTS = ("sentence_encoder", "context_encoder", "proxy", "decoder")
 
 
 class CueForCausalLM(CausalLanguageModel):
-    """A sentence encoder, a context encoder or proxies in its place, and a decoder that joins them.
+    """A sentence encoder, a context encoder (or a proxy encoder), and a decoder that combines them.
 
     Attributes:
-        sentence_encoder: a causal language model, always frozen when made (CUE, Section 3.2). Its own vocabulary head is not
-            used; it stays for comparison.
+        sentence_encoder: a causal language model, frozen when created (CUE, Section 3.2). Its own vocabulary head is not
+            used, but kept for comparison.
         context_encoder: :class:`~contextwise.models.cue.CueContextEncoder` or None.
         proxy: :class:`~contextwise.models.cue.ProxyEncoder` or None.
         decoder: :class:`~contextwise.models.cue.CueDecoder`.
@@ -62,13 +62,13 @@ class CueForCausalLM(CausalLanguageModel):
         self.proxy = ProxyEncoder(config.proxy) if config.proxy else None
         self.decoder: CueDecoder = CueDecoder(config.decoder)
         self.post_init()
-        self._freeze_what_is_never_trained()
+        self._freeze_untrained_parts()
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """As in any transformers model; what a fresh model has frozen is frozen again, as no checkpoint says."""
+        """Load as in transformers, and freeze the untrained parts again, which a checkpoint does not record."""
         loaded = super().from_pretrained(*args, **kwargs)
-        (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze_what_is_never_trained()
+        (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze_untrained_parts()
         return loaded
 
     @classmethod
@@ -79,14 +79,14 @@ class CueForCausalLM(CausalLanguageModel):
         decoder: CueDecoder | None = None,
         proxy: ProxyEncoder | None = None,
     ) -> "CueForCausalLM":
-        """A model of given parts, which are shared, not copied; in evaluation mode, as loaded models are.
+        """Build a model from parts, which are shared, not copied; in evaluation mode, as loaded models are.
 
         Args:
-            sentence_encoder: any causal language model; it is frozen here.
-            decoder: a fresh one of the paper's size, if not given.
+            sentence_encoder: any causal language model; it is frozen.
+            decoder: by default a new decoder of the paper's size.
 
         Raises:
-            ConfigError: the parts do not fit each other.
+            ConfigError: the parts do not match each other.
         """
         config = CueConfig(
             sentence_encoder.config,
@@ -101,14 +101,14 @@ class CueForCausalLM(CausalLanguageModel):
         if decoder is None:
             decoder = CueDecoder(config.decoder).to(sentence_encoder.device, sentence_encoder.dtype)
         model.decoder = decoder
-        model._freeze_what_is_never_trained()
+        model._freeze_untrained_parts()
         return model.eval()
 
     def freeze(self, *parts: str) -> None:
-        """Train these parts (of :data:`PARTS`) no further: their parameters get no gradients.
+        """Freeze these parts (of :data:`PARTS`): their parameters get no gradients.
 
         Raises:
-            ConfigError: there is no such part.
+            ConfigError: the model has no such part.
         """
         for name in parts:
             part = getattr(self, name) if name in PARTS else None
@@ -117,18 +117,18 @@ class CueForCausalLM(CausalLanguageModel):
             part.requires_grad_(False)
         self.train(self.training)
 
-    def _freeze_what_is_never_trained(self) -> None:
+    def _freeze_untrained_parts(self) -> None:
         self.freeze("sentence_encoder")
         if self.proxy is not None:
             self.proxy.autoencoder.requires_grad_(False)
 
     @property
     def parts(self) -> dict[str, PreTrainedModel]:
-        """The parts that there are, by name."""
+        """The parts that the model has, by name."""
         return {name: getattr(self, name) for name in PARTS if getattr(self, name) is not None}
 
     def train(self, mode: bool = True) -> "CueForCausalLM":
-        """As in any module, but a frozen sentence encoder stays in evaluation mode: its dropout, if any, is off."""
+        """Set the mode as in any module, but keep a frozen sentence encoder in evaluation mode, without dropout."""
         super().train(mode)
         if not _is_trained(self.sentence_encoder):
             self.sentence_encoder.eval()
@@ -147,11 +147,11 @@ class CueForCausalLM(CausalLanguageModel):
         self.decoder.lm_head = new_embeddings
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: each part is a model that initialises its own."""
+        """Do nothing: each part is a model that initializes its own weights."""
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        """Sentences are short: ``generate()`` reads the whole sentence again for each token."""
+        """False: sentences are short, so ``generate()`` processes the whole sentence again for each token."""
         return False
 
     def prepare_inputs_for_generation(
@@ -163,7 +163,7 @@ class CueForCausalLM(CausalLanguageModel):
         cue: torch.Tensor | None = None,
         **_: Any,
     ) -> dict[str, Any]:
-        """The whole sentence so far, and its contexts."""
+        """Return the whole sentence so far and its contexts."""
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -174,14 +174,14 @@ class CueForCausalLM(CausalLanguageModel):
         }
 
     def cue_vectors(self, contexts: torch.Tensor, context_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """e_cue of sets of contexts (B, K, C) with their mask (B, K): (B, W). They can be kept and served apart.
+        """Compute e_cue (B, W) of sets of contexts (B, K, C) with their mask (B, K), for example to store it.
 
         Raises:
-            ConfigError: the model has no context encoder, or the contexts do not fit it.
+            ConfigError: the model has no context encoder, or the shapes do not match it.
         """
         if self.context_encoder is None:
             raise ConfigError(
-                "contexts came in, but this model has no context encoder; adapt it to contexts first"
+                "contexts are given, but this model has no context encoder; adapt it to contexts first"
             )
         return self.context_encoder(contexts, context_mask)
 
@@ -197,38 +197,38 @@ class CueForCausalLM(CausalLanguageModel):
         proxy_targets: torch.Tensor | None = None,
         proxy_noise: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """What the vocabulary head reads: (B, T, D).
+        """Compute the input of the vocabulary head: (B, T, D).
 
-        At most one of ``contexts``, ``cue`` and ``proxy_targets`` says what e_cue is. With none of them it is that of the empty
-        set: the context encoder's learned vector, the proxies' mean where the model has proxies only, else zero.
+        At most one of ``contexts``, ``cue`` and ``proxy_targets`` determines e_cue. Without any, e_cue is that of the empty
+        set: the context encoder's learned vector, the proxies' mean if the model has only proxies, else zero.
 
         Args:
             input_ids: (B, T).
-            attention_mask: (B, T), 0 for padding on the left; padding on the right needs none.
-            position_ids: (B, T); counted from each row's first real token, if not given.
+            attention_mask: (B, T), 0 for padding on the left; padding on the right needs no mask.
+            position_ids: (B, T); by default counted from each row's first real token.
             inputs_embeds: (B, T, D) token vectors of the sentence encoder, instead of ``input_ids``.
-            contexts, context_mask: (B, K, C) and (B, K), as :class:`~contextwise.models.cue.CueContextEncoder` takes them.
-            cue: (B, W), e_cue itself, computed before.
-            proxy_targets: (B, T) tokens to predict, -100 where there is none, for proxies.
+            contexts, context_mask: (B, K, C) and (B, K), as for :class:`~contextwise.models.cue.CueContextEncoder`.
+            cue: (B, W), a precomputed e_cue.
+            proxy_targets: (B, T) tokens to predict, -100 for no target, for proxies.
             proxy_noise: (B, P) standard normal numbers, for proxies.
 
         Raises:
-            ConfigError: the sentence is longer than a part allows, or e_cue is given twice or does not fit.
+            ConfigError: the sentence is longer than a part allows, or e_cue is given twice or has a wrong shape.
         """
         inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
         given = {name: value for name, value in inputs.items() if value is not None}
         tokens = input_ids if input_ids is not None else inputs_embeds
         if tokens is None:
-            raise ConfigError("neither input_ids nor inputs_embeds came in; give the tokens of the sentences")
+            raise ConfigError("neither input_ids nor inputs_embeds given; pass the tokens of the sentences")
         self._check_length(tokens.shape[1])
         if position_ids is None and attention_mask is not None:
             position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
         if position_ids is not None:
             given["position_ids"] = position_ids
-        wanted = _is_trained(self.sentence_encoder) or (
+        needs_gradient = _is_trained(self.sentence_encoder) or (
             inputs_embeds is not None and inputs_embeds.requires_grad
         )
-        with torch.set_grad_enabled(torch.is_grad_enabled() and wanted):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and needs_gradient):
             states_BTS = final_hidden_states(self.sentence_encoder, **given)
         cue_BW = self._cue(len(tokens), contexts, context_mask, cue, proxy_targets, proxy_noise)
         return self.decoder(states_BTS, cue_BW, attention_mask, position_ids)
@@ -244,14 +244,14 @@ class CueForCausalLM(CausalLanguageModel):
     ) -> torch.Tensor:
         """e_cue of each row, (B, W)."""
         if sum(source is not None for source in (contexts, cue, proxy_targets)) > 1:
-            raise ConfigError("give one of contexts, cue and proxy_targets, not several")
+            raise ConfigError("several of contexts, cue and proxy_targets given; pass at most one")
         if cue is not None:
             cue_BW = cue
         elif contexts is not None:
             cue_BW = self.cue_vectors(contexts, context_mask)
         elif proxy_targets is not None:
             if self.proxy is None:
-                raise ConfigError("proxy_targets came in, but this model has no proxy encoder")
+                raise ConfigError("proxy_targets are given, but this model has no proxy encoder")
             cue_BW = self.proxy(proxy_targets, proxy_noise)
         elif self.context_encoder is not None:
             cue_BW = self.context_encoder.empty.expand(rows, -1)
@@ -261,7 +261,7 @@ class CueForCausalLM(CausalLanguageModel):
             cue_BW = torch.zeros(rows, self.config.decoder.cue_width, device=self.decoder.device)
         if cue_BW.shape != (rows, self.config.decoder.cue_width):
             raise ConfigError(
-                f"e_cue has the shape {tuple(cue_BW.shape)}, but the decoder takes {(rows, self.config.decoder.cue_width)}"
+                f"e_cue has the shape {tuple(cue_BW.shape)}, but the decoder expects {(rows, self.config.decoder.cue_width)}"
             )
         return cue_BW
 
@@ -287,10 +287,9 @@ class CueForCausalLM(CausalLanguageModel):
         proxy_noise: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits (B, T, V), and the loss where there are labels.
+        """Compute logits (B, T, V), and the loss if labels are given.
 
-        ``labels`` and the other arguments as any causal language model here takes them, those named here as for
-        :meth:`hidden_states`.
+        The named arguments are those of :meth:`hidden_states`, ``kwargs`` those of :class:`CausalLanguageModel`.
         """
         return super().forward(
             input_ids,

@@ -18,11 +18,11 @@ from contextwise.models.losses import IGNORED
 
 
 class UnigramAutoencoder(PreTrainedModel):
-    """Rebuilds a sentence's unigram distribution from a code of a few numbers (Section 4.2.1).
+    """Reconstructs a sentence's unigram distribution from a code of a few numbers (Section 4.2.1).
 
-    Layers V x 128 x 16 x 128 x V as printed, with a ReLU behind each but the last, and a softmax. The loss is the divergence
-    KL(P~ || F(P~)) of a sentence, in nats. Eq. 6 as printed has the two the other way around, which is infinite
-    for every sentence: P~ is 0 for all words that the sentence lacks, and a softmax is 0 for none.
+    Layers V x 128 x 16 x 128 x V as printed, with a ReLU after each but the last, and a softmax. The loss is the divergence
+    KL(P~ || F(P~)) of a sentence, in nats. Eq. 6 as printed has the opposite order, which is infinite for every sentence:
+    P~ is 0 for all words that are not in the sentence, and a softmax is never 0.
     """
 
     config: UnigramConfig
@@ -39,10 +39,10 @@ class UnigramAutoencoder(PreTrainedModel):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Weights that keep the size of what they read. The first layer reads a mean of its columns: they start as embeddings.
+        """Initialize weights that preserve the scale of their inputs; the first layer's columns are embeddings.
 
-        With torch's own small weights there (uniform within V^-0.5), six of the 16 channels of the code stayed at zero on
-        news, and the loss was higher.
+        With torch's default first layer (uniform within V^-0.5), six of the 16 channels of the code stayed at zero on news
+        text, and the loss was higher.
         """
         if isinstance(module, nn.Linear):
             init.normal_(module.weight, std=1.0 if module is self.down[0] else module.in_features**-0.5)
@@ -55,8 +55,8 @@ class UnigramAutoencoder(PreTrainedModel):
         """Eq. 5: the share of each token among a sentence's tokens, (B, V) float32.
 
         Args:
-            labels: (B, T) tokens. Those of -100 count for nothing, nor does end-of-text, which is no word; a sentence without
-                any other has a row of zeros.
+            labels: (B, T) tokens; -100 and end-of-text, which is not a word, are not counted. A sentence without other
+                tokens has a row of zeros.
         """
         words_BT = labels.ne(IGNORED)
         if self.config.eos_token_id is not None:
@@ -73,7 +73,7 @@ class UnigramAutoencoder(PreTrainedModel):
         return code
 
     def log_probabilities(self, codes: torch.Tensor) -> torch.Tensor:
-        """The distributions that codes (B, P) stand for: (B, V) logarithms, float32."""
+        """Decode codes (B, P) to the logarithms of distributions, (B, V), float32."""
         hidden = codes
         for layer in self.up[:-1]:
             hidden = layer(hidden).relu()
@@ -92,7 +92,7 @@ class UnigramAutoencoder(PreTrainedModel):
 
 
 class ProxyEncoder(PreTrainedModel):
-    """A stand-in for e_cue, made of the words that are to be predicted (Section 4.2.2).
+    """Computes a replacement of e_cue from the words to be predicted (Section 4.2.2).
 
     ::
 
@@ -116,43 +116,43 @@ class ProxyEncoder(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """As in any transformers model; the autoencoder is frozen again, as no checkpoint says."""
+        """Load as in transformers, and freeze the autoencoder again, which a checkpoint does not record."""
         loaded = super().from_pretrained(*args, **kwargs)
         (loaded[0] if isinstance(loaded, tuple) else loaded).autoencoder.requires_grad_(False)
         return loaded
 
     @classmethod
     def from_autoencoder(cls, autoencoder: UnigramAutoencoder, width: int, noise: float) -> "ProxyEncoder":
-        """A fresh projection behind a trained autoencoder, which is frozen here and shared, not copied."""
+        """Create a proxy encoder with a new projection after a trained autoencoder, which is frozen and shared."""
         proxy = cls(ProxyConfig(autoencoder.config, width, noise))
         proxy.autoencoder = autoencoder.requires_grad_(False)
         return proxy
 
     def forward(self, labels: torch.Tensor, noise: torch.Tensor | None = None, **_: Any) -> torch.Tensor:
-        """e_cue of each sentence, (B, W); arguments as :meth:`proxies` takes them."""
+        """e_cue of each sentence, (B, W); arguments as for :meth:`proxies`."""
         return self.project(self.proxies(labels, noise).to(self.project.weight.dtype))
 
     def proxies(self, labels: torch.Tensor, noise: torch.Tensor | None = None) -> torch.Tensor:
-        """Normalised noisy codes, (B, P).
+        """Normalized noisy codes, (B, P).
 
         Args:
             labels: (B, T), the tokens to predict.
-            noise: (B, P) standard normal numbers, scaled here by the configured sigma; not needed where that is 0.
+            noise: (B, P) standard normal numbers, scaled by the configured sigma; not needed if sigma is 0.
 
         Raises:
-            ConfigError: sigma is positive and there is no noise: a proxy would say more than it did in training.
+            ConfigError: sigma is positive and no noise is given: a proxy would contain more information than in training.
         """
         with torch.no_grad():
             code_BP = self.autoencoder.encode(self.autoencoder.bag(labels)).float()
         if self.config.noise:
             if noise is None:
                 raise ConfigError(
-                    f"the proxies have a noise of {self.config.noise:g}, but none was drawn; give proxy_noise, standard "
+                    f"the proxies have a noise of {self.config.noise:g}, but none is given; pass proxy_noise, standard "
                     f"normal numbers of shape ({len(code_BP)}, {code_BP.shape[1]})"
                 )
             code_BP = code_BP + self.config.noise * noise.to(code_BP)
         return nn.functional.normalize(code_BP, dim=-1)
 
     def without_words(self, rows: int) -> torch.Tensor:
-        """e_cue where nothing is known, (rows, W): the image of the zero vector, which is the mean of pure noise."""
+        """e_cue without words, (rows, W): the projection of the zero vector, which is the mean of pure noise."""
         return self.project.bias.expand(rows, -1)

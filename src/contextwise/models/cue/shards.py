@@ -1,7 +1,7 @@
 """Shards of encoded texts: files of rows (key, cut, vector), named by the hash of their bytes.
 
-A shard is a NumPy file of one structured array: ``key`` (16 bytes, of the text), ``cut`` (whether the text was longer than the
-encoder takes) and ``vector`` (C,) float32.
+A shard is a NumPy file of one structured array: ``key`` (16 bytes, hash of the text), ``cut`` (whether the text was
+truncated to the encoder's limit) and ``vector`` (C,) float32.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ Shard = np.ndarray
 
 
 def text_key(text: str) -> bytes:
-    """128-bit BLAKE2b of a text: what it is known by."""
+    """128-bit BLAKE2b hash of a text: its key in the cache."""
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
@@ -25,7 +25,7 @@ def _row_type(width: int) -> np.dtype:
 
 
 def shard_bytes(keys: list[bytes], vectors: np.ndarray, cut: np.ndarray) -> bytes:
-    """The file of N texts: keys, vectors (N, C), and which were cut (N,)."""
+    """Serialize N texts: keys, vectors (N, C), and which were truncated (N,)."""
     rows = np.empty(len(keys), dtype=_row_type(vectors.shape[1]))
     rows["key"] = np.frombuffer(b"".join(keys), dtype="V16")
     rows["cut"], rows["vector"] = cut, vectors
@@ -35,19 +35,19 @@ def shard_bytes(keys: list[bytes], vectors: np.ndarray, cut: np.ndarray) -> byte
 
 
 def read_shard(path: Path, width: int) -> Shard:
-    """The rows of a shard, memory-mapped.
+    """Open the rows of a shard, memory-mapped.
 
     Raises:
-        ValueError: it is no shard of this width, or cut short.
+        ValueError: the file is not a shard of this width, or is incomplete.
     """
     rows = np.load(path, mmap_mode="r", allow_pickle=False)
     if rows.dtype != _row_type(width):
-        raise ValueError("its rows have another form")
+        raise ValueError("its rows have another data type")
     return rows
 
 
 def damage(path: Path, width: int) -> str | None:
-    """What is wrong with a shard; None if nothing is. All of it is read."""
+    """Describe the damage of a shard, or None if it is intact; reads the whole file."""
     try:
         if sha256_file(path)[:32] != path.stem:
             return "its bytes have changed since they were written"
@@ -58,19 +58,19 @@ def damage(path: Path, width: int) -> str | None:
 
 
 class ShardTable:
-    """The vectors of several shards by row, through all of them, memory-mapped. A pickled copy opens the same files."""
+    """The vectors of several shards, memory-mapped, with rows numbered across shards. A pickled copy opens the same files."""
 
     def __init__(self, width: int) -> None:
         self.width = width
         self._paths: list[Path] = []
         self._shards: list[np.ndarray] = []
-        self._starts = np.zeros(1, dtype=np.int64)  # of each shard, and the row behind the last
+        self._starts = np.zeros(1, dtype=np.int64)  # first row of each shard, and the total
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def add(self, path: Path) -> int:
-        """Take in a shard; returns the row at which it begins."""
+        """Add a shard, and return its first row."""
         first, shard = len(self), read_shard(path, self.width)
         self._paths.append(path)
         self._shards.append(shard["vector"])
@@ -81,7 +81,7 @@ class ShardTable:
         """Vectors (N, C), float32, of rows (N,).
 
         Raises:
-            IndexError: there is no such row.
+            IndexError: a row does not exist.
         """
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
@@ -89,8 +89,8 @@ class ShardTable:
         vectors_NC = np.empty((len(rows), self.width), dtype=np.float32)
         shards = np.searchsorted(self._starts, rows, side="right") - 1
         for shard in set(shards.tolist()):
-            here = shards == shard
-            vectors_NC[here] = self._shards[shard][rows[here] - self._starts[shard]]
+            selected = shards == shard
+            vectors_NC[selected] = self._shards[shard][rows[selected] - self._starts[shard]]
         return vectors_NC
 
     def __reduce__(self) -> tuple[object, ...]:

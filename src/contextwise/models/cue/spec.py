@@ -1,4 +1,4 @@
-"""What CUE, its parts and the LSTM language model offer."""
+"""Specifications of CUE, its parts and the LSTM language model: FLOPs and training losses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ TRAINED = ("context_encoder", "proxy", "decoder")
 
 
 class CueSpec(DecoderSpec):
-    """A CUE model. The frozen text encoder is no part of it: its vectors are computed once."""
+    """A CUE model, without the frozen text encoder, whose vectors are computed only once."""
 
     def flops_per_example(
         self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
@@ -32,20 +32,24 @@ class CueSpec(DecoderSpec):
         total = sentence_encoder.flops_per_example(model.sentence_encoder, inputs) / 3  # forward alone
         if config.context_encoder is not None:
             encoder = config.context_encoder
-            named = encoder.contexts
-            contexts = len(named.get("columns", [])) + bool(named.get("previous_sentence"))
-            each = 2 * matrix_weights(model.context_encoder) + 4 * encoder.layers * encoder.width * contexts
-            total += (3 if "context_encoder" in trained else 1) * contexts * each
+            sources = encoder.contexts
+            contexts = len(sources.get("columns", [])) + bool(sources.get("previous_sentence"))
+            per_context = (
+                2 * matrix_weights(model.context_encoder) + 4 * encoder.layers * encoder.width * contexts
+            )
+            total += (3 if "context_encoder" in trained else 1) * contexts * per_context
         if config.proxy is not None:
-            coded = matrix_weights(model.proxy.autoencoder.down)
-            total += 2 * coded + 3 * 2 * matrix_weights(model.proxy.project)
+            encoder_weights = matrix_weights(model.proxy.autoencoder.down)
+            total += 2 * encoder_weights + 3 * 2 * matrix_weights(model.proxy.project)
         if config.decoder.form == "transformer":
             blocks = model.decoder.transformer
-            # Keys and values of e_cue are made once for each sentence.
-            read = sum(matrix_weights(block.crossattention.c_attn) for block in blocks.h)
-            own = 2 * (matrix_weights(blocks) - read)
-            attended = 4 * config.decoder.layers * config.decoder.width * (inputs + 1)
-            total += (3 if "decoder" in trained else 2) * (inputs * (own + attended) + 2 * read)
+            # Keys and values of e_cue are computed once per sentence.
+            cross_weights = sum(matrix_weights(block.crossattention.c_attn) for block in blocks.h)
+            per_token = 2 * (matrix_weights(blocks) - cross_weights)
+            attention = 4 * config.decoder.layers * config.decoder.width * (inputs + 1)
+            total += (3 if "decoder" in trained else 2) * (
+                inputs * (per_token + attention) + 2 * cross_weights
+            )
         return total
 
     def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
@@ -53,9 +57,9 @@ class CueSpec(DecoderSpec):
         return passes * 2 * (config.hidden_size * config.vocab_size)
 
     def losses(self, model: Any, batch: Batch) -> Losses:
-        """The loss of the tokens, with e_cue from ``cue``, or ``contexts`` with ``context_mask``.
+        """The token loss, with e_cue from ``cue``, or from ``contexts`` with ``context_mask``.
 
-        Where a model with proxies gets neither, the labels are the words of its proxies, and ``proxy_noise`` their noise.
+        A model with proxies that gets neither computes them from the labels, with the noise ``proxy_noise``.
         """
         names = ("position_ids", "attention_mask", "contexts", "context_mask", "cue", "proxy_noise")
         inputs = {name: batch[name] for name in names if name in batch}
@@ -75,7 +79,7 @@ class LSTMSpec(DecoderSpec):
 
 
 class UnigramSpec(DecoderSpec):
-    """A unigram autoencoder: one vector and one loss a sentence; its last layer counts as the vocabulary head."""
+    """A unigram autoencoder: one vector and one loss per sentence; its last layer counts as the vocabulary head."""
 
     def flops_per_example(
         self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None

@@ -1,4 +1,4 @@
-"""Configuration of multi-token prediction: a backbone's own configuration, how far ahead to predict, and with what heads."""
+"""Configuration of multi-token prediction: the backbone, the number of future tokens, and the type of heads."""
 
 from typing import Any
 
@@ -16,20 +16,20 @@ class MultiTokenConfig(ComposedConfig):
 
     Args:
         backbone_config: configuration of the decoder-only backbone (a transformers config, or its dictionary). Its
-            ``num_hidden_layers`` are the layers of the trunk that all heads share. A ContextLM may be the backbone: its
-            whole decoder is the trunk, and blocks of heads get no context of their own added.
-        future_tokens: n, how many tokens ahead are predicted; at least 1. Head i predicts token t+i at position t.
-        head: ``layer`` (Gloeckle et al. 2024: one more block of the backbone's kind for each head, the next-token head
-            among them, then the shared final norm and the shared vocabulary matrix) or ``linear`` (a vocabulary matrix of
-            its own for each head, on the final hidden state; objectives, Section 6.2.6).
+            ``num_hidden_layers`` are the layers of the trunk that all heads share. The backbone may be a ContextLM: its
+            whole decoder is the trunk, and no context is added before the heads' blocks.
+        future_tokens: n, the number of predicted future tokens; at least 1. Head i predicts token t+i at position t.
+        head: ``layer`` (Gloeckle et al. 2024: one more block of the backbone's class for each head, including the
+            next-token head, then the shared final norm and the shared vocabulary matrix) or ``linear`` (a separate
+            vocabulary matrix for each head, on the final hidden state; objectives, Section 6.2.6).
 
-    Layers are counted so that with ``head="layer"`` a forward pass for the next token alone runs ``num_hidden_layers + 1``
-    blocks, and the model has as many parameters as a stock model of ``num_hidden_layers + future_tokens`` layers. The
-    parameter-matched rival of a stock model with L layers is therefore a trunk of ``L - future_tokens`` layers. With
-    ``head="linear"`` the trunk is the whole stock model, and each head after the first adds one vocabulary matrix.
+    With ``head="layer"`` a forward pass for the next token alone runs ``num_hidden_layers + 1`` blocks, and the model has as
+    many parameters as a stock model of ``num_hidden_layers + future_tokens`` layers: a trunk of ``L - future_tokens`` layers
+    is parameter-matched to a stock model of L layers. With ``head="linear"`` the trunk is the whole stock model, and each
+    head after the first adds one vocabulary matrix.
 
     Raises:
-        ConfigError: a value is out of its range, or the backbone is of a family that has no adapter.
+        ConfigError: a value is out of range, or the backbone's family has no adapter.
     """
 
     model_type = "multitoken"
@@ -50,12 +50,12 @@ class MultiTokenConfig(ComposedConfig):
 
     @property
     def num_hidden_layers(self) -> int:
-        """Blocks that keep keys and values: those of the trunk, and one for each ``layer`` head."""
+        """Number of blocks with keys and values: those of the trunk, and one for each ``layer`` head."""
         return self.backbone_config.num_hidden_layers + (self.future_tokens if self.head == "layer" else 0)
 
     @property
     def trunk_cache_layers(self) -> int:
-        """How many layers of a key-value cache the trunk fills; those of ``layer`` heads lie behind them."""
+        """Number of key-value cache layers of the trunk; those of ``layer`` heads follow them."""
         return (
             self.backbone_config.cache_layers if self.over_context else self.backbone_config.num_hidden_layers
         )
@@ -76,10 +76,10 @@ class MultiTokenConfig(ComposedConfig):
 
 
 def shorten(config: Any) -> None:
-    """Take the last block away from the backbone that ``config`` describes.
+    """Remove the last block of the backbone that ``config`` describes.
 
     Raises:
-        ConfigError: it has one block only, or its last block adds a context of its own.
+        ConfigError: it has only one block, or a context is added before its last block.
     """
     stock = config.backbone_config if config.model_type == "contextlm" else config
     if stock.num_hidden_layers < 2:
@@ -88,7 +88,7 @@ def shorten(config: Any) -> None:
         config.inject_every_layer or config.injection_layer > stock.num_hidden_layers - 2
     ):
         raise ConfigError(
-            "this ContextLM adds its context before its last block too, which heads of a block each cannot; use head='linear'"
+            "this ContextLM adds its context before its last block, which head='layer' does not support; use head='linear'"
         )
     stock.num_hidden_layers -= 1
     if getattr(stock, "layer_types", None):

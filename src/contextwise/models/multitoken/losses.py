@@ -2,8 +2,8 @@
 
     L_MTP = - sum over heads k = 1..n, sum over t = 1..T-k of log P_k(x_{t+k} | x_1 .. x_t)
 
-Heads are scored one after another, and each by pieces (:func:`~contextwise.models.losses.linear_cross_entropy`), so the
-logits in memory are never more than one piece of one head.
+Heads are scored one after another, each in pieces (:func:`~contextwise.models.losses.linear_cross_entropy`), so only one
+piece of one head's logits is in memory at a time.
 
 Shapes: B rows, T positions, D channels, V tokens in the vocabulary, n heads.
 """
@@ -20,50 +20,50 @@ class FutureLoss(NamedTuple):
     """Summed cross entropies of the heads, in nats."""
 
     total: torch.Tensor
-    """Over all heads and positions: a float32 scalar, differentiable."""
+    """Sum over all heads and positions: a float32 scalar, differentiable."""
     head_sums: torch.Tensor
-    """Of each head: (n,), detached."""
+    """Sum of each head: (n,), detached."""
     head_targets: torch.Tensor
-    """How many targets each head had: (n,)."""
+    """Number of targets of each head: (n,)."""
 
 
 def future_targets(
     next_BT: torch.Tensor, future_tokens: int, position_ids: torch.Tensor | None = None
 ) -> list[torch.Tensor]:
-    """Targets of each head, from those of the next-token head.
+    """Compute the targets of all heads from those of the next-token head.
 
     Args:
         next_BT: token t+1 at each position t; -100 is ignored.
         future_tokens: n.
-        position_ids: (B, T) or (1, T), where documents are packed: a head then has no target behind the end of the
-            document that it reads (the next-token head has whatever ``next_BT`` holds).
+        position_ids: (B, T) or (1, T), for packed documents: heads 2..n then have no targets after the end of the current
+            document (the next-token head always has those of ``next_BT``).
 
     Returns:
-        n tensors (B, T): head i has token t+i at position t, and -100 at the last i-1 positions, whose targets lie beyond
+        n tensors (B, T): head i has token t+i at position t, and -100 at the last i-1 positions, whose targets are beyond
         the window.
     """
     length = next_BT.shape[1]
 
-    def moved(x: torch.Tensor, ahead: int, fill: int) -> torch.Tensor:
+    def shifted(x: torch.Tensor, ahead: int, fill: int) -> torch.Tensor:
         return nn.functional.pad(x[:, ahead:], (0, min(ahead, length)), value=fill)
 
-    targets = [moved(next_BT, ahead, IGNORED) for ahead in range(future_tokens)]
+    targets = [shifted(next_BT, ahead, IGNORED) for ahead in range(future_tokens)]
     if position_ids is None:
         return targets
-    # Index of the first token of each token's document: it distinguishes the documents of a row.
+    # The index of the first token of each token's document identifies the document.
     start_BT = torch.arange(length, device=position_ids.device) - position_ids
     beyond = length + 1
     return [
-        target.masked_fill(moved(start_BT, ahead, beyond) != start_BT, IGNORED) if ahead else target
+        target.masked_fill(shifted(start_BT, ahead, beyond) != start_BT, IGNORED) if ahead else target
         for ahead, target in enumerate(targets)
     ]
 
 
 class _SharedHead(torch.autograd.Function):
-    """Summed cross entropy of several hidden states under one vocabulary matrix, one after another.
+    """Summed cross entropy of several hidden states with one vocabulary matrix, one after another.
 
-    Each call of ``linear_cross_entropy`` makes a gradient as large as the matrix. Added up at once they take the memory of
-    one; left to autograd, all n would wait for the backward pass.
+    Each call of ``linear_cross_entropy`` computes a gradient as large as the matrix. Adding them immediately needs the
+    memory of one; autograd would keep all n until the backward pass.
     """
 
     @staticmethod
@@ -77,12 +77,12 @@ class _SharedHead(torch.autograd.Function):
             with torch.enable_grad():
                 loss = linear_cross_entropy(leaf, leaf_weight, target)
             sums.append(loss.detach())
-            wanted = [x for x in (leaf, leaf_weight) if x.requires_grad]
-            made = list(torch.autograd.grad(loss, wanted)) if wanted else []
+            leaves = [x for x in (leaf, leaf_weight) if x.requires_grad]
+            computed = list(torch.autograd.grad(loss, leaves)) if leaves else []
             if needed:
-                grads.append(made.pop(0))
-            if made:
-                grad_weight = made[0] if grad_weight is None else grad_weight.add_(made[0])
+                grads.append(computed.pop(0))
+            if computed:
+                grad_weight = computed[0] if grad_weight is None else grad_weight.add_(computed[0])
         ctx.save_for_backward(*([] if grad_weight is None else [grad_weight]), *grads)
         head_sums = torch.stack(sums)
         ctx.mark_non_differentiable(head_sums)
@@ -91,7 +91,7 @@ class _SharedHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_total: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
-        # The product with a float32 scalar keeps each gradient's own type.
+        # Multiplication by a float32 scalar keeps each gradient's data type.
         weight, *states = (next(saved) * grad_total if needed else None for needed in ctx.needed)
         return weight, None, *states
 
@@ -99,16 +99,16 @@ class _SharedHead(torch.autograd.Function):
 def future_loss(
     states: list[torch.Tensor], weights: list[torch.Tensor], targets: list[torch.Tensor]
 ) -> FutureLoss:
-    """Score each head.
+    """Compute the loss of each head.
 
     Args:
-        states: what each head's vocabulary matrix reads, (B, T, D).
-        weights: each head's vocabulary matrix, (V, D); the same object throughout where the heads share it.
-        targets: of :func:`future_targets`.
+        states: input of each head's vocabulary matrix, (B, T, D).
+        weights: vocabulary matrix of each head, (V, D); the same object for all heads that share it.
+        targets: targets of each head, from :func:`future_targets`.
     """
     counts = torch.stack([target.ne(IGNORED).sum() for target in targets])
     shared = all(weight is weights[0] for weight in weights)
-    # A compiled graph would break at the gradients that are taken inside; it holds one gradient of the matrix per head.
+    # The gradients inside _SharedHead would break a compiled graph, which keeps one gradient of the matrix per head.
     if shared and not torch.compiler.is_compiling():
         total, head_sums = _SharedHead.apply(weights[0], targets, *states)
         return FutureLoss(total, head_sums, counts)

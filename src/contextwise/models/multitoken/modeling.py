@@ -4,13 +4,13 @@ The whole model on a page::
 
     h = trunk(x)                                  # the backbone's blocks, shared by all heads
     head="linear":  logits_i = W_i norm(h)        # i = 1..n; W_1 is the backbone's own vocabulary matrix
-    head="layer":   logits_i = W norm(block_i(h)) # norm and W shared; each head has one more block of the backbone's kind
+    head="layer":   logits_i = W norm(block_i(h)) # norm and W shared; each head has one more block of the backbone's class
     loss = sum over i of the cross entropy of logits_i at t against token t+i
 
-Generation runs the trunk and the first head only, at the price of a stock model. Speculative generation runs all heads, and
-checks the tokens that heads 2..n propose in the next forward pass (:mod:`contextwise.models.multitoken.speculative`).
+Generation runs the trunk and the first head only, at the cost of a stock model. Speculative generation runs all heads, and
+verifies the tokens that heads 2..n propose in the next forward pass (:mod:`contextwise.models.multitoken.speculative`).
 
-The backbone is a stock transformers model; nothing of its arithmetic is written again here.
+The backbone is a stock transformers model; none of its arithmetic is reimplemented.
 
 Shapes: B rows, T positions, D channels, V tokens in the vocabulary, n heads.
 """
@@ -37,12 +37,12 @@ from contextwise.models.multitoken.speculative import Acceptance, speculative_op
 
 @dataclass
 class MultiTokenOutput(CausalLMOutputWithPast):
-    """What the model returns; the ``logits`` are those of the next-token head.
+    """The model's output; ``logits`` are those of the next-token head.
 
     Args:
-        head_losses: mean cross entropy of each head over its own targets, nats: (n,), detached; 0 for a head without any.
-        head_targets: how many targets each head had: (n,).
-        future_logits: logits of heads 2..``heads``: (B, T, heads - 1, V), where ``heads`` asks for them.
+        head_losses: mean cross entropy of each head over its targets, nats: (n,), detached; 0 for a head without targets.
+        head_targets: number of targets of each head: (n,).
+        future_logits: logits of heads 2..``heads``: (B, T, heads - 1, V), if the argument ``heads`` is above 1.
     """
 
     head_losses: torch.Tensor | None = None
@@ -55,10 +55,10 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
 
     Attributes:
         backbone: the stock base model (``GPT2Model``, ``LlamaModel``, ...); its blocks are the trunk.
-        lm_head: vocabulary matrix of the next-token head, tied to the embedding where the backbone's configuration ties it;
-            with ``head="layer"`` it is that of all heads.
+        lm_head: vocabulary matrix of the next-token head, tied to the embedding if the backbone's configuration ties it;
+            with ``head="layer"`` all heads share it.
         heads: with ``head="layer"`` the blocks of heads 1..n; with ``"linear"`` the vocabulary matrices of heads 2..n.
-        last_acceptance: how speculation went in the last ``generate(..., speculative=True)``.
+        last_acceptance: acceptance statistics of the last ``generate(..., speculative=True)``.
     """
 
     config: MultiTokenConfig
@@ -66,7 +66,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
 
     def __init__(self, config: MultiTokenConfig) -> None:
         super().__init__(config)
-        if config.over_context:  # which brings its vocabulary matrix along
+        if config.over_context:  # a ContextLM has its own vocabulary matrix
             self.backbone = AutoModelForCausalLM.from_config(
                 config.backbone_config, attn_implementation=config._attn_implementation
             )
@@ -77,7 +77,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             self._make_head()
         stock, backbone = self.stock.config, self.backbone.config
         if config.head == "layer":
-            # The blocks count on from the trunk's, so that they use cache layers of their own.
+            # The layer numbers continue those of the trunk, so that these blocks use separate cache layers.
             first = config.trunk_cache_layers
             self.heads = nn.ModuleList(
                 self.family.new_block(stock, first + i) for i in range(config.future_tokens)
@@ -92,7 +92,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
 
     @property
     def stock(self) -> Any:
-        """The stock base model: the backbone, or that of the ContextLM that is the backbone."""
+        """The stock base model: the backbone, or the backbone of the ContextLM that is the backbone."""
         return self.backbone.backbone if self.config.over_context else self.backbone
 
     @property
@@ -104,19 +104,19 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
     def from_backbone(
         cls, backbone: str | Path | PreTrainedModel, future_tokens: int = 4, head: str = "layer"
     ) -> "MultiTokenForCausalLM":
-        """Put heads on a pretrained causal language model; its weights are copied.
+        """Add heads to a pretrained causal language model; its weights are copied.
 
-        The next-token head is the backbone's own, so logits and generation are those of the backbone until the model is
-        trained on. The other heads start as copies of it. With ``head="layer"`` the backbone's last block becomes the block
-        of the first head.
+        The next-token head is the backbone's own, so logits and generation equal those of the backbone until the model is
+        trained. The other heads are initialized as copies of it. With ``head="layer"`` the backbone's last block becomes
+        the block of the first head.
 
         Args:
-            backbone: a run, a model's folder or its name on the Hub, or a loaded causal language model (a ContextLM, too).
+            backbone: a run, a model's folder or its name on the Hub, or a loaded causal language model (also a ContextLM).
 
         Raises:
-            CheckpointError: no model could be loaded from there.
-            ConfigError: no such family of backbones, a vocabulary head with a bias, too few layers for a trunk, or a last
-                block that adds a context of its own.
+            CheckpointError: the backbone could not be loaded.
+            ConfigError: the backbone's family has no adapter, its vocabulary head has a bias, it has too few layers for a
+                trunk, or it adds a context before its last block.
         """
         source = pretrained_backbone(backbone, "the heads here have")
         matrix = source.get_output_embeddings()
@@ -124,7 +124,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         if head == "layer":
             shorten(config)
         model = cls(MultiTokenConfig(config, future_tokens, head)).to(source.device, source.dtype)
-        # What is left over of a trunk that is one block shorter is that block, which becomes the heads'.
+        # With head="layer" the trunk is one block shorter: the last block's weights go to the heads instead.
         model.backbone.load_state_dict(source.base_model.state_dict(), strict=head != "layer")
         model.get_output_embeddings().load_state_dict(matrix.state_dict())
         stock = source.backbone if model.config.over_context else source.base_model
@@ -136,7 +136,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """The heads start as the backbone starts its own blocks and matrices."""
+        """Initialize the heads as the backbone initializes its blocks and matrices."""
         self.backbone._init_weights(module)
 
     def get_output_embeddings(self) -> nn.Module:
@@ -149,7 +149,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             self.lm_head = new_embeddings
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """As in any transformers model; the vocabulary matrices of all heads follow."""
+        """Resize as in transformers, including the vocabulary matrices of all heads."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         if self.config.head == "linear":
             self.heads = nn.ModuleList(
@@ -172,17 +172,17 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         heads: int | None = None,
         **kwargs: Any,
     ) -> list[torch.Tensor]:
-        """What the vocabulary matrices of the first ``heads`` heads (all, if None) read: one (B, T, D) each.
+        """Compute the inputs of the vocabulary matrices of the first ``heads`` heads (by default all): (B, T, D) each.
 
         Args:
-            input_ids: (B, T) tokens; the ones that are not in ``past_key_values`` yet.
+            input_ids: (B, T) tokens that are not yet in ``past_key_values``.
             attention_mask: (B, past + T), 0 for padding. Positions count from each row's first real token.
-            position_ids: (B, T). Where they do not rise by one a new document begins, which attention does not cross.
+            position_ids: (B, T). Where they do not increase by one a new document begins, which attention does not cross.
             past_key_values: a cache, filled in place; it must have been filled for these heads from the first token on.
 
         Raises:
-            ConfigError: an input has a shape that fits no model, is longer than the backbone's learned positions, or comes
-                with a cache that does not fit.
+            ConfigError: an input has a wrong shape, is longer than the backbone's learned positions, or comes with a cache
+                of another model.
         """
         heads = self.config.future_tokens if heads is None else heads
         if not 1 <= heads <= self.config.future_tokens:
@@ -206,7 +206,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         ]
 
     def hidden_states(self, input_ids: torch.Tensor | None = None, **inputs: Any) -> torch.Tensor:
-        """What the next-token head's vocabulary matrix reads: (B, T, D). Inputs as for :meth:`future_states`."""
+        """Compute the input of the next-token head's vocabulary matrix: (B, T, D). Inputs as for :meth:`future_states`."""
         return self.future_states(input_ids, heads=1, **inputs)[0]
 
     def multi_token_loss(
@@ -216,11 +216,11 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         position_ids: torch.Tensor | None = None,
         **inputs: Any,
     ) -> FutureLoss:
-        """Summed loss of all heads (objectives, Section 6.2.6), in nats.
+        """Compute the summed loss of all heads (objectives, Section 6.2.6), in nats.
 
         Args:
-            targets: (B, T) tokens that follow each position, already shifted; -100 is ignored.
-            position_ids: (B, T); a head has no target behind the end of the document that it reads.
+            targets: (B, T) next tokens, already shifted; -100 is ignored.
+            position_ids: (B, T); heads have no targets after the end of the current document.
             inputs: further arguments of :meth:`future_states`.
         """
         check_labels(targets, self.config.vocab_size)
@@ -240,13 +240,13 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         logits_to_keep: int | torch.Tensor,
         items: torch.Tensor | int | None,
     ) -> MultiTokenOutput:
-        """Logits of the next-token head, those of further heads on request, and the loss of all heads where there are targets.
+        """Compute logits of the next-token head (and of more heads on request), and the loss of all heads given targets.
 
         Args:
-            inputs: arguments of :meth:`future_states`. ``heads`` says how many heads to run where there are no targets (1 if
-                not given); with targets all of them run.
+            inputs: arguments of :meth:`future_states`. ``heads`` is the number of heads to run without targets (by default
+                1); with targets all heads run.
 
-        The loss is the formula of the source, summed over heads and positions, divided by the number of targets of the
+        The loss is that of Section 6.2.6, summed over heads and positions, divided by the number of targets of the
         next-token head (or by ``items``): the sum of n cross entropies, about n times that of one head.
         ``head_losses[0]`` is the next-token loss.
         """
@@ -274,14 +274,14 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         speculative: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """transformers' ``generate()``, with the next-token head; all its options are named arguments here.
+        """Generate with transformers' ``generate()`` and the next-token head; options are passed by name.
 
         Args:
-            speculative: let heads 2..n propose tokens and check them in the next forward pass. The output is that of greedy
-                decoding, in fewer passes; ``last_acceptance`` tells how many.
+            speculative: propose tokens with heads 2..n, and verify them in the next forward pass. The output is that of
+                greedy decoding, in fewer passes; ``last_acceptance`` has the counts.
 
         Raises:
-            ConfigError: speculative decoding together with sampling, beams or another option that it cannot keep to.
+            ConfigError: speculative decoding together with sampling, beams or another option that it does not support.
         """
         if speculative:
             kwargs = speculative_options(kwargs)
@@ -290,7 +290,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
     def prepare_inputs_for_generation(
         self, input_ids: torch.Tensor, *args: Any, inputs_embeds: torch.Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """As in any transformers model; over a ContextLM, with what that needs for a static cache."""
+        """Prepare inputs as in transformers; over a ContextLM, also those that its static cache needs."""
         inputs = super().prepare_inputs_for_generation(
             input_ids, *args, inputs_embeds=inputs_embeds, **kwargs
         )

@@ -1,4 +1,4 @@
-"""What a multi-token model offers."""
+"""The specification of multi-token models: FLOPs and training losses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,12 +26,12 @@ class MultiTokenSpec(DecoderSpec):
         return 3.0 * 2 * config.future_tokens * (config.hidden_size * config.vocab_size)
 
     def losses(self, model: Any, batch: Batch) -> Losses:
-        """Those of every head while training; of the next-token head in evaluation."""
+        """The losses of all heads in training; that of the next-token head in evaluation."""
         if not model.training:
             return super().losses(model, batch)
         loss = model.multi_token_loss(batch["input_ids"], batch["labels"], **self.inputs(model, batch))
         names = ("tokens", *(f"head_{i}" for i in range(2, len(loss.head_sums) + 1)))
-        # The heads' own sums are for the log; what is minimized carries the gradient.
+        # The sums of the heads are logged; the gradient is that of the total.
         sums = loss.head_sums + (loss.total - loss.total.detach()) / len(names)
         return Losses(names, sums, loss.head_targets)
 

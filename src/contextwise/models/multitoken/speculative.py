@@ -1,15 +1,15 @@
-"""Self-speculative decoding: the heads behind the first propose tokens, and the next forward pass checks them.
+"""Self-speculative decoding: heads 2..n propose tokens, and the next forward pass verifies them.
 
 Each step, for every row (Stern et al. 2018, Section 3; Gloeckle et al. 2024, Section 3.2):
 
-1. Feed the newest token x and the k <= n-1 tokens d_1 .. d_k proposed to follow it, in one forward pass.
-2. The next-token head gives the greedy token after each of them: v_0 after x, v_j after d_j. The proposals are right as far
-   as d_j = v_{j-1}; with the first a of them right, v_0 .. v_a are what greedy decoding would have given, one pass each.
-3. Heads 2..n at the last right position propose the tokens after v_a.
-4. Forget the keys and values of the k - a wrong proposals.
+1. Run the newest token x and the k <= n-1 tokens d_1 .. d_k proposed after it in one forward pass.
+2. The next-token head predicts the greedy token after each of them: v_0 after x, v_j after d_j. Proposals are accepted up to
+   the first d_j != v_{j-1}; if the first a are accepted, v_0 .. v_a are the tokens of greedy decoding in a + 1 passes.
+3. Heads 2..n at the last accepted position propose the tokens after v_a.
+4. Remove the keys and values of the k - a rejected proposals.
 
-Rows accept different numbers of tokens. Step 4 moves each row's keys and values to the right by what it must forget, so that
-the cache always is that of a left-padded batch, and rows that have ended leave it.
+Rows accept different numbers of tokens. Step 4 moves each row's keys and values to the right by the number of its rejected
+tokens, so that the cache is always that of a left-padded batch. Finished rows are removed from it.
 
 Shapes: A rows still being generated, S cached positions, k proposals, n heads.
 """
@@ -34,48 +34,48 @@ MOVABLE = (DynamicLayer, ChunkLayer, ContextState)
 
 @dataclass
 class Acceptance:
-    """How speculation went in one call of ``generate``."""
+    """Counts of proposed and accepted tokens in one call of ``generate``."""
 
     steps: int = 0
-    """Forward passes after that of the prompt."""
+    """Number of forward passes after that of the prompt."""
     row_steps: int = 0
-    """The same, counted once for each row that was still being generated."""
+    """Forward passes times unfinished rows."""
     drafted: int = 0
-    """Proposed tokens that were checked."""
+    """Number of verified proposals."""
     accepted: int = 0
-    """Proposed tokens that became output. Each row's step gives one token more than it accepts."""
+    """Number of accepted proposals. Each step of a row outputs one token more than it accepts."""
 
     @property
     def mean_accepted(self) -> float:
-        """Accepted proposals for each step of a row; nan without a step."""
+        """Accepted proposals per step of a row; nan without steps."""
         return self.accepted / self.row_steps if self.row_steps else float("nan")
 
     @property
     def fraction(self) -> float:
-        """Accepted proposals out of those checked; nan if none was."""
+        """Accepted proposals as a fraction of verified ones; nan without any."""
         return self.accepted / self.drafted if self.drafted else float("nan")
 
 
 @dataclass
 class SpeculativeOutput(GenerateDecoderOnlyOutput):
-    """What ``generate(..., speculative=True, return_dict_in_generate=True)`` returns.
+    """Output of ``generate(..., speculative=True, return_dict_in_generate=True)``.
 
-    ``past_key_values`` is there for a single prompt only: rows of a batch end in different steps and leave the cache (also
-    one that was given to ``generate``, which is of no use afterwards).
+    ``past_key_values`` is returned for a single prompt only: rows of a batch finish in different steps and are removed from
+    the cache (a cache passed to ``generate`` cannot be used afterwards).
     """
 
     acceptance: Acceptance | None = None
 
 
 def speculative_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of ``generate()`` that make it decode speculatively.
+    """Return the arguments with which ``generate()`` decodes speculatively.
 
-    transformers runs a function given as ``custom_generate`` after all its own preparation, but hands it neither the
-    streamer nor the tokenizer that stop strings need; they are attached here.
+    transformers runs a function given as ``custom_generate`` after its own preparation, but passes it neither the streamer
+    nor the tokenizer that stop strings need; this function adds them.
     """
     options = dict(options)
     if options.get("custom_generate") is not None:
-        raise ConfigError("speculative=True is a way of generating of its own; leave custom_generate away")
+        raise ConfigError("speculative=True cannot be combined with custom_generate; remove custom_generate")
     if options.pop("synced_gpus", None):
         raise ConfigError(
             "speculative decoding takes a different number of steps on each process; set synced_gpus to False"
@@ -100,16 +100,16 @@ def speculative_decoding(
     streamer: Any = None,
     **model_kwargs: Any,
 ) -> torch.Tensor | SpeculativeOutput:
-    """The decoding loop, called by ``generate()`` after its preparation.
+    """Run the decoding loop, called by ``generate()`` after its preparation.
 
-    Logits processors are called as greedy decoding calls them; stopping criteria are asked about one row at a time, after
-    each token.
+    Logits processors are called as in greedy decoding; stopping criteria are called for one row at a time, after each
+    token.
 
     Returns:
         (B, length) tokens as greedy decoding returns them, or a :class:`SpeculativeOutput`.
 
     Raises:
-        ConfigError: an option, a cache or a prompt that speculative decoding cannot keep to.
+        ConfigError: speculative decoding does not support an option, the cache or the prompt.
     """
     cache = model_kwargs.get("past_key_values")
     _check_options(generation_config, logits_processor, streamer, input_ids)
@@ -132,7 +132,7 @@ def speculative_decoding(
 
 
 class _Decoder:
-    """The state of one call: what each row has so far, and a cache of the rows still being generated."""
+    """The state of one call: the tokens of each row so far, and a cache of the unfinished rows."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _Decoder:
         self.streamer: Any = None
         self.acceptance = Acceptance()
         self.limit: int = config.max_length
-        # Greedy decoding pads a row behind its end only where there is an end-of-sequence token, and otherwise continues it.
+        # Greedy decoding pads a finished row only if there is an end-of-sequence token, and otherwise continues it.
         self.pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         count, prompt = input_ids.shape
         fill = int(config._pad_token_tensor) if self.pads else 0
@@ -160,29 +160,29 @@ class _Decoder:
         self.rows = list(range(count))
 
     def read_prompt(self, attention_mask: torch.Tensor | None, position_ids: torch.Tensor) -> None:
-        """Feed the prompts; gives each row its first token and its first proposals."""
+        """Process the prompts, and add each row's first token and first proposals."""
         prompts = self.tokens_BL[:, : self.prompt]
         known = self.cache.get_seq_length()
         states = self._read(prompts[:, known:], position_ids[:, known:], attention_mask)
         if len(prompts) > 1 and any(type(layer) not in MOVABLE for layer in self.cache.layers):
             raise ConfigError(
-                "rows of a batch accept different numbers of tokens, which the cache of this backbone cannot follow; "
+                "rows of a batch accept different numbers of tokens, which the cache of this backbone does not support; "
                 "decode one prompt at a time"
             )
         self.mask_AS = torch.ones_like(prompts) if attention_mask is None else attention_mask
-        # Token t of a row stands at position t + shift.
+        # Token t of a row has position t + shift.
         self.shift_A = position_ids[:, -1].expand(len(prompts)) - (self.prompt - 1)
         last = torch.full_like(prompts[:, 0], prompts.shape[1] - known - 1)
-        nothing = prompts[:, :0]
-        best_A1 = self._greedy([states[0][:, -1:]], nothing)
+        no_proposals = prompts[:, :0]
+        best_A1 = self._greedy([states[0][:, -1:]], no_proposals)
         self.proposals_AN = self._propose(states, last)
         self._append(best_A1.tolist())
         self._keep_unfinished()
 
     def step(self) -> None:
-        """One forward pass: check the proposals, keep the right ones, propose again."""
+        """Run one forward pass: verify the proposals, keep the accepted ones, propose again."""
         lengths = [self.lengths[row] for row in self.rows]
-        # Nothing is fed that could not be output: the last token of the longest allowed sequence needs no check.
+        # Verify only tokens that could be output: the last token of the longest allowed sequence needs no verification.
         useful = [min(self.n - 1, self.limit - 1 - length) for length in lengths]
         k = max(useful)
         proposals = self.proposals_AN[:, :k]
@@ -213,7 +213,7 @@ class _Decoder:
         return self.tokens_BL[:, : max(end or 0 for end in self.ends)]
 
     def _read(self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> Any:
-        """One forward pass: what each head's vocabulary matrix reads. Prompts may lie on another device than the model."""
+        """Run one forward pass: the input of each head's vocabulary matrix. Prompts may be on another device."""
         device = self.model.device
         return self.model.future_states(
             tokens.to(device),
@@ -228,27 +228,27 @@ class _Decoder:
         best_AK = logits.argmax(dim=-1)
         if not self.processor:
             return best_AK
-        # Processors may know the rows of the batch and count its tokens, so each is called as greedy decoding calls it: with
-        # all rows, cut to one length. Of the result only the rows count that have a position to decide at this length.
+        # Processors may depend on the rows of the batch and its length, so each is called as in greedy decoding: with all
+        # rows, cut to one length. Only the results of rows with a token to decide at this length are used.
         text_BL = self.tokens_BL.clone()
-        places: dict[int, list[tuple[int, int]]] = {}
+        undecided: dict[int, list[tuple[int, int]]] = {}
         for i, row in enumerate(self.rows):
             length = self.lengths[row]
             known = min(proposals_Ak.shape[1], self.limit - length)
             text_BL[row, length : length + known] = proposals_Ak[i, :known]
             for j in range(min(logits.shape[1], self.limit - length)):
-                places.setdefault(length + j, []).append((i, j))
-        for length, here in places.items():
+                undecided.setdefault(length + j, []).append((i, j))
+        for length, positions in undecided.items():
             scores = logits.new_zeros(len(text_BL), logits.shape[-1])
-            for i, j in here:
+            for i, j in positions:
                 scores[self.rows[i]] = logits[i, j]
             decided = self.processor(text_BL[:, :length], scores).argmax(dim=-1)
-            for i, j in here:
+            for i, j in positions:
                 best_AK[i, j] = decided[self.rows[i]]
         return best_AK
 
     def _propose(self, states: list[torch.Tensor], at_A: torch.Tensor) -> torch.Tensor:
-        """What heads 2..n expect behind the token that the first expects at index ``at_A``: (A, n - 1)."""
+        """The tokens that heads 2..n predict at index ``at_A``: (A, n - 1)."""
         at = at_A.to(states[0].device)
         rows = torch.arange(len(at), device=at.device)
         tokens = [
@@ -258,7 +258,7 @@ class _Decoder:
         return torch.stack(tokens, dim=1).to(at_A.device) if tokens else at_A.new_zeros(len(at_A), 0)
 
     def _append(self, verified: list[list[int]]) -> list[int]:
-        """Append each row's tokens up to its end; returns how many each row took."""
+        """Append each row's tokens up to its end, and return the number of appended tokens per row."""
         gained = []
         for row, tokens in zip(self.rows, verified, strict=True):
             before = self.lengths[row]
@@ -282,7 +282,7 @@ class _Decoder:
         return len(ends) < len(self.ends) or self.lengths[row] < max(ends)
 
     def _keep_unfinished(self) -> None:
-        """Take the rows that have ended out of the batch."""
+        """Remove finished rows from the batch."""
         kept = [i for i, row in enumerate(self.rows) if self._unfinished(row)]
         if 0 < len(kept) < len(self.rows):
             index = torch.tensor(kept, device=self.mask_AS.device)
@@ -293,17 +293,17 @@ class _Decoder:
 
 
 def forget_rows(cache: Cache, mask_AS: torch.Tensor, surplus: list[int]) -> torch.Tensor:
-    """Take each row's own number of last tokens out of a cache.
+    """Remove a number of last tokens per row from a cache.
 
-    Each row moves to the right over what it forgets, and padding comes in on its left: what remains is the cache of a
-    left-padded batch.
+    Each row moves to the right by that number, and padding is added on its left: the result is the cache of a left-padded
+    batch.
 
     Args:
         mask_AS: 1 for the tokens in the cache, 0 for padding.
-        surplus: how many tokens each row forgets.
+        surplus: number of tokens to remove from each row.
 
     Returns:
-        The mask of what is left, without columns that are padding in every row.
+        The mask of the remaining tokens, without columns that are padding in every row.
     """
     common = min(surplus)
     if common:
@@ -318,7 +318,7 @@ def forget_rows(cache: Cache, mask_AS: torch.Tensor, surplus: list[int]) -> torc
     unused = int(mask_AS.any(dim=0).int().argmax())
     from_AS = from_AS[:, unused:].clamp(min=0)
     for layer in cache.layers:
-        if isinstance(layer, ContextState):  # which moves the predictor's layers too
+        if isinstance(layer, ContextState):  # it also moves the predictor's layers
             layer.forget(surplus_A.to(layer.device), size - unused)
         elif not isinstance(layer, ChunkLayer):
             index = from_AS[:, None, :, None].to(layer.keys.device)
@@ -330,19 +330,17 @@ def forget_rows(cache: Cache, mask_AS: torch.Tensor, surplus: list[int]) -> torc
 def _check_options(config: Any, processor: LogitsProcessorList, streamer: Any, ids: torch.Tensor) -> None:
     if config.get_generation_mode() != GenerationMode.GREEDY_SEARCH:
         raise ConfigError(
-            "speculative decoding is greedy: it takes no sampling, no beams and no assistant; "
-            "set do_sample=False and num_beams=1, or leave speculative away"
+            "speculative decoding is greedy: it supports no sampling, no beams and no assistant; "
+            "set do_sample=False and num_beams=1, or remove speculative"
         )
     recorded = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
     for name in recorded if config.return_dict_in_generate else ():
         if getattr(config, name):
-            raise ConfigError(
-                f"speculative decoding does not record {name}; leave {name} or speculative away"
-            )
-    if any(isinstance(one, UnbatchedClassifierFreeGuidanceLogitsProcessor) for one in processor):
-        raise ConfigError("speculative decoding takes no guidance; leave guidance_scale or speculative away")
+            raise ConfigError(f"speculative decoding does not record {name}; remove {name} or speculative")
+    if any(isinstance(step, UnbatchedClassifierFreeGuidanceLogitsProcessor) for step in processor):
+        raise ConfigError("speculative decoding supports no guidance; remove guidance_scale or speculative")
     if streamer is not None and len(ids) > 1:
-        raise ConfigError("a streamer takes one prompt at a time; leave it away for a batch")
+        raise ConfigError("a streamer accepts one prompt at a time; remove it for a batch")
 
 
 def _check_cache(cache: Cache | None, input_ids: torch.Tensor, position_ids: torch.Tensor | None) -> None:

@@ -10,7 +10,7 @@ ANSWERS = 2
 
 
 class ParityConfig(PreTrainedConfig):
-    """What both have: inputs of ``bits`` bit tokens (0, 1, or 2, the mask) and one of ``tasks`` task tokens (from 3 on)."""
+    """Base configuration: inputs are ``bits`` bit tokens (0, 1, or 2 for masked) and one of ``tasks`` task tokens (>= 3)."""
 
     def __init__(self, bits: int = 60, tasks: int = 100, **kwargs: Any) -> None:
         self.bits, self.tasks = bits, tasks
@@ -25,7 +25,7 @@ class ParityConfig(PreTrainedConfig):
 
     @property
     def input_tokens(self) -> int:
-        """Tokens of the inputs: bits, mask and tasks."""
+        """Size of the input vocabulary: bits, mask and tasks."""
         return 3 + self.tasks
 
 
@@ -33,12 +33,13 @@ class ParityTransformerConfig(ParityConfig):
     """Configuration of :class:`~contextwise.models.parity.ParityTransformer`.
 
     Args:
-        bits, tasks: of the task.
-        hidden_size, intermediate_size, num_hidden_layers, rope_theta: the paper's by default (intrinsic entropy, Section 4.3).
-        num_attention_heads: the paper does not say; 4 here.
+        bits, tasks: size of the parity task.
+        hidden_size, intermediate_size, num_hidden_layers, rope_theta: by default those of the paper (intrinsic entropy,
+            Section 4.3).
+        num_attention_heads: not given in the paper.
 
     Raises:
-        ConfigError: the heads do not divide the width, or their width is odd.
+        ConfigError: the width is not divisible by the heads, or the width of a head is odd.
     """
 
     model_type = "parity_transformer"
@@ -59,12 +60,13 @@ class ParityTransformerConfig(ParityConfig):
         self.num_attention_heads, self.rope_theta = num_attention_heads, rope_theta
         if hidden_size % (2 * num_attention_heads):
             raise ConfigError(
-                f"{num_attention_heads} heads do not divide a width of {hidden_size} into pairs of channels; choose others"
+                f"a width of {hidden_size} is not divisible by {num_attention_heads} heads into pairs of channels; choose "
+                "another width or number of heads"
             )
         super().__init__(bits, tasks, **kwargs)
 
     def backbone(self) -> GPTNeoXConfig:
-        """The stock decoder of this shape: rotary positions over whole heads, one block after the other."""
+        """The configuration of the stock decoder: rotary positions over whole heads, sequential attention and MLP."""
         return GPTNeoXConfig(
             vocab_size=self.input_tokens,
             hidden_size=self.hidden_size,
@@ -90,14 +92,14 @@ class ParityMLPConfig(ParityConfig):
     """Configuration of :class:`~contextwise.models.parity.ParityMLP`.
 
     Args:
-        bits, tasks: of the task; only so many bits go in.
+        bits, tasks: size of the parity task; the input has exactly ``bits`` bits.
         feature_size: width of the context feature (80 in the paper).
-        width: of the hidden layers of both MLPs; the paper does not say.
-        layers: hidden layers of each MLP; the paper does not say.
+        width: width of the hidden layers of both MLPs; not given in the paper.
+        layers: hidden layers of each MLP; not given in the paper.
     """
 
     model_type = "parity_mlp"
-    # For the counting of operations: there is no attention.
+    # For counting operations: there is no attention.
     num_hidden_layers, num_attention_heads = 0, 1
 
     def __init__(
@@ -118,5 +120,5 @@ class ParityMLPConfig(ParityConfig):
 
     @property
     def hidden_size(self) -> int:
-        """What the head reads."""
+        """Width of the head's input."""
         return self.width

@@ -1,7 +1,7 @@
 """The models of the parity task (intrinsic entropy, Section 4.3 and Appendix J.3).
 
-Both take the same inputs and distinguish two answers; what they see of the context is called its feature: the last hidden state
-of the Transformer at the task's token, and in the MLP a vector that the task has no part in.
+Both have the same inputs and classify between two answers. Their context feature is the last hidden state of the
+Transformer at the task token, and in the MLP a vector that does not depend on the task.
 
 Shapes: B samples, L bits, T = L + 1 tokens, K tasks, D channels, F channels of the context feature.
 """
@@ -18,7 +18,7 @@ from contextwise.models.parity.config import ANSWERS, ParityConfig, ParityMLPCon
 
 
 class ParityModel(PreTrainedModel, ABC):
-    """What both models have: a head for the answer, and their loss."""
+    """Base class of both models: the answer head and the loss."""
 
     config_class = ParityConfig
     base_model_prefix = ""
@@ -28,7 +28,7 @@ class ParityModel(PreTrainedModel, ABC):
         return self.answer
 
     def _init_weights(self, module: nn.Module) -> None:
-        """As torch's own layers are made; a stock backbone sets its own."""
+        """Do nothing: keep torch's initialization; a stock backbone initializes its own weights."""
 
     @abstractmethod
     def context_feature(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -36,15 +36,15 @@ class ParityModel(PreTrainedModel, ABC):
 
     @abstractmethod
     def hidden_states(self, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
-        """What the head reads: (B, T) to (B, 1, D)."""
+        """Compute the head's input: (B, T) to (B, 1, D)."""
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **_: Any
     ) -> SequenceClassifierOutput:
-        """Answers of samples.
+        """Classify the answers of samples.
 
         Args:
-            input_ids: (B, T), the bits (0, 1, or 2 where masked), then the token of the task.
+            input_ids: (B, T), the bits (0, 1, or 2 for masked), then the task token.
             labels: (B, 1) or (B,), the answers, 0 or 1.
 
         Returns:
@@ -58,9 +58,9 @@ class ParityModel(PreTrainedModel, ABC):
 
 
 class ParityTransformer(ParityModel):
-    """A stock causal decoder over bits and task; the answer is read off the last token.
+    """A stock causal decoder over bits and task; the last token's state predicts the answer.
 
-    At the paper's size: 3 layers, width 208, FFN 832, rotary positions with the base 4000.
+    The paper's size is 3 layers, width 208, FFN 832, rotary positions with base 4000.
     """
 
     config_class = ParityTransformerConfig
@@ -72,7 +72,7 @@ class ParityTransformer(ParityModel):
         self.backbone = GPTNeoXModel(config.backbone())
         self.answer = nn.Linear(config.hidden_size, ANSWERS, bias=False)
         self.post_init()
-        # From the stock model's small weights (0.02) the loss of narrow models stays at log 2 for thousands of steps.
+        # With the stock initialization (0.02) the loss of narrow models stays at log 2 for thousands of steps.
         for module in self.modules():
             if isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight)
@@ -103,7 +103,7 @@ class ParityMLP(ParityModel):
         self.post_init()
 
     def context_feature(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """(B, F), of the bits alone: -1 and 1, and 0 where the mask's token stands."""
+        """The feature (B, F) of the bits, encoded as -1 and 1, and 0 for the mask token."""
         bits = input_ids[:, : self.config.bits]
         signs = (bits.eq(1).to(self.dtype)) - bits.eq(0).to(self.dtype)
         return self.feature(self.context(signs))

@@ -1,4 +1,4 @@
-"""What the models of the parity task offer."""
+"""Specifications of the models of the parity task."""
 
 from transformers import AutoModelForSequenceClassification
 

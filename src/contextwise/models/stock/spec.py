@@ -1,4 +1,4 @@
-"""What the stock models of transformers offer: decoders, encoders like BERT, and encoder-decoders like T5."""
+"""Specifications of stock transformers models: decoders, encoders like BERT, and encoder-decoders like T5."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,10 +23,10 @@ from contextwise.models.spec import ModelSpec, register_stock
 
 
 class DecoderSpec(ModelSpec):
-    """A causal language model; the base of those of this package.
+    """A causal language model; base class of this package's specifications.
 
     Args:
-        model_class: the class to build, for a model that ``AutoModelForCausalLM`` does not.
+        model_class: the class to build, for a model that ``AutoModelForCausalLM`` does not build.
     """
 
     def __init__(self, model_class: Any = None) -> None:
@@ -36,7 +36,7 @@ class DecoderSpec(ModelSpec):
         return self.model_class(config) if self.model_class else AutoModelForCausalLM.from_config(config)
 
     def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
-        """Forward operations of the blocks on one of ``length`` positions, and ``extra`` ones."""
+        """Forward operations of the blocks per position, for ``length`` positions, plus ``extra``."""
         base, config = getattr(model, "base_model", model), model.config
         return block_operations(base, config, length, config.num_hidden_layers) + extra
 
@@ -54,7 +54,7 @@ class DecoderSpec(ModelSpec):
         return labelled_losses(hidden, batch["labels"], head, dense="prefix" not in batch)
 
     def inputs(self, model: Any, batch: Batch) -> dict[str, Any]:
-        """What goes to the model beside the tokens: positions, and the attention of a prefix."""
+        """The model's inputs beside the tokens: positions, and the attention mask of a prefix."""
         inputs: dict[str, Any] = {name: batch[name] for name in ("position_ids",) if name in batch}
         if "prefix" in batch:
             allowed = prefix_attention(batch["prefix"], batch.get("position_ids"))
@@ -63,7 +63,7 @@ class DecoderSpec(ModelSpec):
 
 
 class EncoderSpec(DecoderSpec):
-    """An encoder with BERT's heads: that of the masked tokens, and of pairs where it has one."""
+    """An encoder with BERT's heads: for masked tokens and, optionally, for pairs."""
 
     def build(self, config: Any) -> Any:
         return _fresh(pretraining_class(config), config)
@@ -73,7 +73,7 @@ class EncoderSpec(DecoderSpec):
         return block_operations(model.base_model.encoder, config, length, config.num_hidden_layers)
 
     def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
-        width = config.hidden_size  # the head has a layer of its own in front of the vocabulary matrix
+        width = config.hidden_size  # the head has one more layer before the vocabulary matrix
         return 3.0 * 2 * (width * config.get_text_config().vocab_size + width * width)
 
     def losses(self, model: Any, batch: Batch) -> Losses:
@@ -96,7 +96,7 @@ class EncoderSpec(DecoderSpec):
 
 
 class EncoderDecoderSpec(DecoderSpec):
-    """An encoder-decoder with T5's parts."""
+    """An encoder-decoder with the structure of T5."""
 
     def build(self, config: Any) -> Any:
         return _fresh(pretraining_class(config), config)
@@ -108,19 +108,19 @@ class EncoderDecoderSpec(DecoderSpec):
         attended = config.num_heads * config.d_kv
         encoder_weights = matrix_weights(model.encoder.block)
         encoder = inputs * (2 * encoder_weights + 4 * config.num_layers * attended * inputs)
-        crossing = [block.layer[1].EncDecAttention for block in model.decoder.block]
-        # Keys and values of the encoder's output are made once for each of its positions.
-        read = sum(matrix_weights(part.k) + matrix_weights(part.v) for part in crossing)
-        own = matrix_weights(model.decoder.block) - read
-        decoder = outputs * (2 * own + 4 * config.num_decoder_layers * attended * (outputs + inputs))
-        return 3.0 * (encoder + 2 * read * inputs + decoder)
+        cross_attention = [block.layer[1].EncDecAttention for block in model.decoder.block]
+        # Keys and values of the encoder's output are computed once per input position.
+        per_input = sum(matrix_weights(part.k) + matrix_weights(part.v) for part in cross_attention)
+        per_output = matrix_weights(model.decoder.block) - per_input
+        decoder = outputs * (2 * per_output + 4 * config.num_decoder_layers * attended * (outputs + inputs))
+        return 3.0 * (encoder + 2 * per_input * inputs + decoder)
 
     def losses(self, model: Any, batch: Batch) -> Losses:
         mask = batch.get("attention_mask")
-        read = model.encoder(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
+        encoded = model.encoder(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
         hidden = model.decoder(
             input_ids=model._shift_right(batch["labels"]),
-            encoder_hidden_states=read,
+            encoder_hidden_states=encoded,
             encoder_attention_mask=mask,
             use_cache=False,
         ).last_hidden_state
@@ -135,9 +135,9 @@ register_stock("encoder-decoder", EncoderDecoderSpec())
 
 
 def pretraining_class(config: PreTrainedConfig) -> Any:
-    """The class of transformers that is pretrained with a configuration: an Auto class, or the one that an encoder names.
+    """Return the transformers class to pretrain a configuration with.
 
-    An encoder whose ``architectures`` names another class (``BertForPreTraining``, which has the pair head) is of that class.
+    This is an Auto class, or the class in an encoder's ``architectures`` (``BertForPreTraining`` has the pair head).
     """
     kind = kind_of(config)
     if kind == "encoder" and config.architectures:

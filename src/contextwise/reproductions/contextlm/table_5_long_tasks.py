@@ -14,6 +14,7 @@ from typing import Any, get_args
 import numpy as np
 from pydantic import Field, field_validator
 
+from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Table
@@ -87,14 +88,18 @@ class LongTaskScores(TrainedModels):
             raise ConfigError(
                 "no visible context is given; give some with --set visible=[512,1024], or --set whole=true"
             )
-        settings = LongBench(
-            files=self.files,
-            visible=[*self.visible, *(["all"] if self.whole else [])],
-            lengths=self.lengths,
-            limit=self.limit,
-            prompts=self.templates,
-            new_tokens=self.new_tokens,
-            rope=self.rope,
+        settings = validate(
+            LongBench,
+            {
+                "files": self.files,
+                "visible": [*self.visible, *(["all"] if self.whole else [])],
+                "lengths": self.lengths,
+                "limit": self.limit,
+                "prompts": self.templates,
+                "new_tokens": self.new_tokens,
+                "rope": self.rope,
+            },
+            "the settings of the questions",
         )
         lengths = None if self.lengths is None else read_range(self.lengths)
         chosen_items(self.files, lengths, self.limit, self.new_tokens)

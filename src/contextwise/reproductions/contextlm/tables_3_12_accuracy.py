@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from contextwise.base.config import validate
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.hub import hub_problem
@@ -23,7 +24,7 @@ from contextwise.base.intervals import NORMAL, estimate_over_seeds
 from contextwise.base.progress import say
 from contextwise.base.tables import Table
 from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.lm_eval import HarnessTasks
+from contextwise.evaluation.measures.lm_eval import HarnessTasks, check_installed
 from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS
 from contextwise.reproductions.claims import Better, Claim, above, percentage_points, undecided
 from contextwise.reproductions.item import Item, Outcome, registered
@@ -117,6 +118,7 @@ class TaskAccuracy(TrainedModels):
             ConfigError: the harness is not installed, or there is no such task.
             DataError: the tasks' data are missing.
         """
+        check_installed()
         problem = hub_problem() if self.task_data is None else None
         if problem:
             raise DataError(
@@ -127,12 +129,16 @@ class TaskAccuracy(TrainedModels):
                 f"task_data is {self.task_data}, which does not exist; give a folder of the tasks' files with "
                 "--set task_data=FOLDER"
             )
-        settings = HarnessTasks(
-            tasks=self.tasks,
-            num_fewshot=self.shots,
-            task_data=self.task_data,
-            skip_missing=self.skip_missing,
-            limit=self.limit,
+        settings = validate(
+            HarnessTasks,
+            {
+                "tasks": self.tasks,
+                "num_fewshot": self.shots,
+                "task_data": self.task_data,
+                "skip_missing": self.skip_missing,
+                "limit": self.limit,
+            },
+            "the settings of the tasks",
         )
         settings.plan()
         return settings

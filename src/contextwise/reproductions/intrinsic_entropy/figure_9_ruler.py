@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
+from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Table
@@ -72,15 +73,19 @@ class RulerCurves(GivenModel):
         return Outcome(tables, claims, figures, self.runs(folder), plots)
 
     def _answers(self, subject: str, folder: Path, length: int, gamma: float) -> dict[str, Any]:
-        settings = Ruler(
-            tasks=self.tasks,
-            length=length,
-            gamma=gamma,
-            samples=self.samples,
-            seed=self.seed,
-            chat=self.chat,
-            example=self.example,
-            qa=self.qa,
+        settings = validate(
+            Ruler,
+            {
+                "tasks": self.tasks,
+                "length": length,
+                "gamma": gamma,
+                "samples": self.samples,
+                "seed": self.seed,
+                "chat": self.chat,
+                "example": self.example,
+                "qa": self.qa,
+            },
+            "the settings of RULER",
         )
         kind = f"ruler-{'-'.join(self.tasks)}-{length}-gamma-{gamma:g}-{self.samples}-{self.seed}{'-chat' * self.chat}"
         out = self.measured_folder(folder, kind)

@@ -1,6 +1,6 @@
-"""The parameters of a model part by part, and which of them are trained in which stage (CUE, Table 1).
+"""Count the parameters of each part of a model, and list the stages that train it (CUE, Table 1).
 
-Recipes may build on runs that do not exist yet: their configurations then follow from the recipes of those runs.
+Recipes may build on runs that do not exist yet; their configurations are then derived from the recipes of those runs.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,16 +25,16 @@ from contextwise.training.recipe import CorpusData, CueModel, PretrainedModel, R
 from contextwise.training.recipe.cue import TRAINED
 
 _KNOWN = {"distilbert-base-cased": DistilBertConfig(vocab_size=28_996)}
-"""Configurations of text encoders on the Hub: counting their parameters takes no network."""
+"""Configurations of text encoders on the Hub, to count their parameters without a network."""
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """Configurations of the runs that a recipe builds on: of those that exist, and of others by their recipes.
+    """Configurations of the runs that a recipe builds on: of existing runs, and of others from their recipes.
 
     Attributes:
-        find: gives the recipe whose run would lie in a folder, if there is one.
-        vocab_size: tokens of a corpus that does not exist yet.
+        find: returns the recipe that writes its run to a folder, or None.
+        vocab_size: vocabulary size of a corpus that does not exist yet.
     """
 
     find: Callable[[str], Recipe | None]
@@ -44,9 +44,9 @@ class Upstream:
         """The configuration of a run, of a folder or of a model on the Hub.
 
         Raises:
-            CheckpointError: it is none of these, and no recipe makes it.
+            CheckpointError: it is none of these, and no recipe creates it.
         """
-        if not Path(source).exists():  # before the Hub is asked, which has no such name
+        if not Path(source).exists():  # first, since the Hub has no such name
             recipe = self.find(source)
             if recipe is not None:
                 return self.config_of(recipe)
@@ -56,7 +56,7 @@ class Upstream:
         """The configuration of a recipe's model.
 
         Raises:
-            ConfigError, CheckpointError, DataError: parts do not fit each other, or the vocabulary is not known.
+            ConfigError, CheckpointError, DataError: parts do not match each other, or the vocabulary size is not known.
         """
         if not isinstance(recipe.model, CueModel):
             return model_config(recipe, self._vocabulary(recipe), None)
@@ -85,9 +85,9 @@ class Module:
     """One part of a model.
 
     Attributes:
-        parameters: tied weights count where they come first.
-        trained: how many of them the recipe's, or the run's, training changes.
-        stages: of a CUE model's life, in which it is trained.
+        parameters: number of parameters; tied weights are counted in the first part that has them.
+        trained: number of them that the recipe or run trains.
+        stages: the stages of CUE training that train this part.
     """
 
     name: str
@@ -97,13 +97,13 @@ class Module:
 
 
 def modules_of(source: str) -> tuple[str, list[Module]]:
-    """The parts of a recipe's model, of a run's, or of any causal language model, a masked one or an encoder-decoder.
+    """Return the parts of the model of a recipe, of a run, or of any causal or masked model or encoder-decoder.
 
     Returns:
         A description of the model; its modules.
 
     Raises:
-        ConfigError, CheckpointError, DataError: it cannot be read, or builds on a run that does not exist.
+        ConfigError, CheckpointError, DataError: the source cannot be read, or builds on a run that does not exist.
     """
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
@@ -116,7 +116,7 @@ def modules_of(source: str) -> tuple[str, list[Module]]:
 
 
 def _beside(path: Path) -> Callable[[str], Recipe | None]:
-    """Finds the recipe, among those beside one, whose run would lie in a folder."""
+    """Return a function that finds, in the same folder as ``path``, the recipe that writes its run to a folder."""
 
     def find(source: str) -> Recipe | None:
         return next((recipe for recipe in _recipes(path.parent) if recipe.folder == Path(source)), None)
@@ -125,7 +125,7 @@ def _beside(path: Path) -> Callable[[str], Recipe | None]:
 
 
 def _recipes(folder: Path) -> Iterator[Recipe]:
-    """The training recipes of a folder, in which other files may lie as well."""
+    """The training recipes of a folder; other YAML files are skipped."""
     for file in sorted(folder.glob("*.yaml")):
         if {"data", "training"} <= read_yaml(file).keys():
             yield load_recipe(file)
@@ -154,7 +154,7 @@ def _modules(config: PreTrainedConfig, recipe: Recipe | None) -> list[Module]:
 def _counted(parts: dict[str, nn.Module], model: nn.Module) -> list[Module]:
     seen: set[int] = set()
     modules = []
-    for name, part in [*parts.items(), ("", model)]:  # at last the parameters outside of all parts
+    for name, part in [*parts.items(), ("", model)]:  # finally the parameters outside of all parts
         own = {id(parameter): parameter for parameter in part.parameters() if id(parameter) not in seen}
         seen |= set(own)
         counts = [(p.numel(), p.numel() * p.requires_grad) for p in own.values()]

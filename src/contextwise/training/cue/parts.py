@@ -1,4 +1,4 @@
-"""The parts of a CUE model in a stage of its training: their configuration and their starting weights."""
+"""Configurations and initial weights of the parts of a CUE model, per training stage."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,24 +33,24 @@ from contextwise.training.recipe.cue import (
 )
 
 TEXT_ENCODER, POOLING = "distilbert-base-cased", "cls"
-"""Where neither the recipe nor the start names one (CUE, Section 3.1)."""
+"""Used if neither the recipe nor the starting run names a text encoder (CUE, Section 3.1)."""
 Configs = Callable[[str], PreTrainedConfig]
-"""From the name of a run, folder or Hub model to its configuration."""
+"""Maps the name of a run, folder or Hub model to its configuration."""
 
 
 @dataclass(frozen=True)
 class TextFacts:
-    """A frozen text encoder: width of its vectors (C), and what a context encoder keeps about it."""
+    """A frozen text encoder: width of its vectors (C), and the description that a context encoder stores."""
 
     width: int
     about: dict[str, Any]
 
 
 def text_choice(stage: Stage, configs: Configs = load_config) -> dict[str, Any]:
-    """Name, pooling and limit of the text encoder: the recipe's, or those that the start's context encoder was trained with.
+    """Name, pooling and limit of the text encoder: from the recipe, or from the starting run's context encoder.
 
     Raises:
-        CheckpointError, ConfigError: there is no such start, or it has no context encoder that could be kept.
+        CheckpointError, ConfigError: the starting run does not exist, or has no context encoder to keep.
     """
     assert isinstance(stage, TextSettings)
     kept: dict[str, Any] = {}
@@ -69,21 +69,21 @@ def text_choice(stage: Stage, configs: Configs = load_config) -> dict[str, Any]:
 
 
 def keeps_context_encoder(stage: Stage) -> TypeGuard[AdaptStage | SwapStage]:
-    """Whether a stage takes the context encoder of the run that it starts from, if that has one."""
+    """Whether a stage keeps the context encoder of its starting run, if that has one."""
     return isinstance(stage, SwapStage) or (isinstance(stage, AdaptStage) and not stage.fresh_context_encoder)
 
 
 def cue_config(recipe: "Recipe", text: TextFacts | None, configs: Configs = load_config) -> CueConfig:
-    """The whole model's configuration in the stage of a recipe.
+    """Build the whole model's configuration for the stage of a recipe.
 
     Args:
-        text: the frozen text encoder; None where no contexts are read. Whether it is the start's own is checked where it is
+        text: the frozen text encoder; None without contexts. Whether it is that of the starting run is checked when it is
             opened.
-        configs: where configurations of the runs that it is made from come from.
+        configs: returns the configurations of the runs that the model is built from.
 
     Raises:
-        CheckpointError: such a run is not there, or is something else.
-        ConfigError: parts do not fit each other.
+        CheckpointError: such a run does not exist, or has the wrong type of model.
+        ConfigError: parts do not match each other.
     """
     assert isinstance(recipe.model, CueModel) and isinstance(recipe.data, CorpusData)
     stage, context, contexts = recipe.model.cue, recipe.data.context, recipe.data.contexts
@@ -93,9 +93,8 @@ def cue_config(recipe: "Recipe", text: TextFacts | None, configs: Configs = load
     sentence = _sentence_config(stage.sentence_encoder, context, configs)
     if isinstance(stage, SwapStage):
         start = _start(stage.start, configs)
-        assert (
-            start.context_encoder is not None and contexts is not None
-        )  # checked by `text_choice`, with the recipe
+        # Checked by `text_choice`, and with the recipe.
+        assert start.context_encoder is not None and contexts is not None
         _check_width(stage, start)
         start.context_encoder.contexts = contexts.model_dump()  # the new decoder's
         return CueConfig(
@@ -123,7 +122,7 @@ def cue_config(recipe: "Recipe", text: TextFacts | None, configs: Configs = load
 def _adapted(
     stage: AdaptStage, context: int, contexts: ContextSettings, text: TextFacts | None, configs: Configs
 ) -> CueConfig:
-    """The start's model with its context encoder, or a fresh one, for the recipe's contexts."""
+    """The starting run's model with its own or a new context encoder, for the recipe's contexts."""
     start = _start(stage.start, configs)
     _check_width(stage, start)
     if start.decoder.max_positions < context:
@@ -138,7 +137,7 @@ def _adapted(
         for name in ("context_layers", "context_heads", "context_feed_forward"):
             if getattr(stage, name) is not None:
                 raise ConfigError(
-                    f"model.cue.{name} is given, but the context encoder of {stage.start} is kept; leave it out, or set "
+                    f"model.cue.{name} is given, but the context encoder of {stage.start} is kept; remove it, or set "
                     "fresh_context_encoder: true"
                 )
         encoder.contexts = contexts.model_dump()
@@ -183,7 +182,7 @@ def _sentence_config(source: str, context: int, configs: Configs) -> PreTrainedC
     if isinstance(config, CueConfig):
         raise CheckpointError(
             f"model.cue.sentence_encoder is {source}, a whole CUE model; name its parts/sentence_encoder, or the run that "
-            "trained that"
+            "trained its sentence encoder"
         )
     try:
         model_class(config)
@@ -213,13 +212,14 @@ def _check_width(stage: AdaptStage | SwapStage, start: CueConfig) -> None:
     if stage.width not in (None, start.decoder.cue_width):
         raise ConfigError(
             f"model.cue.width is {stage.width}, but {stage.start} was trained with an e_cue of width "
-            f"{start.decoder.cue_width}; leave width out, or start from another run"
+            f"{start.decoder.cue_width}; remove width, or start from another run"
         )
 
 
 def starting_model(stage: Stage, config: CueConfig) -> Any:
-    """The whole model of a stage in float32 on the CPU: new parts with random weights, earlier ones loaded, and frozen what
-    is not trained.
+    """Build the whole model of a stage in float32 on the CPU.
+
+    New parts have random weights, earlier ones are loaded, and parts that the stage does not train are frozen.
 
     Raises:
         CheckpointError: an earlier part cannot be loaded.
@@ -230,7 +230,7 @@ def starting_model(stage: Stage, config: CueConfig) -> Any:
         if stage.head != "random" and stage.sentence_inputs:
             _copy_head(model)
     if isinstance(stage, ProxyStage):
-        what = "unigram auto-encoder"
+        what = "unigram autoencoder"
         trained = load_as(UnigramAutoencoder, what, stage.autoencoder, torch.float32, "cpu")
         _copy(trained, model.proxy.autoencoder)
     if isinstance(stage, AdaptStage | SwapStage):
@@ -242,15 +242,15 @@ def starting_model(stage: Stage, config: CueConfig) -> Any:
 
 
 def _kept(stage: AdaptStage | SwapStage, start: Any) -> list[str]:
-    """The parts that are taken from the run that a stage starts from."""
+    """The names of the parts that are copied from the starting run."""
     if isinstance(stage, SwapStage):
         return ["context_encoder"]
-    known = start.context_encoder is not None and not stage.fresh_context_encoder
-    return ["sentence_encoder", "decoder", *(["context_encoder"] if known else [])]
+    keeps_encoder = start.context_encoder is not None and not stage.fresh_context_encoder
+    return ["sentence_encoder", "decoder", *(["context_encoder"] if keeps_encoder else [])]
 
 
 def _copy_head(model: Any) -> None:
-    """Let the decoder's vocabulary head start as the sentence encoder's, and zero for the inputs beside its states."""
+    """Initialize the decoder's vocabulary head from the sentence encoder's, with zeros for additional inputs."""
     config = model.config.decoder
     if config.form == "concatenate" or config.width == config.input_width:
         with torch.no_grad():
@@ -264,7 +264,7 @@ def _copy(source: nn.Module, target: nn.Module) -> None:
 
 
 def freeze(model: Any, stage: str) -> None:
-    """Freeze all parameters but those that a stage trains."""
+    """Freeze all parameters except those that a stage trains."""
     model.requires_grad_(False)
     for name in TRAINED[stage]:
         part = getattr(model, name)

@@ -1,8 +1,8 @@
-"""The examples of a recipe with the objective ``sentence``: steps sorted by length, and the encoded contexts of each sentence.
+"""Examples of the objective ``sentence``: sorted by length within a step, with the encoded contexts of each sentence.
 
 Sentences are short, and differ in length by more than a factor of ten. Within a step they are sorted, so that a micro-batch
-holds sentences of like lengths and is padded to its own longest only (:func:`contextwise.training.batches.collate`). The loss
-of a step is the mean over all its targets, so the partition into micro-batches does not change it.
+contains sentences of similar length and is padded only to its own longest (:func:`contextwise.training.batches.collate`).
+The loss of a step is the mean over all its targets, so it does not depend on the partition into micro-batches.
 
 Shapes: N sentences, K context types, C channels of the text encoder, P channels of a proxy.
 """
@@ -33,19 +33,19 @@ from contextwise.training.recipe import AutoencoderModel, CorpusData, CueModel, 
 _AT_ONCE = 8192
 """Sentences whose contexts are looked up together."""
 FOLDER = "encoded"
-"""Where a corpus keeps the vectors of its contexts."""
+"""Subfolder of a corpus with the vectors of its contexts."""
 
 
 class EncodedContexts:
-    """Contexts of the sentences of a split.
+    """Encoded contexts of the sentences of a split.
 
     Args:
-        numbers: the sentences that are read; the texts of others are not encoded.
+        numbers: indices of the sentences to read; the contexts of others are not encoded.
 
     Attributes:
         table: the cache's vectors by row.
-        rows: int32, (N, K), where in the table each context's vector lies; -1: the sentence has no such context.
-        truncated: distinct texts of contexts that were longer than the encoder takes.
+        rows: int32, (N, K), row in the table of each context's vector; -1 for a missing context.
+        truncated: number of distinct context texts that were longer than the encoder's limit.
         missing: the share of sentences that lack each context, by its name.
     """
 
@@ -58,18 +58,18 @@ class EncodedContexts:
     ) -> None:
         texts = ContextTexts(examples, settings)
         folder = Path(examples.sentences.corpus.path) / FOLDER
-        wanted = _distinct(texts, numbers)
-        _encode_share(wanted, encoder, folder)
+        distinct = _distinct(texts, numbers)
+        _encode_share(distinct, encoder, folder)
         encoded = EncodedTexts(encoder, folder)
-        encoded.rows(wanted)
+        encoded.rows(distinct)
         self.rows = _rows(texts, numbers, encoded)
-        self.table = encoded.table  # and not all of the cache, which knows each text
-        known = np.unique(self.rows)
-        self.truncated = encoded.truncated(known[known >= 0])
+        self.table = encoded.table  # without the cache's index of texts
+        used = np.unique(self.rows)
+        self.truncated = encoded.truncated(used[used >= 0])
         self.missing = texts.missing()
 
     def of(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Contexts (K, C) of a sentence, zero where one is missing, and which of them are there, (K,)."""
+        """Contexts (K, C) of a sentence, zeros for missing ones, and a mask of those present, (K,)."""
         rows = self.rows[number]
         present = rows >= 0
         vectors = np.zeros((len(rows), self.table.width), dtype=np.float32)
@@ -78,22 +78,22 @@ class EncodedContexts:
 
 
 def _distinct(texts: ContextTexts, numbers: np.ndarray) -> list[str]:
-    """The texts of all contexts of the sentences ``numbers``, each once."""
+    """The distinct texts of all contexts of the sentences ``numbers``."""
     all_texts = (text for number in numbers.tolist() for text in texts.of(number))
     return list(dict.fromkeys(text for text in all_texts if text is not None))
 
 
-def _encode_share(wanted: list[str], encoder: TextEncoder, folder: Path) -> None:
-    """Encode this process's share of the texts that are not in the cache yet."""
+def _encode_share(distinct: list[str], encoder: TextEncoder, folder: Path) -> None:
+    """Encode this process's share of the texts that are not yet in the cache."""
     processes = PartialState(cpu=not torch.cuda.is_available())
     if processes.num_processes == 1:
         return
-    EncodedTexts(encoder, folder).rows(wanted[processes.process_index :: processes.num_processes])
+    EncodedTexts(encoder, folder).rows(distinct[processes.process_index :: processes.num_processes])
     processes.wait_for_everyone()
 
 
 def _rows(texts: ContextTexts, numbers: np.ndarray, encoded: EncodedTexts) -> np.ndarray:
-    """int32, (N, K): the row of each context, -1 where there is none, and for all other sentences."""
+    """int32, (N, K): the row of each context, -1 for missing contexts and for all other sentences."""
     rows = np.full((len(texts), len(texts.types)), -1, dtype=np.int32)
     for start in range(0, len(numbers), _AT_ONCE):
         block = numbers[start : start + _AT_ONCE]
@@ -108,17 +108,17 @@ def _rows(texts: ContextTexts, numbers: np.ndarray, encoded: EncodedTexts) -> np
 
 
 Addition = Callable[[int, int], dict[str, torch.Tensor]]
-"""From the epoch and number of a sentence to the further tensors of its example."""
+"""Maps the epoch and number of a sentence to additional tensors of its example."""
 
 
 class SentenceStream(Dataset):
-    """The examples of a run under the objective ``sentence``, each with ``length`` (): its positions without padding.
+    """The examples of a run with the objective ``sentence``, each with ``length`` (): its positions without padding.
 
     Args:
-        stream: the sentences in their order.
+        stream: the sentences in order.
         lengths: int, positions of each sentence of the corpus.
-        step: sentences of a step; they are sorted among themselves.
-        additions: gives the further tensors of an example.
+        step: sentences per step; each step is sorted by length.
+        additions: returns additional tensors of an example.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class SentenceStream(Dataset):
 
 
 def with_contexts(encoded: EncodedContexts) -> Addition:
-    """Each sentence's contexts: ``contexts`` (K, C), and ``context_mask`` (K,), False where one is missing."""
+    """Add each sentence's contexts: ``contexts`` (K, C), and ``context_mask`` (K,), False for missing ones."""
 
     def added(_: int, number: int) -> dict[str, torch.Tensor]:
         contexts, mask = encoded.of(number)
@@ -165,7 +165,7 @@ def with_contexts(encoded: EncodedContexts) -> Addition:
 
 
 def with_noise(seed: int, width: int) -> Addition:
-    """Standard normal numbers for each sentence's proxy, ``proxy_noise`` (P,): other ones in each epoch (CUE, Eq. 7)."""
+    """Add standard normal noise for each sentence's proxy, ``proxy_noise`` (P,), new in each epoch (CUE, Eq. 7)."""
 
     def added(epoch: int, number: int) -> dict[str, torch.Tensor]:
         drawn = generator(seed, epoch, number, "proxy_noise").standard_normal(width, dtype=np.float32)
@@ -175,17 +175,17 @@ def with_noise(seed: int, width: int) -> Addition:
 
 
 def each_counts_once(*_: Any) -> dict[str, torch.Tensor]:
-    """``counted`` () is 1: the loss is a mean over sentences, not over tokens."""
+    """Add ``counted`` () = 1: the loss is a mean over sentences, not over tokens."""
     return {"counted": torch.tensor(1)}
 
 
 @dataclass
 class SentenceInputs:
-    """The sentences of a recipe, and the CUE model of its stage where there is one.
+    """The sentences of a recipe, and the CUE model of its stage if it has one.
 
     Attributes:
-        config: of the whole CUE model; None for another model.
-        encoder: the frozen text encoder, where contexts are read.
+        config: configuration of the whole CUE model; None for another model.
+        encoder: the frozen text encoder; None without contexts.
         facts: counts of sentences and contexts by split, for the run's summary.
     """
 
@@ -196,10 +196,10 @@ class SentenceInputs:
 
     @classmethod
     def open(cls, recipe: Recipe, corpus: Corpus) -> "SentenceInputs | None":
-        """Read the parts of earlier runs and the text encoder; None for a recipe of another objective.
+        """Open the parts of earlier runs and the text encoder; None for a recipe of another objective.
 
         Raises:
-            ConfigError, DataError, CheckpointError: parts of earlier runs do not fit each other, or not the corpus.
+            ConfigError, DataError, CheckpointError: parts of earlier runs do not match each other or the corpus.
         """
         if recipe.objective.name != "sentence":
             return None
@@ -222,12 +222,12 @@ class SentenceInputs:
         return cls(recipe, config, encoder)
 
     def stream(self, stream: ExampleStream, step: int, name: str) -> SentenceStream:
-        """The examples that are trained or validated on.
+        """The examples to train or validate on.
 
         Args:
-            stream: the sentences in their order.
-            step: sentences of a step.
-            name: of the split, for the summary.
+            stream: the sentences in order.
+            step: sentences per step.
+            name: name of the split, for the summary.
         """
         examples: Any = stream.examples
         assert isinstance(examples, SentenceExamples)

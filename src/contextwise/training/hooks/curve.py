@@ -1,7 +1,7 @@
 """The context curve along a run: the loss at each number of visible tokens, at every budget up to the run's own.
 
-An average loss ranks models of different training contexts wrongly (context scaling, Section 2). Here the loss is measured at
-each number of visible tokens, on held-out windows that are the same at every step and end in the same targets for every
+An average loss ranks models of different training contexts wrongly (context scaling, Section 2). The curve gives the loss at
+each number of visible tokens, on held-out windows that are the same at every step and end with the same targets for every
 training context (:mod:`contextwise.data.windows.last_tenth`).
 """
 
@@ -19,10 +19,10 @@ from contextwise.training.recipe import CorpusData, Recipe
 
 
 def curve_windows(recipe: Recipe) -> LastTenthWindows | None:
-    """The windows that a run measures its curve on; None if the recipe asks for no curve.
+    """Open the windows for a run's context curve; None if the recipe measures no curve.
 
     Raises:
-        ConfigError: the model is no decoder, or the corpus has no split to measure on.
+        ConfigError: the model is not a decoder, or the corpus has no held-out split.
         DataError: no held-out document is as long as the longest context.
     """
     settings, kind = recipe.training, recipe.objective.kind
@@ -31,8 +31,8 @@ def curve_windows(recipe: Recipe) -> LastTenthWindows | None:
         return None
     if kind != "decoder":
         raise ConfigError(
-            f"training.curve_every asks for the loss at each context, which a model of this kind ({kind}) does not "
-            "have; set it to 0"
+            f"training.curve_every measures the loss at each context, which does not apply to a model of this kind "
+            f"({kind}); set it to 0"
         )
     split = recipe.data.validation_split
     held_out = Corpus.open(recipe.data.corpus, split=split)
@@ -52,7 +52,7 @@ class CurveSums:
 
     Attributes:
         positions: (context,) float64, nats summed over windows.
-        documents: (documents measured,) float64, nats of the last tenth, summed over a document's windows.
+        documents: (documents,) float64, nats of the last tenth, summed over a document's windows.
     """
 
     def __init__(self, windows: LastTenthWindows) -> None:
@@ -69,10 +69,10 @@ class CurveSums:
         self.documents.index_add_(0, torch.from_numpy(self.document[rows.start : rows.stop]), tails)
 
     def row(self) -> dict[str, Any]:
-        """The curve as ``metrics.jsonl`` keeps it.
+        """The curve as a row of ``metrics.jsonl``.
 
-        ``visible``: lower edges of logarithmic bins of visible tokens (the first input counted); ``loss``: mean of each bin;
-        ``best_context_loss``: mean of the last tenth, with its ``standard_error`` over documents (None with one document).
+        ``visible``: lower edges of logarithmic bins of visible tokens (including the first input); ``loss``: mean of each
+        bin; ``best_context_loss``: mean of the last tenth, with ``standard_error`` over documents (None with one document).
         """
         context = self.windows.context
         count = len(self.windows)
@@ -82,7 +82,7 @@ class CurveSums:
         mean = float(self.documents.sum()) / targets.sum()
         documents = len(targets)
         error = None
-        if documents > 1:  # of a ratio of two sums over documents
+        if documents > 1:  # standard error of a ratio of two sums over documents
             residuals = self.documents.numpy() - mean * targets
             error = float(np.sqrt(documents / (documents - 1) * (residuals**2).sum()) / targets.sum())
         return {
@@ -112,7 +112,7 @@ class ContextCurve(TrainerCallback):
             self.trainer.record(self.trainer.metrics.curve_row(state.global_step, self.measure()))
 
     def measure(self) -> dict[str, Any]:
-        """The curve, and how many parameters the model has."""
+        """Measure the curve, and count the model's parameters."""
         trainer, sums = self.trainer, CurveSums(self.windows)
         model = trainer.model_wrapped
         model.eval()

@@ -1,8 +1,8 @@
-"""Stop when the validation loss no longer falls, and keep the weights of the lowest loss.
+"""Early stopping: stop when the validation loss no longer decreases, and keep the weights of the lowest loss.
 
-When to stop follows from the validation rows of ``metrics.jsonl``. A run that resumes removes the rows after its checkpoint, so
-it stops at the same step as a run that was never killed. Beside ``checkpoints/`` the run has ``best/step-N/``: the weights of
-the lowest loss so far, and of the lowest before it, which a run that resumes from an older checkpoint may need.
+The decision depends on the validation rows of ``metrics.jsonl``. A resumed run removes the rows after its checkpoint, so it
+stops at the same step as an uninterrupted run. ``best/step-N/`` in the run folder contains the weights of the lowest loss so
+far, and of the lowest before it, which a run that resumes from an older checkpoint may need.
 """
 
 from pathlib import Path
@@ -21,14 +21,13 @@ _KEPT = 2
 
 
 class EarlyStopping(TrainerCallback):
-    """Watches the validations of a run.
+    """Stops a run after ``patience`` validations without a lower loss.
 
     Args:
         trainer: a :class:`contextwise.training.trainer.PretrainingTrainer`.
-        patience: validations without a lower loss after which training stops.
 
     Attributes:
-        over: whether the training has been stopped.
+        over: whether training has been stopped.
     """
 
     def __init__(self, trainer: Any, patience: int) -> None:
@@ -38,7 +37,9 @@ class EarlyStopping(TrainerCallback):
     def _best(self) -> tuple[int, int]:
         """The step of the lowest validation loss so far, and the number of validations after it; every process must call it."""
         result = [0, 0]
-        if self.trainer.is_world_process_zero():  # it writes the rows; another could read them too early
+        if (
+            self.trainer.is_world_process_zero()
+        ):  # it writes the rows; another process could read them too early
             rows = self.trainer.run.metrics("validation")
             best = min(rows, key=lambda row: row["loss"])["step"]
             result = [best, sum(row["step"] > best for row in rows)]
@@ -50,11 +51,11 @@ class EarlyStopping(TrainerCallback):
         best, since = self._best()
         if best == state.global_step:
             self._keep(best)
-            control.should_save = True  # a run resumed from an older checkpoint would find other weights
+            control.should_save = True  # a run resumed from an older checkpoint would overwrite these weights
         elif since >= self.patience:
             self.over = True
             control.should_training_stop = True
-            # No checkpoint of this step: a run that is started again resumes before it, and stops here too.
+            # No checkpoint of this step: a restarted run resumes before it, and also stops at it.
             control.should_save = False
             if self.trainer.is_world_process_zero():
                 say(

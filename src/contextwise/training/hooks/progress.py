@@ -1,4 +1,4 @@
-"""The progress of a run: one live line on a terminal, a line every 20 seconds in a log."""
+"""The progress display of a run: one live line on a terminal, or a line every 20 seconds in a log."""
 
 import time
 from typing import Any
@@ -12,7 +12,7 @@ LINE_EVERY_SECONDS = 20.0
 
 
 class ProgressLine(TrainerCallback):
-    """Step, loss, tokens/s and time left. Shown by the first process only."""
+    """Displays step, loss, tokens/s and remaining time, in the first process only."""
 
     def __init__(self, name: str, steps: int) -> None:
         self.name, self.steps = name, steps

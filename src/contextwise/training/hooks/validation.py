@@ -1,4 +1,4 @@
-"""Validation while training: the mean loss of fixed examples, shared out over the processes."""
+"""Validation during training: the mean loss of fixed examples, distributed over the processes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +9,10 @@ from contextwise.training.batches import collate
 
 
 def shared_batches(trainer: Any, examples: Any) -> Iterator[tuple[range, dict[str, torch.Tensor]]]:
-    """This process's batches of ``examples``: which they are, and the inputs on its device.
+    """Yield this process's batches of ``examples``: their indices, and the inputs on its device.
 
-    A process without examples of its own in a round takes part with the first one, which does not count (its range is empty):
-    sharded models need all processes.
+    Sharded models need all processes in every round: a process without examples in a round runs the first example with an
+    empty range of indices.
     """
     rank, world = trainer.args.process_index, trainer.accelerator.num_processes
     count, batch = len(examples), max(1, trainer.args.per_device_train_batch_size)
@@ -23,7 +23,7 @@ def shared_batches(trainer: Any, examples: Any) -> Iterator[tuple[range, dict[st
 
 
 def mean_loss(trainer: Any, examples: Any) -> float | None:
-    """Mean loss of all examples, in nats per target; None where the run was asked to stop.
+    """Mean loss of all examples, in nats per target; None if a stop was requested.
 
     Args:
         trainer: a :class:`contextwise.training.trainer.PretrainingTrainer`.
@@ -33,7 +33,7 @@ def mean_loss(trainer: Any, examples: Any) -> float | None:
     model.eval()
     with torch.no_grad():
         for rows, inputs in shared_batches(trainer, examples):
-            if trainer.asked_to_stop():
+            if trainer.stop_requested():
                 return None
             with trainer.compute_loss_context_manager():
                 trainer.compute_loss(model, inputs)

@@ -1,7 +1,7 @@
-"""Recipes: the sections ``data``, ``model`` and ``training``, an objective, and how a file of them is read and checked.
+"""Recipes: the sections ``data``, ``model`` and ``training`` and an objective, read from a file and validated.
 
-``data`` is a corpus or a synthetic task; ``model`` has a size, or starts from a pretrained model, or is a CUE model or one of
-the small models of a task. Each is a class of its own, so that a setting that does not apply to it does not exist. Checking a
+``data`` is a corpus or a synthetic task; ``model`` has a size, or starts from a pretrained model, or is a CUE model or a
+small model of a synthetic task. Each variant is a separate class that has only the settings that apply to it. Checking a
 recipe imports neither torch nor transformers.
 """
 

@@ -1,6 +1,6 @@
-"""The setting ``model.cue``: one class for each stage of training a CUE model (CUE, Sections 3 and 4).
+"""The section ``model.cue``: one class for each stage of training a CUE model (CUE, Sections 3 and 4).
 
-What a stage takes from the run that it starts from is no setting of it.
+Values that a stage takes from its starting run are not settings.
 """
 
 from typing import Annotated, Any, Literal
@@ -16,11 +16,11 @@ TRAINED: dict[str, tuple[str, ...]] = {
     "proxy": ("decoder", "proxy"),
     "swap": ("decoder",),
 }
-"""The parts that a stage trains (CUE, Table 1 and Section 4); of the proxy only its projection. All else is frozen."""
+"""The parts that a stage trains (CUE, Table 1 and Section 4); in the proxy only its projection. Other parts are frozen."""
 
 
 class SentenceSettings(Settings):
-    """The frozen sentence model, and the decoder that is trained on top of it."""
+    """Settings of the frozen sentence model, and of the decoder that is trained on top of it."""
 
     sentence_encoder: str = Field(description="a sentence model: a run, a folder or a name on the Hub")
     decoder: Literal["transformer", "concatenate"] = "transformer"
@@ -29,59 +29,59 @@ class SentenceSettings(Settings):
     sentence_inputs: bool = Field(True, description="false: only the contexts predict (Table 4)")
     head: Literal["sentence_encoder", "random"] = Field(
         "sentence_encoder",
-        description="what the decoder's vocabulary head starts as: a copy of the sentence encoder's, where their widths agree, "
-        "or random weights",
+        description="initial vocabulary head of the decoder: a copy of the sentence encoder's, if their widths are equal, or "
+        "random weights",
     )
 
     @field_validator("decoder_layers", "decoder_heads")
     @classmethod
     def _of_a_transformer(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and info.data.get("decoder") == "concatenate":
-            raise ConfigError("a decoder that concatenates has no layers and no heads; leave it out")
+            raise ConfigError("a decoder that concatenates has no layers and no heads; remove it")
         return value
 
 
 class TextSettings(Settings):
-    """The frozen text encoder of the contexts; what is not given is that of the run that a stage starts from."""
+    """Settings of the frozen text encoder of the contexts; by default those of the starting run."""
 
     text_encoder: str | None = Field(
-        None, description="a folder or a name on the Hub; else distilbert-base-cased"
+        None, description="a folder or a name on the Hub; by default distilbert-base-cased"
     )
-    pooling: Literal["cls", "mean"] | None = Field(None, description="of the text encoder; else cls")
+    pooling: Literal["cls", "mean"] | None = Field(None, description="of the text encoder; by default cls")
     text_tokens: int | None = Field(
-        None, ge=3, description="where contexts are cut; else the encoder's limit"
+        None, ge=3, description="tokens to which contexts are truncated; by default the encoder's limit"
     )
 
 
 class ContextEncoderSettings(TextSettings):
-    """The blocks over the set of a sentence's contexts."""
+    """Settings of the Transformer blocks over the set of a sentence's contexts."""
 
     context_layers: int | None = Field(None, ge=0, description="2 if not given")
     context_heads: int | None = Field(None, ge=1, description="4 if not given")
     context_feed_forward: int | None = Field(None, ge=1, description="4 times the width if not given")
     context_dropout: float = Field(
-        0.0, ge=0, lt=1, description="share of the contexts withheld in training, each by itself"
+        0.0, ge=0, lt=1, description="probability of leaving out each context in training"
     )
 
 
 class JointStage(SentenceSettings, ContextEncoderSettings):
-    """Decoder and context encoder are trained together."""
+    """The stage that trains decoder and context encoder together."""
 
     stage: Literal["joint"]
     width: int | None = Field(None, ge=1, description="of e_cue; the sentence encoder's if not given")
 
 
 class AdaptStage(ContextEncoderSettings):
-    """The context encoder alone is trained."""
+    """The stage that trains only the context encoder."""
 
     stage: Literal["adapt"]
     start: str = Field(description="the CUE run whose parts are kept")
-    fresh_context_encoder: bool = Field(False, description="a random context encoder, instead of the start's")
+    fresh_context_encoder: bool = Field(False, description="a random context encoder instead of the start's")
     width: int | None = Field(None, ge=1, description="of e_cue; must be the start's")
 
 
 class ProxyStage(SentenceSettings):
-    """The decoder is trained without any context, on noisy proxies of one."""
+    """The stage that trains the decoder without contexts, on noisy proxies."""
 
     stage: Literal["proxy"]
     autoencoder: str = Field(description="a run of model.family unigram_autoencoder")
@@ -90,7 +90,7 @@ class ProxyStage(SentenceSettings):
 
 
 class SwapStage(SentenceSettings, TextSettings):
-    """A new decoder is trained on another sentence encoder, under the context encoder of an earlier run."""
+    """The stage that trains a new decoder on another sentence encoder, with the context encoder of an earlier run."""
 
     stage: Literal["swap"]
     start: str = Field(description="the CUE run whose context encoder is kept")

@@ -11,14 +11,14 @@ from contextwise.data.synthetic import ParityData
 
 
 class ReplaySettings(Settings):
-    """An old corpus of which a share stays in the training on a new one."""
+    """Settings of the replay of an old corpus during training on a new one."""
 
     corpus: str = Field(description="folder of the old corpus, prepared with the same tokenizer")
     share: float = Field(0.1, gt=0, lt=1, description="share of the examples that come from it")
 
 
 class CorpusData(Settings):
-    """A corpus, and how its documents become windows."""
+    """Settings of a corpus, and of how its documents are cut into windows."""
 
     corpus: str = Field(description="folder of a prepared corpus, a Zarr array, or a nanoGPT .bin file")
     split: str = "train"
@@ -26,16 +26,16 @@ class CorpusData(Settings):
     tokens: int | None = Field(
         None, ge=1, description="train on the first tokens of the split only, repeated as often as needed"
     )
-    context: int = Field(256, ge=1, description="training context: tokens a window")
+    context: int = Field(256, ge=1, description="training context: tokens per window")
     cross_documents: bool = Field(True, description="windows may hold parts of several documents")
     separate_documents: bool = Field(False, description="attention and positions stay inside a document")
     contexts: ContextSettings | None = Field(None, description="contexts of each sentence, for model.cue")
     verify: bool = Field(True, description="compare the corpus with its hashes before training")
     replay: ReplaySettings | None = Field(
-        None, description="keeps an old corpus in the training; also watched"
+        None, description="mixes an old corpus into the training, and validates on it"
     )
     watch: str | None = Field(
-        None, description="folder of an old corpus that is not trained on, to validate on beside the new one"
+        None, description="folder of an old corpus to validate on, without training on it"
     )
 
     @field_validator("watch")
@@ -44,19 +44,19 @@ class CorpusData(Settings):
         replay = info.data.get("replay")
         if watch is not None and replay is not None:
             raise ConfigError(
-                f"given together with replay ({replay.corpus}), which is watched in any case; leave watch out"
+                f"given together with replay ({replay.corpus}), which is always watched; remove watch"
             )
         return watch
 
 
 class SyntheticData(Settings):
-    """An exact task whose samples are drawn, in the place of a corpus."""
+    """Settings of a synthetic task, used instead of a corpus."""
 
     synthetic: ParityData = Field(description="settings of the task, such as bits and tasks")
 
     @property
     def context(self) -> int:
-        """Tokens of a sample."""
+        """Tokens per sample."""
         return self.synthetic.length
 
 

@@ -1,4 +1,4 @@
-"""The section ``model`` of a recipe: one class for each way to come by a model."""
+"""The section ``model`` of a recipe: one class for each way to obtain a model."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,7 +12,7 @@ from contextwise.training.recipe.cue import AnyStage
 
 
 class ContextPredictorSettings(Settings):
-    """ContextLM's pathway; leaving the section out trains the plain backbone."""
+    """Settings of ContextLM's pathway; without this section the plain backbone is trained."""
 
     chunk_size: int = Field(4, ge=1)
     predictor_layers: int = Field(2, ge=1)
@@ -23,42 +23,42 @@ class ContextPredictorSettings(Settings):
 
 
 class MultiTokenSettings(Settings):
-    """Heads for several tokens ahead; leaving the section out trains the next-token head alone."""
+    """Settings of multi-token heads; without this section only the next-token head is trained."""
 
     future_tokens: int = Field(4, ge=1)
     head: Literal["layer", "linear"] = "layer"
 
 
 class ModelSettings(Settings):
-    """What all models share: a learning rate of their own, where they have one."""
+    """Base class of model settings, with the default learning rate if the model has one."""
 
     learning_rate: ClassVar[float | None] = None
 
 
 class SizedModel(ModelSettings):
-    """A stock model of a named size, or of given numbers, from random weights; with ContextLM's pathway or further heads."""
+    """A stock model of a named size or given dimensions, with random weights, and optionally ContextLM or multi-token heads."""
 
     family: Literal["gpt2", "gpt_neox", "llama", "qwen3", "lstm", "bert", "t5"] = Field(
         "gpt2", description="decoders, an encoder (bert), an encoder-decoder (t5)"
     )
     vocab_size: int | None = Field(
-        None, ge=2, description="tokens of the vocabulary; the tokenizer's if not given"
+        None, ge=2, description="tokens in the vocabulary; by default the tokenizer's"
     )
     size: str = "nano"
-    layers: int | None = Field(None, ge=1, description="instead of the size's own")
+    layers: int | None = Field(None, ge=1, description="instead of those of the size")
     width: int | None = Field(None, ge=1)
     heads: int | None = Field(None, ge=1)
     feed_forward: int | None = Field(
         None,
         ge=1,
-        description="inner width of each block; what is usual in the family (4 times the width) if not given",
+        description="inner width of each block; by default the family's (4 times the width)",
     )
     extra_layers: int = Field(
         0,
-        description="layers on top: 2 makes the parameter-matched baseline; below 0 for a trunk that heads have layers above",
+        description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
     )
     max_context: int | None = Field(
-        None, ge=1, description="positions of the model; the training context if not given"
+        None, ge=1, description="positions of the model; by default the training context"
     )
     context_predictor: ContextPredictorSettings | None = None
     multi_token: MultiTokenSettings | None = None
@@ -69,7 +69,7 @@ class SizedModel(ModelSettings):
 
     @property
     def shape(self) -> ModelSize:
-        """The named size with the given numbers in place of its own."""
+        """The named size, with explicitly given dimensions replaced."""
         size = named_size(self.family, self.size)
         return ModelSize(
             self.layers or size.layers, self.width or size.width, self.heads or size.heads, size.learning_rate
@@ -77,7 +77,7 @@ class SizedModel(ModelSettings):
 
     @property
     def learning_rate(self) -> float:  # type: ignore[override]
-        """The size's own."""
+        """The learning rate of the size."""
         return self.shape.learning_rate
 
     @field_validator("size")
@@ -94,7 +94,7 @@ class SizedModel(ModelSettings):
     @classmethod
     def _has_feed_forward(cls, width: int | None, info: ValidationInfo) -> int | None:
         if width is not None and info.data.get("family") == "lstm":
-            raise ConfigError("given, but lstm has no such layers; leave it out")
+            raise ConfigError("given, but lstm has no such layers; remove it")
         return width
 
     @field_validator("context_predictor", "multi_token")
@@ -102,7 +102,7 @@ class SizedModel(ModelSettings):
     def _needs_a_decoder(cls, section: Any, info: ValidationInfo) -> Any:
         family = info.data.get("family")
         if section is not None and family is not None and (KINDS[family] != "decoder" or family == "lstm"):
-            raise ConfigError(f"needs a decoder of Transformer blocks, but {family} is none; leave it out")
+            raise ConfigError(f"needs a decoder of Transformer blocks, but {family} is not one; remove it")
         return section
 
     @model_validator(mode="after")
@@ -111,7 +111,7 @@ class SizedModel(ModelSettings):
         layers = shape.layers + self.extra_layers
         problems = shape_problems(self.family, shape)
         if layers < 1:
-            problems.append(Problem("but at least one layer must be left", "extra_layers", self.extra_layers))
+            problems.append(Problem("but at least one layer must remain", "extra_layers", self.extra_layers))
         if predictor is not None and predictor.injection_layer >= layers:
             problems.append(
                 Problem(
@@ -126,37 +126,35 @@ class SizedModel(ModelSettings):
 
 
 class PretrainedModel(ModelSettings):
-    """A pretrained model's shape and weights."""
+    """A pretrained model as the starting point."""
 
     pretrained: str = Field(description="a run, a model's folder or its name on the Hub")
     context_predictor: ContextPredictorSettings | None = None
-    freeze_backbone: bool = Field(
-        False, description="train the context pathway alone, on top of the backbone"
-    )
+    freeze_backbone: bool = Field(False, description="train only the context pathway")
 
     @field_validator("freeze_backbone")
     @classmethod
     def _something_is_trained(cls, freeze: bool, info: ValidationInfo) -> bool:
         if freeze and info.data.get("context_predictor", ...) is None:
-            raise ConfigError("nothing else would be trained; give context_predictor as well")
+            raise ConfigError("nothing else would be trained; set context_predictor too")
         return freeze
 
 
 class CueModel(ModelSettings):
-    """A sentence model conditioned on contexts, made of the parts of earlier runs."""
+    """A sentence model conditioned on contexts, built from the parts of earlier runs."""
 
     cue: AnyStage
 
 
 class AutoencoderModel(ModelSettings):
-    """CUE's auto-encoder of unigrams; its layers around the code are 8 times as wide (CUE, Section 4.2.1: 128 x 16 x 128)."""
+    """CUE's unigram autoencoder; the layers around the code are 8 times as wide (CUE, Section 4.2.1: 128 x 16 x 128)."""
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["unigram_autoencoder"]
     vocab_size: int | None = Field(
-        None, ge=2, description="tokens of the vocabulary; the tokenizer's if not given"
+        None, ge=2, description="tokens in the vocabulary; by default the tokenizer's"
     )
-    width: int = Field(16, ge=1, description="of the code")
+    width: int = Field(16, ge=1, description="width of the code")
 
 
 class ParityTransformerModel(ModelSettings):
@@ -197,7 +195,7 @@ def _variant(values: Any) -> str:
 
 
 TASK_FAMILIES = ("unigram_autoencoder", "parity_transformer", "parity_mlp")
-"""Models of one task each, without named sizes."""
+"""Families for one task each, without named sizes."""
 AnyModel = Annotated[
     Annotated[SizedModel, Tag("<a model of a named size>")]
     | Annotated[PretrainedModel, Tag("<a pretrained model>")]

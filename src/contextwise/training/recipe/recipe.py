@@ -1,4 +1,4 @@
-"""The recipe of a training run: its sections, what goes together in them, and how a file is read."""
+"""The recipe of a training run: its sections, checks across sections, and reading of files."""
 
 import contextlib
 from collections.abc import Iterator
@@ -26,17 +26,18 @@ from contextwise.training.recipe.training import TrainingSettings
 
 
 class Recipe(Settings):
-    """One training run."""
+    """The settings of one training run."""
 
     name: str = Field(
-        pattern=r"^[^/\\]+$", description="names the run; runs of one name that differ in seed compare as one"
+        pattern=r"^[^/\\]+$",
+        description="name of the run; runs with the same name and different seeds are compared as one",
     )
     seed: int = Field(0, ge=0, lt=2**31)
     data: AnyData
     objective: AnyObjective = Field(default_factory=Causal, description="a name, or a name with settings")
     model: AnyModel = SizedModel()
     training: TrainingSettings
-    output: str = Field("", description="the run folder; runs/<name>-seed<seed> if not given")
+    output: str = Field("", description="the run folder; by default runs/<name>-seed<seed>")
 
     @model_validator(mode="after")
     def _goes_together(self) -> "Recipe":
@@ -56,7 +57,7 @@ class Recipe(Settings):
         if self.tokens_per_step % context:
             near = max(1, round(self.tokens_per_step / context)) * context
             yield Problem(
-                f"which is no multiple of data.context ({context}); {near} is",
+                f"which is not a multiple of data.context ({context}); {near} is",
                 "training.tokens_per_step",
                 self.tokens_per_step,
             )
@@ -68,7 +69,7 @@ class Recipe(Settings):
             )
 
     def _problems_of_data(self) -> Iterator[Problem]:
-        """Data, objective and measurements that do not fit each other, or the kind of model that reads them."""
+        """Contradictions between data, objective, measurements and the kind of model."""
         data, model, name = self.data, self.model, self.objective.name
         synthetic, parity = isinstance(data, SyntheticData), isinstance(model, ParityModel)
         if synthetic != parity:
@@ -88,7 +89,7 @@ class Recipe(Settings):
         if isinstance(data, SyntheticData):
             if name != "causal":
                 yield Problem(
-                    f"the objective {name!r} is for text, but the data are synthetic", fix="leave it out"
+                    f"the objective {name!r} is for text, but the data are synthetic", fix="remove it"
                 )
             if curve:
                 yield Problem(
@@ -96,16 +97,16 @@ class Recipe(Settings):
                 )
             return
         if data.contexts is not None and not isinstance(model, CueModel):
-            yield Problem("is read by model.cue only", "data.contexts", fix="leave it out")
+            yield Problem("is used by model.cue only", "data.contexts", fix="remove it")
         if sentences:
             for field in ("replay", "watch"):
                 if getattr(data, field) is not None:
                     yield Problem(
-                        "does not go with the objective 'sentence'", f"data.{field}", fix="leave it out"
+                        "does not apply to the objective 'sentence'", f"data.{field}", fix="remove it"
                     )
             if curve:
                 yield Problem(
-                    "asks for the loss at each context, but a sentence has none before it",
+                    "measures the loss at each context, but a sentence has no context before it",
                     "training.curve_every",
                     fix="set it to 0",
                 )
@@ -118,7 +119,7 @@ class Recipe(Settings):
         if self.training.learning_rate is None and model.learning_rate is None:
             usual = "1e-3" if isinstance(model, CueModel) else "1e-4"
             yield Problem(
-                "is missing: such a model has no size with a rate of its own",
+                "is missing: such a model has no default rate",
                 "training.learning_rate",
                 fix=f"{usual} is usual",
             )
@@ -143,9 +144,9 @@ class Recipe(Settings):
             for section in ("context_predictor", "multi_token"):
                 if self.objective.has_prefix and getattr(model, section, None) is not None:
                     yield Problem(
-                        f"the objective {self.objective.name!r} lets a prefix see itself in both directions, which "
-                        f"model.{section} would carry into predictions of that prefix",
-                        fix="leave one of the two out",
+                        f"the objective {self.objective.name!r} has bidirectional attention in a prefix, which would leak "
+                        f"through model.{section} into predictions of that prefix",
+                        fix="remove one of the two",
                     )
 
     @property
@@ -154,7 +155,7 @@ class Recipe(Settings):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of an optimizer step, over all processes and micro-batches: ``data.context`` for each example."""
+        """Tokens per optimizer step, over all processes and micro-batches: ``data.context`` for each example."""
         settings = self.training
         if settings.examples_per_step is not None:
             return settings.examples_per_step * self.data.context
@@ -162,7 +163,7 @@ class Recipe(Settings):
 
     @property
     def examples_per_step(self) -> int:
-        """Windows, sentences or samples of an optimizer step."""
+        """Windows, sentences or samples per optimizer step."""
         return self.tokens_per_step // self.data.context
 
     @property
@@ -182,7 +183,7 @@ class Recipe(Settings):
 
     @property
     def cut(self) -> Cut:
-        """How the documents of a corpus become windows."""
+        """The settings for cutting a corpus's documents into windows."""
         assert isinstance(self.data, CorpusData)
         return Cut(self.data.context, self.data.cross_documents, self.data.separate_documents)
 
@@ -193,13 +194,13 @@ class Recipe(Settings):
 
     @property
     def learning_rate(self) -> float:
-        """The maximum of the schedule."""
+        """The maximum learning rate of the schedule."""
         rate = self.training.learning_rate or self.model.learning_rate
         assert rate is not None
         return rate
 
     def resolved(self) -> dict[str, Any]:
-        """Every setting, defaults included, as plain values; the batch in tokens, and epochs in steps."""
+        """All settings with defaults as plain values; the batch size in tokens, and epochs as steps."""
         data = self.model_dump(mode="json")
         data["training"] |= {
             "learning_rate": self.learning_rate,
@@ -214,8 +215,8 @@ class Recipe(Settings):
 
 def _problems_of_cue(stage: Stage, contexts: ContextSettings | None) -> Iterator[Problem]:
     if isinstance(stage, ProxyStage) and contexts is not None:
-        why = "is given, but in stage proxy the decoder is trained without any"
-        yield Problem(why, "data.contexts", fix="leave it out")
+        why = "is given, but stage proxy trains the decoder without contexts"
+        yield Problem(why, "data.contexts", fix="remove it")
     if isinstance(stage, AdaptStage | SwapStage) and contexts is None:
         why = f"is missing: stage {stage.stage} needs columns, or previous_sentence: true"
         yield Problem(why, "data.contexts")
@@ -223,7 +224,7 @@ def _problems_of_cue(stage: Stage, contexts: ContextSettings | None) -> Iterator
         for name in ("text_encoder", "pooling", "text_tokens", "context_dropout"):
             if getattr(stage, name):
                 why = "has no effect without data.contexts"
-                yield Problem(why, f"model.cue.{name}", fix="leave it out")
+                yield Problem(why, f"model.cue.{name}", fix="remove it")
 
 
 def wrong_kind(objective: Any, kind: str, pretrained: str = "", family: str = "") -> Iterator[Problem]:
@@ -233,14 +234,14 @@ def wrong_kind(objective: Any, kind: str, pretrained: str = "", family: str = ""
     families = [family for family, other in KINDS.items() if other == objective.kind]
     model = pretrained or f"model.family {family}"
     yield Problem(
-        f"the objective {objective.name!r} needs a model of another kind ({objective.kind}) than {model} ({kind})",
+        f"the objective {objective.name!r} needs another kind of model ({objective.kind}) than {model} ({kind})",
         fix=("name another model" if pretrained else f"set model.family to {' or '.join(families)}")
         + ", or choose another objective",
     )
 
 
 def with_newer_settings(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A run's resolved recipe with the settings that are newer than the run, at their defaults."""
+    """Add settings that are newer than a run to its resolved recipe, with their defaults."""
     with contextlib.suppress(ContextwiseError):
         return validate(Recipe, recipe, "the run's recipe").resolved()
     return recipe
@@ -252,10 +253,10 @@ def load_recipe(path: Path, overrides: list[str] | None = None, output: Path | N
     Args:
         path: a YAML file.
         overrides: ``section.key=value`` settings that replace the file's.
-        output: the run folder, in place of the file's.
+        output: the run folder, instead of the file's.
 
     Raises:
-        ConfigError: all that is wrong with it, in one message.
+        ConfigError: all problems of the recipe, in one message.
     """
     data = with_overrides(read_yaml(path), overrides or [])
     if output is not None:

@@ -1,4 +1,4 @@
-"""The section ``training`` of a recipe: how long, how fast, and what is measured and saved on the way."""
+"""The section ``training`` of a recipe: length, optimizer, measurements and checkpoints."""
 
 from typing import Literal
 
@@ -9,51 +9,53 @@ from contextwise.base.errors import ConfigError, Problem
 
 
 class TrainingSettings(Settings):
-    """The length of a run (steps, tokens or epochs), its optimizer, its measurements and its checkpoints."""
+    """Settings of a run's length (steps, tokens or epochs), optimizer, measurements and checkpoints."""
 
-    steps: int | None = Field(None, ge=1, description="optimizer steps; or give tokens, or epochs")
+    steps: int | None = Field(None, ge=1, description="optimizer steps; alternatively set tokens or epochs")
     tokens: int | None = Field(None, ge=1, description="training tokens; rounded up to whole steps")
     epochs: int | None = Field(None, ge=1, description="passes over data.synthetic.samples")
     tokens_per_step: int | None = Field(
-        None, ge=1, description="over all processes and micro-batches; 8192 if not given"
+        None, ge=1, description="over all processes and micro-batches; by default 8192"
     )
     examples_per_step: int | None = Field(
-        None, ge=1, description="windows, sentences or samples a step, instead of tokens_per_step"
+        None, ge=1, description="windows, sentences or samples per step, instead of tokens_per_step"
     )
     micro_batch_tokens: int | None = Field(
-        None, ge=1, description="most tokens in one forward pass of one process"
+        None, ge=1, description="maximum tokens in one forward pass of one process"
     )
-    learning_rate: float | None = Field(None, gt=0, description="the size's own if not given")
+    learning_rate: float | None = Field(None, gt=0, description="by default that of the size")
     minimum_learning_rate: float = Field(
-        0.1, ge=0, le=1, description="where the cosine ends, as a share of the maximum"
+        0.1, ge=0, le=1, description="end of the cosine schedule, as a share of the maximum"
     )
     schedule: Literal["cosine", "constant"] = "cosine"
     warmup_steps: int = Field(0, ge=0)
     weight_decay: float = Field(0.1, ge=0)
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
-    clip: float = Field(1.0, ge=0, description="largest gradient norm; 0 turns clipping off")
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it")
+    clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto: bf16 on a GPU that supports it"
+    )
     compile: bool = False
     gradient_checkpointing: bool = False
     fsdp: bool = Field(False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
-    workers: int = Field(0, ge=0, description="processes that read windows ahead")
+    workers: int = Field(0, ge=0, description="processes that load windows in advance")
     log_every: int = Field(10, ge=1)
-    evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: at the end only")
-    evaluation_tokens: int = Field(65_536, ge=1, description="validation tokens of such an evaluation")
+    evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: only at the end")
+    evaluation_tokens: int = Field(65_536, ge=1, description="tokens per validation")
     curve_every: int = Field(
-        0, ge=0, description="steps between context curves (and one at the end); 0: none"
+        0, ge=0, description="steps between context curves, with one at the end; 0: no curves"
     )
-    curve_tokens: int = Field(65_536, ge=1, description="held-out tokens that such a curve reads, about")
+    curve_tokens: int = Field(65_536, ge=1, description="approximate number of held-out tokens per curve")
     curve_longest: int | None = Field(
         None,
         ge=1,
-        description="the longest context that the curves of several runs are compared at; data.context if not given",
+        description="the longest context at which curves of several runs are compared; by default data.context",
     )
     patience: int | None = Field(
         None,
         ge=1,
-        description="validations without a lower loss after which training stops; the weights of the lowest are exported",
+        description="validations without a lower loss after which training stops; exports the weights of the lowest loss",
     )
     save_every: int = Field(100, ge=1, description="steps between checkpoints")
     keep_checkpoints: int = Field(2, ge=1)
@@ -63,7 +65,7 @@ class TrainingSettings(Settings):
     @classmethod
     def _one_batch(cls, examples: int | None, info: ValidationInfo) -> int | None:
         if examples is not None and info.data.get("tokens_per_step") is not None:
-            raise ConfigError("given together with tokens_per_step; leave one of the two out")
+            raise ConfigError("given together with tokens_per_step; remove one of the two")
         return examples
 
     @field_validator("patience")
@@ -80,5 +82,5 @@ class TrainingSettings(Settings):
     @model_validator(mode="after")
     def _one_length(self) -> "TrainingSettings":
         if sum(value is not None for value in (self.steps, self.tokens, self.epochs)) != 1:
-            raise ConfigError("give either steps or tokens (or epochs), one of them")
+            raise ConfigError("set exactly one of steps, tokens and epochs")
         return self

@@ -70,11 +70,7 @@ class HarnessTasks(Measure):
             ConfigError: the harness is not installed, or there is no such task.
             DataError: a set is missing or invalid, or the Hub cannot be reached.
         """
-        if importlib.util.find_spec("lm_eval") is None:
-            raise ConfigError(
-                "these tasks need lm-evaluation-harness, which is not installed; install it with: "
-                "pip install 'contextwise[eval]'"
-            )
+        check_installed()
         from contextwise.evaluation.measures.lm_eval.running import plan_tasks, quiet
 
         with quiet():
@@ -108,3 +104,14 @@ class HarnessTasks(Measure):
         from contextwise.evaluation.measures.lm_eval.tables import tasks_table
 
         return tasks_table(summary)
+
+
+def check_installed() -> None:
+    """
+    Raises:
+        ConfigError: lm-evaluation-harness is not installed.
+    """
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ConfigError(
+            "these tasks need lm-evaluation-harness, which is not installed; install it with: pip install 'contextwise[eval]'"
+        )

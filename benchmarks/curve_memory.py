@@ -1,4 +1,4 @@
-"""Peak memory of a contextwise loss curve at 64 Ki tokens and a 50k vocabulary, against lm-evaluation-harness's path.
+"""Peak memory of a context curve at 65,536 tokens and a 50k vocabulary, against lm-evaluation-harness's path.
 
 Ours is the pass of ``contextwise curve`` over one document. The other does what lm-evaluation-harness 0.4.13
 does with a request (``HFLM._loglikelihood_tokens``): ``log_softmax`` of all the logits of the input in float32, the most
@@ -92,23 +92,23 @@ def main(arguments: list[str] | None = None) -> None:
         ("contextwise", options.context),
     )
     for which, context in measured:
-        found = peak_memory("benchmarks.contextwise_memory", "--child", which, str(context))
-        row = {"path": which, "context": context, **found, "bytes_per_token": found["bytes"] / context}
+        results = peak_memory("benchmarks.curve_memory", "--child", which, str(context))
+        row = {"path": which, "context": context, **results, "bytes_per_token": results["bytes"] / context}
         result["peaks"].append(row)
         print(
-            f"{which} at {context:,} tokens and a vocabulary of {VOCABULARY:,}: peak {found['bytes'] / 2**30:.2f} GiB, "
+            f"{which} at {context:,} tokens and a vocabulary of {VOCABULARY:,}: peak {results['bytes'] / 2**30:.2f} GiB, "
             f"{row['bytes_per_token'] / 1024:,.1f} KiB a token",
             flush=True,
         )
-    theirs, ours, long = result["peaks"]
-    result["ratio_at_equal_length"] = theirs["bytes"] / ours["bytes"]
-    result["ratio_per_token"] = theirs["bytes_per_token"] / long["bytes_per_token"]
+    harness, ours, long = result["peaks"]
+    result["ratio_at_equal_length"] = harness["bytes"] / ours["bytes"]
+    result["ratio_per_token"] = harness["bytes_per_token"] / long["bytes_per_token"]
     print(
         f"lm-evaluation-harness / contextwise: {result['ratio_at_equal_length']:.1f}x at {options.fits:,} tokens, "
         f"{result['ratio_per_token']:.1f}x a token against {options.context:,}; losses differ by "
-        f"{abs(theirs['nats'] - ours['nats']) / options.fits:.1e} nats a token"
+        f"{abs(harness['nats'] - ours['nats']) / options.fits:.1e} nats a token"
     )
-    publish("contextwise_memory", result)
+    publish("curve_memory", result)
 
 
 if __name__ == "__main__":
