@@ -1,4 +1,4 @@
-"""Pretraining objectives: documents in, examples out. One file each; see :mod:`contextwise.objectives.objective`.
+"""Pretraining objectives: from documents to examples. One file each; see :mod:`contextwise.objectives.objective`.
 
 Importing this package imports neither torch nor the corpus reader, so that recipes are checked without them.
 """

@@ -32,7 +32,7 @@ class Causal(SingleObjective):
 
 
 class CausalExamples(WindowExamples):
-    """Windows as they are."""
+    """Unchanged windows."""
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
         return window_arrays(self.windows, index)

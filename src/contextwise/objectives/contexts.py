@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class ContextTexts:
-    """The context texts of a corpus's sentences. The columns' texts are held in memory, once each.
+    """The context texts of a corpus's sentences. Distinct column texts are kept in memory once.
 
     Args:
-        sentences: a corpus's sentences, or the examples made of them.
-        settings: which contexts there are.
+        sentences: a corpus's sentences, or their examples.
+        settings: the contexts to use.
 
     Raises:
         DataError: a column does not exist, has values of different types or objects, or no sentence has any context.
@@ -57,20 +57,20 @@ class ContextTexts:
         return len(self.sentences)
 
     def of(self, number: int) -> list[str | None]:
-        """The texts of the contexts of sentence ``number``, (K,); None for one that is missing."""
+        """The texts of the contexts of sentence ``number``, (K,); None for missing ones."""
         document, sentence = self.sentences.place(number)
         texts = [column[document] for column in self._columns]
         return [*texts, self._previous(document, sentence)] if self.settings.previous_sentence else texts
 
     def _previous(self, document: int, sentence: int) -> str | None:
-        """The sentence before, on one line; None for a document's first."""
+        """The previous sentence, on one line; None for a document's first."""
         if sentence == 0:
             return None
         ids = self.sentences.read(document, sentence - 1, sentence)
         return as_line(self._tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
     def all_texts(self) -> Iterator[str]:
-        """Every text that is a context of some sentence, once each, in order of first appearance."""
+        """Yield the distinct texts of all contexts, in order of first appearance."""
         seen: set[str] = set()
         for number in range(len(self)):
             for text in self.of(number):
@@ -92,7 +92,7 @@ class ContextTexts:
 
 
 def as_line(text: str) -> str | None:
-    """A text with single spaces for its white space, hard line breaks among it; None if nothing is left."""
+    """Replace all white space, including line breaks, by single spaces; None if the result is empty."""
     return " ".join(text.split()) or None
 
 

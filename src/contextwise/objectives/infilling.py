@@ -1,6 +1,6 @@
 """Fill-in-the-middle (objectives, Section 6.2.5; Bavarian et al. 2022, Section 3 and Appendix D).
 
-A document is cut at two places into prefix, middle and suffix, and written anew, middle last:
+A document is cut at two positions into prefix, middle and suffix, and rearranged with the middle last:
 
 - PSM: ``<|fim_prefix|> prefix <|fim_suffix|> suffix <|fim_middle|> middle <|fim_end|>``
 - SPM: ``<|fim_prefix|> <|fim_suffix|> suffix <|fim_middle|> prefix middle <|fim_end|>``, the published form, in which the
@@ -34,7 +34,7 @@ _PROBES = ("a b", " b", "  b\n", "\n\n c", "É ée\u0301", "\r\n\t", "日本", "
 
 
 class Infilling(SingleObjective):
-    """Fill-in-the-middle on a share of the documents; the others stay as they are.
+    """Fill-in-the-middle on a share of the documents; the others are unchanged.
 
     With ``split="character"``, as published, both cuts are uniform over the places between a document's characters, and the
     three pieces are tokenized each on its own, so that models meet cuts inside words. That tokenizes the rewritten
@@ -42,8 +42,8 @@ class Infilling(SingleObjective):
     rewritten share. To resume in epoch e, the epochs before it are rewritten to count their windows. With
     ``split="token"`` the cuts are uniform over the places between tokens; nothing is kept or tokenized.
 
-    ``end_token`` stands behind the middle, so that generation knows where to stop. Null leaves that to the end-of-text that
-    follows every document, as in the paper.
+    ``end_token`` follows the middle, to stop generation. With null, the end-of-text after every document does, as in the
+    paper.
     """
 
     name: Literal["infilling"] = "infilling"
@@ -68,7 +68,7 @@ class Infilling(SingleObjective):
         return [SpecialToken(name) for name in names if name is not None]
 
     def arrangement(self, vocabulary: Vocabulary) -> Arrangement:
-        """Writes parts of documents in their new order, and back."""
+        """The rearrangement of documents for this objective and vocabulary."""
         return Arrangement(vocabulary.ids(self.special_tokens, self.name), self.spm == "marked")
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> InfillingExamples:
@@ -77,10 +77,10 @@ class Infilling(SingleObjective):
 
 
 class Arrangement:
-    """Prefix, middle and suffix to a sequence, and back.
+    """Rearranges prefix, middle and suffix to a sequence, and restores their order.
 
     Args:
-        ids: of the prefix, suffix, middle and (unless left out) end token.
+        ids: ids of the prefix, suffix, middle and (optionally) end token.
     """
 
     def __init__(self, ids: list[int], marked: bool = False) -> None:
@@ -88,7 +88,7 @@ class Arrangement:
         self.marked = marked
 
     def write(self, prefix: np.ndarray, middle: np.ndarray, suffix: np.ndarray, spm: bool) -> np.ndarray:
-        """One document, int64."""
+        """Write one rearranged document, int64."""
         parts: list[object]
         if not spm:
             parts = [[self.prefix], prefix, [self.suffix], suffix, [self.middle], middle, self.end]
@@ -99,9 +99,9 @@ class Arrangement:
         return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
 
     def restore(self, ids: np.ndarray) -> np.ndarray:
-        """Tokens of the document that was written so, in its order; one that was not rewritten is given back as it is.
+        """Restore the original order of a document's tokens; a document without special tokens is returned unchanged.
 
-        Cuts between characters leave other tokens than the document had; their text is the document's.
+        After cuts between characters the tokens differ from the original ones, but their text is the same.
 
         Raises:
             DataError: special tokens are missing or out of place.
@@ -119,7 +119,7 @@ class Arrangement:
             raise DataError("the special tokens of a document for infilling are missing or out of place")
         if form == spm and self.marked:
             return np.concatenate([pieces[1], pieces[2], pieces[0]])
-        # Published SPM has nothing between its first two tokens, and prefix and middle together behind the third.
+        # Published SPM has nothing between its first two tokens, and prefix and middle together after the third.
         return np.concatenate([pieces[0], pieces[2], pieces[1]])
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Instruction(SingleObjective):
     """One example is one instruction: end-of-text, prompt, response, end-of-text, filled up to ``data.context``.
 
-    The loss is on the response and the end-of-text behind it. A token that holds the prompt's last character and the
+    The loss is on the response and the end-of-text after it. A token that contains the prompt's last character and the
     response's first belongs to the prompt, as in the published script. Texts that are longer than the context lose their
     end; those that lose their whole response are left out. Documents are never joined, whatever ``data.cross_documents``
     says. Nothing is drawn: two runs on a corpus with the same seed, context and batch see the same examples in the same

@@ -29,9 +29,9 @@ MASK, CLS, SEP = SpecialToken("[MASK]", "mask"), SpecialToken("[CLS]", "cls"), S
 
 
 class MaskSettings(SingleObjective):
-    """How tokens are chosen and hidden; shared by the masked objectives.
+    """Settings of the masked objectives: how tokens are chosen and masked.
 
-    Each token (with ``whole_words`` each word) is chosen on its own with probability ``rate``, as RoBERTa and transformers
+    Each token (with ``whole_words`` each word) is chosen independently with probability ``rate``, as RoBERTa and transformers
     do. BERT's code shuffles a sequence's positions and takes the first round(rate * length): the same share, but a fixed
     number for each sequence, which ties its positions to each other; its paper says only "15% of all WordPiece tokens in
     each sequence at random". Of the chosen tokens ``mask_share`` become the mask token, ``random_share`` a token drawn
@@ -64,9 +64,9 @@ class MaskSettings(SingleObjective):
 
 
 class Masked(MaskSettings):
-    """Windows of the stream between [CLS] and [SEP]; every token of the stream stands in one window an epoch.
+    """Windows of the stream between [CLS] and [SEP]; every token of the stream is in one window per epoch.
 
-    With ``separate_documents`` the positions start again at each document; [CLS] belongs to the window's first document and
+    With ``separate_documents`` the positions restart at each document; [CLS] belongs to the window's first document and
     [SEP] to its last.
     """
 
@@ -83,7 +83,7 @@ class Masked(MaskSettings):
 
 
 class Masking:
-    """Chooses and hides tokens."""
+    """Chooses and masks tokens."""
 
     def __init__(self, settings: MaskSettings, vocabulary: Vocabulary, mask: int) -> None:
         self.settings, self.mask = settings, mask

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 4096
 _SALTS = {"objective": 0x6D6978, "corpus": 0x636F72}
-"""So that what is drawn for one kind of mixture says nothing of what is drawn for the other inside it."""
+"""Seeds that make the draws of a mixture of corpora independent of those of a mixture of objectives inside it."""
 
 
 class Part(Settings):
@@ -35,7 +35,7 @@ class Part(Settings):
 class Mixture(Objective):
     """Each example comes from one of several objectives of the same kind, drawn with their weights.
 
-    Each objective goes through the corpus on its own, epoch by epoch.
+    Each objective reads the corpus independently, epoch by epoch.
     """
 
     name: Literal["mixture"] = "mixture"
@@ -50,9 +50,9 @@ class Mixture(Objective):
             raise ConfigError(f"the weights of the mixture add up to {total:.6g}, not to 1; {near} would")
         kinds = {part.objective.kind: part.objective.name for part in reversed(self.parts)}
         if len(kinds) > 1:
-            told = " and ".join(f"{name!r} ({kind})" for kind, name in kinds.items())
+            listed = " and ".join(f"{name!r} ({kind})" for kind, name in kinds.items())
             raise ConfigError(
-                f"the mixture has objectives for different kinds of model, {told}; choose those of one kind"
+                f"the mixture has objectives for different kinds of model, {listed}; choose those of one kind"
             )
         return self
 
@@ -87,10 +87,10 @@ class Mixture(Objective):
 
 
 class MixtureStream:
-    """A map-style dataset: item k is the next example of a stream that (seed, k) alone decides.
+    """A map-style dataset: item k is the next example of a stream that depends only on (seed, k).
 
-    Its items have all keys of all streams: those that a stream does not have are filled with what changes nothing
-    (no prefix, no padding, one segment, no pair label), and labels to the longest with -100.
+    Its items have all keys of all streams: missing keys are filled with neutral values (no prefix, no padding, one
+    segment, no pair label), and labels are padded to the longest with -100.
 
     Args:
         streams: of one objective each, or of one corpus each, which may be mixtures of objectives themselves.
@@ -127,7 +127,7 @@ class MixtureStream:
         return self._drawn
 
     def place(self, index: int) -> tuple[int, int]:
-        """Which stream item ``index`` is of, and which item of that stream."""
+        """The stream of item ``index``, and the index of the item in that stream."""
         block, rest = divmod(index, _BLOCK)
         for earlier in range(len(self._before) - 1, block):
             counts = np.bincount(self._draw(earlier), minlength=len(self.streams))
@@ -150,7 +150,7 @@ class MixtureStream:
 
 
 def _neutral(key: str, example: dict[str, torch.Tensor]) -> torch.Tensor:
-    """What a key that an example does not have would say of it."""
+    """The neutral value of a key that an example does not have."""
     import torch
 
     context = len(example["input_ids"])

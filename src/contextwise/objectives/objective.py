@@ -1,8 +1,8 @@
-"""What all objectives share: settings, one pass over a corpus, and the stream of a whole run.
+"""Base classes of objectives: settings, the examples of an epoch, and the stream of a whole run.
 
-1. An :class:`Objective` is settings. With a corpus, a :class:`Cut`, a seed and a vocabulary it gives :class:`Examples`.
-2. :class:`Examples` are one pass over the corpus for each epoch: ``example(epoch, index)`` is made on demand.
-3. :class:`ExampleStream` orders the examples of one epoch after the other, as a run takes them.
+1. An :class:`Objective` is settings. From a corpus, a :class:`Cut`, a seed and a vocabulary it builds :class:`Examples`.
+2. :class:`Examples` are one pass over the corpus per epoch; ``example(epoch, index)`` builds them on demand.
+3. :class:`ExampleStream` shuffles and concatenates the examples of the epochs of a run.
 
 All random numbers of an example come from :func:`generator`, seeded with (seed, epoch, number of the window or document,
 name of the objective) and nothing else. So an example is the same in any number of workers or processes, and after any
@@ -47,7 +47,7 @@ NO_LOSS = -100
 
 @dataclass(frozen=True)
 class Cut:
-    """How the documents become windows; see :mod:`contextwise.data.windows`."""
+    """Settings for cutting documents into windows; see :mod:`contextwise.data.windows`."""
 
     context: int
     cross_documents: bool = True
@@ -64,7 +64,7 @@ class Cut:
         return Windows(corpus, length, self.cross_documents, self.separate_documents, vocabulary.size)
 
     def refuse_separate_documents(self, name: str) -> None:
-        """Refuse ``separate_documents`` for objectives whose windows cannot keep several documents apart.
+        """Reject ``separate_documents`` for objectives that cannot separate documents within a window.
 
         Raises:
             ConfigError: it is set.
@@ -100,7 +100,7 @@ def window_arrays(windows: Windows, index: int) -> dict[str, np.ndarray]:
 
 
 class WindowExamples(Examples):
-    """Examples that are made of one window each; the windows are the same in every epoch."""
+    """Examples built from one window each; the windows are the same in every epoch."""
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
@@ -142,7 +142,7 @@ class Objective(Settings, ABC):
 
     @property
     def special_tokens(self) -> list[SpecialToken]:
-        """The special tokens that it needs beside end-of-text."""
+        """The special tokens that the objective needs, except end-of-text."""
         return []
 
     @property
@@ -166,7 +166,7 @@ class Objective(Settings, ABC):
 
         Raises:
             ConfigError: the settings contradict each other, the window or the vocabulary.
-            DataError: no example can be made of the corpus.
+            DataError: the corpus yields no example.
         """
 
 
@@ -196,12 +196,12 @@ def generator(seed: int, epoch: int, index: int, name: str) -> np.random.Generat
 
 
 class ExampleStream:
-    """A map-style dataset of as many examples as a run takes: each epoch is shuffled anew from (seed, epoch).
+    """A map-style dataset of the examples of a run; each epoch is shuffled with the seed (seed, epoch).
 
-    Epochs may differ in their number of examples; to find item k all epochs before its own are counted, once.
+    Epochs may differ in their number of examples; to locate item k all earlier epochs are counted, once.
 
     Args:
-        salt: further numbers for the shuffling, so that several streams of one seed differ.
+        salt: additional seed numbers, so that several streams of one seed differ.
     """
 
     def __init__(self, examples: Examples, seed: int, length: int, salt: tuple[int, ...] = ()) -> None:
@@ -213,7 +213,7 @@ class ExampleStream:
         return self.length
 
     def place(self, index: int) -> tuple[int, int]:
-        """Epoch of item ``index``, and which of the epoch's examples it is."""
+        """The epoch of item ``index``, and the index of the example in that epoch."""
         while self._ends[-1] <= index:
             self._ends.append(self._ends[-1] + self.examples.count(len(self._ends) - 1))
         epoch = int(np.searchsorted(self._ends, index, side="right")) - 1

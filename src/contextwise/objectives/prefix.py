@@ -63,7 +63,7 @@ class PrefixExamples(WindowExamples):
         starts = np.flatnonzero(positions == 0)
         lengths = np.diff(starts, append=context)
         prefixes = generator(self.seed, epoch, index, "prefix").integers(1, lengths + 1)
-        place = np.arange(context) - np.repeat(starts, lengths)  # in the piece
+        position = np.arange(context) - np.repeat(starts, lengths)  # in the document's piece
         prefix = np.repeat(prefixes, lengths)
-        labels = np.where(place < prefix - 1, NO_LOSS, item["labels"])
-        return item | {"prefix": place < prefix, "labels": labels}
+        labels = np.where(position < prefix - 1, NO_LOSS, item["labels"])
+        return item | {"prefix": position < prefix, "labels": labels}

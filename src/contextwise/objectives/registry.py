@@ -1,4 +1,4 @@
-"""All objectives by name, and the choice of one in a recipe.
+"""Registry of objectives by name, and their selection in a recipe.
 
 An objective registers itself when its module is imported (:class:`~contextwise.objectives.objective.Objective`), and every
 module of this folder is imported before a name is looked up: a new objective is one more file here.
@@ -24,13 +24,13 @@ def objectives() -> dict[str, type[Objective]]:
 
 
 def read_objective(value: Any, base: type[Objective] = Objective) -> Any:
-    """An objective from a recipe's ``{name: ..., setting: ...}``, or from a name alone.
+    """Build an objective from a recipe's ``{name: ..., setting: ...}``, or from a name alone.
 
     Args:
-        base: the class that it must be of.
+        base: the required base class.
 
     Raises:
-        ConfigError: there is no such objective, or a setting is wrong.
+        ConfigError: the objective does not exist, or a setting is invalid.
     """
     if isinstance(value, base):
         return value
@@ -45,10 +45,10 @@ def read_objective(value: Any, base: type[Objective] = Objective) -> Any:
 
 
 def build_objective(name: str, **settings: Any) -> Any:
-    """An objective by its name in recipes, with its settings.
+    """Build an objective from its name in recipes and its settings.
 
     Raises:
-        ConfigError: there is no such objective, or a setting is wrong.
+        ConfigError: the objective does not exist, or a setting is invalid.
     """
     return read_objective({"name": name, **settings})
 

@@ -4,7 +4,7 @@
 and so is its end. Rows are filled up on the right to the window's length: with end-of-text in the input, where a causal model
 sees nothing of it, and without a loss. A sentence that has more labels than the window is cut at its end, and counted.
 
-``cross_documents`` and ``separate_documents`` say nothing here: a sentence is always of one document.
+``cross_documents`` and ``separate_documents`` have no effect: a sentence is always from one document.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Sentence(SingleObjective):
-    """Next-token prediction within single sentences: nothing before a sentence is seen. Nothing is drawn."""
+    """Next-token prediction within single sentences, without earlier sentences. The examples are not random."""
 
     name: Literal["sentence"] = "sentence"
     language: str = Field("en", description="whose rules cut the text into sentences, as an ISO 639 code")

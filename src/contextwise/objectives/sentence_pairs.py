@@ -11,7 +11,7 @@
    uniformly drawn one on, as there is room for, which is how chunks are gathered), or A and B are swapped (sentence order).
 5. ``[CLS] A [SEP] B [SEP]``, filled up with padding, then masked like all masked objectives.
 
-``cross_documents`` and ``separate_documents`` say nothing here: a segment is always of one document.
+``cross_documents`` and ``separate_documents`` have no effect: a segment is always from one document.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHORTEST = 8  # [CLS], two [SEP], and something to see on both sides
 
 
 class SentencePairs(MaskSettings):
-    """What the two objectives share; see the module. The pair's label is 0 for a true pair and 1 for a false one."""
+    """Base class of both objectives; see the module. The pair's label is 0 for a true pair and 1 for a false one."""
 
     language: str = Field("en", description="whose rules cut the text into sentences, as an ISO 639 code")
 
@@ -68,13 +68,13 @@ class SentencePairs(MaskSettings):
 
 
 class NextSentence(SentencePairs):
-    """BERT: is B what follows A, or of another document?"""
+    """BERT's objective: does B follow A, or is it from another document?"""
 
     name: Literal["next_sentence"] = "next_sentence"
 
 
 class SentenceOrder(SentencePairs):
-    """ALBERT: do A and B stand in their order, or swapped?"""
+    """ALBERT's objective: are A and B in order, or swapped?"""
 
     name: Literal["sentence_order"] = "sentence_order"
 
@@ -147,14 +147,14 @@ class PairExamples(Examples):
         draw = generator(self.seed, 0 if self.settings.static else epoch, index, self.settings.name)
         a, b, label = self.pair(index, draw)
         ids = np.concatenate([[self.cls], a, [self.sep], b, [self.sep]])
-        places = np.arange(self.context)
+        positions = np.arange(self.context)
         padding = np.full(self.context - len(ids), self.pad)
         inputs, labels = self.masking.apply(np.concatenate([ids, padding]), draw)
         return {
             "input_ids": inputs,
             "labels": labels,
-            "token_type_ids": ((places >= len(a) + 2) & (places < len(ids))).astype(np.int64),
-            "attention_mask": (places < len(ids)).astype(np.int64),
+            "token_type_ids": ((positions >= len(a) + 2) & (positions < len(ids))).astype(np.int64),
+            "attention_mask": (positions < len(ids)).astype(np.int64),
             "pair_label": label,
             "window": index,
         }

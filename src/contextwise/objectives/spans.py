@@ -51,7 +51,7 @@ class SpanCorruption(SingleObjective):
         return sentinel_tokens(self.sentinels)
 
     def corruption(self, vocabulary: Vocabulary) -> Corruption:
-        """Turns windows into inputs and targets, and back."""
+        """The corruption of windows with this vocabulary's sentinels."""
         return Corruption(np.array(vocabulary.ids(self.special_tokens, self.name)))
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
@@ -91,7 +91,7 @@ class SpanExamples(WindowExamples):
 
 
 class Corruption:
-    """Replaces spans by sentinels, and puts them back.
+    """Replaces spans by sentinels, and restores them.
 
     Args:
         sentinels: int64, ids of ``<extra_id_0>``, ``<extra_id_1>`` and so on.
@@ -105,12 +105,12 @@ class Corruption:
         first = noise & ~np.concatenate([[False], noise[:-1]])
         sentinel = self.sentinels[np.maximum(np.cumsum(first) - 1, 0)]
         inputs = np.where(noise, sentinel, tokens)[~noise | first]
-        # In the target a sentinel stands before the first token of each span.
+        # In the target a sentinel precedes the first token of each span.
         targets = np.insert(tokens[noise], np.flatnonzero(first[noise]), sentinel[first])
         return inputs, targets
 
     def restore(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """The tokens that :meth:`corrupt` was given.
+        """Restore the tokens from the output of :meth:`corrupt`.
 
         Raises:
             DataError: the sentinels of the input and of the target are not the same, in the same order.
@@ -159,7 +159,7 @@ def longest(size: Callable[[int], int], room: int) -> int:
 
 
 def check_spans(name: str, length: int, mean_span: float, spans: int, context: int, sentinels: int) -> None:
-    """Refuse spans that do not fit.
+    """Check that the spans fit the window and the sentinels.
 
     Raises:
         ConfigError: the spans do not fit the window, or there are more of them than sentinels.

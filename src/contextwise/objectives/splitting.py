@@ -1,7 +1,7 @@
-"""Documents cut into sentences, without cutting a token or tokenizing anew.
+"""Split documents into sentences, without splitting tokens or tokenizing again.
 
 A token belongs to the sentence of its first visible character, white space to the sentence before it. So every sentence has
-something to see, and every token belongs to one.
+a visible character, and every token belongs to a sentence.
 
 Sentences come from sentencex, of the Wikimedia Foundation: rules for some 300 languages, written in Rust, one wheel of about
 a megabyte without dependencies or downloads, and maintained; its borders are places in the text. pysbd is abandoned and its
@@ -73,10 +73,10 @@ class SentenceIndex:
         return np.diff(self.borders, append=0)[~last]
 
     def place(self, number: int) -> tuple[int, int]:
-        """Document of sentence ``number``, and which of the document's sentences it is.
+        """The document of sentence ``number``, and the index of the sentence in the document.
 
         Raises:
-            IndexError: there is no such sentence.
+            IndexError: the sentence does not exist.
         """
         if not 0 <= number < len(self):
             raise IndexError(f"sentence {number} of {len(self)}")

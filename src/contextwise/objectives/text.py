@@ -1,4 +1,4 @@
-"""The text of tokens, and where in it each token stands: for whole words, sentences and cuts between characters."""
+"""Map tokens to text and character positions, for whole words, sentences and cuts between characters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ codecs.register_error(_ERRORS, _one_character_a_byte)
 
 
 class TokenText:
-    """Reads tokens as text.
+    """Decodes tokens to text with character positions.
 
     Tokenizers over bytes (GPT-2's, ``train:N``, ``bytes``) are read by a table; all others by the tokenizer's own decoder,
     token by token.

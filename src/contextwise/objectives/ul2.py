@@ -2,7 +2,7 @@
 
 Each window goes to one denoiser: R corrupts short spans as T5 does, X corrupts long ones or many, S hides the window's end. All
 are span corruption; S has one span, at the end, as in the examples of the released model (``[S2S] ... <extra_id_0>``). A mode
-token in front of the input says which kind it is.
+token before the input names the mode.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class UL2Examples(Examples):
         return len(self._starts)
 
     def _plan(self, epoch: int) -> None:
-        """Where each window of an epoch begins in the stream, and its denoiser."""
+        """Determine the start of each window of an epoch in the stream, and its denoiser."""
         if epoch == self._epoch:
             return
         windows, weights = self.windows, np.array([d.weight for d in self.settings.denoisers])
@@ -200,12 +200,12 @@ class UL2Examples(Examples):
         self._epoch, self._starts, self._choices = epoch, starts, choices[: len(starts)]
 
     def denoiser(self, epoch: int, index: int) -> int:
-        """Which of the settings' denoisers made an example."""
+        """Index of the denoiser of an example in the settings."""
         self._plan(epoch)
         return int(self._choices[index])
 
     def tokens(self, epoch: int, index: int) -> np.ndarray:
-        """The window of an example as it stands in the stream."""
+        """The original tokens of an example's window."""
         length = int(self.lengths[self.denoiser(epoch, index)])
         tokens, _ = self.windows.read(int(self._starts[index]), length)
         if self.windows.vocab_size is not None and tokens.max() >= self.windows.vocab_size:

@@ -19,8 +19,8 @@ class SpecialToken:
     """A special token that an objective needs.
 
     Attributes:
-        text: how it is written.
-        role: what transformers calls it; a tokenizer that has a token in this role uses that one, whatever its text.
+        text: text of the token.
+        role: its role in transformers; a tokenizer's own token with this role is used instead, whatever its text.
     """
 
     text: str
@@ -34,7 +34,7 @@ class SpecialToken:
 
 
 def add_special_tokens(tokenizer: PreTrainedTokenizerFast, tokens: Iterable[SpecialToken]) -> list[str]:
-    """Give a tokenizer the special tokens that it lacks, behind the tokens that it has; returns their texts.
+    """Add missing special tokens after a tokenizer's existing tokens, and return their texts.
 
     The model's embedding must then have ``len(tokenizer)`` rows at least.
     """
@@ -117,7 +117,7 @@ class Vocabulary:
         """Id of end-of-text.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: the corpus has no end-of-text token.
         """
         if self.end_of_text is None:
             raise ConfigError(
