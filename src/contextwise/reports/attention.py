@@ -14,6 +14,7 @@ from rich.console import RenderableType
 from contextwise.base.estimates import as_json, listed
 from contextwise.base.tables import Column, Table, csv_text, terminal
 from contextwise.evaluation.measures.attention.reading import ModelReading, Reading, mean_received
+from contextwise.reports.figures import figure_layout
 from contextwise.reports.page import (
     Markup,
     Page,
@@ -245,13 +246,10 @@ def _caption(template: str, **values: Any) -> Markup:
 
 def _bars() -> dict[str, Any]:
     """A bar chart whose bars the page's script fills in."""
-    layout = go.Layout(
+    layout = figure_layout(
         height=380,
-        margin={"l": 56, "r": 12, "t": 8, "b": 52},
         barmode="group",
         bargap=0.25,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        hovermode="closest",
         xaxis={"type": "category", "title": {"text": "chunk"}},
         yaxis={"title": {"text": "attention received"}, "nticks": 6},
     )

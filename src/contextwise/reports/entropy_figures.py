@@ -14,7 +14,7 @@ from contextwise.analysis.fits import LineFit
 from contextwise.analysis.intrinsic import ByContext, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.estimates import Estimate
-from contextwise.reports.figures import SYMBOLS
+from contextwise.reports.figures import SYMBOLS, figure_layout
 
 MOST_POINTS = 400
 """Points of a spectrum, evenly spaced in the logarithm of the index; the CSV has them all."""
@@ -262,14 +262,7 @@ def _correlation(entropy: IntrinsicEntropy) -> go.Figure:
 def _layout(
     xaxis: dict[str, Any], ytitle: str, yaxis: dict[str, Any] | None = None, height: int = 420
 ) -> go.Layout:
-    return go.Layout(
-        height=height,
-        margin={"l": 56, "r": 12, "t": 8, "b": 52},
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        hovermode="closest",
-        xaxis=xaxis,
-        yaxis={"title": {"text": ytitle}, **(yaxis or {})},
-    )
+    return figure_layout(height=height, xaxis=xaxis, yaxis={"title": {"text": ytitle}, **(yaxis or {})})
 
 
 def _contexts_axis(contexts: Iterable[int]) -> dict[str, Any]:

@@ -27,6 +27,17 @@ SMALLEST_SPIKE = 0.05
 """Nats; what is less is no spike, however quiet the rows before are."""
 
 
+def figure_layout(**settings: Any) -> go.Layout:
+    """A layout with the margins and the legend that all figures share."""
+    shared = {
+        "height": 440,
+        "margin": {"l": 56, "r": 12, "t": 8, "b": 52},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        "hovermode": "closest",
+    }
+    return go.Layout(**{**shared, **settings})
+
+
 @dataclass(frozen=True)
 class Curve:
     """A run whose losses are drawn: its label, and the number of the model it belongs to."""
@@ -52,12 +63,8 @@ def training_figure(curves: list[Curve]) -> dict[str, Any] | None:
                 values.append(rows[name])
     if not traces:
         return None
-    layout = go.Layout(
-        height=440,
-        margin={"l": 56, "r": 12, "t": 8, "b": 52},
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        hovermode="closest",
-        yaxis={"title": {"text": "loss, nats per token"}, "range": _loss_range(traces, spent["tokens"])},
+    layout = figure_layout(
+        yaxis={"title": {"text": "loss, nats per token"}, "range": _loss_range(traces, spent["tokens"])}
     )
     axes = _axes(spent)
     return {**go.Figure(traces, layout.update(xaxis=axes[0]["layout"])).to_plotly_json(), "axes": axes}

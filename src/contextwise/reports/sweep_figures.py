@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from contextwise.analysis.optimum import Landscape, Optimum
 from contextwise.data.document_lengths import DocumentLengths, token_count
-from contextwise.reports.figures import SYMBOLS
+from contextwise.reports.figures import SYMBOLS, figure_layout
 from contextwise.reports.page import plain
 from contextwise.reports.sweep_data import CurveLine
 from contextwise.reports.sweep_findings import UNIT_NAMES, budget_words, sentences_at, window_words
@@ -28,7 +28,7 @@ SHORTEST_SHOWN = 16
 
 def loss_figure(contexts: Sequence[int]) -> dict[str, Any]:
     """Best-context loss against training context; the traces come from the script."""
-    layout = _layout(yaxis={"title": {"text": "best-context loss, nats per token"}, "nticks": 7})
+    layout = figure_layout(yaxis={"title": {"text": "best-context loss, nats per token"}, "nticks": 7})
     return go.Figure(
         [], layout.update(xaxis=_context_axis(contexts, "training context, tokens"))
     ).to_plotly_json()
@@ -42,7 +42,9 @@ def curves_figure(curves: Sequence[CurveLine], unit: str) -> dict[str, Any]:
     axis = _context_axis(powers, "visible tokens", high=longest)
     left, right = np.log10(min(SHORTEST_SHOWN / 2, longest / 8)), axis["range"][1]
     axis["range"] = [left, right + 0.08 * (right - left)]
-    layout = _layout(yaxis={"title": {"text": f"loss, {unit}"}, "nticks": 7}, xaxis=axis, showlegend=False)
+    layout = figure_layout(
+        yaxis={"title": {"text": f"loss, {unit}"}, "nticks": 7}, xaxis=axis, showlegend=False
+    )
     return go.Figure([], layout).to_plotly_json()
 
 
@@ -72,7 +74,7 @@ def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, An
         ]
         traces.append(_unsmoothed(landscape, decided, shift, shared))
     contexts = [context for some in landscape.cells for context in {cell.context for cell in some}]
-    layout = _layout(
+    layout = figure_layout(
         xaxis=_budget_axis(landscape),
         yaxis=_context_axis(sorted(set(contexts)), "optimal context, tokens"),
     )
@@ -129,7 +131,7 @@ def pair_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
             )
         )
     contexts = [context for some in landscape.cells for context in {cell.context for cell in some}]
-    layout = _layout(
+    layout = figure_layout(
         xaxis=_budget_axis(landscape),
         yaxis=_context_axis(sorted(set(contexts)), "context of the optimal pair, tokens"),
         height=380,
@@ -165,7 +167,7 @@ def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
             meta={"series": 2},
         )
     )
-    layout = _layout(
+    layout = figure_layout(
         xaxis={"type": "category", "title": {"text": "length l, tokens"}},
         yaxis={"title": {"text": "share"}, "tickformat": ".0%", "range": [0, 1.02]},
         barmode="group",
@@ -226,7 +228,7 @@ def curves_json(curves: Sequence[CurveLine]) -> list[dict[str, Any]]:
 
 def empty_figure() -> dict[str, Any]:
     """A figure that the page's script fills in."""
-    return go.Figure([], _layout()).to_plotly_json()
+    return go.Figure([], figure_layout()).to_plotly_json()
 
 
 def _words(landscape: Landscape, step: int, context: int | None) -> str:
@@ -235,16 +237,6 @@ def _words(landscape: Landscape, step: int, context: int | None) -> str:
         if context is None
         else f"{token_count(context)} at {budget_words(landscape.unit, landscape.budgets[step])}"
     )
-
-
-def _layout(**settings: Any) -> go.Layout:
-    shared = {
-        "height": 440,
-        "margin": {"l": 56, "r": 12, "t": 8, "b": 52},
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        "hovermode": "closest",
-    }
-    return go.Layout(**{**shared, **settings})
 
 
 def _context_axis(

@@ -57,10 +57,7 @@ class Savings(TrainedModels):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         outcome = super().measure(item, folder)
-        runs: dict[str, list[RunFolder]] = {}
-        for path in outcome.runs:
-            run = RunFolder(path)
-            runs.setdefault(run.summary()["name"], []).append(run)
+        runs = self.train(folder)
         savings = {pair.model: self._of_pair(pair, runs) for pair in self.pairs}
         rows = [
             [model, *(f"{saved[name]:.0%}" if name in saved else "cannot be read off" for name in DIMENSIONS)]

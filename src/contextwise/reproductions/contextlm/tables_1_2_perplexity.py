@@ -11,7 +11,6 @@ import numpy as np
 from pydantic import Field
 
 from contextwise.base.progress import say
-from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.lm_eval.tables import PERPLEXITIES
@@ -39,10 +38,7 @@ class TextPerplexity(TrainedModels):
                 "note: WikiText and LAMBADA are not measured; give a folder of their files with --set task_data=FOLDER"
             )
             return outcome
-        runs: dict[str, list[RunFolder]] = {}
-        for path in outcome.runs:
-            run = RunFolder(path)
-            runs.setdefault(run.summary()["name"], []).append(run)
+        runs = self.train(folder)
         summaries = {name: [measure(run.path, texts).summary for run in runs[name]] for name in self.models}
         groups = {
             group["name"]: group["perplexity"]["value"] for group in outcome.figures["comparison"]["groups"]
