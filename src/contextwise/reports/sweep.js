@@ -72,7 +72,7 @@
     }
   };
 
-  // Contextwise curves: switches, and the moment of training that is shown.
+  // Context curves: switches, and the moment of training that is shown.
   const shown = new Set();
   let atBudget = false;
   const rowOf = (curve) => {
