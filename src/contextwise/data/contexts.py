@@ -1,6 +1,6 @@
-"""Contexts of a sentence as English text, made from a document's metadata columns, and the choice of them.
+"""Settings of a sentence's contexts, and the conversion of metadata values to English text.
 
-CUE (Section 3.1) hands every context to its encoder as a string: dates as "Wednesday 29 May 1985", categories and symbols
+CUE (Section 3.1) passes every context to its encoder as a string: dates as "Wednesday 29 May 1985", categories and symbols
 as their English text.
 """
 
@@ -17,7 +17,7 @@ from contextwise.base.errors import DataError
 
 PREVIOUS = "previous_sentence"
 DOCUMENT_HASH = "document_hash"
-"""A column of every corpus, and no context."""
+"""A column of every corpus that cannot be a context."""
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July"),
@@ -27,7 +27,7 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+
 
 
 class ContextSettings(Settings):
-    """The contexts of a sentence, by name; their order has no effect on a model."""
+    """Names of the contexts of a sentence; their order has no effect on a model."""
 
     columns: list[str] = Field(
         [], description="metadata columns; 'meta.title' is the field title of the column meta"
@@ -60,7 +60,7 @@ class ContextSettings(Settings):
 
 
 def as_english(value: Any) -> str | None:
-    """A metadata value as English text on one line; None if it is empty.
+    """Convert a metadata value to English text on a single line; None if it is empty.
 
     Dates, and strings that are ISO dates, become "Wednesday 29 May 1985" (and a time of day 14:05); truth values "yes" or
     "no"; numbers decimals (fractions to six digits); lists their items, separated by commas. White space becomes single spaces.
@@ -84,12 +84,12 @@ def as_english(value: Any) -> str | None:
         return _number(value)
     if isinstance(value, int):
         return str(value)
-    if isinstance(value, date):  # a datetime is one, too
+    if isinstance(value, date):  # includes datetime
         return _date(value)
     if isinstance(value, time):
         return _clock(value)
-    what = "an object" if isinstance(value, dict) else f"of type {type(value).__name__}"
-    raise DataError(f"a context value is {what}, which has no text of its own; name one of its fields")
+    kind = "an object" if isinstance(value, dict) else f"of type {type(value).__name__}"
+    raise DataError(f"a context value is {kind}, which has no text of its own; name one of its fields")
 
 
 def _number(value: float) -> str:
@@ -104,7 +104,7 @@ def _iso_date(text: str) -> str | None:
         return None
     try:
         return _date(datetime.fromisoformat(text))
-    except ValueError:  # 1985-02-31 is text like any other
+    except ValueError:  # an invalid date such as 1985-02-31 is plain text
         return None
 
 

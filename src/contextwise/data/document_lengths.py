@@ -1,7 +1,7 @@
-"""Lengths of a corpus's documents, and the longest training context that they support.
+"""Document lengths of a corpus, and the longest training context that they support.
 
 Over 90% of the documents of OpenWebText are shorter than 2,048 tokens, and the loss of a model trained with 8,192 stops falling
-there (context scaling, Section 1): the rest of a longer window holds other, unrelated documents.
+at that position (context scaling, Section 1): the remainder of a longer window holds unrelated documents.
 """
 
 from dataclasses import asdict, dataclass
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
 
 LEAST_SHARE = 0.1
-"""A training context is longer than a corpus can reward if less than this share of the tokens has half of it or more before
-them in their document, or if no document is as long."""
+"""Minimum share of the tokens that must have at least half of a training context before them in their document. A corpus
+rewards a training context if this holds and at least one document is as long as the context."""
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
 
 @dataclass(frozen=True)
 class LengthBin:
-    """Documents of ``shortest`` to ``longest`` tokens, both included: one doubling of the length.
+    """Bin of the documents with ``shortest`` to ``longest`` tokens, both included: one doubling of the length.
 
     Attributes:
-        documents, tokens: how many such documents there are, and their tokens.
+        documents, tokens: number of documents in the bin, and of their tokens.
         shorter: share of all documents that have fewer than ``shortest`` tokens.
         preceded: share of all tokens that have ``shortest`` tokens or more before them in their document.
     """
@@ -44,10 +44,10 @@ class Reward:
 
     Attributes:
         context: tokens of the training context.
-        half: half of it, rounded up.
+        half: half of the context, rounded up.
         preceded: share of the tokens that have ``half`` tokens or more before them in their document.
         documents: number of documents that are as long as the context.
-        enough: whether ``preceded`` is :data:`LEAST_SHARE` or more, and some document is as long.
+        enough: whether ``preceded`` is :data:`LEAST_SHARE` or more, and at least one document is as long as the context.
     """
 
     context: int
@@ -58,7 +58,7 @@ class Reward:
 
     @property
     def shortfall(self) -> str:
-        """Why it is not enough, as a clause."""
+        """Reason why the corpus does not reward the context, as a clause."""
         if not self.documents:
             return "no document is as long"
         return (
@@ -68,15 +68,15 @@ class Reward:
 
 
 class DocumentLengths:
-    """The distribution of document lengths.
+    """Distribution of document lengths.
 
-    The first token of a document has none before it; end-of-text tokens are not counted.
+    The first token of a document has no preceding tokens; end-of-text tokens are not counted.
 
     Args:
         lengths: tokens of each document.
 
     Raises:
-        DataError: there are no tokens.
+        DataError: the documents hold no tokens.
     """
 
     def __init__(self, lengths: np.ndarray) -> None:
@@ -88,7 +88,7 @@ class DocumentLengths:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest document."""
+        """Length of the longest document in tokens."""
         return int(self.lengths[-1])
 
     def preceded(self, visible: int) -> float:
@@ -107,9 +107,9 @@ class DocumentLengths:
         return {f"{share:.0%}": int(length) for share, length in zip(QUANTILES, lengths, strict=True)}
 
     def bins(self) -> list[LengthBin]:
-        """A bin for each power of two up to the longest document; empty documents are in none."""
+        """Bins between powers of two, up to the longest document; empty documents are excluded."""
         edges = 2 ** np.arange(self.longest.bit_length() + 1)
-        places = np.searchsorted(self.lengths, edges)
+        indices = np.searchsorted(self.lengths, edges)
         return [
             LengthBin(
                 int(low),
@@ -119,24 +119,24 @@ class DocumentLengths:
                 self.shorter(int(low)),
                 self.preceded(int(low)),
             )
-            for low, first, last in zip(edges, places, places[1:], strict=False)
+            for low, first, last in zip(edges, indices, indices[1:], strict=False)
         ]
 
     def reward(self, context: int) -> Reward:
-        """Whether a training context of so many tokens is rewarded."""
+        """Whether the corpus rewards a training context of ``context`` tokens."""
         half = -(-context // 2)
         preceded = self.preceded(half)
         documents = self.documents - int(np.searchsorted(self.lengths, context))
         return Reward(context, half, preceded, documents, preceded >= LEAST_SHARE and documents > 0)
 
     def longest_rewarded(self) -> int | None:
-        """The longest training context that the corpus rewards, among powers of two; None if not even 1."""
+        """The longest training context that the corpus rewards, among powers of two; None if it rewards none."""
         contexts = 2 ** np.arange(self.longest.bit_length())
         return max((int(n) for n in contexts if self.reward(int(n)).enough), default=None)
 
 
 def measure_lengths(corpus: "Corpus") -> DocumentLengths:
-    """The document lengths of a corpus's split.
+    """Measure the document lengths of a corpus's split.
 
     Raises:
         DataError: the split has no tokens.
@@ -150,7 +150,7 @@ def measure_lengths(corpus: "Corpus") -> DocumentLengths:
 
 
 def boundary_note(corpus: "Corpus") -> str | None:
-    """A note on corpora that do not store document boundaries; None for a prepared corpus."""
+    """Return a note on corpora that do not store document boundaries; None for a prepared corpus."""
     if corpus.manifest:
         return None
     if corpus.path.suffix == ".bin" or any(corpus.path.glob("*.bin")):
@@ -159,7 +159,7 @@ def boundary_note(corpus: "Corpus") -> str | None:
 
 
 def as_json(corpus: "Corpus", lengths: DocumentLengths, contexts: list[int]) -> dict[str, Any]:
-    """The lengths of a corpus as JSON."""
+    """Return the document lengths of a corpus as JSON-ready data."""
     return {
         "corpus": str(corpus.path),
         "split": corpus.split,
@@ -175,10 +175,10 @@ def as_json(corpus: "Corpus", lengths: DocumentLengths, contexts: list[int]) -> 
 
 
 def token_count(tokens: float) -> str:
-    """A number of tokens for people: 512, 2,048."""
+    """Format a number of tokens: 512, 2,048."""
     return f"{tokens:,.0f}" if tokens >= 2**10 else f"{tokens:.4g}"
 
 
 def in_tokens(tokens: float) -> str:
-    """A number of tokens with its unit: 1 token, 2,048 tokens."""
+    """Format a number of tokens with its unit: 1 token, 2,048 tokens."""
     return f"{token_count(tokens)} token{'' if tokens == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Documents, and how every source's records become batches of them: bad records, empty texts, the limit."""
+"""Documents, and their iteration in batches: skipping of bad records and empty texts, limits, reading ahead."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 class Document(NamedTuple):
-    """One text and what is known about it."""
+    """A text and its metadata."""
 
     text: str
     metadata: dict[str, Any]
 
 
 class BadRecord(NamedTuple):
-    """A record of a source that holds no document: its place (``file:line``), and why."""
+    """An invalid record of a source: its location (``file:line``), and the reason."""
 
     where: str
     why: str
@@ -31,7 +31,7 @@ class BadRecord(NamedTuple):
 
 @dataclass
 class Skipped:
-    """Counts of the records that a pass over the sources left out, and the first bad one."""
+    """Counts of the records skipped in a pass over the sources, and the first bad record."""
 
     bad: int = 0
     empty: int = 0
@@ -39,13 +39,13 @@ class Skipped:
 
 
 def text_digest(utf8: bytes) -> bytes:
-    """128-bit BLAKE2b of a text's UTF-8 bytes: the document's identity."""
+    """128-bit BLAKE2b of a text's UTF-8 bytes: the identifier of the document."""
     return blake2b(utf8, digest_size=16).digest()
 
 
 @dataclass
 class Batch:
-    """Documents that are tokenized together; all lists have one entry a document."""
+    """Batch of documents that are tokenized together; all lists have one entry per document."""
 
     texts: list[str] = field(default_factory=list)
     metadata: list[dict[str, Any]] = field(default_factory=list)

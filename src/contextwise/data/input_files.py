@@ -1,4 +1,4 @@
-"""Files that a user names: opened, unpacked, read as lines or JSON, and every error names the file and the place in it."""
+"""Reading of user files: decompression, lines, JSON and JSON Lines, with errors that name the file and line."""
 
 import codecs
 import contextlib
@@ -26,7 +26,7 @@ _HALF_A_PAIR = "holds half of a surrogate pair, which is no text"
 
 @contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while reading ``path`` into a :class:`DataError` that names it."""
+    """Convert errors while reading ``path`` into a :class:`DataError` that names it."""
     try:
         yield
     except FileNotFoundError:
@@ -38,14 +38,14 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, error: Exception) -> DataError:
-    """The error about a file whose content its reader refuses."""
+    """Build the error for a file with damaged content."""
     reason = " ".join(str(error).split())[:200]
     return DataError(f"{path} is damaged or cut short ({reason}); fetch it again")
 
 
 @contextlib.contextmanager
 def unpacked(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
-    """The content of an open file, unpacked if its name ends in ``.gz``."""
+    """Yield the content of an open file, decompressed if its name ends in ``.gz``."""
     if path.suffix != ".gz":
         yield raw
         return
@@ -54,7 +54,7 @@ def unpacked(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """A whole file, unpacked if its name ends in ``.gz``.
+    """Read a complete file, decompressed if its name ends in ``.gz``.
 
     Raises:
         DataError: the file is missing or damaged.
@@ -64,15 +64,15 @@ def read_bytes(path: Path) -> bytes:
 
 
 def is_json_lines(name: str) -> bool:
-    """Whether a file's name, without ``.gz``, is that of JSON Lines."""
+    """Whether a file name, without ``.gz``, has a suffix of JSON Lines."""
     return name.lower().removesuffix(".gz").endswith(JSON_LINES)
 
 
 def parse_json(content: bytes) -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
     Raises:
-        ValueError: it is not JSON in UTF-8; the message is the end of a sentence, "is not ...".
+        ValueError: the text is not JSON in UTF-8; the message is a predicate, "is not ...".
     """
     try:
         return json.loads(content.decode("utf-8-sig"))
@@ -83,7 +83,7 @@ def parse_json(content: bytes) -> Any:
 
 
 def has_half_a_pair(value: Any, content: bytes) -> bool:
-    """Whether a JSON value, parsed from ``content``, holds half of a surrogate pair, which has no UTF-8."""
+    """Whether a JSON value, parsed from ``content``, holds an unpaired surrogate, which UTF-8 cannot encode."""
     if not _SURROGATE.search(content):
         return False
     try:
@@ -97,14 +97,14 @@ def check_text(value: Any, content: bytes, where: str) -> None:
     """Check the strings of a JSON value that was parsed from ``content``.
 
     Raises:
-        DataError: one holds half of a surrogate pair.
+        DataError: a string holds an unpaired surrogate.
     """
     if has_half_a_pair(value, content):
         raise DataError(f"{where} {_HALF_A_PAIR}; fix it there")
 
 
 class Entry(NamedTuple):
-    """A JSON text in a file: ``where`` it is, its ``content``, and the ``share`` of the file up to its end."""
+    """A JSON text in a file: its location ``where``, its ``content``, and the ``share`` of the file read up to its end."""
 
     where: str
     content: bytes
@@ -112,12 +112,12 @@ class Entry(NamedTuple):
 
 
 def json_entries(path: Path) -> Iterator[Entry]:
-    """The JSON texts of a file: its lines, split on ``\\n`` alone, or the items of the one JSON list that it holds.
+    """Iterate over the JSON texts of a file: its lines, split only on ``\\n``, or the items of a JSON list.
 
-    Blank lines are left out; ``.gz`` is unpacked.
+    Blank lines are skipped; ``.gz`` is decompressed.
 
     Raises:
-        ValueError: the file begins as a JSON list, but is none; the message is the end of a sentence, "is not ...".
+        ValueError: the file begins as a JSON list but is not valid; the message is a predicate, "is not ...".
     """
     size = max(1, path.stat().st_size)
     with path.open("rb") as raw, unpacked(raw, path) as file:
@@ -135,13 +135,13 @@ def json_entries(path: Path) -> Iterator[Entry]:
 
 
 def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON Lines or of one JSON list, each with its place as an error names it.
+    """Iterate over the objects of a file of JSON Lines or a JSON list, each with its location for error messages.
 
     Args:
-        wanted: what an error tells the user to give instead, the object of "give".
+        wanted: description of the expected content for error messages, the object of "give".
 
     Raises:
-        DataError: the file is missing or damaged, an entry is not a JSON object, or holds half of a surrogate pair.
+        DataError: the file is missing or damaged, an entry is not a JSON object, or holds an unpaired surrogate.
     """
     where = str(path)
     try:
@@ -158,7 +158,7 @@ def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]
 
 
 class Form(BaseModel):
-    """The fields of an object in a user's file; others are ignored."""
+    """Base class for the fields of an object in a user file; other fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -167,14 +167,14 @@ RowForm = TypeVar("RowForm", bound=Form)
 
 
 def checked(form: type[RowForm], row: dict[str, Any], where: str, wanted: str) -> RowForm:
-    """An object of a file in its form.
+    """Validate an object of a file against its form.
 
     Args:
         where: file and line.
-        wanted: the fields of the form, for the message.
+        wanted: description of the form's fields for the message.
 
     Raises:
-        DataError: fields are missing or wrong; names all of them.
+        DataError: fields are missing or invalid; the message names the first five.
     """
     try:
         return form.model_validate(row)
@@ -194,13 +194,13 @@ def _problem(problem: Any) -> str:
 
 
 def read_value(path: Path, wanted: str) -> Any:
-    """The value of a JSON file; ``.gz`` is unpacked.
+    """Read a JSON file; ``.gz`` is decompressed.
 
     Args:
         wanted: as for :func:`read_objects`.
 
     Raises:
-        DataError: the file is missing or damaged, is not JSON, or holds half of a surrogate pair.
+        DataError: the file is missing or damaged, is not JSON, or holds an unpaired surrogate.
     """
     content = read_bytes(path)
     try:
@@ -212,12 +212,13 @@ def read_value(path: Path, wanted: str) -> Any:
 
 
 class Lines:
-    """The texts of a file, one a line, split on ``\\n`` alone; ``.gz`` is unpacked. They can be read several times.
+    """Iterable over the texts of a file, one per line; it can be read several times.
 
-    Every line must hold a text, so that row i of a result belongs to line i.
+    Lines are split only on ``\\n``; ``.gz`` is decompressed. Every line must hold a text, so that row i of a result
+    belongs to line i.
 
     Args:
-        name: the file's name in messages.
+        name: name of the file in messages.
         text_field: the field of JSON Lines that holds the text; None for plain lines.
     """
 
@@ -233,7 +234,7 @@ class Lines:
         """Read and check every line.
 
         Raises:
-            DataError: the file is missing, damaged or empty, or a line is not a text; names the line.
+            DataError: the file is missing, damaged or empty, or a line is not a text; the message names the line.
         """
         count = sum(1 for _ in self)
         if count == 0:
@@ -260,10 +261,10 @@ class Lines:
 
 @contextlib.contextmanager
 def open_lines(file: str, text_field: str | None = None) -> Iterator[Lines]:
-    """Open a file of texts, or standard input (``-``), which is kept in a temporary file so that it can be read twice.
+    """Open a file of texts, or standard input (``-``), which is copied to a temporary file so that it can be read twice.
 
     Args:
-        file: text, one a line; or JSON Lines (``.jsonl``, ``.ndjson``, ``.json``), all also as ``.gz``.
+        file: text, one per line; or JSON Lines (``.jsonl``, ``.ndjson``, ``.json``); each may be compressed (``.gz``).
         text_field: the field of JSON Lines that holds the text (``text`` by default). If given, a file of any name and
             standard input are read as JSON Lines.
     """
@@ -278,10 +279,10 @@ def open_lines(file: str, text_field: str | None = None) -> Iterator[Lines]:
 
 
 def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any]]:
-    """The text of a JSON object, and its other fields.
+    """Split a JSON object into its text and its other fields.
 
     Raises:
-        ValueError: why it has none, as a clause.
+        ValueError: the object has no text; the message is the reason, as a clause.
     """
     try:
         record = parse_json(content)
@@ -301,6 +302,6 @@ def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any
 
 
 def type_name(value: Any) -> str:
-    """The JSON type of a value, with its article."""
+    """Name of a value's JSON type, with its article."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)

@@ -1,12 +1,12 @@
-"""Text in, corpus out.
+"""Preparation of a corpus: read, split and tokenize documents, and write them to disk.
 
-1. The sources are opened; each is an iterator of documents that can be started again (``sources/``).
+1. The sources are opened; each is a repeatable iterator of documents (``sources/``).
 2. ``train:N`` learns its tokenizer in a first pass over the documents of the training split.
 3. A thread reads documents into batches, with their sizes and digests (``documents.py``); the tokenizer encodes a batch on all
-   cores (``tokenizers.py``); each document goes to the split that its digest decides or its source names (``splits.py``).
-4. The metadata columns get their final types (``corpus/columns.py``); the splits become Hugging Face datasets
-   (``corpus/writing.py``).
-5. The tokenizer and the manifest are written, everything is synced to disk, and the folder gets its name
+   cores (``tokenizers.py``); each document is assigned to a split by its digest or its source (``splits.py``).
+4. The final types of the metadata columns are determined (``corpus/columns.py``); the splits are written as Hugging Face
+   datasets (``corpus/writing.py``).
+5. The tokenizer and the manifest are written, everything is synced to disk, and the folder is renamed to its final name
    (:func:`contextwise.base.files.atomic_directory`).
 """
 
@@ -45,10 +45,10 @@ from contextwise.data.tokenizers import CorpusTokenizer, learn_bpe, load_tokeniz
 
 @dataclass(frozen=True)
 class Reading:
-    """The documents to read from the sources; every pass over :meth:`documents` gives the same ones.
+    """Documents to read from the sources; every pass over :meth:`documents` yields the same documents.
 
     Attributes:
-        names: the split of each source; None if the shares decide.
+        names: the split of each source; None if documents are split by shares.
     """
 
     sources: list[Source]
@@ -60,27 +60,27 @@ class Reading:
 
     @property
     def splits(self) -> list[str]:
-        """The splits that documents may go to."""
+        """Names of the possible splits."""
         return list(SPLITS) if self.names is None else list(dict.fromkeys(self.names))
 
     @property
     def source_names(self) -> str:
-        """The sources, for messages."""
+        """Names of the sources, for messages."""
         return ", ".join(source.name for source in self.sources)
 
     def documents(self, skipped: Skipped, split: str | None = None) -> Iterator[Document]:
-        """All documents, in the order of the sources, or those of one named split; ``skipped`` counts the others."""
+        """Iterate over all documents in the order of the sources, or those of a named split; ``skipped`` counts the others."""
         records = chain.from_iterable(source.records(self.text_field) for source in self._of(split))
         return read_documents(records, self.skip_bad, self.limit, skipped)
 
     def batches(self, skipped: Skipped) -> Iterator[tuple[str | None, Batch]]:
-        """All documents in batches, each with its split if the sources name theirs."""
+        """Iterate over all documents in batches, each with its split if the sources name splits."""
         for split in [None] if self.names is None else self.splits:
             for batch in in_batches(self.documents(skipped, split)):
                 yield split, batch
 
     def training_documents(self) -> Iterator[Document]:
-        """The documents that a tokenizer may learn from."""
+        """Iterate over the documents of the training split, on which a tokenizer may be trained."""
         if self.names is not None:
             yield from self.documents(Skipped(), "train")
             return
@@ -89,7 +89,7 @@ class Reading:
                 yield document
 
     def where(self, split: str, digest: bytes) -> str:
-        """The place of the document with this digest in a split's sources."""
+        """Location of the document with this digest in the sources of a split."""
         for source in self._of(split):
             for number, record in enumerate(source.records(self.text_field), start=1):
                 if not isinstance(record, BadRecord) and text_digest(record.text.encode()) == digest:
@@ -103,7 +103,7 @@ class Reading:
 
     @property
     def done(self) -> float:
-        """The share of the sources that the current pass has read, from 0 to 1."""
+        """Share of the sources that the current pass has read, from 0 to 1."""
         return sum(source.done for source in self.sources) / len(self.sources)
 
     def rewind(self) -> None:
@@ -126,32 +126,32 @@ def prepare_corpus(
     overwrite: bool = False,
     reuse: bool = False,
 ) -> Corpus:
-    """Tokenize texts into a corpus folder: complete, or not there at all.
+    """Tokenize texts and write them as a corpus folder, atomically.
 
-    The same sources and options give the same files, byte for byte. A document's split depends on its text alone. While another
-    process prepares the same folder, this one waits.
+    The same sources and options produce the same files, byte for byte. A document's split depends on its text alone. If another
+    process prepares the same folder, the call waits until it is finished.
 
     Args:
         sources: as for :func:`contextwise.data.open_source`: ``stdlib``, files, folders, patterns, Hub names. Each may
-            name its split, as in ``train=a.jsonl``; then all do.
+            name its split, as in ``train=a.jsonl``; then all must.
         tokenizer: a folder, a name on the Hub, ``train:N`` (a byte-level BPE of N tokens, learned on the
             training split), or ``bytes``.
         out: folder to write.
         text_field: field or column that holds the text; the others are kept as metadata.
-        limit: the most documents to take (of each split, if the sources name theirs).
+        limit: maximum number of documents (of each split, if the sources name splits).
         validation, test: shares of the documents, from 0 to below 1; 0.05 and 0 if None.
         end_of_text: the token that ends a document; the tokenizer's own if None.
-        skip_bad: leave out records that hold no text instead of stopping at the first.
+        skip_bad: skip records without text instead of raising an error at the first.
         overwrite: replace the corpus at ``out``.
-        reuse: open a corpus that is already at ``out``, whatever it was made from, instead of refusing.
+        reuse: open an existing corpus at ``out``, whatever its sources, instead of raising an error.
 
     Returns:
-        The corpus, opened at the training split (at the first split that has documents, if that has none).
+        The corpus, opened at the training split (or, if it has no documents, at the first split that has).
 
     Raises:
         ConfigError: an option is out of its range.
-        DataError: a source, the tokenizer or the output folder is at fault, or a text is in two of the named splits.
-            Nothing is left behind.
+        DataError: a source, the tokenizer or the output folder is invalid, or a text is in two of the named splits.
+            No files remain.
     """
     given = [str(sources)] if isinstance(sources, str | Path) else [str(source) for source in sources]
     out = Path(out).expanduser()
@@ -178,7 +178,7 @@ def prepare_corpus(
         [open_source(name, limit) for name in given], names, text_field, fractions, limit, skip_bad
     )
     with exclusive(out, "the corpus", wait=True):
-        if reuse and is_corpus(out):  # another process has prepared it while this one waited
+        if reuse and is_corpus(out):  # another process has prepared the corpus in the meantime
             return _open(out)
         _check_output(out, overwrite, given)
         if vocabulary is None:
@@ -191,16 +191,16 @@ def prepare_corpus(
 
 
 def _open(out: Path) -> Corpus:
-    """The corpus at its training split, or at the first split that has documents."""
+    """Open the corpus at its training split, or at the first split that has documents."""
     splits = list(read_manifest(out)["splits"])
     return Corpus.open(out, "train" if "train" in splits else splits[0])
 
 
 def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
-    """Refuse an output folder that holds anything but a corpus that may be replaced.
+    """Check that the output folder is empty or a corpus that may be replaced.
 
     Raises:
-        DataError: ``out`` exists and may not be replaced, or lies in a source folder or around one.
+        DataError: ``out`` exists and may not be replaced, or is inside a source folder or contains a source.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         if not overwrite:
@@ -223,7 +223,7 @@ def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
 
 
 def _learn(reading: Reading, vocab_size: int) -> CorpusTokenizer:
-    """The tokenizer of ``train:N``, from the documents of the training split."""
+    """Train the tokenizer of ``train:N`` on the documents of the training split."""
     used = 0
 
     def texts() -> Iterator[str]:
@@ -252,7 +252,7 @@ def _learn(reading: Reading, vocab_size: int) -> CorpusTokenizer:
 
 
 def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) -> dict[str, Any]:
-    """Write everything but the manifest, which is returned."""
+    """Write all files of the corpus except the manifest; return the manifest's content."""
     skipped = Skipped()
     parts = folder / "parts"
     with contextlib.ExitStack() as stack:
@@ -320,7 +320,7 @@ def _tokenize(
     """Read, tokenize and write every document."""
     reading.rewind()
     started, shown, documents, size = time.perf_counter(), 0.0, 0, 0
-    split_of: dict[bytes, str] = {}  # of named splits; about 120 bytes a document
+    split_of: dict[bytes, str] = {}  # only for named splits; about 120 bytes per document
     with progress_bar("tokenize", 100, "%") as advance:
         for split, batch in read_ahead(reading.batches(skipped)):
             if split is not None:
@@ -338,10 +338,10 @@ def _tokenize(
 
 
 def _keep_apart(reading: Reading, split_of: dict[bytes, str], split: str, batch: Batch) -> None:
-    """Note the split of each text in ``split_of``.
+    """Record the split of each text in ``split_of``, and check that no text is in two splits.
 
     Raises:
-        DataError: a text is in another split already; names both places.
+        DataError: a text is already in another split; the message names both locations.
     """
     for text, digest in zip(batch.texts, batch.digests, strict=True):
         other = split_of.setdefault(digest, split)
@@ -361,7 +361,7 @@ def _write_batch(
     for index, name in enumerate(splits):
         if len(ids[index]):
             chosen.setdefault(name, []).append(index)
-        else:  # a text of characters that the tokenizer's normalizer drops
+        else:  # the tokenizer's normalizer removed all characters of the text
             skipped.empty += 1
     for split, rows in chosen.items():
         writers[split].add(
@@ -374,7 +374,7 @@ def _write_batch(
 
 
 def _stored_column(writers: dict[str, SplitWriter], name: str) -> Iterator[pa.Array]:
-    """Every stored piece of a metadata column."""
+    """Iterate over the stored arrays of a metadata column."""
     for writer in writers.values():
         for batch in writer.batches():
             if name in batch.schema.names:
@@ -382,10 +382,10 @@ def _stored_column(writers: dict[str, SplitWriter], name: str) -> Iterator[pa.Ar
 
 
 def _report_empty_splits(reading: Reading, writers: dict[str, SplitWriter]) -> None:
-    """Warn about shares that got no document.
+    """Warn about splits without documents.
 
     Raises:
-        DataError: a split that a source names has none.
+        DataError: a split that a source names has no documents.
     """
     for name in reading.splits:
         if name in writers:

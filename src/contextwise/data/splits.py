@@ -1,4 +1,4 @@
-"""The split of each document: by shares that its text decides, or as its source names it (``train=a.jsonl test=b.jsonl``)."""
+"""Assignment of documents to splits: by shares from a hash of the text, or by source (``train=a.jsonl test=b.jsonl``)."""
 
 import re
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ _RESERVED = ("tokenizer", "parts", "encoded")  # other folders of a corpus
 
 @dataclass(frozen=True)
 class SplitFractions:
-    """Shares of the documents held out; a document's split depends on its text alone.
+    """Held-out shares of the documents; a document's split depends on its text alone.
 
     Raises:
-        ConfigError: a share outside 0..1, or nothing left for training.
+        ConfigError: a share is outside 0..1, or no documents remain for training.
     """
 
     validation: float = 0.05
@@ -26,13 +26,13 @@ class SplitFractions:
 
     @classmethod
     def given(cls, validation: float | None, test: float | None, names: list[str] | None) -> "SplitFractions":
-        """The shares that a user gave, with defaults for None.
+        """Build the shares from a user's options, with defaults for None.
 
         Args:
             names: splits that the sources name.
 
         Raises:
-            ConfigError: as the class, or there are shares and named splits.
+            ConfigError: as the class, or both shares and named splits are given.
         """
         shares = {
             name: share for name, share in (("validation", validation), ("test", test)) if share is not None
@@ -57,7 +57,7 @@ class SplitFractions:
             )
 
     def split_of(self, digest: bytes) -> str:
-        """The split of the document with this digest, whose first 64 bits decide as a number in [0, 1)."""
+        """Split of the document with this digest; its first 64 bits are used as a number in [0, 1)."""
         number = int.from_bytes(digest[:8], "big") / 2**64
         if number < self.validation:
             return "validation"
@@ -65,9 +65,9 @@ class SplitFractions:
 
 
 def read_splits(given: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """The sources to open, and the split of each; None if no source names one.
+    """Parse the sources to open, and the split of each; None if no source names a split.
 
-    A source whose whole text is the name of a file or folder (``year=2020/part.parquet``) names no split.
+    A source whose complete text is the name of a file or folder (``year=2020/part.parquet``) names no split.
 
     Raises:
         ConfigError: some sources name a split and others do not, or a name or a source is missing, invalid or reserved.

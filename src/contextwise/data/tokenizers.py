@@ -1,4 +1,4 @@
-"""The corpus's tokenizer: a folder, a name on the Hub, ``train:N`` or ``bytes``; and text to ids, fast."""
+"""Tokenizers of a corpus (a folder, a name on the Hub, ``train:N`` or ``bytes``), and fast batch encoding."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -16,8 +16,8 @@ from contextwise.base.hub import hub_problem
 
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_BPE = 257  # 256 bytes and end-of-text
-PIECE = 65_536  # characters after which a long text is cut, where that cannot change its tokens
-# Text that is tokenized at once; the tokenizer needs about a hundred times this memory meanwhile.
+PIECE = 65_536  # characters after which a long text may be cut without changing its tokens
+# Size of the text that is tokenized at once; the tokenizer needs about a hundred times this memory.
 GROUP_BYTES = 2_000_000
 CACHED_WORDS = 200_000
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
@@ -30,7 +30,7 @@ class CorpusTokenizer:
 
     Attributes:
         kind: ``folder``, ``hub``, ``trained`` or ``bytes``.
-        name: as the user gave it, without folders.
+        name: name as the user entered it, without folders.
         end_of_text: id of the token that windows put between documents; never inside a document.
     """
 
@@ -54,12 +54,12 @@ class CorpusTokenizer:
         self.piece = PIECE if _may_be_cut(self.backend) else None
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
-        """Token ids of each text, without special tokens, as arrays of :attr:`dtype`. Uses all cores.
+        """Encode each text, without special tokens, as an array of :attr:`dtype`. Uses all cores.
 
         Raises:
             DataError: the tokenizer has no token for some text.
         """
-        if self.kind == "bytes":  # its ids are the bytes
+        if self.kind == "bytes":  # the ids are the bytes
             return [np.frombuffer(text.encode(), dtype=np.uint8).astype(self.dtype) for text in texts]
         pieces_of = [list(pieces(text, self.piece)) for text in texts]
         flat = [piece for cut in pieces_of for piece in cut]
@@ -77,7 +77,7 @@ class CorpusTokenizer:
         return result
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write ``tokenizer.json`` and ``tokenizer_config.json``; returns the manifest's entry about them.
+        """Write ``tokenizer.json`` and ``tokenizer_config.json``; return their manifest entry.
 
         Raises:
             OSError: the disk is full, for example.
@@ -103,8 +103,8 @@ class CorpusTokenizer:
 def _may_be_cut(backend: Tokenizer) -> bool:
     """Whether text can be cut before a newline that follows a visible character without changing its tokens.
 
-    True for the regular expression of GPT-2 (GPT-2, GPT-NeoX, ``train:N``): no match and no look-ahead of it spans such a cut.
-    NFC composes nothing there either.
+    True for the regular expression of GPT-2 (GPT-2, GPT-NeoX, ``train:N``): no match or look-ahead spans such a cut.
+    NFC does not compose characters across it either.
     """
     pre, normalizer = backend.pre_tokenizer, backend.normalizer
     if not isinstance(pre, pre_tokenizers.ByteLevel) or pre.add_prefix_space or not pre.use_regex:
@@ -141,7 +141,7 @@ def _groups(texts: list[str]) -> Iterator[list[str]]:
 
 
 def vocabulary_to_learn(spec: str) -> int | None:
-    """N of ``train:N``; None if ``spec`` names a tokenizer that exists already.
+    """Return N of ``train:N``; None if ``spec`` names an existing tokenizer.
 
     Raises:
         ConfigError: N is not a number, or too small.
@@ -160,9 +160,9 @@ def vocabulary_to_learn(spec: str) -> int | None:
 
 
 def learn_bpe(texts: Iterable[str], vocab_size: int) -> CorpusTokenizer:
-    """Learn a byte-level BPE (GPT-2's splitting into words) with ``<|endoftext|>`` as its only special token.
+    """Train a byte-level BPE (with GPT-2's pre-tokenization) with ``<|endoftext|>`` as its only special token.
 
-    The same texts give the same tokenizer. The vocabulary is smaller than ``vocab_size`` if the texts have too few repeated
+    The same texts produce the same tokenizer. The vocabulary is smaller than ``vocab_size`` if the texts have too few repeated
     pairs.
     """
     backend = _byte_level(models.BPE())
@@ -179,7 +179,7 @@ def learn_bpe(texts: Iterable[str], vocab_size: int) -> CorpusTokenizer:
 
 
 def byte_tokenizer() -> CorpusTokenizer:
-    """Every byte of the UTF-8 text is a token, whose id is the byte; end-of-text is 256."""
+    """Build the byte tokenizer: each byte of the UTF-8 text is a token with the byte as its id; end-of-text is 256."""
     vocabulary = {character: byte for byte, character in enumerate(byte_characters())}
     backend = _byte_level(models.BPE(vocab=vocabulary, merges=[]))
     backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
@@ -187,7 +187,7 @@ def byte_tokenizer() -> CorpusTokenizer:
 
 
 def byte_characters() -> list[str]:
-    """The character that byte-level BPE writes for each byte: printable Latin-1 itself, the others from U+0100 on."""
+    """Characters that represent the bytes in byte-level BPE: printable Latin-1 unchanged, the others from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
@@ -214,7 +214,7 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
         end_of_text: the token that ends a document; the tokenizer's own end-of-sequence token if None.
 
     Raises:
-        DataError: there is no such tokenizer, it is damaged or slow, or it names no end-of-text token.
+        DataError: the tokenizer does not exist, is damaged or slow, or has no end-of-text token.
     """
     if spec == "bytes":
         return byte_tokenizer()
@@ -244,7 +244,7 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
 
 
 def _load_local(path: Path) -> Any:
-    """A tokenizer folder, a ``tokenizer.json``, or a corpus or run that has a tokenizer in it."""
+    """Load a tokenizer folder, a ``tokenizer.json``, or the tokenizer in a corpus or run folder."""
     if path.is_file():
         return _from_files(path)
     for folder in (path, path / "tokenizer", path / "model"):
@@ -260,7 +260,7 @@ def _load_local(path: Path) -> Any:
 
 
 def _from_files(file: Path, merges: Path | None = None) -> Any:
-    """A ``tokenizer.json``, or GPT-2's vocabulary and merges."""
+    """Load a ``tokenizer.json``, or GPT-2's vocabulary and merges."""
     try:
         if merges is None:
             backend = Tokenizer.from_file(str(file))
@@ -274,7 +274,7 @@ def _from_files(file: Path, merges: Path | None = None) -> Any:
 
 
 def _from_pretrained(name: str, problem: str) -> Any:
-    from transformers import AutoTokenizer  # which imports torch
+    from transformers import AutoTokenizer  # imports torch
 
     try:
         return AutoTokenizer.from_pretrained(name)

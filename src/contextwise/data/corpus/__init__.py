@@ -1,4 +1,4 @@
-"""A corpus on disk: opening it, how its tokens are stored, its manifest, and writing one."""
+"""Corpora on disk: reading, token storage, manifest and writing."""
 
 from contextwise.data.corpus.corpus import Corpus
 

@@ -1,7 +1,7 @@
-"""Types of the metadata columns.
+"""Type inference for the metadata columns.
 
-Distant records may disagree about a field's type. Each batch is written with the types that its values have
-(:func:`column_of`); once all batches are written, :func:`settle` finds the type that fits them all, or chooses JSON text.
+Records of a source may have different types in the same field. Each batch is written with the types of its own values
+(:func:`column_of`); once all batches are written, :func:`settle` selects a type that fits all of them, or JSON text.
 """
 
 import json
@@ -19,7 +19,7 @@ _MISFIT = (pa.ArrowException, OverflowError, UnicodeEncodeError, ValueError, Typ
 
 
 def rename_reserved(metadata: dict[str, Any]) -> dict[str, Any]:
-    """``metadata`` with ``source_`` before the names that the corpus uses itself."""
+    """Prefix the metadata names that the corpus reserves with ``source_``."""
     if metadata.keys().isdisjoint(OWN_COLUMNS):
         return metadata
     renamed = {}
@@ -33,7 +33,7 @@ def rename_reserved(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_json(values: Iterable[Any]) -> pa.Array:
-    """JSON text of each value; null stays null. Types that JSON lacks (dates, for example) become strings."""
+    """Convert each value to JSON text; null stays null. Types that JSON lacks (dates, for example) become strings."""
     texts = [
         None if value is None else json.dumps(value, ensure_ascii=False, default=str) for value in values
     ]
@@ -41,7 +41,7 @@ def to_json(values: Iterable[Any]) -> pa.Array:
 
 
 def column_of(name: str, values: Sequence[Any]) -> tuple[pa.Field, pa.Array]:
-    """A column of the type that ``values`` have in common; JSON text, marked as such, if there is none."""
+    """Build a column of the common type of ``values``, or of JSON text (marked in the field) if they have no common type."""
     try:
         column = pa.array(values)
         if _acceptable(column.type) and not any(_bool_as_number(value, column.type) for value in values):
@@ -52,14 +52,14 @@ def column_of(name: str, values: Sequence[Any]) -> tuple[pa.Field, pa.Array]:
 
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> tuple[list[pa.Field], list[pa.Array]]:
-    """All columns of a batch's metadata, in the order in which their names appear."""
+    """Build all metadata columns of a batch, in the order in which their names appear."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [column_of(name, [row.get(name) for row in rows]) for name in names]
     return [field for field, _ in columns], [column for _, column in columns]
 
 
 def is_json(field: pa.Field) -> bool:
-    """Whether :func:`column_of` wrote JSON text."""
+    """Whether :func:`column_of` stored the column as JSON text."""
     return bool(field.metadata) and field.metadata.get(b"contextwise") == b"json"
 
 
@@ -75,7 +75,7 @@ def _bool_as_number(value: Any, kind: pa.DataType) -> bool:
 
 
 def _acceptable(kind: pa.DataType) -> bool:
-    """Whether Hugging Face datasets can write the type down and read it, and no struct is too wide."""
+    """Whether Hugging Face datasets can serialize the type, and no struct has more than ``MOST_FIELDS`` fields."""
     import datasets
 
     try:
@@ -94,11 +94,11 @@ def _widest(kind: pa.DataType) -> int:
 def settle(
     schemas: Iterable[pa.Schema], columns: Callable[[str], Iterable[pa.Array]]
 ) -> dict[str, pa.DataType | None]:
-    """The final type of every metadata column, in order of first appearance; None where it must be JSON text.
+    """Determine the final type of every metadata column, in order of first appearance; None for JSON text.
 
     Args:
-        schemas: of all batches.
-        columns: all stored pieces of a column, to test a type with.
+        schemas: schemas of all batches.
+        columns: returns the stored arrays of a column by its name; they are used to test a type.
     """
     fields: dict[str, dict[pa.DataType, pa.Field]] = {}
     forced = set()
@@ -131,7 +131,7 @@ def _common_type(fields: list[pa.Field], pieces: Callable[[], Iterable[pa.Array]
 
 
 def convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values as another type (nothing is copied if it has that type already).
+    """Convert a column to another type (without a copy if it already has that type).
 
     Raises:
         pyarrow.ArrowInvalid: a value would change.
@@ -140,11 +140,11 @@ def convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def final_column(batch: pa.RecordBatch, name: str, kind: pa.DataType | None) -> pa.Array:
-    """A column of a stored batch as ``kind``, or as JSON text if None; nulls if the batch lacks it."""
-    place = batch.schema.get_field_index(name)
-    if place < 0:
+    """Read a column of a stored batch as type ``kind``, or as JSON text if None; nulls if the batch lacks it."""
+    index = batch.schema.get_field_index(name)
+    if index < 0:
         return pa.nulls(batch.num_rows, kind or pa.string())
-    column = batch.column(place)
+    column = batch.column(index)
     if kind is None:
-        return column if is_json(batch.schema.field(place)) else to_json(column.to_pylist())
+        return column if is_json(batch.schema.field(index)) else to_json(column.to_pylist())
     return convert(column, kind)

@@ -1,4 +1,4 @@
-"""A corpus: documents of token ids on disk, opened without reading them."""
+"""Corpus: memory-mapped documents of token ids on disk."""
 
 import difflib
 import hashlib
@@ -21,12 +21,12 @@ _BIN_SPLITS = {"train": "train.bin", "validation": "val.bin", "test": "test.bin"
 
 
 class Corpus:
-    """Documents of token ids, memory-mapped; made by :meth:`open`. A pickled copy opens the same files.
+    """Memory-mapped documents of token ids; create it with :meth:`open`. A pickled copy opens the same files.
 
     Attributes:
         path: the folder (or file) that was opened.
         split: the split that was opened.
-        splits: names of all splits that are there.
+        splits: names of all splits of the corpus.
         manifest: the manifest of a prepared corpus; empty for Zarr arrays and ``.bin`` files.
         lengths: int64, tokens of each document, without end-of-text.
     """
@@ -46,10 +46,10 @@ class Corpus:
         Args:
             path: a folder that ``contextwise prepare`` wrote; a Zarr array (documents, length) or a group of
                 such arrays; a flat uint16 ``.bin`` file, or a folder with ``train.bin`` and ``val.bin``.
-            split: which split. A single array or ``.bin`` file has one, ``train``, which is opened for any name.
+            split: name of the split. A single array or ``.bin`` file has only ``train``, which is opened for any name.
 
         Raises:
-            DataError: there is no corpus, no such split, or the files are not those that the manifest lists.
+            DataError: the corpus or the split does not exist, or the files differ from those that the manifest lists.
         """
         path = Path(path).expanduser()
         if (path / FILE).exists():
@@ -92,10 +92,10 @@ class Corpus:
         return cls(path, split, list(manifest["splits"]), store, manifest)
 
     def first(self, tokens: int) -> "Corpus":
-        """The same corpus with its first ``tokens`` tokens only; the last document is cut where they end.
+        """Return the corpus truncated to its first ``tokens`` tokens; the last document is cut to fit.
 
         Raises:
-            DataError: it has fewer.
+            DataError: the corpus has fewer tokens.
         """
         if not 0 < tokens <= self.tokens:
             raise DataError(
@@ -123,12 +123,12 @@ class Corpus:
         """Token ids of document ``index``, (tokens,), read-only: a view of the mapped file (Zarr: a copy).
 
         Raises:
-            IndexError: there is no such document.
+            IndexError: the index is out of range.
         """
         return self._store.document(self._checked(index))[: self.lengths[index]]
 
     def metadata(self, index: int) -> dict[str, Any]:
-        """The document's values of :attr:`columns`; what is stored as JSON text is given as its value."""
+        """Values of the document in :attr:`columns`; values stored as JSON text are decoded."""
         self._checked(index)
         if not isinstance(self._store, ArrowStore):
             return {}
@@ -136,10 +136,10 @@ class Corpus:
         return {name: self._decoded(name, value) for name, value in row.items()}
 
     def column(self, name: str) -> list[Any]:
-        """Values of a metadata column, one a document.
+        """Values of a metadata column, one per document.
 
         Raises:
-            DataError: there is no such column.
+            DataError: the column does not exist.
         """
         if name not in self.columns or not isinstance(self._store, ArrowStore):
             near = difflib.get_close_matches(name, self.columns, n=1)
@@ -178,18 +178,20 @@ class Corpus:
         return self._numbers("n_words")
 
     def _numbers(self, name: str) -> np.ndarray | None:
-        if self._limit is not None or not isinstance(self._store, ArrowStore):  # a cut document has others
+        if self._limit is not None or not isinstance(
+            self._store, ArrowStore
+        ):  # the counts of a truncated document differ
             return None
         return self._store.numbers(name)
 
     @property
     def vocab_size(self) -> int | None:
-        """Size of the tokenizer's vocabulary; None if there is no tokenizer."""
+        """Size of the tokenizer's vocabulary; None without a tokenizer."""
         return self.manifest["tokenizer"]["vocab_size"] if self.manifest else None
 
     @property
     def end_of_text(self) -> int | None:
-        """Id of the token between documents; None if there is no tokenizer."""
+        """Id of the token between documents; None without a tokenizer."""
         return self.manifest["tokenizer"]["end_of_text"] if self.manifest else None
 
     @property
@@ -201,17 +203,21 @@ class Corpus:
     def fingerprint(self) -> str:
         """SHA-256, hexadecimal, of the split's tokens (and the tokenizer).
 
-        A prepared corpus has it in its manifest. For Zarr and ``.bin`` it is of names, sizes and 64 blocks of 1 MiB spread
-        evenly, read on first use: those arrays may be too large to be read whole at every start.
+        A prepared corpus stores it in its manifest. For Zarr and ``.bin`` it covers names, sizes and 64 evenly spaced blocks of
+        1 MiB, read on first use: those arrays may be too large to read completely at every start.
         """
-        whole = self._store.fingerprint
-        return whole if self._limit is None else hashlib.sha256(f"{whole} {self._limit}".encode()).hexdigest()
+        complete = self._store.fingerprint
+        return (
+            complete
+            if self._limit is None
+            else hashlib.sha256(f"{complete} {self._limit}".encode()).hexdigest()
+        )
 
     def tokenizer(self) -> "PreTrainedTokenizerFast | None":
         """The tokenizer in the corpus's folder; None for Zarr and ``.bin``.
 
         Raises:
-            DataError: it is damaged.
+            DataError: the tokenizer is damaged.
         """
         if not self.manifest:
             return None
@@ -231,7 +237,7 @@ class Corpus:
         Zarr arrays and ``.bin`` files have no hashes to compare with; they pass.
 
         Raises:
-            DataError: naming the first file that is missing or whose bytes changed.
+            DataError: a file is missing or its content has changed; the message names the first such file.
         """
         if self.manifest:
             read_manifest(self.path)
@@ -245,10 +251,10 @@ def _check_split(path: Path, split: str, splits: list[str]) -> None:
 
 
 def _reopen(path: Path, split: str, digest: str | None, limit: int | None) -> Corpus:
-    """Open the corpus of a pickle (in a worker process, for example).
+    """Reopen a pickled corpus (in a worker process, for example).
 
     Raises:
-        DataError: another corpus is at ``path`` now.
+        DataError: the corpus at ``path`` has been replaced.
     """
     corpus = Corpus.open(path, split)
     if corpus.manifest.get("digest") != digest:

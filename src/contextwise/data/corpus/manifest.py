@@ -1,4 +1,4 @@
-"""``manifest.json``: what a prepared corpus holds, with a hash of every file and of the manifest itself."""
+"""Manifest of a prepared corpus (``manifest.json``): its contents, with a hash of every file and of the manifest itself."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ def package_version() -> str:
 
 
 def write_manifest(folder: Path, content: dict[str, Any]) -> None:
-    """Write ``content`` with the format, its version and a digest of itself."""
+    """Write the manifest: ``content``, the format, its version and a digest of the manifest."""
     manifest = {
         "format": FORMAT,
         "format_version": VERSION,
@@ -32,7 +32,7 @@ def write_manifest(folder: Path, content: dict[str, Any]) -> None:
 
 
 def is_corpus(folder: Path) -> bool:
-    """Whether a folder has the manifest of a prepared corpus, whatever state the rest is in."""
+    """Whether a folder has the manifest of a prepared corpus; the other files are not checked."""
     try:
         content = json.loads((folder / FILE).read_bytes())
     except (OSError, ValueError):
@@ -44,7 +44,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read and check a manifest.
 
     Raises:
-        DataError: it is missing, damaged or changed, or of a version that this Contextwise does not know.
+        DataError: the manifest is missing, damaged or changed, or its format version is not supported.
     """
     path = folder / FILE
     manifest = read_json(path, "the corpus's manifest")
@@ -64,10 +64,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_files(folder: Path, files: dict[str, dict[str, Any]], hashes: bool = False) -> None:
-    """Check that every file exists and has its size and, with ``hashes``, its content.
+    """Check the existence and size of every file and, with ``hashes``, its content.
 
     Raises:
-        DataError: naming the file.
+        DataError: a file is missing or differs; the message names it.
     """
     for name, entry in files.items():
         path = folder / name

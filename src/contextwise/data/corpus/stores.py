@@ -1,4 +1,4 @@
-"""Storage of a corpus's tokens: Arrow files, a flat ``.bin`` file, a Zarr array. Opening one reads no tokens."""
+"""Storage of a corpus's tokens: Arrow files, a flat ``.bin`` file, a Zarr array. Opening a store reads no tokens."""
 
 import hashlib
 from bisect import bisect_right
@@ -16,12 +16,12 @@ OWN_COLUMNS = ("input_ids", "n_bytes", "n_words", "document_hash")
 # The header of 256 int32 that llm.c and modded-nanogpt put before the tokens.
 _BIN_MAGIC, _BIN_HEADER = 20240520, 1024
 # Arrays that come without hashes may be hundreds of gigabytes: their fingerprint is of all names and sizes, and of the
-# content of so many blocks spread evenly. Up to 64 MiB that is all of the content.
+# content of this many evenly spaced blocks. Up to 64 MiB that is all of the content.
 _BLOCKS, _BLOCK = 64, 2**20
 
 
 class Store(Protocol):
-    """Documents of token ids."""
+    """Interface of a store: documents of token ids."""
 
     dtype: np.dtype
     lengths: np.ndarray  # int64, tokens of each document
@@ -65,7 +65,7 @@ class ArrowStore:
         self.lengths = np.concatenate([np.diff(offsets) for offsets in self._offsets]).astype(np.int64)
 
     def locate(self, index: int) -> tuple[int, int]:
-        """Batch of a document, and its row in it."""
+        """Index of the batch that holds a document, and the row in that batch."""
         batch = bisect_right(self._starts, index) - 1
         return batch, index - self._starts[batch]
 
@@ -92,13 +92,13 @@ class ArrowStore:
         return np.concatenate([batch.column(name).to_numpy(zero_copy_only=True) for batch in self.batches])
 
     def row(self, index: int, names: Sequence[str]) -> dict[str, Any]:
-        """Some columns of a document."""
+        """Values of the named columns for a document."""
         batch, row = self.locate(index)
         return {name: self.batches[batch].column(name)[row].as_py() for name in names}
 
 
 class BinStore:
-    """A flat file of uint16 token ids, as nanoGPT writes it: one document, memory-mapped.
+    """A flat file of uint16 token ids, as nanoGPT writes it: a single document, memory-mapped.
 
     The header of 1,024 bytes that llm.c and modded-nanogpt write is skipped.
 
@@ -132,10 +132,10 @@ class BinStore:
 
 
 class ZarrStore:
-    """Rows of a Zarr array (documents x length), as in LongCrawl64. A row is unpacked when it is read.
+    """Rows of a Zarr array (documents x length), as in LongCrawl64. A row is decompressed when it is read.
 
     Raises:
-        DataError: the array is not two-dimensional, or not of whole numbers.
+        DataError: the array is not two-dimensional, or not of integers.
     """
 
     def __init__(self, array: Any, path: Path) -> None:
@@ -164,17 +164,17 @@ class ZarrStore:
 
 
 def _evenly(count: int, most: int) -> list[int]:
-    """All of ``range(count)`` if there are few, else ``most`` of them from the first to the last."""
+    """Select at most ``most`` evenly spaced indices of ``range(count)``, including the first and the last."""
     if count <= most:
         return list(range(count))
     return [i * (count - 1) // (most - 1) for i in range(most)]
 
 
 def open_zarr(path: Path) -> dict[str, Path]:
-    """Folders of the arrays at ``path``, by split: one array is ``train``; those of a group keep their names.
+    """Folders of the arrays at ``path``, by split: a single array is ``train``; arrays of a group keep their names.
 
     Raises:
-        DataError: zarr is not installed, or there is no array to read.
+        DataError: zarr is not installed, or no array exists at ``path``.
     """
     opened = _zarr_open(path)
     if hasattr(opened, "shape"):
@@ -188,7 +188,7 @@ def open_zarr(path: Path) -> dict[str, Path]:
 
 
 def zarr_store(path: Path) -> ZarrStore:
-    """The array in a folder.
+    """Open the Zarr array in a folder.
 
     Raises:
         DataError: zarr is not installed, or the array is damaged or not a corpus.

@@ -1,6 +1,6 @@
-"""Writing the Arrow files of a split in two steps: parts as documents arrive, then the final files.
+"""Write the Arrow files of a split in two steps: temporary parts as documents arrive, then the final files.
 
-The parts have the types of their own metadata; the final files have one schema, which Hugging Face datasets reads.
+Each part has the types of its own metadata; the final files share a schema that Hugging Face datasets can read.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ SHARD_BYTES = 500_000_000
 
 
 class SplitWriter:
-    """Writes the documents of one split to temporary Arrow files below ``folder``; a context manager.
+    """Context manager that writes the documents of a split to temporary Arrow files in ``folder``.
 
     Attributes:
         documents, tokens, bytes, words: counts so far.
@@ -41,7 +41,7 @@ class SplitWriter:
         self.close()
 
     def close(self) -> None:
-        """Finish the part that is being written."""
+        """Close the current part."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
             writer.close()
@@ -90,7 +90,7 @@ class SplitWriter:
         return total.hexdigest()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The batches that were added, memory-mapped."""
+        """Iterate over the batches written so far, memory-mapped."""
         for part in self.parts:
             yield from read_stream(part)
 
@@ -101,7 +101,7 @@ def write_split(
     """Write the split as a Hugging Face dataset folder and delete the parts; returns the files.
 
     Args:
-        types: of the metadata columns, from :func:`contextwise.data.corpus.columns.settle`.
+        types: types of the metadata columns, from :func:`contextwise.data.corpus.columns.settle`.
     """
     import datasets
 
@@ -154,7 +154,7 @@ def _final_batch(
 
 
 def _dataset_state(names: list[str], split: str, fingerprint: str) -> dict[str, Any]:
-    """``state.json`` as ``Dataset.save_to_disk`` writes it."""
+    """Content of ``state.json`` as ``Dataset.save_to_disk`` writes it."""
     return {
         "_data_files": [{"filename": name} for name in names],
         "_fingerprint": fingerprint[:16],
@@ -167,5 +167,5 @@ def _dataset_state(names: list[str], split: str, fingerprint: str) -> dict[str, 
 
 
 def file_entry(path: Path) -> dict[str, Any]:
-    """The manifest's entry about a file."""
+    """Manifest entry of a file: its hash and size."""
     return {"sha256": sha256_file(path), "bytes": path.stat().st_size}

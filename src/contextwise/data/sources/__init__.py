@@ -1,4 +1,4 @@
-"""Sources of texts: one file a kind, registered by ``Source.kind``. :func:`open_source` finds the kind of what a user named."""
+"""Sources of texts: one module per kind, registered by ``Source.kind``. :func:`open_source` selects the kind from the name."""
 
 import functools
 import glob
@@ -31,7 +31,7 @@ _FILE_SUFFIXES = {
 
 @functools.cache
 def _kinds() -> dict[str, type[Source]]:
-    """Every kind of source: importing the files of this folder registers them."""
+    """All kinds of sources; importing the modules of this package registers them."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return Source.kinds
@@ -40,19 +40,19 @@ def _kinds() -> dict[str, type[Source]]:
 def open_source(name: str | Path, limit: int | None = None) -> Source:
     """Open ``stdlib``, a file, a folder, a pattern (``data/*.jsonl.gz``) or a dataset's name on the Hub.
 
-    ``alpaca:`` before any of them: its records are instructions (:mod:`contextwise.data.sources.alpaca`).
+    With the prefix ``alpaca:`` the records are instructions (:mod:`contextwise.data.sources.alpaca`).
 
     Args:
-        limit: how many documents will be read at most; a dataset on the Hub is then streamed.
+        limit: maximum number of documents that will be read; if given, a dataset on the Hub is streamed.
 
     Raises:
-        DataError: there is no such thing, or it cannot be read.
+        DataError: the source does not exist, or cannot be read.
     """
     given = str(name)
-    prefix, _, rest = given.partition(":")
+    prefix, _, inner = given.partition(":")
     wrapper = _kinds().get(prefix)
-    if wrapper is not None and issubclass(wrapper, WrappedSource) and rest:
-        return wrapper(open_source(rest, limit))
+    if wrapper is not None and issubclass(wrapper, WrappedSource) and inner:
+        return wrapper(open_source(inner, limit))
     for kind in _kinds().values():
         if source := kind.named(given, limit):
             return source
@@ -74,7 +74,7 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
 
 
 def _kind_of(path: Path) -> type[FileSource]:
-    """The kind of a file by its name; text, if no kind claims its suffix."""
+    """Kind of a file by its suffix; text if no kind has that suffix."""
     name = path.name.lower().removesuffix(".gz")
     for kind in _kinds().values():
         if issubclass(kind, FileSource) and name.endswith(kind.suffixes):
@@ -106,7 +106,7 @@ def _open_folder(folder: Path) -> Source:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Files below ``folder`` that are not hidden and not in hidden folders."""
+    """Iterate over the files in ``folder`` and its subfolders, except hidden files and folders."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [inner for inner in folders if not inner.startswith(".")]
         for name in names:

@@ -1,7 +1,7 @@
 """Instructions in Alpaca's format, as documents: the published prompt, then the response.
 
 A record has an ``instruction``, an ``output``, and an ``input`` that may be empty or absent (Taori et al. 2023, ``train.py``).
-``prompt_characters`` in a document's metadata says where its response begins.
+``prompt_characters`` in a document's metadata is the length of its prompt in characters.
 """
 
 import json
@@ -35,7 +35,7 @@ end-of-text, after which a model expects another document.
 
 
 def prompt_text(instruction: str, input_text: str = "") -> str:
-    """The published prompt, up to where the response begins."""
+    """Build the published prompt, up to the beginning of the response."""
     if not input_text:
         return f"{_TASK}. {_REQUEST}### Instruction:\n{instruction}\n\n{RESPONSE}"
     return (
@@ -47,13 +47,13 @@ def prompt_text(instruction: str, input_text: str = "") -> str:
 class Instructions(WrappedSource):
     """A source whose records are instructions: ``alpaca:SOURCE``.
 
-    Records with an empty output become empty documents, which are left out.
+    Records with an empty output become empty documents, which are skipped.
     """
 
     kind = "alpaca"
 
     def records(self, text_field: str) -> Iterator[Record]:
-        """The formatted texts; ``text_field`` has no effect, since Alpaca's fields have fixed names."""
+        """Iterate over the formatted texts; ``text_field`` has no effect, since Alpaca's fields have fixed names."""
         for number, record in enumerate(self.source.records("output"), start=1):
             self.done = self.source.done
             if isinstance(record, BadRecord):
@@ -63,23 +63,23 @@ class Instructions(WrappedSource):
 
 
 def instruction_document(record: Document, where: str) -> Record:
-    """The document of an instruction.
+    """Build the document of an instruction.
 
     Args:
         record: the output, with the other fields as metadata.
-        where: its place, as an error names it.
+        where: location of the record for error messages.
     """
     others = dict(record.metadata)
-    instruction, given = others.pop("instruction", None), others.pop("input", None)
-    for name, value in (("instruction", instruction), ("input", given or "")):
+    instruction, input_text = others.pop("instruction", None), others.pop("input", None)
+    for name, value in (("instruction", instruction), ("input", input_text or "")):
         if not isinstance(value, str):
-            what = (
+            problem = (
                 "is missing" if value is None else f"is not a text but {json.dumps(value, default=str)[:40]}"
             )
             return BadRecord(
-                where, f"the field {name!r} {what}; Alpaca's fields are instruction, input, output"
+                where, f"the field {name!r} {problem}; Alpaca's fields are instruction, input, output"
             )
     if not record.text.strip():
         return Document("", {})
-    prompt = prompt_text(instruction, given or "")
+    prompt = prompt_text(instruction, input_text or "")
     return Document(prompt + record.text, {**others, PROMPT_CHARACTERS: len(prompt)})

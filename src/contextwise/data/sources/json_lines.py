@@ -1,4 +1,4 @@
-"""JSON Lines: one object a line, with the text in one of its fields."""
+"""JSON Lines: one object per line, with the text in one of its fields."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from contextwise.data.sources.source import FileSource, Record, as_record
 
 
 class JsonLines(FileSource):
-    """JSON Lines, or files that hold one JSON list of objects; ``.gz`` is unpacked."""
+    """JSON Lines, or files that hold a JSON list of objects; ``.gz`` is decompressed."""
 
     kind = "jsonl"
     suffixes = JSON_LINES

@@ -1,4 +1,7 @@
-"""What every source of texts is: records that can be read again, in a fixed order. A new kind is one file beside this one."""
+"""Base classes of the sources of texts: records in a fixed order that can be read repeatedly.
+
+To add a kind of source, add a module to this package.
+"""
 
 import abc
 from collections.abc import Iterator, Sequence
@@ -12,13 +15,13 @@ Record = Document | BadRecord
 
 
 class Source(abc.ABC):
-    """A readable source. A subclass is registered by its ``kind``.
+    """Base class of a source of records. A subclass is registered by its ``kind``.
 
     Attributes:
         kind: the source's kind in the manifest.
         kinds: all registered kinds.
-        name: what the user gave, without folders.
-        done: the share of the source that the current pass has read, from 0 to 1.
+        name: name of the source as the user entered it, without folders.
+        done: share of the source that the current pass has read, from 0 to 1.
     """
 
     kind: str
@@ -34,32 +37,32 @@ class Source(abc.ABC):
 
     @classmethod
     def named(cls, given: str, limit: int | None) -> "Source | None":
-        """The source that ``given`` names by a form of its own (``stdlib``, a dataset's folder), or None.
+        """Open the source ``given`` if it names this kind (``stdlib``, a dataset's folder); None otherwise.
 
         Raises:
-            DataError: it is of this kind, but cannot be opened.
+            DataError: the source is of this kind, but cannot be opened.
         """
         return None
 
     @abc.abstractmethod
     def records(self, text_field: str) -> Iterator[Record]:
-        """All records, in a fixed order.
+        """Iterate over all records, in a fixed order.
 
         Raises:
             DataError: a file is missing, unreadable or damaged, or a table has no column ``text_field``.
         """
 
     def description(self) -> dict[str, Any]:
-        """The manifest's entry about this source."""
+        """Manifest entry of this source."""
         return {"kind": self.kind, "name": self.name}
 
 
 class FileSource(Source):
-    """One or more files, read one after the other.
+    """Base class of a source of one or more files, read in order.
 
     Attributes:
-        suffixes: what the names of such files end with, also before ``.gz``.
-        root: the folder that the user named, or that all files lie in.
+        suffixes: suffixes of the file names, without ``.gz``.
+        root: the folder that the user named, or the common folder of all files.
     """
 
     suffixes: ClassVar[tuple[str, ...]] = ()
@@ -84,11 +87,11 @@ class FileSource(Source):
 
     @abc.abstractmethod
     def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
-        """Records of one file, each with the share of the file that was read up to there."""
+        """Iterate over the records of a file, each with the share of the file read so far."""
 
 
 class WrappedSource(Source):
-    """A source that formats the records of another one, named ``KIND:SOURCE``."""
+    """Base class of a source that formats the records of another source, named ``KIND:SOURCE``."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source.name)
@@ -99,7 +102,7 @@ class WrappedSource(Source):
 
 
 def as_record(text: Any, metadata: dict[str, Any], where: str, what: str) -> Record:
-    """A document, if ``text`` is a string of a size that Arrow can hold."""
+    """Return a document if ``text`` is a string of a size that Arrow can store, else a bad record."""
     if not isinstance(text, str):
         return BadRecord(where, f"{what} is not a string but {type_name(text)}")
     if len(text) >= LONGEST_TEXT // 4 and len(text.encode()) > LONGEST_TEXT:

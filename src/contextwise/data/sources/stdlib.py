@@ -1,4 +1,4 @@
-"""The embedded corpus: the source of the standard library of the Python that runs this."""
+"""Source code of the standard library of the running Python, as a source of texts."""
 
 import platform
 import re
@@ -20,9 +20,9 @@ _DOCSTRING = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*[rRuU]?(\"\"\"|'''|\"|')(.
 
 
 def stdlib_files() -> list[tuple[str, Path]]:
-    """(module name, file) of every module of the standard library, by name.
+    """List (module name, file) of every module of the standard library, sorted by name.
 
-    Left out: tests and their data, installed packages, files below 256 bytes, and the build's settings
+    Excluded: tests and their data, installed packages, files below 256 bytes, and the build's settings
     (``_sysconfigdata``), which name folders of the machine.
 
     Raises:
@@ -52,7 +52,7 @@ def docstring_summary(source: str) -> str:
 
 
 def stdlib_document(module: str, path: Path) -> Document | None:
-    """One module as a document; None if its file is not UTF-8."""
+    """Read a module as a document; None if its file is not UTF-8."""
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError:
@@ -62,7 +62,7 @@ def stdlib_document(module: str, path: Path) -> Document | None:
 
 
 class StandardLibrary(Source):
-    """The modules of the standard library in the order of their names.
+    """Source of the modules of the standard library, sorted by name.
 
     Metadata: ``module`` (dotted name), ``package`` (its first part), ``docstring`` (first line, or empty).
     """
@@ -90,7 +90,7 @@ class StandardLibrary(Source):
 
 
 def iter_stdlib_documents() -> Iterator[Document]:
-    """The documents of :class:`StandardLibrary`.
+    """Iterate over the documents of :class:`StandardLibrary`.
 
     Raises:
         DataError: this Python comes without the source of its library.

@@ -132,10 +132,10 @@ def _load_folder(folder: Path) -> Any:
 
 
 def _records(table: "pa.Table | pa.RecordBatch", name: str, first: int, text_field: str) -> Iterator[Record]:
-    """Rows of a table as documents; ``first`` is the number of its first row.
+    """Convert rows of a table to documents; ``first`` is the number of its first row.
 
     Raises:
-        DataError: there is no column ``text_field``.
+        DataError: the table has no column ``text_field``.
     """
     if text_field not in table.schema.names:
         columns = ", ".join(map(repr, table.schema.names[:12]))

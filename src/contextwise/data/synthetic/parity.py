@@ -34,17 +34,17 @@ _FIRST_TASK = 3
 
 
 def task_token(task: int) -> int:
-    """Token that asks for the answer of task ``task``, counted from 0."""
+    """Token that queries task ``task``, counted from 0."""
     return _FIRST_TASK + task
 
 
 def vocabulary(tasks: int) -> int:
-    """Tokens of the inputs: the bits, the mask, and one for each task."""
+    """Vocabulary size of the inputs: the bits, the mask, and a token for each task."""
     return _FIRST_TASK + tasks
 
 
 class VisibleLaw(Settings):
-    """How many tasks are visible at context l: ``limit - scale / l ** exponent`` (intrinsic entropy, Appendix J.3)."""
+    """Number of tasks visible at context l: ``limit - scale / l ** exponent`` (intrinsic entropy, Appendix J.3)."""
 
     limit: float = Field(51.1, gt=0, description="C0: tasks at an infinite context")
     scale: float = Field(1700.0, gt=0, description="C")
@@ -54,7 +54,7 @@ class VisibleLaw(Settings):
         """The shortest context at which ``count`` tasks are visible.
 
         Raises:
-            ConfigError: the law never reaches that many.
+            ConfigError: ``count`` is at or above the limit of the law.
         """
         if count >= self.limit:
             raise ConfigError(
@@ -64,7 +64,7 @@ class VisibleLaw(Settings):
 
 
 class ParitySettings(Settings):
-    """Settings of the task: those of Table 1 by default; of Appendix J.3 with a ``law`` and ``frequency_exponent`` 0."""
+    """Settings of the task: Table 1 by default; Appendix J.3 with a ``law`` and ``frequency_exponent`` 0."""
 
     bits: int = Field(60, ge=2, description="context bits, the first the nearest")
     tasks: int = Field(100, ge=1)
@@ -77,14 +77,14 @@ class ParitySettings(Settings):
 
 
 class Parity:
-    """The tasks that settings describe; bits are counted from 1, the nearest first.
+    """Tasks defined by the settings; bits are counted from 1, the nearest first.
 
     Attributes:
         larger, smaller: (tasks,) int64, the two bits of each task, in the order of the larger one.
         frequencies: (tasks,) float64, shares of the samples; their sum is 1.
 
     Raises:
-        ConfigError: there are too few bits for the tasks.
+        ConfigError: too few bits for the tasks.
     """
 
     def __init__(self, settings: ParitySettings) -> None:
@@ -95,14 +95,14 @@ class Parity:
         self.frequencies: np.ndarray = weights / weights.sum()
 
     def visible_tasks(self, context: int) -> int:
-        """How many tasks can be answered from the nearest ``context`` bits."""
+        """Number of tasks that can be answered from the nearest ``context`` bits."""
         return int((self.larger <= self._checked(context)).sum())
 
     def minimum_cross_entropy(self, context: int) -> float:
-        """The lowest cross entropy of the answer at a context of so many bits, nats (intrinsic entropy, Appendix C.4).
+        """Lowest cross entropy of the answer at a context of ``context`` bits, nats (intrinsic entropy, Appendix C.4).
 
         Raises:
-            ConfigError: there are fewer bits.
+            ConfigError: ``context`` exceeds the number of bits.
         """
         return math.log(2) * float(self.frequencies[self.larger > self._checked(context)].sum())
 
@@ -131,7 +131,7 @@ def _larger_bits(settings: ParitySettings) -> np.ndarray:
 
 
 def _smaller_bits(larger: np.ndarray, seed: int) -> np.ndarray:
-    """The smaller bit of each task, distinct among the tasks that share a larger bit."""
+    """Draw the smaller bit of each task, distinct among the tasks that share a larger bit."""
     draw = np.random.Generator(np.random.PCG64([seed, 0x9A217]))
     smaller = np.empty_like(larger)
     for bit, count in zip(*np.unique(larger, return_counts=True), strict=True):
@@ -145,7 +145,7 @@ def _smaller_bits(larger: np.ndarray, seed: int) -> np.ndarray:
 
 
 class ParityData(ParitySettings):
-    """The task, and how its samples are drawn: half of the training samples masked, as in Appendix C.4, by default."""
+    """Settings of the task and of its samples; by default half of the training samples are masked, as in Appendix C.4."""
 
     context: int | None = Field(None, ge=1, description="nearest bits that the inputs have; all if not given")
     masked: float = Field(0.5, ge=0, le=1, description="share of the training samples that are masked")
@@ -160,16 +160,16 @@ class ParityData(ParitySettings):
 
     @property
     def length(self) -> int:
-        """Tokens of an example."""
+        """Length of an example in tokens."""
         return (self.context or self.bits) + 1
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of the inputs."""
+        """Vocabulary size of the inputs."""
         return vocabulary(self.tasks)
 
     def parity(self) -> Parity:
-        """The task itself."""
+        """Build the task."""
         return Parity(ParitySettings(**{name: getattr(self, name) for name in ParitySettings.model_fields}))
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
-"""Samples of the parity task, made when they are read: sample i depends on (seed, split, i) and nothing else.
+"""Samples of the parity task, generated when they are read: sample i depends only on (seed, split, i).
 
 All randomness comes from one SplitMix64 stream (Steele, Lea and Flood 2014, Figure 16) for each seed and split, whose n-th
-word is a function of n. Sample i owns the words ``i * words`` to ``(i + 1) * words - 1``: its task, its mask, its bits.
+word is a function of n. Sample i uses the words ``i * words`` to ``(i + 1) * words - 1``: its task, its mask, its bits.
 
 An example for a model is a dictionary of int64 tensors like a decoder's (:mod:`contextwise.objectives.objective`), but
 with a single label: ``input_ids`` (context + 1,), the bits in their order, the nearest first, then the task's token; ``labels``
@@ -29,7 +29,7 @@ class Drawn(NamedTuple):
     Attributes:
         bits: (N, bits) uint8, 0 or 1, before masking.
         tasks: (N,) int64.
-        visible: (N,) int64, how many of the nearest bits are visible.
+        visible: (N,) int64, number of nearest bits that are visible.
     """
 
     bits: np.ndarray
@@ -38,15 +38,15 @@ class Drawn(NamedTuple):
 
 
 class Samples:
-    """The samples of one split, by their numbers; a pickled copy draws the same.
+    """Samples of a split, indexed by number; a pickled copy draws the same samples.
 
     Args:
         data: the settings.
-        seed: of the run.
-        split: training samples are masked as the settings say, those of ``validation`` never.
+        seed: seed of the run.
+        split: training samples are masked according to the settings, samples of ``validation`` never.
 
     Attributes:
-        path, splits: as of a corpus; there is nothing at ``path``.
+        path, splits: as for a corpus; no file exists at ``path``.
     """
 
     splits = ("train", "validation")
@@ -63,7 +63,7 @@ class Samples:
         self._start = sequence[0]
 
     def draw(self, numbers: np.ndarray) -> Drawn:
-        """The samples of these numbers, (N,)."""
+        """Draw the samples with these numbers, (N,)."""
         words = _splitmix64(
             self._start, np.asarray(numbers, np.uint64)[:, None] * np.uint64(self.words), self.words
         )
@@ -78,13 +78,13 @@ class Samples:
         return Drawn(bits[:, : self.data.bits], tasks, visible)
 
     def batch(self, numbers: np.ndarray, visible: int | None = None) -> dict[str, torch.Tensor]:
-        """Examples of these numbers, stacked.
+        """Build a batch of the examples with these numbers.
 
         Args:
             visible: number of the nearest bits to show, instead of each sample's own.
 
         Raises:
-            ConfigError: the inputs have fewer.
+            ConfigError: ``visible`` exceeds the number of bits in the inputs.
         """
         drawn = self.draw(numbers)
         shown = drawn.visible if visible is None else np.full(len(drawn.tasks), self._checked(visible))
@@ -99,18 +99,18 @@ class Samples:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, hexadecimal, of the settings that decide the samples."""
+        """SHA-256, hexadecimal, of the settings that determine the samples."""
         settings = self.data.model_dump(mode="json", exclude={"stored", "validation_samples"})
         return hashlib.sha256(
             json.dumps([settings, self.seed, self.split], sort_keys=True).encode()
         ).hexdigest()
 
     def verify(self) -> None:
-        """Does nothing: there are no files that could have changed."""
+        """Do nothing: generated samples have no files to verify."""
 
 
 def as_batch(parity: Parity, drawn: Drawn, context: int, numbers: np.ndarray) -> dict[str, torch.Tensor]:
-    """Examples from drawn samples, the bits that are not visible masked."""
+    """Build a batch of examples from drawn samples, with invisible bits masked."""
     rows = np.arange(len(drawn.tasks))
     pair = [
         drawn.bits[rows, places[drawn.tasks] - 1].astype(np.int64)
@@ -127,12 +127,12 @@ def as_batch(parity: Parity, drawn: Drawn, context: int, numbers: np.ndarray) ->
 
 
 class ParityStream(Dataset):
-    """The examples of a run in their order: each epoch shuffled from (seed, epoch), or no sample twice.
+    """Dataset of a run's examples in training order: each epoch shuffled from (seed, epoch), or no sample repeated.
 
     Args:
         samples: an object with ``batch(numbers)`` and ``seed``.
-        length: examples of the whole run.
-        epoch: samples of an epoch; None: item i is sample i.
+        length: number of examples of the run.
+        epoch: number of samples in an epoch; if None, item i is sample i.
     """
 
     def __init__(self, samples: Any, length: int, epoch: int | None) -> None:
@@ -148,13 +148,13 @@ class ParityStream(Dataset):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, torch.Tensor]]:
-        """Several items at once, for torch's loaders: drawing many costs little more than drawing one."""
+        """Return several items at once, for torch's loaders: drawing many samples costs little more than drawing one."""
         batch = self.samples.batch(self.numbers(np.asarray(indices, dtype=np.int64)))
         columns = [value.unbind(0) for value in batch.values()]
         return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def numbers(self, indices: np.ndarray) -> np.ndarray:
-        """The numbers of the samples at these indices."""
+        """Map indices to sample numbers."""
         if self.epoch is None:
             return indices
         numbers = np.empty_like(indices)
@@ -169,7 +169,7 @@ class ParityStream(Dataset):
 
 
 def _splitmix64(start: np.uint64, first: np.ndarray, count: int) -> np.ndarray:
-    """Words ``first`` to ``first + count - 1`` of the stream that begins at ``start``: (N, 1) to (N, count), uint64."""
+    """Generate words ``first`` to ``first + count - 1`` of the stream with state ``start``: (N, 1) to (N, count), uint64."""
     with np.errstate(over="ignore"):  # it counts modulo 2**64
         state = first + np.arange(1, count + 1, dtype=np.uint64)
         state *= np.uint64(0x9E3779B97F4A7C15)

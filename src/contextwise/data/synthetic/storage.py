@@ -1,4 +1,4 @@
-"""Samples of the parity task on disk: three NumPy files that are mapped, not read, and a manifest.
+"""Samples of the parity task on disk: three memory-mapped NumPy files and a manifest.
 
 ``bits.npy`` (N, bits / 8) uint8, eight bits a byte · ``tasks.npy`` (N,) and ``visible.npy`` (N,) uint16 · ``manifest.json``
 with the settings they were drawn from, written last. 10 million samples of 60 bits take 120 MB.
@@ -66,7 +66,7 @@ def open_samples(samples: Samples, path: str | Path) -> "StoredSamples":
         samples: the settings and seed that the stored samples must have.
 
     Raises:
-        DataError: they do not exist, are damaged, or were drawn with other settings.
+        DataError: the samples do not exist, are damaged, or were drawn with other settings.
     """
     path = Path(path)
     manifest = read_json(path / MANIFEST, "the manifest of the samples")
@@ -96,12 +96,12 @@ class StoredSamples:
         return self.manifest["samples"]
 
     def draw(self, numbers: np.ndarray) -> Drawn:
-        """The samples of these numbers, read from the files."""
+        """Read the samples with these numbers from the files."""
         bits = np.unpackbits(self._bits[numbers], axis=1, bitorder="little", count=self.samples.data.bits)
         return Drawn(bits, self._tasks[numbers].astype(np.int64), self._visible[numbers].astype(np.int64))
 
     def batch(self, numbers: np.ndarray) -> dict[str, torch.Tensor]:
-        """Examples of these numbers, stacked."""
+        """Build a batch of the examples with these numbers."""
         return as_batch(self.samples.parity, self.draw(numbers), self.samples.context, numbers)
 
     @property
@@ -112,7 +112,7 @@ class StoredSamples:
         """Compare the files with their hashes.
 
         Raises:
-            DataError: the bytes of one have changed.
+            DataError: the content of a file has changed.
         """
         for name, expected in self.manifest["files"].items():
             if sha256_file(self.path / name) != expected:

@@ -1,4 +1,4 @@
-"""Consecutive windows of a training context over the documents of a corpus.
+"""Consecutive windows of ``context`` tokens over the documents of a corpus.
 
 1. The documents are concatenated, with an end-of-text token before each and one at the end: a document begins with the token
    that ended the previous one, in training and in evaluation alike.
@@ -21,7 +21,7 @@ from contextwise.base.errors import ConfigError, DataError
 
 
 class Documents(Protocol):
-    """The part of a corpus that windows need."""
+    """Interface of a corpus that windows require."""
 
     path: Path
     split: str
@@ -36,14 +36,14 @@ class Documents(Protocol):
 
 
 class Windows(Dataset):
-    """All windows of one pass over a corpus, in the corpus's order.
+    """Dataset of all windows of one pass over a corpus, in order.
 
     Item i is a dictionary of int64 tensors: ``input_ids`` (context,), ``labels`` (context,) already shifted, ``window`` (),
     and ``position_ids`` (context,) if documents are kept separate.
 
     Raises:
-        ConfigError: settings that contradict each other or the corpus.
-        DataError: no window fits.
+        ConfigError: the settings contradict each other or the corpus.
+        DataError: the corpus is too short for a window.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Windows(Dataset):
                 f"the corpus {corpus.path} has no end-of-text token to put between documents; set data.cross_documents=false"
             )
         lengths = np.asarray(corpus.lengths, dtype=np.int64)
-        # Where each document's piece of the stream begins: at the end-of-text token before it.
+        # Start of each document in the stream: the end-of-text token before it.
         self.starts = np.concatenate([[0], np.cumsum(lengths + self.separators)])
         if cross_documents:
             # The last target is one token after the inputs.
@@ -109,7 +109,7 @@ class Windows(Dataset):
         return item
 
     def read(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """``count`` tokens of the stream from ``start``, and their positions in their documents, both (count,) int64."""
+        """Read ``count`` tokens of the stream from ``start``, and their positions in their documents, both (count,) int64."""
         tokens = np.empty(count, dtype=np.int64)
         positions = np.empty(count, dtype=np.int64)
         document = int(np.searchsorted(self.starts, start, side="right")) - 1

@@ -5,7 +5,7 @@ context (context scaling, footnote 4). A comparison of models of different conte
 predicted from as many preceding tokens as the model was trained with:
 
 1. Each document is cut into blocks of ``longest`` tokens, the longest context that is compared; the remainder is dropped.
-2. The last tenth of each block are the targets. A model with a context of ``longest`` has one window a block; a model with a
+2. The last tenth of each block are the targets. A model with a context of ``longest`` has one window per block; a model with a
    shorter context has several, each ending a tenth of its context before the next. So every model reads about as many tokens.
 """
 
@@ -18,19 +18,19 @@ from contextwise.data.windows.consecutive import Documents, Windows
 
 
 def last_tenth_length(context: int) -> int:
-    """Positions of the last 10% of a context; one at least."""
+    """Number of positions in the last 10% of a context; at least 1."""
     return max(1, context // 10)
 
 
 class LastTenthWindows(Dataset):
-    """Windows of ``context`` tokens over documents, ending in the last tenth of blocks of ``longest``.
+    """Dataset of windows of ``context`` tokens over documents, ending in the last tenth of blocks of ``longest``.
 
     Item i is a dictionary of int64 tensors: ``input_ids`` and ``labels`` (context,), already shifted, and ``document`` ().
 
     Args:
         corpus: the documents.
-        context: inputs of a window.
-        longest: tokens of a block: the longest context that is compared; ``context`` if not given.
+        context: number of inputs of a window.
+        longest: block length in tokens: the longest context that is compared; ``context`` if not given.
         tokens: approximate number of inputs of all windows together; the blocks are chosen evenly from the whole split.
 
     Raises:
