@@ -1,4 +1,4 @@
-"""Text from a model, and the time that a token of it takes, both by transformers' own ``generate()``."""
+"""Text generation, and its time per token, with transformers' ``generate()``."""
 
 import statistics
 import time
@@ -24,14 +24,14 @@ WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen.
+    """Settings for choosing the next token.
 
     Attributes:
         temperature: divides the logits; below 1 favours likely tokens.
         top_k: draw from the k likeliest tokens only.
         top_p: draw from the likeliest tokens that together have this probability only.
-        seed: of the draws; the same seed gives the same text on the same machine.
-        greedy: always take the likeliest token; the settings above then count for nothing.
+        seed: seed of the draws; the same seed produces the same text on the same machine.
+        greedy: always choose the likeliest token; the settings above then have no effect.
 
     Raises:
         ConfigError: a value is out of its range.
@@ -57,7 +57,7 @@ class Sampling:
             raise ConfigError(f"the seed is {self.seed}, but must be a whole number from 0 on")
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments of ``generate()``; a model's own settings of sampling are overruled."""
+        """Arguments of ``generate()``; they override the model's own sampling settings."""
         if self.greedy:
             return {"do_sample": False, "num_beams": 1}
         return {
@@ -70,11 +70,11 @@ class Sampling:
 
 
 def reads_sentences(source: str | Path) -> bool:
-    """Whether a model was trained on sentences by themselves, each behind an end-of-text token: a CUE model, or a run of the
+    """Whether a model was trained on separate sentences, each after an end-of-text token: a CUE model, or a run with the
     objective ``sentence``.
 
     Raises:
-        CheckpointError: there is no such model.
+        CheckpointError: the model does not exist.
     """
     if load_config(source).model_type == "cue":
         return True
@@ -85,10 +85,10 @@ def reads_sentences(source: str | Path) -> bool:
 def encode_prompt(
     tokenizer: PreTrainedTokenizerBase, prompt: str, starts_sentence: bool = False
 ) -> torch.Tensor:
-    """Token ids (1, T) of a prompt; of an empty one the end-of-text token, behind which documents begin.
+    """Encode a prompt as token ids (1, T); an empty prompt becomes the end-of-text token, after which documents begin.
 
     Args:
-        starts_sentence: that token stands before any prompt, as in the training of a sentence model.
+        starts_sentence: put that token before any prompt, as in the training of a sentence model.
 
     Raises:
         ConfigError: the prompt is empty and the tokenizer has no end-of-text token.
@@ -107,7 +107,7 @@ def encode_prompt(
 
 
 def allowed_new_tokens(model: PreTrainedModel, prompt_tokens: int, wanted: int) -> int:
-    """How many of the ``wanted`` tokens the model has positions for, behind a prompt.
+    """Number of new tokens, at most ``wanted``, for which the model has positions after a prompt.
 
     Raises:
         ConfigError: ``wanted`` is not positive, or the prompt leaves no position.
@@ -142,10 +142,10 @@ def sample_text(
 
     Args:
         prompt: text; may be empty (see :func:`encode_prompt`).
-        samples: how many texts; the first is the same whatever this is.
-        streamer: gets the tokens of each text as they come, the prompt's first.
-        starts_sentence: as :func:`encode_prompt` takes it.
-        contexts: what a CUE model's ``generate()`` takes beside the tokens.
+        samples: number of texts; the first does not depend on it.
+        streamer: receives the tokens of each text as they are generated, beginning with the prompt's.
+        starts_sentence: as for :func:`encode_prompt`.
+        contexts: further inputs of a CUE model's ``generate()``.
 
     Returns:
         The continuations, without the prompt and without special tokens.
@@ -179,14 +179,14 @@ def measure_generation(
 ) -> dict[str, dict[str, Any]]:
     """Time the cached, greedy generation of one text with each model, in alternation.
 
-    The time does not depend on what the tokens are: the prompt is random ids, and end-of-text ends nothing.
+    The time does not depend on the content: the prompt is random ids, and end-of-text does not stop generation.
     Models with few positions get a shorter prompt and text.
 
     Args:
         models: name -> model in evaluation mode.
-        prompt_tokens: T of the prompt; its pass is part of the time.
-        new_tokens: tokens generated behind it.
-        repeats: measurements of each model; a short one more, before, is not counted.
+        prompt_tokens: T of the prompt; its forward pass is part of the time.
+        new_tokens: tokens generated after the prompt.
+        repeats: measurements of each model, after a short warm-up that is not counted.
 
     Returns:
         name -> ``ms_per_token`` (median of the repeats, milliseconds), ``repeats``, ``prompt_tokens``,
@@ -238,7 +238,7 @@ def _generation_seconds(model: PreTrainedModel, prompt_tokens: int, new_tokens: 
 
 
 def _wait(device: torch.device) -> None:
-    """Until an accelerator, which runs behind the program, has done what it was given."""
+    """Wait until an accelerator, which runs asynchronously, has finished its queued work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
@@ -248,7 +248,7 @@ def time_runs(
 ) -> None:
     """Time the generation of several runs against each other; writes ``evaluation/generation.json`` in each.
 
-    Runs that were all measured together before, with these settings, are not measured again.
+    Runs that were already measured together with these settings are not measured again.
 
     Raises:
         CheckpointError: a run has no model yet.
@@ -272,7 +272,7 @@ def time_runs(
 def sample_runs(runs: list[RunFolder], prompt: str, max_new_tokens: int, sampling: Sampling) -> None:
     """Continue one prompt with each run's model; writes ``evaluation/samples.json`` in each.
 
-    The file is a list of ``{"prompt", "text", "sampling"}``. A text that is there for this prompt and these
+    The file is a list of ``{"prompt", "text", "sampling"}``. An existing text for this prompt and these
     settings is kept.
 
     Raises:

@@ -1,7 +1,7 @@
-"""From sums over documents to loss, perplexities and bits per byte, with intervals over documents.
+"""Loss, perplexities and bits per byte from sums over documents, with intervals over documents.
 
-Every measure is a ratio of two sums over documents, a ratio estimator: long documents count for more, as they
-do in the loss of the text as a whole.
+Every measure is a ratio of two sums over documents, a ratio estimator: long documents have more weight, as they
+do in the loss of the complete text.
 
     loss             = Σ nats / Σ tokens             nats per token
     perplexity       = exp(Σ nats / Σ tokens)        per token
@@ -25,7 +25,7 @@ from contextwise.base.intervals import ratios
 def measures(
     nats: np.ndarray, tokens: np.ndarray, words: np.ndarray | None, n_bytes: np.ndarray | None
 ) -> dict[str, dict[str, Any] | None]:
-    """All the measures of this module, as they stand in ``summary.json``.
+    """Compute all measures of this module, in the format of ``summary.json``.
 
     Args:
         nats: (documents,) summed over each document's scored tokens.

@@ -1,4 +1,4 @@
-"""An evaluation on the terminal and on pages."""
+"""Heading and table of an evaluation, for the terminal and for pages."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ MEASURES = {
 
 
 def evaluation_heading(summary: dict[str, Any]) -> Text:
-    """What was scored, and how: model, documents, tokens, context."""
+    """Build the heading: model, documents, tokens and context of the evaluation."""
     settings = summary["settings"]
     context, stride = settings["context"], settings["stride"]
     heading = (
@@ -35,12 +35,12 @@ def evaluation_heading(summary: dict[str, Any]) -> Text:
 def evaluation_table(
     summary: dict[str, Any], measures: dict[str, str] = MEASURES, title: str = "", known_only: bool = False
 ) -> Table:
-    """The measures of one evaluation.
+    """Build a table of the measures of an evaluation.
 
     Args:
-        summary: of the evaluation.
+        summary: summary of the evaluation.
         measures: key in the summary -> name of its row.
-        known_only: leave out what is not known.
+        known_only: omit unknown measures.
     """
     rows: list[list[str | Estimate | None]] = []
     for key, name in measures.items():

@@ -1,9 +1,9 @@
-"""Sentences scored one by one, each with its contexts where the model takes any.
+"""Scoring of separate sentences, each with its contexts if the model accepts contexts.
 
 1. Documents are cut into the sentences that the objective ``sentence`` trains on.
 2. Each sentence is a sequence of its own: ``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted. Its
-   end is a target like any other: without it, a model could save nats by never ending.
-3. A CUE model reads beside each sentence the set of its contexts: values of the document's metadata columns, and the
+   end is a target like any other: without it, a model could lower its loss by never ending a sentence.
+3. A CUE model reads the set of contexts along with each sentence: values of the document's metadata columns, and the
    sentence before it. Their vectors come from the cache on disk (``CORPUS/encoded``).
 4. A sentence with more targets than the model has positions is scored in overlapping windows, like a long document, so
    that models with different positions are compared on the same targets.
@@ -33,15 +33,15 @@ from contextwise.objectives.splitting import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 
 Further = Callable[[np.ndarray], dict[str, torch.Tensor]]
-"""From the numbers of a batch's sentences (B,) to what a CUE model reads beside them."""
+"""Maps the numbers of a batch's sentences (B,) to the further inputs of a CUE model."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Sentences as :func:`~evaluation.scoring.windows.score_documents` takes documents: the tokens of each and its end.
+    """Sentences in the form of the documents that :func:`~evaluation.scoring.windows.score_documents` scores.
 
     Attributes:
-        tokens: of each sentence, without its end.
+        tokens: tokens of each sentence, without its end.
         end_of_text: id of the token that begins and ends each.
     """
 
@@ -50,15 +50,15 @@ class Rows:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """(S,) targets of each sentence: its tokens and its end."""
+        """(S,) number of targets of each sentence: its tokens and its end."""
         return np.array([len(tokens) + 1 for tokens in self.tokens], dtype=np.int64)
 
     def document(self, index: int, /) -> np.ndarray:
-        """The targets of a sentence."""
+        """Token ids of the targets of a sentence."""
         return np.append(self.tokens[index], self.end_of_text)
 
     def ends(self) -> np.ndarray:
-        """(N,) bool: which targets are ends."""
+        """(N,) bool: whether each target is the end of a sentence."""
         ends = np.zeros(int(self.lengths.sum()), dtype=bool)
         ends[np.cumsum(self.lengths) - 1] = True
         return ends
@@ -77,19 +77,19 @@ def score_rows(
     batch_tokens: int | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Scores:
-    """Score every target of the sentences; ``nats`` (N,) are those of one sentence after the other.
+    """Score every target of the sentences; ``nats`` (N,) are in the order of the sentences.
 
     Args:
         model: a causal language model, or a CUE model.
-        further: gives a CUE model its contexts, such as
+        further: returns the contexts for a CUE model, such as
             :meth:`~evaluation.sentences.conditioning.ContextSets.batch`; the empty set of contexts if not given.
         batch_tokens: positions of a batch, padding included; 16384 if not given.
 
     Raises:
         ConfigError: ``batch_tokens`` is out of range.
         DataError: a token id is beyond the model's vocabulary.
-        CheckpointError: the model gives a loss that is not finite.
-        Interrupted: the process was asked to stop.
+        CheckpointError: a loss is not finite.
+        Interrupted: the process received a request to stop.
     """
     window = window_of(model, rows)
     return score_documents(
@@ -104,25 +104,25 @@ def score_rows(
 
 
 def window_of(model: PreTrainedModel, rows: Rows) -> int:
-    """Positions to score with: those of the longest sentence, if the model has as many."""
+    """Window for scoring: the length of the longest sentence, limited to the model's positions."""
     return min(int(rows.lengths.max()), positions(model.config) or sys.maxsize)
 
 
 class Sentences:
-    """The sentences of the first documents of a corpus, in order.
+    """Sentences of the first documents of a corpus, in order.
 
     Args:
-        limit_documents: how many documents; all if not given.
-        language: whose rules cut the text, as an ISO 639 code.
+        limit_documents: number of documents; all if not given.
+        language: ISO 639 code of the language whose rules split the text.
 
     Attributes:
         index: the sentences of the whole split.
-        rows: what is scored.
+        rows: the sentences to score.
         articles: (S,) document of each sentence.
 
     Raises:
         ConfigError: the limit is out of range, or the corpus comes without a tokenizer or end-of-text.
-        DataError: there is no sentence.
+        DataError: the documents hold no sentence.
     """
 
     def __init__(self, corpus: Corpus, limit_documents: int | None = None, language: str = "en") -> None:
@@ -152,17 +152,17 @@ class Sentences:
         return np.bincount(self.articles, weights=self.rows.sums(values_N), minlength=self.documents)
 
     def positions(self) -> np.ndarray:
-        """(N,) int32: the place of each target in its sentence, from 0."""
+        """(N,) int32: the position of each target in its sentence, from 0."""
         lengths = self.rows.lengths
         return (np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)).astype(np.int32)
 
     def of_targets(self, values_S: np.ndarray) -> np.ndarray:
-        """(N,) int32: a value of each sentence, for each of its targets."""
+        """(N,) int32: the values of the sentences, repeated for each of their targets."""
         return np.repeat(values_S, self.rows.lengths).astype(np.int32)
 
 
 def dropped(sets: Sequence[Texts], probability: float, seed: int = 0) -> list[Texts]:
-    """The sets with each context left out with a probability, drawn for each sentence from (seed, its number) alone.
+    """Drop each context with a probability; the draws of a sentence depend only on (seed, its number).
 
     Raises:
         ConfigError: the probability is not between 0 and 1.

@@ -1,8 +1,8 @@
-"""The same targets with more and more of their context visible: losses and features at each context length.
+"""Losses and features of the same targets with contexts truncated to each length.
 
-A loss measured over windows mixes what a longer context brings with which tokens happen to have one. Here the targets are
-chosen once, each with at least the longest context before it in its document, and each is predicted again and again: from the
-nearest l tokens only, for every context length l (intrinsic entropy, Section 2.2.2). No end-of-text token stands before them.
+A loss measured over windows confounds the effect of a longer context with the choice of tokens that have one. Here the targets
+are chosen once, each with at least the longest context before it in its document, and each is predicted once per context
+length l, from the nearest l tokens only (intrinsic entropy, Section 2.2.2). No end-of-text token precedes them.
 
 Legend of shapes: B targets in a batch, D channels, V tokens in the vocabulary, N targets.
 """
@@ -32,7 +32,7 @@ class Targets:
 
     Attributes:
         document: (N,) int64, index of the document.
-        position: (N,) int64, index of the token in its document, from 0: so many tokens stand before it.
+        position: (N,) int64, index of the token in its document, from 0: the number of tokens before it.
     """
 
     document: np.ndarray
@@ -49,7 +49,7 @@ class TruncatedBatch:
     Attributes:
         nats: (B,) float32, loss of each target.
         features: (B, D) on the model's device, in the model's number format: the hidden state from which the target is
-            predicted; None if none was asked for.
+            predicted; None if not requested.
     """
 
     context: int
@@ -63,7 +63,7 @@ def choose_targets(corpus: Documents, longest: int, samples: int, seed: int) -> 
     """Draw targets uniformly from all tokens with at least ``longest`` tokens before them in their document.
 
     Args:
-        samples: how many to draw, without replacement; where there are fewer, all of them are taken.
+        samples: number of targets to draw without replacement; if fewer are eligible, all of them are used.
 
     Raises:
         ConfigError: ``longest`` or ``samples`` is not positive, or ``seed`` is negative.
@@ -103,21 +103,21 @@ def truncated_passes(
     """Predict every target from the nearest l tokens, for each l of ``contexts``; batches in the order of the targets.
 
     The vocabulary head is applied to the last position only. The model is scored on the device where it is, in evaluation
-    mode; its training mode comes back at the end.
+    mode; its training mode is restored at the end.
 
     Args:
         model: any causal language model of transformers.
         contexts: visible tokens l of each pass, in the order of the passes.
-        batch_tokens: most tokens of a batch; fewer where the logits would grow too large.
-        features: ``last``, what the vocabulary head reads, or a number i, what block i reads (0: the embeddings; as in
-            transformers' ``hidden_states``, the one behind the last block is what the head reads); None for losses only.
-        done: context -> targets that are done already; they are passed over.
+        batch_tokens: maximum number of tokens of a batch; fewer if the logits would be too large.
+        features: ``last``, the input of the vocabulary head, or a number i, the input of block i (0: the embeddings; as in
+            transformers' ``hidden_states``, the number after the last block is the input of the head); None for losses only.
+        done: context -> number of targets that are already done; they are skipped.
 
     Raises:
         ConfigError: a context, ``batch_tokens`` or ``features`` is out of range.
         DataError: a target has too few tokens before it, or a token id is beyond the model's vocabulary.
-        CheckpointError: a loss or a feature is not finite, or the model hands out no hidden states.
-        Interrupted: the process was asked to stop.
+        CheckpointError: a loss or a feature is not finite, or the model returns no hidden states.
+        Interrupted: the process received a request to stop.
     """
     _check(model, targets, contexts, batch_tokens)
     if features is not None and features != LAST and (not isinstance(features, int) or features < 0):
@@ -164,7 +164,7 @@ def _check(model: PreTrainedModel, targets: Targets, contexts: Sequence[int], ba
 def _tokens(
     model: PreTrainedModel, corpus: Documents, targets: Targets, context: int, start: int, stop: int
 ) -> torch.Tensor:
-    """(B, context + 1) int64 on the model's device: what is visible, and the target behind it."""
+    """(B, context + 1) int64 on the model's device: the visible tokens and the target after them."""
     tokens_BT = np.empty((stop - start, context + 1), dtype=np.int64)
     for row, i in enumerate(range(start, stop)):
         end = int(targets.position[i]) + 1
@@ -183,7 +183,7 @@ def _tokens(
 def _predict(
     model: PreTrainedModel, tokens_BT: torch.Tensor, layer: Features
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Losses (B,) float32 of the last tokens, and the features (B, D) that they are predicted from."""
+    """Compute losses (B,) float32 of the last tokens, and the features (B, D) from which they are predicted."""
     options: dict[str, Any] = {"use_cache": False}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         options["logits_to_keep"] = 1
@@ -195,7 +195,7 @@ def _predict(
 
 
 class _Taken:
-    """Hidden states of the last position: caught on the way, or picked from the model's output."""
+    """Hidden states of the last position: captured by a hook, or selected from the model's output."""
 
     def __init__(self, layer: Features) -> None:
         self.layer = layer
@@ -203,7 +203,7 @@ class _Taken:
         self.caught: torch.Tensor | None = None
 
     def catch(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Forward pre-hook: keep what the module reads."""
+        """Forward pre-hook: store the input of the module."""
         if inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].dim() == 3:
             self.caught = inputs[0][:, -1].clone()
 
@@ -229,7 +229,7 @@ class _Taken:
 
 @contextlib.contextmanager
 def _features(model: PreTrainedModel, layer: Features) -> Iterator[_Taken]:
-    """While the block runs, the hidden states of ``layer`` are caught."""
+    """Context manager that captures the hidden states of ``layer``."""
     taken = _Taken(layer)
     if layer is None:
         yield taken
@@ -253,7 +253,7 @@ def _features(model: PreTrainedModel, layer: Features) -> Iterator[_Taken]:
 
 
 def _composed_blocks(model: PreTrainedModel) -> list[torch.nn.Module] | None:
-    """The decoder blocks of a model of this package, which returns no hidden states of its layers; None for others."""
+    """Decoder blocks of a model of this package, which does not return hidden states of its layers; None for other models."""
     family = getattr(model, "family", None)
     if family is None:
         return None
@@ -286,7 +286,7 @@ def _check_finite(batch: TruncatedBatch, targets: Targets) -> None:
 
 
 class FirstDocuments:
-    """The first documents of a corpus, to choose targets from."""
+    """First documents of a corpus, from which targets are chosen."""
 
     def __init__(self, corpus: Documents, count: int) -> None:
         self.corpus, self.end_of_text = corpus, corpus.end_of_text

@@ -1,4 +1,4 @@
-"""One pass over a corpus: the loss of every token, with the number of tokens that its prediction could see.
+"""Scoring pass over a corpus: the loss of every token, with the number of tokens visible to its prediction.
 
 1. Each document becomes one sequence: end-of-text, then its tokens. Position j of the sequence predicts token
    j of the document, so that the first token is scored too. A corpus without an end-of-text token starts with
@@ -7,7 +7,7 @@
    window scores all its targets, each later one its last ``stride`` targets only (fewer at the document's
    end). So each target is scored once, and sees at least ``context - stride`` tokens, or all that precede it
    in its document.
-3. Windows of like length from many documents are padded on the right into one batch. The models are causal,
+3. Windows of similar length from many documents are padded on the right into one batch. The models are causal,
    so what follows a position cannot change it, and no attention mask is needed.
 
 Legend of shapes: B windows in a batch, T positions of the longest of them, N targets in the corpus.
@@ -35,15 +35,15 @@ IGNORED = -100
 
 
 class Documents(Protocol):
-    """What the scoring pass needs of a corpus; :class:`contextwise.data.Corpus` has it."""
+    """Interface of a corpus for the scoring pass; :class:`contextwise.data.Corpus` implements it."""
 
     @property
     def lengths(self) -> np.ndarray:
-        """(documents,) tokens of each document, without end-of-text."""
+        """(documents,) number of tokens of each document, without end-of-text."""
 
     @property
     def end_of_text(self) -> int | None:
-        """Id of the token that stands before a document, if there is one."""
+        """Id of the token before each document; None without such a token."""
 
     def document(self, index: int, /) -> np.ndarray:
         """Token ids of one document."""
@@ -51,9 +51,9 @@ class Documents(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """The windows of a scoring pass; all arrays are (windows,) int64.
+    """Windows of a scoring pass; all arrays are (windows,) int64.
 
-    ``start`` is the position in the document's sequence at which the window starts, ``length`` its positions,
+    ``start`` is the position in the document's sequence at which the window starts, ``length`` its number of positions,
     and ``skip`` the number of its first targets that an earlier window scores.
     """
 
@@ -85,9 +85,9 @@ def plan_windows(targets: np.ndarray, context: int, stride: int) -> Plan:
 
 
 def batches(plan: Plan, batch_tokens: int) -> Iterator[np.ndarray]:
-    """Indices of the windows of each batch, longest first: at most ``batch_tokens`` positions, padded.
+    """Group windows into batches, by index, longest first: at most ``batch_tokens`` positions, padded.
 
-    Longest first, so that a batch too large for the memory fails in the first seconds. A window longer than
+    The longest windows are first, so that a batch that exceeds the memory fails within seconds. A window longer than
     ``batch_tokens`` is a batch of its own.
     """
     order = np.argsort(-plan.length, kind="stable")
@@ -100,13 +100,13 @@ def batches(plan: Plan, batch_tokens: int) -> Iterator[np.ndarray]:
 
 @dataclass(frozen=True)
 class Scores:
-    """The loss of every target of a corpus, document after document.
+    """Losses of all targets of a corpus, in the order of the documents.
 
     Attributes:
-        targets: (documents,) targets scored in each document.
+        targets: (documents,) number of targets scored in each document.
         nats: (N,) float32, loss of each target.
-        visible: (N,) int32, tokens of the document that the prediction could see; end-of-text is not counted.
-        first_position: index in its document of the first target: 0, or 1 where there is no end-of-text.
+        visible: (N,) int32, number of document tokens visible to the prediction; end-of-text is not counted.
+        first_position: index in its document of the first target: 0, or 1 without an end-of-text token.
     """
 
     targets: np.ndarray
@@ -120,7 +120,7 @@ class Scores:
         return np.bincount(documents, weights=self.nats, minlength=len(self.targets))
 
     def table(self) -> pa.Table:
-        """One row a target: ``document``, ``position`` (from 0), ``visible``, ``nats``."""
+        """Table with a row per target: ``document``, ``position`` (from 0), ``visible``, ``nats``."""
         starts = np.repeat(np.cumsum(self.targets) - self.targets, self.targets)
         position = np.arange(len(self.nats)) - starts + self.first_position
         return pa.table(
@@ -149,20 +149,19 @@ def score_documents(
     The scores do not depend on ``batch_tokens``, up to the rounding of the model's arithmetic.
 
     Args:
-        model: a causal language model that :func:`contextwise.models.token_losses` knows; scored on the
+        model: a causal language model that :func:`contextwise.models.token_losses` supports; scored on the
             device where it is, in evaluation mode.
         context: positions of a window, end-of-text included.
-        stride: how far a window starts from the one before it, 1 to ``context``.
+        stride: positions between the starts of consecutive windows, 1 to ``context``.
         batch_tokens: positions of a batch, padding included.
         on_progress: called with the number of targets scored, after each batch.
-        further: gives, for the documents (B,) that the windows of a batch are of, whatever else the model reads beside
-            their tokens, such as contexts.
+        further: returns the further inputs of the model, such as contexts, for the documents (B,) of a batch's windows.
 
     Raises:
         ConfigError: ``context`` or ``stride`` is out of range.
-        DataError: there is nothing to score, or a token id is beyond the model's vocabulary.
-        CheckpointError: the model gives a loss that is not finite.
-        Interrupted: the process was asked to stop.
+        DataError: the corpus has nothing to score, or a token id is beyond the model's vocabulary.
+        CheckpointError: a loss is not finite.
+        Interrupted: the process received a request to stop.
     """
     lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     first_position = 0 if corpus.end_of_text is not None else 1
@@ -205,7 +204,7 @@ def _score_batch(
     scores: Scores,
     further: dict[str, torch.Tensor],
 ) -> int:
-    """Score the windows ``rows``, write the results into ``scores``; returns the number of targets scored."""
+    """Score the windows ``rows`` and write the results into ``scores``; return the number of targets scored."""
     nats_BT = window_losses(model, corpus, plan, rows, **further)
     for row, window in enumerate(rows):
         skip, length, start = int(plan.skip[window]), int(plan.length[window]), int(plan.start[window])
@@ -219,14 +218,14 @@ def _score_batch(
 def window_losses(
     model: PreTrainedModel, corpus: Documents, plan: Plan, rows: np.ndarray, **further: torch.Tensor
 ) -> np.ndarray:
-    """Loss in nats of the targets of the windows ``rows``: (B, T) float32, 0 where nothing is to be scored.
+    """Loss in nats of the targets of the windows ``rows``: (B, T) float32, 0 at positions that are not scored.
 
     Args:
-        further: what the model reads beside the tokens, one row a window.
+        further: further inputs of the model, one row per window.
 
     Raises:
         DataError: a token id is beyond the model's vocabulary.
-        CheckpointError: the model gives a loss that is not finite.
+        CheckpointError: a loss is not finite.
     """
     input_ids_BT, targets_BT = _padded(corpus, plan, rows)
     _check_ids(model, input_ids_BT, targets_BT, plan.document[rows])
@@ -247,7 +246,7 @@ def window_losses(
 
 
 def _padded(corpus: Documents, plan: Plan, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets (B, T) int64 of the windows ``rows``; only targets that are to be scored are set."""
+    """Inputs and targets (B, T) int64 of the windows ``rows``; targets that are not scored are ``IGNORED``."""
     shape = (len(rows), int(plan.length[rows].max()))
     input_ids_BT = np.zeros(shape, dtype=np.int64)
     targets_BT = np.full(shape, IGNORED, dtype=np.int64)
@@ -281,12 +280,12 @@ def _check_ids(
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:
-    """Rows of the model's input embedding."""
+    """Number of rows of the model's input embedding."""
     return int(model.get_input_embeddings().weight.shape[0])
 
 
 def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
-    """One row a document: ``document``, its hash, ``tokens`` (targets), ``bytes``, ``words``, ``nats``."""
+    """Table with a row per document: ``document``, its hash, ``tokens`` (targets), ``bytes``, ``words``, ``nats``."""
     count = len(scores.targets)
 
     def known(values: Any, kind: pa.DataType) -> pa.Array:
@@ -306,7 +305,7 @@ def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
 
 
 def totals(documents: pa.Table) -> dict[str, Any]:
-    """Counts and measures of a table of documents, as they stand in ``summary.json``."""
+    """Compute counts and measures from a table of documents, in the format of ``summary.json``."""
     columns = {name: column_or_none(documents, name) for name in ("tokens", "bytes", "words")}
     return {
         "documents": documents.num_rows,
@@ -318,5 +317,5 @@ def totals(documents: pa.Table) -> dict[str, Any]:
 
 
 def column_or_none(documents: pa.Table, name: str) -> np.ndarray | None:
-    """A column as an array; None where the corpus did not know its values."""
+    """Return a column as an array; None if the corpus does not have its values."""
     return None if documents[name].null_count else documents[name].to_numpy()

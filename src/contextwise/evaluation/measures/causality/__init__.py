@@ -1,4 +1,4 @@
-"""Whether a causal language model leaks later tokens into earlier predictions: ``contextwise causality``."""
+"""Check for leaks of later tokens into earlier predictions of a causal language model: ``contextwise causality``."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Results of a measurement of causality, as numbers and sentences."""
+"""Results of the causality check, as numbers and sentences."""
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,23 +17,23 @@ SENTENCES = {
     "cached steps": "the logits at position {affected}, computed with a cache in the call that begins at position "
     "{changed}, differ by {largest} from the full pass",
 }
-"""What an effect of each perturbation means; also their names and their order."""
+"""Description of an effect of each perturbation; the keys are the names of the perturbations in their order."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of one perturbation where it must have none.
+    """Effect of a perturbation on logits that it must not change.
 
     Attributes:
-        name: of the perturbation; a key of :data:`SENTENCES`.
-        outcome: ``none``, ``leak``, ``not separated`` (packed documents see the ones before them, and nobody promised
-            that they would not) or ``not measured``.
+        name: name of the perturbation; a key of :data:`SENTENCES`.
+        outcome: ``none``, ``leak``, ``not separated`` (packed documents see the documents before them, and the model does
+            not claim otherwise) or ``not measured``.
         largest: largest absolute effect on logits (for gradients: largest absolute gradient); None if not measured.
-        tolerance: up to which it counts as rounding.
-        allowed: largest effect of the same perturbation where it may have one; None where there is no such place.
-        affected: position whose logits it moved, counted from the row's first column.
-        changed: position that was changed (the first, if several were); None where there is no such position.
-        detail: the row in which it happened, or why it was not measured.
+        tolerance: largest effect that counts as rounding.
+        allowed: largest effect of the same perturbation on logits that it may change; None if no such logits exist.
+        affected: position of the changed logits, counted from the row's first column.
+        changed: position of the replaced token (the first, if several were); None if it does not apply.
+        detail: the row with the effect, or the reason why it was not measured.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Effect:
 
     @property
     def sentence(self) -> str:
-        """Where it happened, or why it was not measured."""
+        """Describe the position of the effect, or the reason why it was not measured."""
         if self.largest is None:
             return f"{self.name} ({self.outcome}): {self.detail}"
         what = SENTENCES[self.name].format(
@@ -58,14 +58,14 @@ class Effect:
 
 @dataclass(frozen=True)
 class Causality:
-    """The result of :func:`~contextwise.evaluation.measures.causality.perturbations.measure_causality`.
+    """Result of :func:`~contextwise.evaluation.measures.causality.perturbations.measure_causality`.
 
     Attributes:
         model: name of the model's class.
         dtype: the coarsest floating-point type of its parameters and logits, which sets the tolerance.
-        effects: one for each perturbation, in the order of :data:`SENTENCES`.
-        gates_opened: the context's gates were all zero, so that nothing could come through them; they were drawn for the
-            measurement and put back.
+        effects: the effect of each perturbation, in the order of :data:`SENTENCES`.
+        gates_opened: whether the context's gates were all zero, which blocks the context; they were set to random values for
+            the measurement and then restored.
     """
 
     model: str
@@ -78,17 +78,17 @@ class Causality:
 
     @property
     def leaks(self) -> tuple[Effect, ...]:
-        """The effects that are leaks."""
+        """Effects that are leaks."""
         return tuple(effect for effect in self.effects if effect.outcome == LEAK)
 
     @property
     def causal(self) -> bool:
-        """No leak was found, and the replaced future tokens, at least, could be measured."""
+        """Whether no leak was found and at least the effect of future tokens could be measured."""
         return not self.leaks and self["future tokens"].outcome == NONE
 
     @property
     def heading(self) -> str:
-        """The verdict in one line."""
+        """Verdict on a single line."""
         if self.leaks:
             verdict = f"leaks ({', '.join(effect.name for effect in self.leaks)})"
         else:
@@ -97,21 +97,21 @@ class Causality:
 
     @property
     def notes(self) -> list[str]:
-        """One sentence for each effect that is not simply none, and for opened gates."""
+        """A sentence for each effect whose outcome is not ``none``, and for opened gates."""
         notes = [effect.sentence for effect in self.effects if effect.outcome != NONE]
         if self.gates_opened:
             notes.append("the context's gates are all zero; drawn ones showed what stands behind them")
         return notes
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """The table: perturbation, effect, tolerance, allowed effect, outcome."""
+        """Rows of the table: perturbation, effect, tolerance, allowed effect, outcome."""
         return [
             (e.name, number(e.largest), number(e.tolerance), number(e.allowed), e.outcome)
             for e in self.effects
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
+        """Convert the result to JSON-ready data."""
         return {
             "causal": self.causal,
             "architecture": self.model,
@@ -122,12 +122,12 @@ class Causality:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Causality":
-        """The result from its JSON form."""
+        """Build the result from its JSON-ready data."""
         effects = tuple(Effect(**effect) for effect in content["effects"])
         return cls(content["architecture"], content["dtype"], effects, content["gates_opened"])
 
     def table(self) -> "RenderableType":
-        """For the terminal, in 80 columns."""
+        """Build the table for the terminal, in 80 columns."""
         from rich import box
         from rich.console import Group
         from rich.table import Table
@@ -150,5 +150,5 @@ COLUMNS = ("perturbation", "effect", "tolerance", "allowed", "outcome")
 
 
 def number(value: float | None) -> str:
-    """Two digits of an effect; a zero without a point is exact."""
+    """Format an effect with two digits; an exact zero is ``0``."""
     return "–" if value is None else "0" if value == 0 else f"{value:.2g}"

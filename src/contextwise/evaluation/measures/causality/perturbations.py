@@ -1,17 +1,17 @@
 """Measure whether a causal language model leaks later tokens into earlier predictions.
 
-Six perturbations on random tokens, each with the largest effect that it has where it may have none:
+Six perturbations of random tokens, each with its largest effect on logits that it must not change:
 
-1. *future tokens*: the tokens from a cut on are replaced; no logits before the cut may change. Cuts lie at, before and
-   behind each chunk border (short rows are cut everywhere), in plain, left-padded and packed rows.
+1. *future tokens*: the tokens from a cut on are replaced; no logits before the cut may change. Cuts are at, before and
+   after each chunk border (short rows are cut everywhere), in plain, left-padded and packed rows.
 2. *gradients*: the gradient of each position's logits to all later input embeddings is zero.
-3. *left padding*: a row of a left-padded batch gets the logits that it gets alone.
-4. *tokens under the mask*: which tokens stand in the padding changes nothing.
-5. *packed neighbours*: where ``position_ids`` begin again inside a row, no document reaches the ones behind it.
-6. *cached steps*: a row read in pieces, with a key-value cache, gives the logits of the full pass.
+3. *left padding*: a row of a left-padded batch has the same logits as the row alone.
+4. *tokens under the mask*: the tokens in the padding have no effect.
+5. *packed neighbours*: where ``position_ids`` restart inside a row, no document affects those after it.
+6. *cached steps*: a row read in pieces, with a key-value cache, has the logits of the full pass.
 
 All but 3 and 6 also measure their *allowed* effect, on logits that they may change. A perturbation that does not change even
-those could not detect anything, and counts as not measured.
+those cannot detect a leak, and counts as not measured.
 
 Shapes: N rows, T positions, D channels, V tokens of vocabulary.
 """
@@ -48,9 +48,9 @@ from contextwise.evaluation.measures.causality.rows import (
 
 @dataclass(frozen=True)
 class Case:
-    """The effect in one kind of row: as :class:`~contextwise.evaluation.measures.causality.effects.Effect` has it.
+    """Effect in one kind of row; attributes as in :class:`~contextwise.evaluation.measures.causality.effects.Effect`.
 
-    ``scale`` is what the tolerance is a share of.
+    The tolerance is a share of ``scale``.
     """
 
     largest: float
@@ -62,7 +62,7 @@ class Case:
 
 
 def worst(cases: Iterable[Case]) -> Case:
-    """The case with the largest effect for its scale."""
+    """Return the case with the largest effect relative to its scale."""
     return max(cases, key=lambda case: case.largest / max(case.scale, 1e-30))
 
 
@@ -83,7 +83,7 @@ def future_tokens(rows: Rows) -> Iterator[Case]:
 def _replaced(
     rows: Rows, tokens: torch.Tensor, other: torch.Tensor, form: Form, cuts: list[int], to_the_end: bool
 ) -> Iterator[Case]:
-    """Replace the tokens from each cut on, or the one there alone; a row as it was stands in the same batch."""
+    """Replace the tokens from each cut on, or only the token at the cut; the same batch holds an unchanged row."""
     length = tokens.shape[1]
     column = torch.arange(length)
     for piece in rows.pieces(cuts, length):
@@ -104,7 +104,7 @@ def _replaced(
 
 
 def gradients(rows: Rows) -> Iterator[Case]:
-    """Differentiate the logits of each past position by all input embeddings; the later ones must get nothing."""
+    """Differentiate the logits of each past position by all input embeddings; the gradients of later ones must be zero."""
     rows.need("inputs_embeds")
     if any(parameter.is_inference() for parameter in rows.inner.parameters()):
         raise NotApplicable("the model's weights were made in inference mode")
@@ -118,7 +118,7 @@ def gradients(rows: Rows) -> Iterator[Case]:
 
 
 def _gradient(rows: Rows, embeds: torch.Tensor, form: Form, past: list[int]) -> Case:
-    """One row for each past position: a random weighing of its logits, differentiated by the embeddings (1, T, D)."""
+    """Differentiate a random weighting of the logits at each past position by the embeddings (1, T, D), one row each."""
     count, length = len(past), embeds.shape[1]
     with torch.enable_grad():
         leaf = embeds.expand(count, -1, -1).clone().requires_grad_()
@@ -156,7 +156,7 @@ def left_padding(rows: Rows) -> Iterator[Case]:
 
 
 def tokens_under_the_mask(rows: Rows) -> Iterator[Case]:
-    """Replace the tokens of the padding. What the same does with nothing masked is the allowed effect."""
+    """Replace the tokens of the padding; the allowed effect is that of the same replacement without a mask."""
     for length in rows.lengths:
         pads, tokens, inputs = rows.padded_batch(length)
         real = inputs["attention_mask"].bool()
@@ -170,9 +170,9 @@ def tokens_under_the_mask(rows: Rows) -> Iterator[Case]:
 
 
 def packed_neighbours(rows: Rows) -> Iterator[Case]:
-    """Replace one of three documents in a row; the logits of the ones behind it must not change.
+    """Replace one of three documents in a row; the logits of those after it must not change.
 
-    (That the ones before it do not change is part of *future tokens*.)
+    (*Future tokens* checks that those before it do not change.)
     """
     rows.need("position_ids", "packed")
     for length in rows.lengths:
@@ -184,7 +184,7 @@ def packed_neighbours(rows: Rows) -> Iterator[Case]:
         column = torch.arange(length)
         for start, end in pairwise(ends[:-1]):
             own = (column >= start) & (column < end)
-            # One row a call: attention kernels for packed rows take no batches.
+            # One row per call: attention kernels for packed rows accept no batches.
             replaced = torch.where(own, rows.other(tokens), tokens)
             change = gap(logits, rows.logits(replaced, **inputs))[0]
             behind = change.where(column >= end, 0)
@@ -199,7 +199,7 @@ def packed_neighbours(rows: Rows) -> Iterator[Case]:
 
 
 def cached_steps(rows: Rows) -> Iterator[Case]:
-    """Read rows in pieces: a prompt and single tokens, single tokens alone, several tokens a call; padded batches too."""
+    """Read rows in pieces: a prompt and single tokens, single tokens alone, several tokens per call; also in padded batches."""
     rows.need("past_key_values")
     for length in rows.lengths:
         prompt = max(1, length // 2, length - ALL_CUTS)
@@ -211,7 +211,7 @@ def cached_steps(rows: Rows) -> Iterator[Case]:
             yield _cached(rows, tokens, {}, starts)
         if rows.takes("attention_mask") and "left-padded" not in rows.refused:
             pads, tokens, inputs = rows.padded_batch(length)
-            # Each row's first token is in the prompt: generate() knows no rows of nothing.
+            # Each row's first token is in the prompt: generate() does not accept empty rows.
             yield _cached(rows, tokens, inputs, range(max(prompt, pads[-1] + 1), length))
 
 
@@ -271,13 +271,13 @@ def measure_causality(
 
     Args:
         model: any decoder-only causal language model of transformers, a compiled one too.
-        lengths: of the rows, in tokens; by default four, at and around multiples of the chunk.
-        chunk_size: period of the borders to look at; by default ``model.config.chunk_size`` where there is one, else 4.
-        packed: whether a packed document that sees the ones before it is a leak. By default for models of this package,
-            which promise that it does not. (Seeing a *later* one is always a leak.)
+        lengths: lengths of the rows in tokens; by default four, at and around multiples of the chunk.
+        chunk_size: period of the borders to look at; by default ``model.config.chunk_size`` if it exists, else 4.
+        packed: whether it is a leak if a packed document sees those before it. By default for models of this package,
+            which guarantee that it does not. (Seeing a *later* document is always a leak.)
         tolerance: largest effect that counts as rounding, as a share of the largest logit; by default
             :data:`~contextwise.evaluation.measures.causality.rows.TOLERANCE`.
-        seed: of the tokens.
+        seed: seed of the tokens.
 
     Raises:
         ConfigError: this is not a causal language model, its logits are not numbers or vary from call to call, or an argument
@@ -293,7 +293,7 @@ def measure_causality(
 
 
 def _effect(name: str, rows: Rows, packed: bool) -> Effect:
-    """The worst case of one perturbation, and what it means."""
+    """Measure a perturbation: its worst case and outcome."""
     try:
         cases = list(PERTURBATIONS[name](rows))
     except NotApplicable as reason:
@@ -314,9 +314,9 @@ def _effect(name: str, rows: Rows, packed: bool) -> Effect:
 
 @contextmanager
 def _left_as_found(model: Any, seed: int) -> Iterator[bool]:
-    """Evaluation mode and opened gates inside, everything as it was outside; yields whether gates were opened.
+    """Set evaluation mode and open zero gates, and restore both on exit; yields whether gates were opened.
 
-    A gate that is still zero hides the whole context pathway, so that a leak behind it would show up only with training.
+    A gate that is still zero disables the context pathway, so that a leak in it would become visible only with training.
     """
     modes = {module: module.training for module in model.modules()}
     gate = getattr(getattr(model, "context", None), "gate", None)

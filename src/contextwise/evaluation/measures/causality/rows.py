@@ -1,4 +1,4 @@
-"""The rows of random tokens that a model is measured on, and how it reads them.
+"""Rows of random tokens for the measurement of a model, and the forward passes on them.
 
 Shapes: N rows, T positions, V tokens of vocabulary.
 """
@@ -20,25 +20,25 @@ Whole rows, padded rows and pieces go through kernels that add up in different o
 """
 
 ALL_CUTS = 32
-"""Rows of up to so many tokens are cut everywhere, longer ones around chunk borders."""
+"""Rows of up to this many tokens are cut at every position, longer rows around chunk borders."""
 LONGEST = 1024
 LOGITS_AT_ONCE = 2**26  # 256 MB in float32
-REFUSALS = (NotImplementedError, TypeError, ValueError)  # how models say that they do not take an input
+REFUSALS = (NotImplementedError, TypeError, ValueError)  # raised by models that do not accept an input
 
 
 class NotApplicable(Exception):
-    """A perturbation does not apply to this model; the message says why."""
+    """Raised if a perturbation does not apply to a model; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """The layout of a row.
+    """Layout of a row.
 
     Attributes:
         name: ``plain``, ``left-padded`` or ``packed``.
-        inputs: what goes to the model with the tokens; each of shape (1, T).
-        first: the first column that is no padding.
-        border: where the second of two packed documents begins.
+        inputs: further inputs of the model; each of shape (1, T).
+        first: the first column that is not padding.
+        border: the column at which the second of two packed documents begins.
     """
 
     name: str
@@ -47,15 +47,15 @@ class Form:
     border: int = 0
 
     def of(self, rows: int) -> dict[str, torch.Tensor]:
-        """The inputs of so many rows."""
+        """Return the inputs for a number of rows."""
         return {name: tensor.expand(rows, -1) for name, tensor in self.inputs.items()}
 
 
 class Rows:
-    """A model, and the rows that it is given.
+    """Model, and the rows of tokens on which it is measured.
 
     Args:
-        model: as the user gave it; ``inner`` is the model itself where that is a compiled one.
+        model: a model, which may be compiled; ``inner`` is the uncompiled model.
         lengths, chunk_size, tolerance, seed: as for :func:`~.perturbations.measure_causality`.
 
     Raises:
@@ -93,10 +93,10 @@ class Rows:
         self.refused: dict[str, str] = {}
 
     def prepare(self) -> None:
-        """Find the tolerance, and which forms of rows the model takes.
+        """Determine the tolerance, and the forms of rows that the model accepts.
 
         Raises:
-            ConfigError: the model gives no logits, or logits that cannot be compared.
+            ConfigError: the model returns no logits, or logits that cannot be compared.
         """
         tokens = self.draw(2, self.lengths[-1])
         logits = self.logits(tokens)
@@ -118,18 +118,18 @@ class Rows:
                 self.refused[form.name] = refusal(error)
 
     def takes(self, name: str) -> bool:
-        """Whether the model's ``forward`` has this argument, or takes any."""
+        """Whether the model's ``forward`` has this argument, or accepts any."""
         return name in self.arguments or any(p.kind is p.VAR_KEYWORD for p in self.arguments.values())
 
     def need(self, argument: str, form: str = "plain") -> None:
-        """Raises NotApplicable, with the reason, if the model does not take an argument or a form of rows."""
+        """Raise NotApplicable, with the reason, if the model does not accept an argument or a form of rows."""
         if not self.takes(argument):
             raise NotApplicable(f"the model takes no {argument}")
         if form in self.refused:
             raise NotApplicable(self.refused[form])
 
     def forms(self, length: int) -> Iterator[Form]:
-        """The layouts of a row that this model takes: plain, left-padded, two documents packed."""
+        """Iterate over the layouts of a row that the model accepts: plain, left-padded, two documents packed."""
         yield Form("plain", {})
         pads, border = min(3, length - 2), length // 2
         if pads > 0 and self.takes("attention_mask") and "left-padded" not in self.refused:
@@ -146,13 +146,13 @@ class Rows:
         return inputs
 
     def padded_batch(self, length: int) -> tuple[list[int], torch.Tensor, dict[str, torch.Tensor]]:
-        """Rows of one batch with different left padding: the pads of each, the tokens, and what goes with them."""
+        """Rows of one batch with different left padding: the padding of each, the tokens, and the further inputs."""
         self.need("attention_mask", "left-padded")
         pads = sorted({pad for pad in (0, 1, 2, 3, self.chunk_size) if pad < length})
         return pads, self.draw(len(pads), length), self.padding(pads, length)
 
     def cuts(self, length: int, form: Form) -> list[int]:
-        """Where the future may begin: everywhere in a short row, else around its ends and its chunk borders."""
+        """Positions of the cuts: all positions of a short row, else around its ends and its chunk borders."""
         low = form.first + 1
         if length <= ALL_CUTS:
             return list(range(low, length))
@@ -163,21 +163,21 @@ class Rows:
         return sorted(cut for cut in near if low <= cut < length)
 
     def draw(self, rows: int, length: int) -> torch.Tensor:
-        """Random tokens (N, T)."""
+        """Draw random tokens (N, T)."""
         return torch.randint(0, self.vocabulary, (rows, length), generator=self.generator)
 
     def other(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Another token for each."""
+        """Draw a different token for each token."""
         step = torch.randint(1, self.vocabulary, tokens.shape, generator=self.generator)
         return (tokens + step) % self.vocabulary
 
     def pieces(self, items: list[int], length: int) -> Iterator[list[int]]:
-        """The items in groups, as many rows as fit into memory at once."""
+        """Split the items into groups, each with as many rows as fit into memory."""
         count = max(1, min(16, LOGITS_AT_ONCE // (length * self.vocabulary)))
         return (items[i : i + count] for i in range(0, len(items), count))
 
     def run(self, **inputs: Any) -> Any:
-        """The model's output; tensors are put on its device."""
+        """Run the model; tensors are moved to its device."""
         if self.takes("use_cache"):
             inputs.setdefault("use_cache", False)
         return self.model(
@@ -185,7 +185,7 @@ class Rows:
         )
 
     def logits_of(self, output: Any) -> torch.Tensor:
-        """Logits in float32 at least: (N, T, V); those of several heads side by side."""
+        """Logits of an output in at least float32: (N, T, V); those of several heads are concatenated."""
         logits = getattr(output, "logits", None)
         if logits is None:
             raise ConfigError(f"{self.name} returns no logits; give a model with a language modelling head")
@@ -204,7 +204,7 @@ def gap(logits: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
 
 
 def scale(logits: torch.Tensor) -> float:
-    """The largest absolute logit that is finite."""
+    """Largest absolute finite logit."""
     return float(logits.abs().masked_fill(logits.isinf(), 0).max())
 
 
@@ -214,7 +214,7 @@ def positions(documents: Sequence[int]) -> torch.Tensor:
 
 
 def refusal(error: Exception) -> str:
-    """A model's own words, the first line of them."""
+    """Format the first line of a model's error message."""
     return "the model refused: " + (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -226,7 +226,7 @@ def _chunk_size(config: Any, wanted: int | None) -> int:
 
 
 def _lengths(config: Any, chunk_size: int, wanted: Sequence[int] | None) -> list[int]:
-    """Lengths of the rows, ascending: the ones wanted, or some at and around multiples of the chunk size."""
+    """Lengths of the rows, ascending: those requested, or by default four at and around multiples of the chunk size."""
     limit = getattr(config, "max_position_embeddings", None)
     limit = limit if isinstance(limit, int) and limit > 0 else LONGEST
     if wanted is not None:

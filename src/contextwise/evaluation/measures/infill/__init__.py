@@ -1,4 +1,4 @@
-"""How well a model fills holes whose middles are known: ``contextwise infill``."""
+"""Measurement of infilling on holes with known middles: ``contextwise infill``."""
 
 from typing import TYPE_CHECKING, Any, Self
 

@@ -1,14 +1,13 @@
-"""Text for a hole: the middle that a model writes between a prefix and a suffix (objectives, Sections 6.2.3 and 6.2.5).
+"""Infilling: generation of the middle between a prefix and a suffix (objectives, Sections 6.2.3 and 6.2.5).
 
-1. A :class:`Form` says how the model was trained to be asked, and which tokens end its answer. Decoders read what
+1. A :class:`Form` is the prompt format of the model's training, and the tokens that end its output. Decoders read what
    :class:`~contextwise.objectives.infilling.Arrangement` writes, up to where the middle begins: PSM, or SPM on request.
    Encoder-decoders read ``prefix <extra_id_0> suffix`` and end-of-text, and write ``<extra_id_0>`` and the middle.
-2. Prefix and suffix become tokens each on its own, as in training; where they are too long, what is farthest from the hole is
-   left out (:meth:`Infiller.prompt`).
+2. Prefix and suffix are tokenized separately, as in training; if they are too long, the tokens farthest from the hole are
+   omitted (:meth:`Infiller.prompt`).
 3. ``generate()`` of transformers writes the middles of a batch of prompts (:meth:`Infiller.fill`).
 
-It stands in ``evaluation``, beside the generation of text, with which it shares settings; the command line and the scores of
-known holes both use it.
+It shares its settings with the generation of text; the command line and the scores of known holes both use it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,18 +40,18 @@ KNOWN_NAMES = (
         end_token=None,
     ),
 )
-"""Names of the tokens in models that come without a recipe: ours, which Qwen and CodeGemma share, and StarCoder's."""
+"""Names of the tokens in models without a recipe: those of this package, Qwen and CodeGemma, and those of StarCoder."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """How a model is asked to fill a hole.
+    """Prompt format for filling a hole.
 
     Attributes:
         name: ``PSM``, ``SPM`` or ``sentinels``.
-        write: token ids of a prefix (P,) and a suffix (S,) to those that the model reads, int64.
+        write: maps token ids of a prefix (P,) and a suffix (S,) to the ids of the prompt, int64.
         stops: ids of the tokens that end the middle.
-        opening: ids that an encoder-decoder's decoder begins with; empty for a decoder, which goes on with what it read.
+        opening: ids that an encoder-decoder's decoder begins with; empty for a decoder, which continues its prompt.
     """
 
     name: Literal["PSM", "SPM", "sentinels"]
@@ -62,17 +61,17 @@ class Form:
 
     @property
     def special(self) -> int:
-        """Tokens that the form adds to prefix and suffix."""
+        """Number of tokens that the form adds to prefix and suffix."""
         return len(self.write(_NOTHING, _NOTHING))
 
 
 class Prompt(NamedTuple):
-    """What a model reads for one hole.
+    """Prompt for a hole.
 
     Attributes:
         ids: (T,) int64.
-        before: the prefix's last token, behind which the middle is decoded; None without one.
-        dropped: tokens left out at the prefix's start and at the suffix's end.
+        before: the prefix's last token, after which the middle is decoded; None for an empty prefix.
+        dropped: number of tokens omitted at the prefix's start and at the suffix's end.
     """
 
     ids: np.ndarray
@@ -81,7 +80,7 @@ class Prompt(NamedTuple):
 
 
 class Filling(NamedTuple):
-    """A middle; ``complete`` says that the model ended it, not the limit of new tokens."""
+    """Generated middle; ``complete`` if the model ended it, not the limit of new tokens."""
 
     text: str
     complete: bool
@@ -102,13 +101,13 @@ def infill(
     context: int | None = None,
     sampling: Sampling | None = None,
 ) -> str:
-    """The text that a model writes between ``prefix`` and ``suffix``, without special tokens.
+    """Generate the text between ``prefix`` and ``suffix``, without special tokens.
 
     Args:
         spm: ask a decoder in the order suffix, prefix, middle.
-        objective: which the model was trained with, where its tokens have other names than usual.
-        max_new_tokens: most tokens of the middle.
-        context: positions that the model is to use; all that it has by default, or 1024 where it sets no limit.
+        objective: objective of the model's training, if its tokens have unusual names.
+        max_new_tokens: maximum number of tokens of the middle.
+        context: number of positions to use; by default all of the model's, or 1024 if it has no limit.
         sampling: how tokens are chosen; by default always the likeliest.
 
     Raises:
@@ -124,12 +123,12 @@ def infill(
 
 
 class Infiller:
-    """A model, and how it is asked; the arguments are those of :func:`infill`.
+    """Fills holes with a model; the arguments are those of :func:`infill`.
 
     Attributes:
-        form: how it is asked.
-        room: tokens of prefix and suffix that fit, together.
-        new_tokens: most tokens of a middle. A decoder has them from the same positions as the prompt: half of them at most.
+        form: prompt format.
+        room: maximum number of tokens of prefix and suffix together.
+        new_tokens: maximum number of tokens of a middle. In a decoder they share the positions of the prompt: at most half.
 
     Raises:
         ConfigError: as :func:`infill` does.
@@ -168,9 +167,9 @@ class Infiller:
             )
 
     def prompt(self, prefix: str, suffix: str) -> Prompt:
-        """What the model reads for a hole. Special tokens that are written out in the texts are read as text.
+        """Build the prompt for a hole. Special tokens that are written out in the texts are encoded as text.
 
-        Where the two texts do not fit, each gets half of the room, and what the other leaves of its half.
+        If the texts do not fit, each receives half of the room, plus the unused part of the other half.
         """
         before, behind = self._encode(prefix), self._encode(suffix)
         first = min(len(before), max(self.room - self.room // 2, self.room - len(behind)))
@@ -184,7 +183,7 @@ class Infiller:
         return np.array(ids, dtype=np.int64)
 
     def note(self, prompt: Prompt) -> str:
-        """What was left out of a prompt, for the person at the terminal; empty if nothing was."""
+        """Describe the tokens omitted from a prompt, for the terminal; empty if none were."""
         parts = [
             f"the {side} {count:,} tokens of the {name}"
             for side, name, count in zip(("first", "last"), ("prefix", "suffix"), prompt.dropped, strict=True)
@@ -198,16 +197,16 @@ class Infiller:
         )
 
     def texts(self, prompt: Prompt, sampling: Sampling | None = None, samples: int = 1) -> Iterator[str]:
-        """Several middles for one hole; the first is the same however many follow."""
+        """Generate several middles for a hole; the first does not depend on their number."""
         torch.manual_seed((sampling or Sampling()).seed)
         for _ in range(samples):
             yield self.fill([prompt], sampling)[0].text
 
     @torch.no_grad()
     def fill(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Filling]:
-        """The middles of a batch; with the likeliest tokens (``sampling`` None) those that each prompt gets alone."""
+        """Generate the middles of a batch; greedy ones (``sampling`` None) do not depend on the other prompts."""
         rows = [torch.from_numpy(prompt.ids) for prompt in prompts]
-        # Generation goes on at the right end of a decoder's input; an encoder counts its positions from the left end.
+        # Generation continues at the right end of a decoder's input; an encoder counts its positions from the left end.
         side = "right" if self.form.opening else "left"
         stop = self.form.stops[0]
         pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else stop
@@ -230,7 +229,7 @@ class Infiller:
 
     def _filling(self, prompt: Prompt, ids: list[int]) -> Filling:
         end = next((place for place, token in enumerate(ids) if token in self.form.stops), None)
-        # Decoded behind the token before it: many tokenizers drop the space of a text's first word.
+        # Decoded after the preceding token: many tokenizers drop the space of a text's first word.
         before = [] if prompt.before is None else [prompt.before]
         known, whole = (
             self.tokenizer.decode(part, skip_special_tokens=True) for part in (before, before + ids[:end])
@@ -244,13 +243,13 @@ def form_of(
     objective: FillingObjective | None = None,
     spm: bool = False,
 ) -> Form:
-    """How a model is asked to fill a hole.
+    """Determine the prompt format of a model for filling a hole.
 
     Args:
-        objective: which the model was trained with; by default the usual names of its tokens are looked for.
+        objective: objective of the model's training; by default its tokens are identified by their usual names.
 
     Raises:
-        ConfigError: the model was not trained for it, or not in the order that is asked for.
+        ConfigError: the model was not trained to fill holes, or not in the requested order.
     """
     kind = kind_of(model.config)
     if kind == "encoder":
@@ -290,7 +289,7 @@ def _middle_form(ids: _Ids, end: int | None, objective: FillingObjective | None,
             f"the model was trained in the order {trained} alone (objective.spm_share is {settings.spm_share:g}), "
             f"but {asked} is asked for; ask for {trained}"
         )
-    # Without an end token: generation, not the arrangement, is to write what ends the middle.
+    # Without an end token: the model must generate it, so the arrangement does not write it.
     arrangement = Arrangement([first, second, third], settings.spm == "marked")
     stops = tuple(token for token in (*last, end) if token is not None)
     if not stops:
@@ -309,7 +308,7 @@ def _sentinel_form(ids: _Ids, end: int | None, objective: FillingObjective | Non
             "train it with the objective 'spans' or 'ul2'"
         )
     sentinels = [number for number in found if number is not None]
-    # UL2's models are used to a mode token in front. A hole inside a text is a short span: R, if it was trained.
+    # UL2's models expect a mode token first. A hole inside a text is a short span: mode R, if it was trained.
     modes = (objective if isinstance(objective, UL2) else UL2()).modes
     wanted = [] if isinstance(objective, SpanCorruption) else [modes.R, modes.X, modes.S]
     mode = [number for number in ids([SpecialToken(text) for text in wanted]) if number is not None][:1]
@@ -323,7 +322,7 @@ def _sentinel_form(ids: _Ids, end: int | None, objective: FillingObjective | Non
 
 
 def filling_objective(subject: Subject) -> FillingObjective | None:
-    """The objective of a run that taught it to fill holes, as its recipe has it; None for other models and runs."""
+    """Infilling objective in the recipe of a run; None for other models and runs."""
     written = subject.run.recipe().get("objective") if subject.run else None
     if not isinstance(written, dict):
         return None

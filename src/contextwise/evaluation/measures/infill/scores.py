@@ -1,13 +1,13 @@
-"""How well a model fills holes whose middles are known: exact match and edit similarity, with intervals over documents.
+"""Scores of infilling: exact match and edit similarity with the known middles, with intervals over documents.
 
-White space at the end of the middle and of what is expected is taken off first.
+Trailing white space of the generated and the expected middle is removed first.
 
     exact match      = share of holes in which the two are the same
     edit similarity  = mean of 1 - d / (m + n); d: characters to delete and insert to make one of the other,
-                       m and n: their lengths; 1 where both are empty
+                       m and n: their lengths; 1 if both are empty
 
-The second is what ``Levenshtein.ratio`` gives, and ``fuzz.ratio`` times 100, by which CodeXGLUE, RepoBench and CrossCodeEval
-score completions. Nothing of what a model writes is executed.
+The second is the value that ``Levenshtein.ratio`` returns, and ``fuzz.ratio`` times 100, by which CodeXGLUE,
+RepoBench and CrossCodeEval score completions. Generated text is never executed.
 
 Both are ratio estimators: sums over documents, divided by the number of holes. The intervals are those of
 :mod:`contextwise.base.intervals`.
@@ -31,12 +31,12 @@ SCORES = {"exact_match": "exact match", "edit_similarity": "edit similarity"}
 
 
 def exact_match(filled: str, expected: str) -> bool:
-    """Whether the two are the same, up to white space at their ends."""
+    """Whether the texts are equal, except for trailing white space."""
     return filled.rstrip() == expected.rstrip()
 
 
 def edit_similarity(filled: str, expected: str) -> float:
-    """1 - indel distance / (sum of lengths), of the two without white space at their ends; 0 to 1."""
+    """1 - indel distance / (sum of lengths), of the texts without trailing white space; 0 to 1."""
     return float(Indel.normalized_similarity(filled.rstrip(), expected.rstrip()))
 
 
@@ -47,7 +47,7 @@ def fill_and_score(
 
     Raises:
         ConfigError: the model was not trained to fill holes, or a setting is out of range.
-        Interrupted: the process was asked to stop.
+        Interrupted: the process received a request to stop.
     """
     infiller = Infiller(
         subject.model,
@@ -80,7 +80,7 @@ def fill_and_score(
 def _fill(
     infiller: Infiller, prompts: list[Prompt], batch_tokens: int, advance: Callable[..., None]
 ) -> list[Filling]:
-    """The middles, in the order of the prompts; those of like length go together, the longest first."""
+    """Generate the middles, in the order of the prompts; prompts of similar length are batched, longest first."""
     order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i].ids))
     fillings: dict[int, Filling] = {}
     first = 0
@@ -95,7 +95,7 @@ def _fill(
 
 
 def scores(tasks: TaskSet, fillings: list[Filling]) -> dict[str, Any]:
-    """Both measures with their intervals over documents, the counts, and each middle with its scores."""
+    """Compute both measures with their intervals over documents, the counts, and the scores of each middle."""
     documents = {
         name: place for place, name in enumerate(dict.fromkeys(task.document for task in tasks.tasks))
     }
@@ -130,7 +130,7 @@ def scores(tasks: TaskSet, fillings: list[Filling]) -> dict[str, Any]:
 
 
 def infill_heading(summary: dict[str, Any]) -> Text:
-    """What was filled, and how; and what a reader of the figures must know."""
+    """Build the heading: the holes, the settings, and notes on the results."""
     count = summary["holes"]
     parts = [
         f"{summary['model']} on {summary['label']}: {count:,} holes in {summary['documents']:,} documents, "

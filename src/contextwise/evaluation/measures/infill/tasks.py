@@ -1,4 +1,6 @@
-"""Holes with known middles: lines cut out of documents, and tasks in the form of HumanEval-infilling (Bavarian et al. 2022).
+"""Infilling tasks with known middles: lines cut out of documents, and tasks in the form of HumanEval-infilling.
+
+HumanEval-infilling: Bavarian et al. 2022.
 
 Intervals are drawn over *documents*: a document of which one line was cut out, or a problem of HumanEval, which may have many
 holes.
@@ -25,11 +27,11 @@ _PROBLEM = re.compile(r"HumanEval/\d+")
 
 @dataclass(frozen=True)
 class Task:
-    """One hole.
+    """A hole with a known middle.
 
     Attributes:
-        name: of the document and the line, or the set's own name.
-        document: what the task's document is called.
+        name: name of the document and the line, or the name in the set.
+        document: name of the task's document.
         expected: the middle.
     """
 
@@ -42,12 +44,12 @@ class Task:
 
 @dataclass
 class TaskSet:
-    """Holes to fill.
+    """Set of holes to fill.
 
     Attributes:
-        label: names the set in results.
-        source: what ``summary`` files say about where it is from; ``fingerprint`` identifies it.
-        notes: what was passed over, in words.
+        label: name of the set in results.
+        source: origin of the set for ``summary`` files; ``fingerprint`` identifies it.
+        notes: sentences about skipped documents.
     """
 
     label: str
@@ -62,12 +64,12 @@ def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int 
     Args:
         path: a corpus; or a file whose lines have ``text``, or ``task_id``, ``prompt``, ``suffix`` and
             ``canonical_solution``.
-        split: of a corpus.
-        seed: of the choice of lines.
-        limit: take the holes of that many documents only, the first ones.
+        split: split of a corpus.
+        seed: seed of the choice of lines.
+        limit: use only the holes of this many documents, from the first.
 
     Raises:
-        DataError: there is no such thing, it is damaged, or no hole can be made of it.
+        DataError: the source does not exist, is damaged, or has no line to cut.
     """
     if _is_file(path):
         found = _of_file(path, seed, limit)
@@ -81,7 +83,7 @@ def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int 
 
 
 def tasks_label(path: Path, split: str) -> str:
-    """Name of a set of holes: that of its file, or of the corpus and its split."""
+    """Name of a set of holes: the name of its file, or of the corpus and its split."""
     if not _is_file(path):
         return f"{path.resolve().name}-{split}"
     name = path.name.removesuffix(".gz")
@@ -89,10 +91,10 @@ def tasks_label(path: Path, split: str) -> str:
 
 
 def fingerprint(path: Path, split: str) -> str:
-    """Identifies the text of the holes.
+    """Hash that identifies the text of the holes.
 
     Raises:
-        DataError: there is no such file or corpus.
+        DataError: the file or corpus does not exist.
     """
     if not _is_file(path):
         return Corpus.open(path, split).fingerprint
@@ -105,9 +107,10 @@ def _is_file(path: Path) -> bool:
 
 
 def cut_line(text: str, seed: int) -> tuple[int, str, str, str] | None:
-    """Cut one line out of a text: its number (from 0), what stands before it, the line without its end, and the rest.
+    """Cut a line out of a text: its number (from 0), the text before it, the line without its end, and the rest.
 
-    Every line but the first and blank ones is equally likely; (seed, text) decide. None where there is none.
+    The choice depends only on (seed, text); all lines except the first and blank lines are equally likely. None if the text
+    has no such line.
     """
     lines = text.split("\n")
     places = [place for place, line in enumerate(lines) if place > 0 and line.strip()]
@@ -127,7 +130,7 @@ def cut_line(text: str, seed: int) -> tuple[int, str, str, str] | None:
 def _line_tasks(
     documents: Iterable[tuple[str, str]], seed: int, limit: int | None
 ) -> tuple[list[Task], list[str]]:
-    """A task for each of the first ``limit`` documents (name, text) that have a line to cut, and what to say of others."""
+    """Build a task for each of the first ``limit`` documents (name, text) that have a line to cut, and notes on the others."""
     tasks: list[Task] = []
     without = 0
     for name, text in documents:
@@ -184,7 +187,7 @@ def _with(
 def _tasks_of_rows(
     rows: Iterable[tuple[str, dict[str, Any]]], limit: int | None
 ) -> tuple[list[Task], list[str]]:
-    """Tasks as HumanEval-infilling writes them; a task without ``suffix`` has its hole at the end."""
+    """Build tasks from rows in the format of HumanEval-infilling; a task without ``suffix`` has its hole at the end."""
     tasks: list[Task] = []
     documents: set[str] = set()
     at_the_end = 0

@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness, on local files or the Hub's, with bounded memory: ``contextwise tasks``.
+"""Tasks of lm-evaluation-harness, on local files or the Hub, with bounded memory: ``contextwise tasks``.
 
 - :mod:`.model`: any causal language model as a model of the harness; the head is applied to the continuation only, in pieces.
 - :mod:`.files` and :mod:`.fields`: local files of a task, and their lines in the harness's fields.
@@ -64,10 +64,10 @@ class HarnessTasks(Measure):
         return sorted(set(counts))
 
     def plan(self) -> tuple[list["Planned"], list["Missing"]]:
-        """Every task with every number of examples, and the sets that are missing.
+        """Plan every task with every number of examples, and list the missing files.
 
         Raises:
-            ConfigError: the harness is not installed, or there is no such task.
+            ConfigError: the harness is not installed, or a task does not exist.
             DataError: a set is missing or invalid, or the Hub cannot be reached.
         """
         check_installed()
@@ -107,9 +107,10 @@ class HarnessTasks(Measure):
 
 
 def check_installed() -> None:
-    """
+    """Check that lm-evaluation-harness is installed.
+
     Raises:
-        ConfigError: lm-evaluation-harness is not installed.
+        ConfigError: it is not.
     """
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""From the fields of a local file to those that the harness's templates read.
+"""Conversion of the fields of a local file to the fields of the harness's templates.
 
-Each task knows one or more :class:`Form` of a line: the Hub's own fields, and those of other collections. What a form makes
-gives the same prompts, choices and targets as the Hub's copy of the same line.
+Each task accepts one or more :class:`Form` of a line: the Hub's fields, and those of other collections. A converted line
+produces the same prompts, choices and targets as the Hub's copy of the line.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +18,13 @@ LETTERS = "ABCDEFGHIJ"
 
 @dataclass(frozen=True)
 class Form:
-    """How the lines of a file are written.
+    """Format of the lines of a file.
 
     Attributes:
-        fields: that a line must have.
-        convert: from such a line to the harness's fields; a ``ValueError`` says what is wrong with it.
-        changed: what becomes of the task's definition, where lines come in a state that it makes of them.
-        gather: from all the lines to documents, where several lines make one.
+        fields: fields that a line must have.
+        convert: maps a line to the harness's fields; raises ``ValueError`` if the line is invalid.
+        changed: changes to the task's definition, if the lines are already preprocessed.
+        gather: maps all lines to documents, if several lines form a document.
     """
 
     fields: tuple[str, ...]
@@ -36,15 +36,15 @@ class Form:
 def documents(
     path: Any, rows: Sequence[Line], renamed: Mapping[str, str], forms: Sequence[Form]
 ) -> tuple[list[Line], Form]:
-    """The documents of a file in the harness's fields, and the form that its lines have.
+    """Convert the documents of a file to the harness's fields, and determine the form of its lines.
 
     Args:
-        path: for messages.
+        path: name of the file for messages.
         renamed: the harness's field -> the file's, with dots into nested objects.
-        forms: those that the task knows; the first that fits the first line is taken.
+        forms: forms that the task accepts; the first that fits the first line is used.
 
     Raises:
-        DataError: no form fits, or a line is wrong; names file, line and fields.
+        DataError: no form fits, or a line is invalid; the message names the file, line and fields.
     """
     first = _renamed(rows[0], renamed)
     form = next((form for form in forms if set(form.fields) <= set(first)), None)
@@ -99,7 +99,7 @@ def _need(condition: bool, what: str) -> None:
 
 
 def _index(value: Any, count: int, name: str) -> int:
-    """The number of the right choice, from a number or its digits."""
+    """Index of the correct choice, from a number or its digits."""
     _need(
         str(value).isdecimal() and int(value) < count,
         f"{name!r} is {value!r}, but must be from 0 to {count - 1}",
@@ -108,7 +108,7 @@ def _index(value: Any, count: int, name: str) -> int:
 
 
 def _labelled(question: str) -> tuple[Form, Form]:
-    """Question, choices with labels, and the right label: AI2's fields; and OLMo's, where all is a query and a number."""
+    """Forms with a question, labelled choices and the correct label: AI2's fields; and OLMo's, with a query and an index."""
 
     def own(line: Line) -> Line:
         choices = {"text": list(line["choices"]["text"]), "label": list(line["choices"]["label"])}
@@ -151,7 +151,7 @@ def _hellaswag() -> tuple[Form, Form]:
             "label": str(_index(line["gold"], len(choices), "gold")),
         }
 
-    # What the harness makes of the Hub's lines is there already, and is not to be made of them a second time.
+    # These lines are already preprocessed as the harness does it, and must not be preprocessed again.
     return Form(names, own), Form(("query", "choices", "gold"), processed, {"process_docs": None})
 
 
@@ -186,7 +186,7 @@ def _race_question(line: Line) -> Line:
 
 
 def _race_articles(lines: list[Line]) -> list[Line]:
-    """One document an article, in the order of their first questions; the harness asks the last of its questions."""
+    """Group questions into a document per article, in order; the harness asks the last question of an article."""
     grouped: dict[str, list[Line]] = {}
     for line in lines:
         problem = {name: line[name] for name in ("question", "answer", "options")}
@@ -220,12 +220,12 @@ FORMS: dict[str, tuple[Form, ...]] = {
 
 
 def forms_of(task: str, definition: Mapping[str, Any]) -> tuple[Form, ...]:
-    """The forms that a task knows; of a task without its own here, the fields that its templates name."""
+    """Forms that a task accepts; for a task without an entry in ``FORMS``, the fields that its templates name."""
     return FORMS.get(task) or (Form(template_fields(definition), dict),)
 
 
 def template_fields(definition: Mapping[str, Any]) -> tuple[str, ...]:
-    """Fields that a definition's templates read; none where code reads the lines first, because then nobody knows."""
+    """Fields that a definition's templates read; empty if code preprocesses the lines, because they are then unknown."""
     from lm_eval.utils import env
 
     if callable(definition.get("process_docs")):

@@ -1,9 +1,9 @@
-"""Which local file holds which split of a task, and what its lines hold.
+"""Local files of tasks: the file of each split, and the records in it.
 
-A folder needs nothing but names: ``TASK_SPLIT.jsonl`` (``arc_easy_test.jsonl.gz``, ``piqa_valid.jsonl``), where a split is the
-harness's own word or one of train, training, validation, valid, val, dev, test; without one it is the split that the task is
-evaluated on (``lambada_openai.jsonl``). Other parts of a name are passed over (``hellaswag_val_1k``). A mapping file,
-``tasks.yaml`` in the folder or given in its place, names any other file and any other fields::
+In a folder the names of the files are sufficient: ``TASK_SPLIT.jsonl`` (``arc_easy_test.jsonl.gz``, ``piqa_valid.jsonl``). A
+split is the harness's own word or one of train, training, validation, valid, val, dev, test; without
+one it is the split that the task is evaluated on (``lambada_openai.jsonl``). Other parts of a name are ignored (``hellaswag_val_1k``). A mapping file,
+``tasks.yaml`` in the folder or given instead of it, names any other file and any other fields::
 
     folder: ../eval                  # not given: the mapping file's own folder
     tasks:
@@ -41,18 +41,18 @@ WORDS = {
 
 
 class SplitFile(Settings):
-    """A file, and what its fields are called: the harness's field -> the file's, with dots into nested objects."""
+    """A file, and the names of its fields: the harness's field -> the file's, with dots into nested objects."""
 
     file: Path
     fields: dict[str, str] = Field(default_factory=dict)
 
 
 class TaskFiles(Settings):
-    """The files of one task.
+    """Files of a task.
 
     Attributes:
         splits: the harness's split -> its file.
-        examples: the split that examples (shots) are taken from; None: the one that the harness takes.
+        examples: the split of the examples (shots); None: the split that the harness uses.
     """
 
     splits: dict[str, SplitFile] = Field(default_factory=dict)
@@ -67,22 +67,22 @@ class TaskFiles(Settings):
 
 
 class Mapping(Settings):
-    """A mapping file, or what stands for it where there is none."""
+    """Content of a mapping file, or its default without a mapping file."""
 
     folder: Path | None = None
     tasks: dict[str, TaskFiles] = Field(default_factory=dict)
 
 
 def read_mapping(place: Path, known: Collection[str]) -> Mapping:
-    """The mapping of a folder, or of a mapping file; its paths are made such that they can be opened.
+    """Read the mapping of a folder or a mapping file; its relative paths are resolved.
 
     Args:
-        place: what ``task_data`` names.
-        known: names of the tasks that there are.
+        place: the folder or file in ``task_data``.
+        known: names of all tasks.
 
     Raises:
-        DataError: there is no such place.
-        ConfigError: the mapping file is wrong, or names a task that does not exist.
+        DataError: the path does not exist.
+        ConfigError: the mapping file is invalid, or names a task that does not exist.
     """
     if not place.exists():
         raise DataError(f"task_data is {place}, but there is no such folder or file")
@@ -123,11 +123,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def files_of(
     task: str, splits: dict[str, str | None], mapping: Mapping, known: Collection[str]
 ) -> dict[str, SplitFile]:
-    """Split -> file of one task; the mapping's own entries go before names found in its folder.
+    """Map the splits of a task to files; the mapping's entries have priority over file names in its folder.
 
     Args:
-        splits: ``train``, ``validation``, ``test`` -> what the harness calls that split of this task, or None.
-        known: names of the tasks that there are: a file belongs to the longest that its name begins with.
+        splits: ``train``, ``validation``, ``test`` -> the harness's name of that split of the task, or None.
+        known: names of all tasks: a file belongs to the task with the longest name that begins the file's name.
 
     Raises:
         ConfigError: the mapping names a split that the task does not have.
@@ -155,7 +155,7 @@ def files_of(
 
 
 def _split_of(path: Path, task: str, splits: dict[str, str | None], known: Collection[str]) -> str | None:
-    """The split of ``task`` that a file is by its name, if any."""
+    """Split of ``task`` according to a file's name; None if it is not a file of the task."""
     name = path.name.lower().removesuffix(".gz")
     suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
     if suffix is None:
@@ -174,10 +174,10 @@ def _split_of(path: Path, task: str, splits: dict[str, str | None], known: Colle
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The records of a file: JSON Lines, a JSON list, Parquet, or WikiText's own ``.txt``, cut into its articles.
+    """Read the records of a file: JSON Lines, a JSON list, Parquet, or WikiText's ``.txt``, split into articles.
 
     Raises:
-        DataError: the file is missing, damaged or empty, or a line is no JSON object; names the line.
+        DataError: the file is missing, damaged or empty, or a line is not a JSON object; the message names the line.
     """
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".parquet"):
@@ -197,7 +197,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def articles(text: str) -> list[str]:
-    """WikiText's raw file as its articles: a new one begins at each heading of the first level, as in the harness's copy."""
+    """Split WikiText's raw text into articles at each heading of the first level, as in the harness's copy."""
     pages: list[list[str]] = [[]]
     for line in text.split("\n"):
         heading = line.replace("= = =", "===").replace("= =", "==").strip()

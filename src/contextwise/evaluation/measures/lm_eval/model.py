@@ -1,9 +1,8 @@
-"""A causal language model for lm-evaluation-harness, with bounded memory.
+"""Causal language model for lm-evaluation-harness, with bounded memory.
 
-The harness's own class for Hugging Face models takes the log-softmax of every position of a batch over the whole vocabulary.
-Here the head is applied to the positions of the continuations alone, some hundreds at a time: hidden states are all that is
-held for the rest. Texts become tokens, long ones are cut, and documents become windows by the harness's own code, so the
-numbers are the harness's.
+The harness's own class for Hugging Face models computes the log-softmax of every position of a batch over the whole vocabulary.
+Here the head is applied only to the positions of the continuations, some hundreds at a time; for the other positions only the
+hidden states are kept. Tokenization, truncation and windows are the harness's own code, so the results equal the harness's.
 
 Legend of shapes: B rows in a batch, T positions of the longest of them, D channels, P positions whose logits are needed, A
 answers: pairs of a position and a token that is scored there.
@@ -26,33 +25,33 @@ from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise.models.losses import final_hidden_states, has_plain_head, rows_at_once
 
 LEAST_ROWS = 128
-"""Positions whose logits exist together, at least: half as many as in training, for here each has several copies."""
+"""Minimum number of positions whose logits are in memory together: half as many as in training, since each has copies."""
 Encoded = tuple[Any, list[int], list[int]]
-"""A request as the harness hands it on: what it was, tokens of the context, tokens of the continuation."""
+"""A request in the harness's form: the original request, tokens of the context, tokens of the continuation."""
 Document = tuple[str, int]
 """Name of a task, and the number of one of its documents."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Input tokens, and the requests that are answered from them: (number of the request, its continuation)."""
+    """Input tokens, and the requests that share them: (number of the request, its continuation)."""
 
     inputs: tuple[int, ...]
     asked: tuple[tuple[int, tuple[int, ...]], ...]
 
 
 class BoundedLM(HFLM):
-    """A causal language model, for the harness.
+    """Causal language model for the harness.
 
     Args:
-        model: in evaluation mode, on its device.
-        tokenizer: the model's.
-        max_length: positions that are used at most; None: what the harness reads from the model's configuration.
-        batch_tokens: positions of one batch, padding included.
+        model: model in evaluation mode, on its device.
+        tokenizer: tokenizer of the model.
+        max_length: maximum number of positions; None: the value that the harness reads from the model's configuration.
+        batch_tokens: positions of a batch, padding included.
 
     Attributes:
-        cut: task -> its documents whose text was longer than the model's positions: the beginning was left out.
-        stage: shown on the progress bar.
+        cut: task -> its documents whose text exceeded the model's positions, so that the beginning was truncated.
+        stage: label of the progress bar.
 
     Raises:
         CheckpointError: the tokenizer has no token to put before a text.
@@ -80,7 +79,7 @@ class BoundedLM(HFLM):
         self._asking: list[Document] = []
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the results say about the model; the harness's own would ask the Hub."""
+        """Information about the model for the results; the harness's own method would query the Hub."""
         return {
             "model_num_parameters": self.model.num_parameters(),
             "model_dtype": str(self.model.dtype).removeprefix("torch."),
@@ -93,8 +92,8 @@ class BoundedLM(HFLM):
 
         Raises:
             DataError: a continuation has no token, or more than the model has positions.
-            CheckpointError: the model's logits are NaN, or its tokenizer has tokens that it does not know.
-            Interrupted: the process was asked to stop.
+            CheckpointError: the model's logits are NaN, or its tokenizer has tokens outside the vocabulary.
+            Interrupted: the process received a request to stop.
         """
         self._asking = [(str(request.task_name), int(request.doc_id)) for request in requests]
         try:
@@ -103,7 +102,7 @@ class BoundedLM(HFLM):
             self._asking = []
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:
-        """Log-likelihood in nats of whole texts, each cut into windows as the harness cuts them; raises as the other."""
+        """Log-likelihood in nats of whole texts, split into windows as in the harness; errors as in :meth:`loglikelihood`."""
         windows: list[Encoded] = []
         owners: list[int] = []
         for index, request in enumerate(requests):
@@ -137,7 +136,7 @@ class BoundedLM(HFLM):
         return results
 
     def _rows(self, requests: Sequence[Encoded]) -> list[Row]:
-        """Requests whose input tokens are the same share a row: single tokens after one context, for example."""
+        """Group requests with equal input tokens into rows: single tokens after a context, for example."""
         rows: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
         limit = self.max_length
         for index, (_, context, continuation) in enumerate(requests):
@@ -155,7 +154,7 @@ class BoundedLM(HFLM):
 
 
 def batches(rows: Sequence[Row], batch_tokens: int) -> Iterator[Sequence[Row]]:
-    """Rows, longest first, in batches of at most ``batch_tokens`` positions with their padding (a longer row has its own)."""
+    """Split rows, longest first, into batches of at most ``batch_tokens`` positions with padding (a longer row is a batch)."""
     first = 0
     while first < len(rows):
         count = max(1, batch_tokens // len(rows[first].inputs))
@@ -165,12 +164,12 @@ def batches(rows: Sequence[Row], batch_tokens: int) -> Iterator[Sequence[Row]]:
 
 @torch.no_grad()
 def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[float, bool]]:
-    """Number of each request -> log-likelihood of its continuation in nats, and whether it is the likeliest at every token.
+    """Score the continuation of each request: log-likelihood in nats, and whether it is the likeliest at every token.
 
     Rows are padded on the right: the models are causal, so what follows a position cannot change it.
 
     Raises:
-        CheckpointError: the logits are NaN, or the tokenizer has tokens that the model does not know.
+        CheckpointError: the logits are NaN, or the tokenizer has tokens outside the model's vocabulary.
     """
     ids = nn.utils.rnn.pad_sequence([torch.tensor(row.inputs) for row in rows], batch_first=True)
     known = vocabulary_size(model)
@@ -197,7 +196,7 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
 
 
 def _answers(rows: Sequence[Row], width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(A,) each: which of the batch's requests, the position in the flattened batch, the token scored there."""
+    """(A,) each: index of the request in the batch, position in the flattened batch, token scored at it."""
     asked = [(number, row, answer) for number, row in enumerate(rows) for _, answer in row.asked]
     found = [
         (slot, number * width + len(row.inputs) - len(answer) + offset, token)
@@ -216,8 +215,8 @@ def _scores(
     Args:
         ids: (B, T).
         needed: (P,) sorted positions of the flattened batch.
-        where: (A,) which of them each answer is at.
-        target: (A,) its token.
+        where: (A,) index into ``needed`` of each answer.
+        target: (A,) token of each answer.
     """
     device = model.device
     if has_plain_head(model):

@@ -1,8 +1,8 @@
-"""Tasks of lm-evaluation-harness: the plan, and the results of a model.
+"""Planning and running of tasks of lm-evaluation-harness.
 
-1. Each task and number of examples becomes a task of the harness, on local files or on the Hub's (:mod:`.tasks`).
-2. The harness's ``simple_evaluate`` makes the prompts, asks :class:`.model.BoundedLM`, and computes its metrics.
-3. ``harness-K-shot.json`` is its result in its own format, for each K; ``summary.json`` the table made of them.
+1. Each task and number of examples becomes a task of the harness, on local files or on the Hub's data (:mod:`.tasks`).
+2. The harness's ``simple_evaluate`` builds the prompts, queries :class:`.model.BoundedLM`, and computes its metrics.
+3. ``harness-K-shot.json`` is its result in its own format, for each K; ``summary.json`` is the table of all of them.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from contextwise.evaluation.measures.lm_eval.tasks import (
 )
 
 RESAMPLES = 1000
-"""Resamples behind the standard error of a perplexity; the harness takes 100,000, which is minutes of one core."""
+"""Resamples for the standard error of a perplexity; the harness uses 100,000, which takes minutes on one core."""
 
 
 def ask_tasks(
@@ -51,12 +51,12 @@ def ask_tasks(
     """Measure a model on planned tasks: the summary, and the harness's results as files.
 
     Args:
-        max_length: most positions to use; None: what the harness reads from the model's configuration.
-        limit: ask only the first so many documents of each task.
+        max_length: maximum number of positions; None: the value that the harness reads from the model's configuration.
+        limit: use only the first ``limit`` documents of each task.
 
     Raises:
         CheckpointError: the model's logits are NaN, or its tokenizer does not fit.
-        Interrupted: the process was asked to stop.
+        Interrupted: the process received a request to stop.
     """
     results = {}
     cut: dict[int, dict[str, int]] = {}
@@ -79,15 +79,15 @@ def ask_tasks(
 def plan_tasks(
     names: Sequence[str], num_fewshot: Sequence[int], task_data: Path | None, skip_missing: bool
 ) -> tuple[list[Planned], list[Missing]]:
-    """Every task with every number of examples, whole texts only once; and the sets that are missing.
+    """Plan every task with every number of examples (tasks on whole texts only once), and list the missing files.
 
     Args:
-        names: of tasks and tags.
-        num_fewshot: ascending.
+        names: names of tasks and tags.
+        num_fewshot: numbers of examples, ascending.
         task_data: a folder or a mapping file; None: the Hub.
 
     Raises:
-        ConfigError: there is no such task.
+        ConfigError: a task does not exist.
         DataError: a set is missing and ``skip_missing`` is not set, or all are missing; or the Hub is needed and cannot be
             reached.
     """
@@ -102,7 +102,7 @@ def plan_tasks(
     for shots in num_fewshot:
         for definition in definitions:
             if definition.rolling and shots != num_fewshot[0]:
-                continue  # nothing to put examples before: the results would be the same
+                continue  # these tasks have no examples: the results would be the same
             plans.append(plan_from_hub(definition, shots) if local is None else local.plan(definition, shots))
     planned = [plan for plan in plans if isinstance(plan, Planned)]
     missing = [gap for plan in plans if isinstance(plan, list) for gap in plan]
@@ -120,7 +120,7 @@ def plan_tasks(
 def run_tasks(
     lm: BoundedLM, planned: Sequence[Planned], shots: int, limit: int | None, source: str
 ) -> dict[str, Any]:
-    """The harness's results of some tasks with one number of shots, in its own format; ``lm.cut`` counts anew."""
+    """Run tasks with one number of shots; return the harness's results in its format. ``lm.cut`` is reset."""
     lm.cut.clear()
     lm.stage = f"{shots}-shot"
     results = evaluator.simple_evaluate(
@@ -147,7 +147,7 @@ def run_tasks(
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the harness's log, its bars and what it prints off the terminal, and its resampling in this process."""
+    """Suppress the harness's log, progress bars and output, and run its resampling in this process."""
     hidden = functools.partial(tqdm.tqdm, disable=True)
     with contextlib.ExitStack() as stack:
         for module in (tqdm, lm_eval.api.task, lm_eval.api.model, lm_eval.models.huggingface):

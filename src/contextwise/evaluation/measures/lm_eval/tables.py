@@ -21,7 +21,7 @@ ACCURACY_TASKS = (
     "sciq",
     "race",
 )
-"""The nine of the ContextLM paper's Tables 3 and 12; its average is the plain mean of their ``acc``."""
+"""The nine tasks of the ContextLM paper's Tables 3 and 12; its average is the plain mean of their ``acc``."""
 PERPLEXITIES = ("word_perplexity", "perplexity")
 
 
@@ -31,13 +31,13 @@ def table_rows(
     missing: Sequence[Any],
     cut: Mapping[int, Mapping[str, int]],
 ) -> dict[str, Any]:
-    """JSON-ready: ``rows`` (one a task and number of shots), ``averages`` (one a number of shots), ``missing`` and ``notes``.
+    """Build JSON-ready ``rows`` (per task and number of shots), ``averages`` (per number of shots), ``missing`` and ``notes``.
 
     Args:
         results: shots -> the harness's results.
-        planned: what was asked (:class:`.tasks.Planned`).
-        missing: what was not there (:class:`.tasks.Missing`).
-        cut: shots -> task -> documents whose beginning was left out.
+        planned: tasks that were run (:class:`.tasks.Planned`).
+        missing: missing files (:class:`.tasks.Missing`).
+        cut: shots -> task -> number of documents whose beginning was truncated.
     """
     rows = []
     notes = list(dict.fromkeys(note for plan in planned for note in plan.notes))
@@ -60,7 +60,7 @@ def table_rows(
 
 
 def _row(task: str, shots: int, found: Mapping[str, Any]) -> dict[str, Any]:
-    """The harness's figures of a task; of several filters, the first one's."""
+    """Build the row of a task from the harness's figures; of several filters, the first is used."""
     figures: dict[str, float | None] = {}
     errors: dict[str, float | None] = {}
     for key, value in found["results"][task].items():
@@ -84,7 +84,7 @@ def _row(task: str, shots: int, found: Mapping[str, Any]) -> dict[str, Any]:
 def _average(
     shots: int, rows: Sequence[dict[str, Any]], gaps: Sequence[dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """The plain mean of ``acc`` over the tasks of one number of shots; partial where one of them is missing."""
+    """Unweighted mean of ``acc`` over the tasks with one number of shots; partial if a task is missing."""
     tasks = {
         row["task"]: row["measures"]["acc"]["value"]
         for row in rows
@@ -103,7 +103,7 @@ def _average(
 
 
 def tasks_table(summary: dict[str, Any]) -> RenderableType:
-    """A row for each task and number of shots, the average of each number of shots, and what to know of them."""
+    """Build the table: a row per task and number of shots, the average of each number of shots, and notes."""
     missing = {
         shots: [gap["file"] for gap in summary["missing"] if gap["shots"] == shots]
         for shots in summary["settings"]["num_fewshot"]

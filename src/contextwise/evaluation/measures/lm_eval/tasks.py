@@ -1,10 +1,10 @@
-"""The harness's own tasks, on local files or on the Hub's copies.
+"""Tasks of the harness, on local files or on the Hub's data.
 
-A local task is the harness's definition (its templates, metrics and version) with another dataset under it: the split that is
-evaluated, and the one that examples come from. Which splits these are follows the harness: the test split before the validation
-split; examples from the training split, else the validation split, else the test split, or what the definition names. Where a
-file for one of them is not there but one for another split is, that one is taken, and said in the results; the split that is
-evaluated never gives the examples by itself.
+A local task is the harness's definition (its templates, metrics and version) with another dataset: the split that is
+evaluated, and the split of the examples. Which splits these are follows the harness: the test split before the validation
+split; examples from the training split, else the validation split, else the test split, or what the definition names. If the
+file of a split is missing but another split has a file, that split is used, and the results report it; the evaluated split is
+never chosen for the examples by default.
 """
 
 import difflib
@@ -42,7 +42,7 @@ class Definition:
 
     @property
     def rolling(self) -> bool:
-        """Whether whole texts are scored: then there is nothing to put examples before."""
+        """Whether the task scores whole texts, without examples."""
         return self.config.get("output_type") == "loglikelihood_rolling"
 
     @property
@@ -52,14 +52,14 @@ class Definition:
 
     @property
     def examples(self) -> str:
-        """The split that the harness takes examples from."""
+        """The split that the harness uses for examples."""
         order = ("examples", "train", "validation", "test")
         return next(name for role in order if (name := self.splits[role]))
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A set that is not there: the split that a task is evaluated on, or the one that its examples come from."""
+    """A missing file: of the split on which a task is evaluated, or of the split of its examples."""
 
     task: str
     shots: int
@@ -68,17 +68,17 @@ class Missing:
 
     @property
     def file(self) -> str:
-        """A name under which it would be found."""
+        """A valid name for the file."""
         return f"{self.task}_{self.split}.jsonl"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A task that can be asked: the harness's object, and where its lines come from.
+    """A task that can be run: the harness's object, and the source of its documents.
 
     Attributes:
         source: JSON-ready: the split evaluated, that of the examples, and the files with their hashes.
-        notes: what a reader of the figures should know.
+        notes: notes for the reader of the results.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Planned:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The source without the paths of the files."""
+        """Source without the paths of the files."""
         files = [
             {key: value for key, value in file.items() if key != "file"} for file in self.source["files"]
         ]
@@ -103,10 +103,10 @@ def harness_tasks() -> TaskManager:
 
 
 def find_tasks(names: Sequence[str]) -> list[Definition]:
-    """The definitions of tasks, in the order given; a tag (``ai2_arc``) stands for all its tasks.
+    """Find the definitions of tasks, in the given order; a tag (``ai2_arc``) selects all its tasks.
 
     Raises:
-        ConfigError: there is no such task, it is a group or a program of its own, or it lets the model write.
+        ConfigError: a task does not exist, is a group or a separate program, or requires text generation.
     """
     index = harness_tasks().task_index
     found: dict[str, Definition] = {}
@@ -137,8 +137,8 @@ class LocalData:
         place: a folder, or a mapping file.
 
     Raises:
-        DataError: there is no such place.
-        ConfigError: the mapping file is wrong.
+        DataError: the path does not exist.
+        ConfigError: the mapping file is invalid.
     """
 
     place: Path
@@ -149,10 +149,10 @@ class LocalData:
         self.mapping = read_mapping(self.place, self.known)
 
     def plan(self, definition: Definition, shots: int) -> Planned | list[Missing]:
-        """A task on local files, or all that is not there for it.
+        """Plan a task on local files, or list its missing files.
 
         Raises:
-            DataError: a file is wrong; names it and the fields.
+            DataError: a file is invalid; the message names it and the fields.
         """
         name = definition.name
         files = files_of(name, definition.splits, self.mapping, self.known)
@@ -183,12 +183,12 @@ class LocalData:
         return Planned(name, shots, task, source, tuple(notes))
 
     def _own_choice(self, definition: Definition) -> str | None:
-        """The split of the examples that the mapping names."""
+        """Split of the examples in the mapping; None if it names none."""
         own = self.mapping.tasks.get(definition.name)
         return None if own is None else own.examples
 
     def _examples(self, definition: Definition, files: dict[str, SplitFile], evaluated: str) -> str | None:
-        """The split that examples come from: the mapping's, the harness's, or another that is not evaluated."""
+        """Split of the examples: the mapping's, the harness's, or another that is not evaluated."""
         own, theirs = self._own_choice(definition), definition.examples
         if own is not None:
             return own if own in files else None
@@ -216,7 +216,7 @@ class LocalData:
             key: definition.config[key] if definition.config.get(key) in used else None for key in SPLIT_KEYS
         }
         if examples == evaluated == changed["test_split"] != definition.examples:
-            # Then, and only then, the harness leaves the document that is asked about out of its own examples.
+            # Only in this case does the harness exclude the evaluated document from its own examples.
             changed["fewshot_split"] = evaluated
         changed |= {**forms[0].changed, "custom_dataset": lambda **_: datasets.DatasetDict(data)}
         return make_task({**definition.config, **changed}, definition.name)
@@ -250,10 +250,10 @@ class LocalData:
 
 
 def plan_from_hub(definition: Definition, shots: int) -> Planned:
-    """A task on the Hub's copy of its data, as the harness itself loads it.
+    """Plan a task on the Hub's data, as the harness loads it.
 
     Raises:
-        DataError: the Hub has no such data, or they cannot be read.
+        DataError: the Hub does not have the data, or they cannot be read.
     """
     try:
         task = make_task(definition.config, definition.name)
@@ -266,10 +266,10 @@ def plan_from_hub(definition: Definition, shots: int) -> Planned:
 
 
 def make_task(config: dict[str, Any], name: str) -> Any:
-    """The harness's task object.
+    """Build the harness's task object.
 
     Raises:
-        DataError: the harness cannot make it of these data.
+        DataError: the harness cannot build the task from these data.
     """
     try:
         return harness_tasks().load([config])["tasks"][name]
