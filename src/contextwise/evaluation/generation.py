@@ -255,9 +255,9 @@ def time_runs(
     """
     files = [run.evaluation / "generation.json" for run in runs]
     together = sorted(run.path.resolve().name for run in runs)
-    wanted = {"together": together, "asked": [prompt_tokens, new_tokens, repeats]}
+    settings = {"together": together, "asked": [prompt_tokens, new_tokens, repeats]}
     if all(
-        file.exists() and wanted.items() <= read_json(file, "the timing of generation").items()
+        file.exists() and settings.items() <= read_json(file, "the timing of generation").items()
         for file in files
     ):
         return
@@ -265,7 +265,7 @@ def time_runs(
     times = measure_generation(models, prompt_tokens, new_tokens, repeats)
     environment = describe_environment()
     for run, file in zip(runs, files, strict=True):
-        measured = {**times[str(run.path)], **wanted, "environment": environment}
+        measured = {**times[str(run.path)], **settings, "environment": environment}
         write_json(file, measured, "the timing of generation")
 
 
@@ -281,8 +281,8 @@ def sample_runs(runs: list[RunFolder], prompt: str, max_new_tokens: int, samplin
     settings = {"max_new_tokens": max_new_tokens, **asdict(sampling)}
     for run in runs:
         file = run.evaluation / "samples.json"
-        kept = read_json(file, "the generated texts") if file.exists() else []
-        if any(sample["prompt"] == prompt and sample["sampling"] == settings for sample in kept):
+        existing = read_json(file, "the generated texts") if file.exists() else []
+        if any(sample["prompt"] == prompt and sample["sampling"] == settings for sample in existing):
             continue
         model, tokenizer = load_model(run.path), load_tokenizer(run.path)
         [text] = sample_text(
@@ -294,5 +294,5 @@ def sample_runs(runs: list[RunFolder], prompt: str, max_new_tokens: int, samplin
             starts_sentence=reads_sentences(run.path),
         )
         write_json(
-            file, [*kept, {"prompt": prompt, "text": text, "sampling": settings}], "the generated texts"
+            file, [*existing, {"prompt": prompt, "text": text, "sampling": settings}], "the generated texts"
         )

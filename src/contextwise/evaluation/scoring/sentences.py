@@ -140,8 +140,8 @@ class Sentences:
             )
         # Number of each sentence within its document.
         self.numbers = np.arange(len(self.articles)) - np.repeat(np.cumsum(counts) - counts, counts)
-        places = zip(self.articles.tolist(), self.numbers.tolist(), strict=True)
-        tokens = [self.index.read(document, number, number + 1) for document, number in places]
+        indices = zip(self.articles.tolist(), self.numbers.tolist(), strict=True)
+        tokens = [self.index.read(document, number, number + 1) for document, number in indices]
         self.rows = Rows(tokens, vocabulary.end("sentence"))
 
     def __len__(self) -> int:
@@ -169,8 +169,10 @@ def dropped(sets: Sequence[Texts], probability: float, seed: int = 0) -> list[Te
     """
     if not 0 <= probability <= 1:
         raise ConfigError(f"--drop-contexts is {probability}; it must be between 0 and 1")
-    kept: list[Texts] = []
+    results: list[Texts] = []
     for number, texts in enumerate(sets):
         draws = generator(seed, 0, number, "drop_contexts").random(len(texts))
-        kept.append([None if draw < probability else text for text, draw in zip(texts, draws, strict=True)])
-    return kept
+        results.append(
+            [None if draw < probability else text for text, draw in zip(texts, draws, strict=True)]
+        )
+    return results

@@ -75,18 +75,18 @@ def choose_targets(corpus: Documents, longest: int, samples: int, seed: int) -> 
     if seed < 0:
         raise ConfigError(f"the seed is {seed}, but must be a whole number from 0 on")
     lengths = np.asarray(corpus.lengths, dtype=np.int64)
-    most = int(lengths.max(initial=0))
-    if longest >= most:
+    longest_document = int(lengths.max(initial=0))
+    if longest >= longest_document:
         raise DataError(
             f"no document has a token with {longest:,} tokens before it: the longest of the {len(lengths):,} documents has "
-            f"{most:,} tokens; give shorter contexts, or a corpus of longer documents"
+            f"{longest_document:,} tokens; give shorter contexts, or a corpus of longer documents"
         )
-    ends = np.cumsum(np.maximum(0, lengths - longest))
-    eligible = int(ends[-1])
+    totals = np.cumsum(np.maximum(0, lengths - longest))
+    eligible = int(totals[-1])
     draw = np.random.default_rng(seed)
     chosen = np.sort(draw.choice(eligible, size=min(samples, eligible), replace=False)).astype(np.int64)
-    document = np.searchsorted(ends, chosen, side="right")
-    before = np.concatenate([[0], ends])[document]
+    document = np.searchsorted(totals, chosen, side="right")
+    before = np.concatenate([[0], totals])[document]
     return Targets(document.astype(np.int64), chosen - before + longest)
 
 

@@ -208,10 +208,10 @@ def _score_batch(
     nats_BT = window_losses(model, corpus, plan, rows, **further)
     for row, window in enumerate(rows):
         skip, length, start = int(plan.skip[window]), int(plan.length[window]), int(plan.start[window])
-        place = int(offsets[int(plan.document[window])]) + start
-        scores.nats[place + skip : place + length] = nats_BT[row, skip:length]
+        offset = int(offsets[int(plan.document[window])]) + start
+        scores.nats[offset + skip : offset + length] = nats_BT[row, skip:length]
         end_of_text_seen = int(start == 0 and scores.first_position == 0)
-        scores.visible[place + skip : place + length] = np.arange(skip + 1, length + 1) - end_of_text_seen
+        scores.visible[offset + skip : offset + length] = np.arange(skip + 1, length + 1) - end_of_text_seen
     return int((plan.length[rows] - plan.skip[rows]).sum())
 
 
@@ -237,9 +237,9 @@ def window_losses(
     finite_BT = np.isfinite(nats_BT)
     if not finite_BT.all():
         row, column = np.argwhere(~finite_BT)[0]
-        place = int(plan.start[rows[row]] + column) + int(corpus.end_of_text is None)
+        position = int(plan.start[rows[row]] + column) + int(corpus.end_of_text is None)
         raise CheckpointError(
-            f"the model's loss is not finite at token {place} of document {int(plan.document[rows[row]])}: its weights "
+            f"the model's loss is not finite at token {position} of document {int(plan.document[rows[row]])}: its weights "
             "are damaged, or its number format is too narrow (try float32)"
         )
     return nats_BT

@@ -50,10 +50,10 @@ class Effect:
         """Describe the position of the effect, or the reason why it was not measured."""
         if self.largest is None:
             return f"{self.name} ({self.outcome}): {self.detail}"
-        what = SENTENCES[self.name].format(
+        description = SENTENCES[self.name].format(
             affected=self.affected, changed=self.changed, largest=number(self.largest)
         )
-        return f"{self.name} ({self.outcome}): {what} ({self.detail})"
+        return f"{self.name} ({self.outcome}): {description} ({self.detail})"
 
 
 @dataclass(frozen=True)

@@ -176,25 +176,25 @@ def packed_neighbours(rows: Rows) -> Iterator[Case]:
     """
     rows.need("position_ids", "packed")
     for length in rows.lengths:
-        ends = [0, length // 3, 2 * length // 3 + 1, length]
-        documents = [end - start for start, end in pairwise(ends)]
+        bounds = [0, length // 3, 2 * length // 3 + 1, length]
+        documents = [end - start for start, end in pairwise(bounds)]
         inputs = {"position_ids": positions(documents)}
         tokens = rows.draw(1, length)
         logits = rows.logits(tokens, **inputs)
         column = torch.arange(length)
-        for start, end in pairwise(ends[:-1]):
-            own = (column >= start) & (column < end)
+        for start, end in pairwise(bounds[:-1]):
+            inside = (column >= start) & (column < end)
             # One row per call: attention kernels for packed rows accept no batches.
-            replaced = torch.where(own, rows.other(tokens), tokens)
+            replaced = torch.where(inside, rows.other(tokens), tokens)
             change = gap(logits, rows.logits(replaced, **inputs))[0]
-            behind = change.where(column >= end, 0)
+            after = change.where(column >= end, 0)
             yield Case(
-                largest=float(behind.max()),
+                largest=float(after.max()),
                 scale=scale(logits),
-                affected=int(behind.argmax()),
+                affected=int(after.argmax()),
                 changed=start,
                 detail=f"row of {length} tokens, documents of {', '.join(map(str, documents))}",
-                allowed=float(change.where(own, 0).max()),
+                allowed=float(change.where(inside, 0).max()),
             )
 
 
@@ -286,7 +286,7 @@ def measure_causality(
     rows = Rows(model, lengths, chunk_size, tolerance, seed)
     if packed is None:
         packed = any(type(module).__module__.startswith("contextwise.") for module in rows.inner.modules())
-    with _left_as_found(model, seed) as gates_opened, torch.inference_mode(False), torch.no_grad():
+    with _evaluation_mode(model, seed) as gates_opened, torch.inference_mode(False), torch.no_grad():
         rows.prepare()
         effects = tuple(_effect(name, rows, packed) for name in PERTURBATIONS)
     return Causality(rows.name, str(rows.dtype).removeprefix("torch."), effects, gates_opened)
@@ -313,7 +313,7 @@ def _effect(name: str, rows: Rows, packed: bool) -> Effect:
 
 
 @contextmanager
-def _left_as_found(model: Any, seed: int) -> Iterator[bool]:
+def _evaluation_mode(model: Any, seed: int) -> Iterator[bool]:
     """Set evaluation mode and open zero gates, and restore both on exit; yields whether gates were opened.
 
     A gate that is still zero disables the context pathway, so that a leak in it would become visible only with training.

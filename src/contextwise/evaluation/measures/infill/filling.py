@@ -228,13 +228,13 @@ class Infiller:
         return [self._filling(prompt, row) for prompt, row in zip(prompts, new, strict=True)]
 
     def _filling(self, prompt: Prompt, ids: list[int]) -> Filling:
-        end = next((place for place, token in enumerate(ids) if token in self.form.stops), None)
+        end = next((index for index, token in enumerate(ids) if token in self.form.stops), None)
         # Decoded after the preceding token: many tokenizers drop the space of a text's first word.
         before = [] if prompt.before is None else [prompt.before]
-        known, whole = (
+        known, decoded = (
             self.tokenizer.decode(part, skip_special_tokens=True) for part in (before, before + ids[:end])
         )
-        return Filling(whole[len(known) :], end is not None)
+        return Filling(decoded[len(known) :], end is not None)
 
 
 def form_of(
@@ -257,8 +257,8 @@ def form_of(
     rows = vocabulary_size(model)
 
     def ids(tokens: Sequence[SpecialToken]) -> list[int | None]:
-        found = [token.of(tokenizer) for token in tokens]
-        return [None if number is None or number >= rows else number for number in found]
+        numbers = [token.of(tokenizer) for token in tokens]
+        return [None if number is None or number >= rows else number for number in numbers]
 
     if kind == "decoder":
         return _middle_form(ids, tokenizer.eos_token_id, objective, spm)
@@ -284,10 +284,10 @@ def _middle_form(ids: _Ids, end: int | None, objective: FillingObjective | None,
             f"the model cannot fill a hole: it has no tokens {names}; train it with the objective 'infilling'"
         )
     if isinstance(objective, Infilling) and settings.spm_share == float(not spm):
-        trained, asked = ("PSM", "SPM") if spm else ("SPM", "PSM")
+        trained, requested = ("PSM", "SPM") if spm else ("SPM", "PSM")
         raise ConfigError(
             f"the model was trained in the order {trained} alone (objective.spm_share is {settings.spm_share:g}), "
-            f"but {asked} is asked for; ask for {trained}"
+            f"but {requested} is asked for; ask for {trained}"
         )
     # Without an end token: the model must generate it, so the arrangement does not write it.
     arrangement = Arrangement([first, second, third], settings.spm == "marked")
@@ -301,17 +301,17 @@ def _middle_form(ids: _Ids, end: int | None, objective: FillingObjective | None,
 
 def _sentinel_form(ids: _Ids, end: int | None, objective: FillingObjective | None, config: Any) -> Form:
     spans = objective if isinstance(objective, SpanCorruption | UL2) else SpanCorruption()
-    found = ids(sentinel_tokens(spans.sentinels))
-    if found[0] is None or end is None:
+    numbers = ids(sentinel_tokens(spans.sentinels))
+    if numbers[0] is None or end is None:
         raise ConfigError(
             "the model cannot fill a hole: it has no token <extra_id_0>, or no end-of-text; "
             "train it with the objective 'spans' or 'ul2'"
         )
-    sentinels = [number for number in found if number is not None]
+    sentinels = [number for number in numbers if number is not None]
     # UL2's models expect a mode token first. A hole inside a text is a short span: mode R, if it was trained.
     modes = (objective if isinstance(objective, UL2) else UL2()).modes
-    wanted = [] if isinstance(objective, SpanCorruption) else [modes.R, modes.X, modes.S]
-    mode = [number for number in ids([SpecialToken(text) for text in wanted]) if number is not None][:1]
+    mode_tokens = [] if isinstance(objective, SpanCorruption) else [modes.R, modes.X, modes.S]
+    mode = [number for number in ids([SpecialToken(text) for text in mode_tokens]) if number is not None][:1]
 
     def write(prefix: np.ndarray, suffix: np.ndarray) -> np.ndarray:
         parts = [mode, prefix, sentinels[:1], suffix, [end]]

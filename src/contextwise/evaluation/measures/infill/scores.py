@@ -97,7 +97,7 @@ def _fill(
 def scores(tasks: TaskSet, fillings: list[Filling]) -> dict[str, Any]:
     """Compute both measures with their intervals over documents, the counts, and the scores of each middle."""
     documents = {
-        name: place for place, name in enumerate(dict.fromkeys(task.document for task in tasks.tasks))
+        name: index for index, name in enumerate(dict.fromkeys(task.document for task in tasks.tasks))
     }
     rows: list[dict[str, Any]] = [
         {
@@ -111,10 +111,10 @@ def scores(tasks: TaskSet, fillings: list[Filling]) -> dict[str, Any]:
         }
         for task, filling in zip(tasks.tasks, fillings, strict=True)
     ]
-    places = [documents[task.document] for task in tasks.tasks]
-    holes = np.bincount(places)
+    indices = [documents[task.document] for task in tasks.tasks]
+    holes = np.bincount(indices)
     estimates = {
-        name: ratios(np.bincount(places, weights=[row[name] for row in rows]), {"holes": holes})[
+        name: ratios(np.bincount(indices, weights=[row[name] for row in rows]), {"holes": holes})[
             "holes"
         ].to_dict()
         for name in SCORES

@@ -72,14 +72,14 @@ def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int 
         DataError: the source does not exist, is damaged, or has no line to cut.
     """
     if _is_file(path):
-        found = _of_file(path, seed, limit)
+        tasks = _of_file(path, seed, limit)
     else:
-        found = _of_corpus(path, split, seed, limit)
-    if not found.tasks:
+        tasks = _of_corpus(path, split, seed, limit)
+    if not tasks.tasks:
         raise DataError(
             f"{path} gives no line to fill: a document needs a line behind its first that is not blank"
         )
-    return found
+    return tasks
 
 
 def tasks_label(path: Path, split: str) -> str:
@@ -113,17 +113,17 @@ def cut_line(text: str, seed: int) -> tuple[int, str, str, str] | None:
     has no such line.
     """
     lines = text.split("\n")
-    places = [place for place, line in enumerate(lines) if place > 0 and line.strip()]
-    if not places:
+    candidates = [index for index, line in enumerate(lines) if index > 0 and line.strip()]
+    if not candidates:
         return None
     draw = generator(seed, 0, int.from_bytes(text_digest(text.encode()), "big"), "line to fill")
-    place = places[int(draw.integers(len(places)))]
-    before, behind = lines[:place], lines[place + 1 :]
+    index = candidates[int(draw.integers(len(candidates)))]
+    before, after = lines[:index], lines[index + 1 :]
     return (
-        place,
+        index,
         "".join(f"{line}\n" for line in before),
-        lines[place],
-        "".join(f"\n{line}" for line in behind),
+        lines[index],
+        "".join(f"\n{line}" for line in after),
     )
 
 
@@ -140,8 +140,8 @@ def _line_tasks(
         if cut is None:
             without += 1
             continue
-        place, prefix, line, suffix = cut
-        tasks.append(Task(f"{name}, line {place + 1}", name, prefix, suffix, line))
+        index, prefix, line, suffix = cut
+        tasks.append(Task(f"{name}, line {index + 1}", name, prefix, suffix, line))
     return tasks, [f"{without:,} documents without a line to cut were passed over"] if without else []
 
 

@@ -54,28 +54,28 @@ def documents(
             f"{path} has the fields {', '.join(map(str, rows[0])) or 'none'}, but {wanted} are needed; a mapping file can say "
             "which of them is which"
         )
-    found = []
+    converted = []
     for number, row in enumerate(rows, start=1):
         line = _renamed(row, renamed)
         missing = [name for name in form.fields if name not in line]
         if missing:
             raise DataError(f"{path}, document {number}: there is no field {', '.join(missing)}")
         try:
-            found.append(form.convert(line))
+            converted.append(form.convert(line))
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise DataError(f"{path}, document {number}: {' '.join(str(error).split())[:200]}") from None
-    return form.gather(found), form
+    return form.gather(converted), form
 
 
 def _renamed(row: Line, renamed: Mapping[str, str]) -> Line:
-    found = dict(row)
+    result = dict(row)
     for name, path in renamed.items():
         value: Any = row
         for part in path.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if value is not None:
-            found[name] = value
-    return found
+            result[name] = value
+    return result
 
 
 def _kept(*fields: str, check: Callable[[Line], None] = lambda line: None) -> Form:
@@ -129,8 +129,8 @@ def _labelled(question: str) -> tuple[Form, Form]:
         )
         labels = list(LETTERS[: len(texts)])
         right = labels[_index(line["gold"], len(texts), "gold")]
-        asked = query.removeprefix(head).removesuffix(tail)
-        return {question: asked, "choices": {"text": texts, "label": labels}, "answerKey": right}
+        question_text = query.removeprefix(head).removesuffix(tail)
+        return {question: question_text, "choices": {"text": texts, "label": labels}, "answerKey": right}
 
     return Form((question, "choices", "answerKey"), own), Form(("query", "choices", "gold"), olmo)
 
@@ -230,17 +230,17 @@ def template_fields(definition: Mapping[str, Any]) -> tuple[str, ...]:
 
     if callable(definition.get("process_docs")):
         return ()
-    found: dict[str, None] = {}
+    fields: dict[str, None] = {}
     for key in ("doc_to_text", "doc_to_choice", "doc_to_target"):
         template = definition.get(key)
         if not isinstance(template, str) or not template:
             continue
         if template.isidentifier():
-            found[template] = None
+            fields[template] = None
             continue
         try:
             names = meta.find_undeclared_variables(env.parse(template))
         except TemplateSyntaxError:
             continue
-        found |= dict.fromkeys(sorted(names))
-    return tuple(found)
+        fields |= dict.fromkeys(sorted(names))
+    return tuple(fields)

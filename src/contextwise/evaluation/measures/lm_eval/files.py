@@ -1,9 +1,10 @@
 """Local files of tasks: the file of each split, and the records in it.
 
 In a folder the names of the files are sufficient: ``TASK_SPLIT.jsonl`` (``arc_easy_test.jsonl.gz``, ``piqa_valid.jsonl``). A
-split is the harness's own word or one of train, training, validation, valid, val, dev, test; without
-one it is the split that the task is evaluated on (``lambada_openai.jsonl``). Other parts of a name are ignored (``hellaswag_val_1k``). A mapping file,
-``tasks.yaml`` in the folder or given instead of it, names any other file and any other fields::
+split is the harness's own word or one of train, training, validation, valid, val, dev, test; without a
+split, the task is evaluated on the file (``lambada_openai.jsonl``). Other parts of a name are ignored
+(``hellaswag_val_1k``). A mapping file, ``tasks.yaml`` in the folder or given instead of it, names any other file
+and any other fields::
 
     folder: ../eval                  # not given: the mapping file's own folder
     tasks:
@@ -73,36 +74,36 @@ class Mapping(Settings):
     tasks: dict[str, TaskFiles] = Field(default_factory=dict)
 
 
-def read_mapping(place: Path, known: Collection[str]) -> Mapping:
+def read_mapping(path: Path, known: Collection[str]) -> Mapping:
     """Read the mapping of a folder or a mapping file; its relative paths are resolved.
 
     Args:
-        place: the folder or file in ``task_data``.
+        path: the folder or file in ``task_data``.
         known: names of all tasks.
 
     Raises:
         DataError: the path does not exist.
         ConfigError: the mapping file is invalid, or names a task that does not exist.
     """
-    if not place.exists():
-        raise DataError(f"task_data is {place}, but there is no such folder or file")
-    found = [place / name for name in MAPPINGS if (place / name).is_file()] if place.is_dir() else [place]
-    if not found:
-        return Mapping(folder=place)
-    mapping = validate(Mapping, _read_yaml(found[0]), f"the mapping file {found[0]}")
+    if not path.exists():
+        raise DataError(f"task_data is {path}, but there is no such folder or file")
+    candidates = [path / name for name in MAPPINGS if (path / name).is_file()] if path.is_dir() else [path]
+    if not candidates:
+        return Mapping(folder=path)
+    mapping = validate(Mapping, _read_yaml(candidates[0]), f"the mapping file {candidates[0]}")
     for name in mapping.tasks:
         if name not in known:
             raise ConfigError(
-                f"the mapping file {found[0]} names a task {name!r}, which the harness does not have"
+                f"the mapping file {candidates[0]} names a task {name!r}, which the harness does not have"
             )
-    home = found[0].parent
+    root = candidates[0].parent
     for files in mapping.tasks.values():
-        for given in files.splits.values():
-            given.file = home / given.file.expanduser()
-    mapping.folder = home if mapping.folder is None else home / mapping.folder.expanduser()
+        for file in files.splits.values():
+            file.file = root / file.file.expanduser()
+    mapping.folder = root if mapping.folder is None else root / mapping.folder.expanduser()
     if not mapping.folder.is_dir():
         raise DataError(
-            f"the mapping file {found[0]} names the folder {mapping.folder}, which does not exist"
+            f"the mapping file {candidates[0]} names the folder {mapping.folder}, which does not exist"
         )
     return mapping
 
@@ -140,18 +141,18 @@ def files_of(
             raise ConfigError(
                 f"the mapping names the split {split!r} of {task}, which has {', '.join(own)} in the harness"
             )
-    found: dict[str, SplitFile] = {}
+    files: dict[str, SplitFile] = {}
     for path in sorted(mapping.folder.iterdir()) if mapping.folder is not None else ():
         named = _split_of(path, task, splits, known) if path.is_file() else None
         if named is None or named in given.splits:
             continue
-        if named in found:
+        if named in files:
             raise DataError(
-                f"both {found[named].file.name} and {path.name} in {mapping.folder} could be the split {named} of {task}; "
+                f"both {files[named].file.name} and {path.name} in {mapping.folder} could be the split {named} of {task}; "
                 "take one away, or name one in a mapping file"
             )
-        found[named] = SplitFile(file=path)
-    return {**found, **given.splits}
+        files[named] = SplitFile(file=path)
+    return {**files, **given.splits}
 
 
 def _split_of(path: Path, task: str, splits: dict[str, str | None], known: Collection[str]) -> str | None:

@@ -146,10 +146,10 @@ class BoundedLM(HFLM):
                     f"{task}: an answer of document {document} has {len(continuation)} tokens, but must have at least 1 and "
                     f"at most the {limit} positions of the model; leave the document out"
                 )
-            whole = context + continuation
-            if len(whole) > limit + 1:
+            tokens = context + continuation
+            if len(tokens) > limit + 1:
                 self.cut[task].add(document)
-            rows[tuple(whole[-(limit + 1) : -1])].append((index, tuple(continuation)))
+            rows[tuple(tokens[-(limit + 1) : -1])].append((index, tuple(continuation)))
         return [Row(inputs, tuple(asked)) for inputs, asked in rows.items()]
 
 
@@ -179,8 +179,8 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
             f"the tokenizer makes a token {largest}, but the model knows only {known}: the tokenizer is not this model's"
         )
     numbers = [index for row in rows for index, _ in row.asked]
-    slot, place, target = _answers(rows, ids.shape[1])
-    needed, where = place.unique(return_inverse=True)  # (P,) sorted, (A,)
+    slot, position, target = _answers(rows, ids.shape[1])
+    needed, where = position.unique(return_inverse=True)  # (P,) sorted, (A,)
     nats, greedy = _scores(model, ids, needed, where, target)
     if nats.isnan().any():
         raise CheckpointError(
@@ -197,14 +197,14 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
 
 def _answers(rows: Sequence[Row], width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(A,) each: index of the request in the batch, position in the flattened batch, token scored at it."""
-    asked = [(number, row, answer) for number, row in enumerate(rows) for _, answer in row.asked]
-    found = [
+    continuations = [(number, row, answer) for number, row in enumerate(rows) for _, answer in row.asked]
+    answers = [
         (slot, number * width + len(row.inputs) - len(answer) + offset, token)
-        for slot, (number, row, answer) in enumerate(asked)
+        for slot, (number, row, answer) in enumerate(continuations)
         for offset, token in enumerate(answer)
     ]
-    slot, place, target = torch.tensor(found).t().contiguous()
-    return slot, place, target
+    slot, position, target = torch.tensor(answers).t().contiguous()
+    return slot, position, target
 
 
 def _scores(

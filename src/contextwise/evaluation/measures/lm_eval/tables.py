@@ -42,8 +42,8 @@ def table_rows(
     rows = []
     notes = list(dict.fromkeys(note for plan in planned for note in plan.notes))
     for plan in planned:
-        found = cut[plan.shots].get(plan.name, 0)
-        rows.append({**_row(plan.name, plan.shots, results[plan.shots]), "cut": found, **plan.source})
+        truncated = cut[plan.shots].get(plan.name, 0)
+        rows.append({**_row(plan.name, plan.shots, results[plan.shots]), "cut": truncated, **plan.source})
     for shots in results:
         shortened = [row for row in rows if row["shots"] == shots and row["cut"]]
         if shortened:
@@ -59,11 +59,11 @@ def table_rows(
     return {"rows": rows, "averages": [a for a in averages if a], "missing": gaps, "notes": notes}
 
 
-def _row(task: str, shots: int, found: Mapping[str, Any]) -> dict[str, Any]:
+def _row(task: str, shots: int, result: Mapping[str, Any]) -> dict[str, Any]:
     """Build the row of a task from the harness's figures; of several filters, the first is used."""
     figures: dict[str, float | None] = {}
     errors: dict[str, float | None] = {}
-    for key, value in found["results"][task].items():
+    for key, value in result["results"][task].items():
         name, comma, _ = key.partition(",")
         if not comma or not isinstance(value, int | float):
             continue
@@ -75,8 +75,8 @@ def _row(task: str, shots: int, found: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "task": task,
         "shots": shots,
-        "shots_used": found["n-shot"].get(task, shots),
-        "documents": found["n-samples"][task]["effective"],
+        "shots_used": result["n-shot"].get(task, shots),
+        "documents": result["n-samples"][task]["effective"],
         "measures": {name: {"value": value, "stderr": errors.get(name)} for name, value in figures.items()},
     }
 

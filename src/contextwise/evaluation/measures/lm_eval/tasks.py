@@ -109,7 +109,7 @@ def find_tasks(names: Sequence[str]) -> list[Definition]:
         ConfigError: a task does not exist, is a group or a separate program, or requires text generation.
     """
     index = harness_tasks().task_index
-    found: dict[str, Definition] = {}
+    definitions: dict[str, Definition] = {}
     for name in names:
         if name not in index:
             near = difflib.get_close_matches(name, list(index), n=1, cutoff=0.5)
@@ -118,15 +118,15 @@ def find_tasks(names: Sequence[str]) -> list[Definition]:
         kind = index[name].kind.name
         if kind == "GROUP":
             raise ConfigError(f"{name!r} is a group of tasks; name the tasks in it")
-        for member in sorted(index[name].tags) if kind == "TAG" else [name]:
-            if index[member].kind.name != "TASK":
-                raise ConfigError(f"the task {member!r} is a program of its own, which cannot be asked here")
-            found[member] = Definition(member, load_yaml(index[member].yaml_path, resolve_func=True))
-            if found[member].config.get("output_type", "generate_until") == "generate_until":
+        for task in sorted(index[name].tags) if kind == "TAG" else [name]:
+            if index[task].kind.name != "TASK":
+                raise ConfigError(f"the task {task!r} is a program of its own, which cannot be asked here")
+            definitions[task] = Definition(task, load_yaml(index[task].yaml_path, resolve_func=True))
+            if definitions[task].config.get("output_type", "generate_until") == "generate_until":
                 raise ConfigError(
-                    f"the task {member!r} lets the model write, which is not asked here; ask it with lm_eval --model hf"
+                    f"the task {task!r} lets the model write, which is not asked here; ask it with lm_eval --model hf"
                 )
-    return list(found.values())
+    return list(definitions.values())
 
 
 @dataclass
@@ -134,19 +134,19 @@ class LocalData:
     """Local files of tasks; each is read once.
 
     Args:
-        place: a folder, or a mapping file.
+        path: a folder, or a mapping file.
 
     Raises:
         DataError: the path does not exist.
         ConfigError: the mapping file is invalid.
     """
 
-    place: Path
+    path: Path
     _read: dict[tuple[str, str], tuple[datasets.Dataset, Form]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.known = frozenset(harness_tasks().task_index)
-        self.mapping = read_mapping(self.place, self.known)
+        self.mapping = read_mapping(self.path, self.known)
 
     def plan(self, definition: Definition, shots: int) -> Planned | list[Missing]:
         """Plan a task on local files, or list its missing files.
