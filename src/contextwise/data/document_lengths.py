@@ -130,7 +130,7 @@ class DocumentLengths:
         return Reward(context, half, preceded, documents, preceded >= LEAST_SHARE and documents > 0)
 
     def longest_rewarded(self) -> int | None:
-        """The longest training context that the corpus rewards, among powers of two; None if it rewards none."""
+        """Longest training context that the corpus rewards, among powers of two; None if it rewards none."""
         contexts = 2 ** np.arange(self.longest.bit_length())
         return max((int(n) for n in contexts if self.reward(int(n)).enough), default=None)
 

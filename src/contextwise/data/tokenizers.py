@@ -26,7 +26,7 @@ _CUT = re.compile(r"(?<=[!-~])\n")
 
 @dataclass
 class CorpusTokenizer:
-    """A tokenizer with the settings that a corpus needs.
+    """Tokenizer with the settings that a corpus needs.
 
     Attributes:
         kind: ``folder``, ``hub``, ``trained`` or ``bytes``.

@@ -214,7 +214,7 @@ class Corpus:
         )
 
     def tokenizer(self) -> "PreTrainedTokenizerFast | None":
-        """The tokenizer in the corpus's folder; None for Zarr and ``.bin``.
+        """Load the tokenizer in the corpus's folder; None for Zarr and ``.bin``.
 
         Raises:
             DataError: the tokenizer is damaged.

@@ -16,7 +16,7 @@ _AGAIN = "prepare the corpus again, or fetch it again"
 
 
 def package_version() -> str:
-    """The version of Contextwise that is installed."""
+    """Installed version of Contextwise."""
     return metadata.version("contextwise")
 
 

@@ -98,7 +98,7 @@ class ArrowStore:
 
 
 class BinStore:
-    """A flat file of uint16 token ids, as nanoGPT writes it: a single document, memory-mapped.
+    """Flat file of uint16 token ids, as nanoGPT writes it: a single document, memory-mapped.
 
     The header of 1,024 bytes that llm.c and modded-nanogpt write is skipped.
 

@@ -83,14 +83,14 @@ class HubDataset(SavedDataset):
 
     @classmethod
     def named(cls, given: str, limit: int | None) -> Source | None:
-        return None  # any word could be a name on the Hub: it is asked last, with `from_hub`
+        return None  # any word could be a name on the Hub: `from_hub` is called last
 
     @classmethod
     def from_hub(cls, given: str, limit: int | None) -> "HubDataset":
-        """Load a dataset, or stream it where only ``limit`` documents are read.
+        """Load a dataset, or stream it if only ``limit`` documents are read.
 
         Raises:
-            DataError: the Hub cannot be reached, or did not give the dataset.
+            DataError: the Hub cannot be reached, or does not have the dataset.
         """
         problem = hub_problem()
         if problem:

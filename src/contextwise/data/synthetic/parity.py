@@ -51,7 +51,7 @@ class VisibleLaw(Settings):
     exponent: float = Field(1.18, gt=0, description="gamma")
 
     def context_of(self, count: int) -> int:
-        """The shortest context at which ``count`` tasks are visible.
+        """Shortest context at which ``count`` tasks are visible.
 
         Raises:
             ConfigError: ``count`` is at or above the limit of the law.

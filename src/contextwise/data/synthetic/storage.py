@@ -24,7 +24,7 @@ def write_samples(samples: Samples, count: int, path: str | Path) -> "StoredSamp
     """Write the first ``count`` samples to the folder ``path``.
 
     Raises:
-        ConfigError: ``path`` exists, or there are more bits or tasks than the files can hold.
+        ConfigError: ``path`` exists, or the samples have more bits or tasks than the files can store.
         DataError: the disk is full, or ``path`` cannot be written.
     """
     path = Path(path)

@@ -155,8 +155,8 @@ class Infiller:
             )
         context = context or limit or DEFAULT_CONTEXT_LIMIT
         if self.form.opening:
-            behind = max_new_tokens if limit is None else limit - len(self.form.opening)
-            self.new_tokens = min(max_new_tokens, behind)
+            available = max_new_tokens if limit is None else limit - len(self.form.opening)
+            self.new_tokens = min(max_new_tokens, available)
             self.room = context - self.form.special
         else:
             self.new_tokens = min(max_new_tokens, context // 2)
@@ -171,12 +171,14 @@ class Infiller:
 
         If the texts do not fit, each receives half of the room, plus the unused part of the other half.
         """
-        before, behind = self._encode(prefix), self._encode(suffix)
-        first = min(len(before), max(self.room - self.room // 2, self.room - len(behind)))
-        second = min(len(behind), self.room - first)
-        dropped = len(before) - first, len(behind) - second
-        before, behind = before[dropped[0] :], behind[:second]
-        return Prompt(self.form.write(before, behind), int(before[-1]) if first else None, dropped)
+        prefix_ids, suffix_ids = self._encode(prefix), self._encode(suffix)
+        first = min(len(prefix_ids), max(self.room - self.room // 2, self.room - len(suffix_ids)))
+        second = min(len(suffix_ids), self.room - first)
+        dropped = len(prefix_ids) - first, len(suffix_ids) - second
+        prefix_ids, suffix_ids = prefix_ids[dropped[0] :], suffix_ids[:second]
+        return Prompt(
+            self.form.write(prefix_ids, suffix_ids), int(prefix_ids[-1]) if first else None, dropped
+        )
 
     def _encode(self, text: str) -> np.ndarray:
         ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids

@@ -37,7 +37,7 @@ class Row:
     """Input tokens, and the requests that share them: (number of the request, its continuation)."""
 
     inputs: tuple[int, ...]
-    asked: tuple[tuple[int, tuple[int, ...]], ...]
+    requests: tuple[tuple[int, tuple[int, ...]], ...]
 
 
 class BoundedLM(HFLM):
@@ -150,7 +150,7 @@ class BoundedLM(HFLM):
             if len(tokens) > limit + 1:
                 self.cut[task].add(document)
             rows[tuple(tokens[-(limit + 1) : -1])].append((index, tuple(continuation)))
-        return [Row(inputs, tuple(asked)) for inputs, asked in rows.items()]
+        return [Row(inputs, tuple(continuations)) for inputs, continuations in rows.items()]
 
 
 def batches(rows: Sequence[Row], batch_tokens: int) -> Iterator[Sequence[Row]]:
@@ -173,12 +173,12 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
     """
     ids = nn.utils.rnn.pad_sequence([torch.tensor(row.inputs) for row in rows], batch_first=True)
     known = vocabulary_size(model)
-    largest = max(int(ids.max()), *(max(answer) for row in rows for _, answer in row.asked))
+    largest = max(int(ids.max()), *(max(answer) for row in rows for _, answer in row.requests))
     if largest >= known:
         raise CheckpointError(
             f"the tokenizer makes a token {largest}, but the model knows only {known}: the tokenizer is not this model's"
         )
-    numbers = [index for row in rows for index, _ in row.asked]
+    numbers = [index for row in rows for index, _ in row.requests]
     slot, position, target = _answers(rows, ids.shape[1])
     needed, where = position.unique(return_inverse=True)  # (P,) sorted, (A,)
     nats, greedy = _scores(model, ids, needed, where, target)
@@ -197,7 +197,7 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
 
 def _answers(rows: Sequence[Row], width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(A,) each: index of the request in the batch, position in the flattened batch, token scored at it."""
-    continuations = [(number, row, answer) for number, row in enumerate(rows) for _, answer in row.asked]
+    continuations = [(number, row, answer) for number, row in enumerate(rows) for _, answer in row.requests]
     answers = [
         (slot, number * width + len(row.inputs) - len(answer) + offset, token)
         for slot, (number, row, answer) in enumerate(continuations)

@@ -47,19 +47,19 @@ class Definition:
 
     @property
     def evaluated(self) -> str:
-        """The split that the harness evaluates."""
+        """Split that the harness evaluates."""
         return self.splits["test"] or self.splits["validation"] or ""
 
     @property
     def examples(self) -> str:
-        """The split that the harness uses for examples."""
+        """Split that the harness uses for examples."""
         order = ("examples", "train", "validation", "test")
         return next(name for role in order if (name := self.splits[role]))
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A missing file: of the split on which a task is evaluated, or of the split of its examples."""
+    """A missing file of a task: the split to evaluate, or the split of its examples."""
 
     task: str
     shots: int
@@ -98,7 +98,7 @@ class Planned:
 
 @functools.cache
 def harness_tasks() -> TaskManager:
-    """The harness's index of its tasks; reading it takes some seconds."""
+    """Load the harness's index of its tasks, which takes some seconds."""
     return TaskManager()
 
 
