@@ -81,7 +81,7 @@ def test_too_few_contexts_for_a_fit_are_said(contextwise):
         (["--contexts", "4,9000"], "no document has a token with 9,000 tokens before it"),
         (
             [*SMALL, "--layer", "first"],
-            "--layer is 'first', but input should be 'last'",
+            "--layer: must be last, or the number of a hidden state, from 0",
         ),
         ([*SMALL, "--layer", "9"], "the layer is 9, but the model has hidden states 0 (the embeddings) to 1"),
         ([*SMALL, "--samples", "10"], "10 samples are too few for a spectrum"),

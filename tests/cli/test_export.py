@@ -28,7 +28,7 @@ def test_a_run_is_exported_with_a_card_that_the_hub_can_read(run, standalone, tm
     assert card.data.tags == ["contextwise", "contextlm"]
     assert ("trust_remote_code=True" in card.text) == standalone
     assert ("import contextwise" in card.text) != standalone
-    assert f"{run.summary()['validation_loss']:.4f} nats a token" in card.text
+    assert f"{run.summary()['validation_loss']:.4f} nats per token" in card.text
     assert load_model(out, device="cpu").config.model_type == "contextlm"
     assert load_tokenizer(out).decode(load_tokenizer(out)("the model").input_ids) == "the model"
 

@@ -330,7 +330,8 @@ class TestRefusals:
 
     def test_no_common_evaluation(self, tmp_path):
         first = write_run(tmp_path / "a", "a", 1, 4.0)
-        second = write_run(tmp_path / "b", "b", 1, 4.0, label="web-validation")
+        other = {"fingerprint": "bb"}
+        second = write_run(tmp_path / "b", "b", 1, 4.0, label="web-validation", corpus=other)
         with pytest.raises(DataError, match="not evaluated on the same corpus with the same settings"):
             compare([first, second])
 

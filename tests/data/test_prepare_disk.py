@@ -56,7 +56,7 @@ def test_a_full_disk_leaves_nothing(
     with no_file_above(limit), pytest.raises(DataError) as caught:
         prepare_corpus(source, "bytes", tmp_path / "out")
     assert str(caught.value).startswith(
-        f"no space left while writing the corpus to {tmp_path / 'out'}; nothing"
+        f"no space left while writing the corpus to {tmp_path / 'out'}; existing files are unchanged"
     )
     assert where in str(caught.value.__cause__)
     assert list(tmp_path.iterdir()) == [source]

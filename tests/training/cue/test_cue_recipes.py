@@ -158,8 +158,8 @@ def test_another_text_encoder_than_the_checkpoints_is_refused(life, stage, tmp_p
     other = save_text_encoder(tmp_path / "other", seed=1)
     refused(life.stage(stage, text_encoder=other), "is not the one that the context encoder was trained with")
     wide = save_text_encoder(tmp_path / "wide", width=32)
-    refused(life.stage(stage, text_encoder=wide), "width 32 in place of 16")
-    refused(life.stage(stage, pooling="cls"), "pooling 'cls' in place of 'mean'")
+    refused(life.stage(stage, text_encoder=wide), "width 32 instead of 16")
+    refused(life.stage(stage, pooling="cls"), "pooling 'cls' instead of 'mean'")
 
 
 def test_layers_of_a_context_encoder_that_is_gone_on_with(life):

@@ -44,10 +44,16 @@ class Work:
             ConfigError: there is unfinished work of another question.
             DataError: the folder cannot be written.
         """
-        with exclusive(result, "the result", wait=True):
-            work = cls(result.with_name(f"{result.name}.unfinished"), key, question)
-            work._check(overwrite)
-            yield work
+        made = [folder for folder in result.parents if not folder.exists()]
+        try:
+            with exclusive(result, "the result", wait=True):
+                work = cls(result.with_name(f"{result.name}.unfinished"), key, question)
+                work._check(overwrite)
+                yield work
+        finally:
+            with contextlib.suppress(OSError):  # what is empty is removed again
+                for folder in made:
+                    folder.rmdir()
 
     def _check(self, overwrite: bool) -> None:
         if not self.path.is_dir():

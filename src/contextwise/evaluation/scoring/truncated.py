@@ -18,7 +18,6 @@ import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.progress import interruption
 from contextwise.evaluation.kernel.subject import positions
 from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, Documents, vocabulary_size
 
@@ -117,7 +116,6 @@ def truncated_passes(
         ConfigError: a context, ``batch_tokens`` or ``features`` is out of range.
         DataError: a target has too few tokens before it, or a token id is beyond the model's vocabulary.
         CheckpointError: a loss or a feature is not finite, or the model returns no hidden states.
-        Interrupted: the process received a request to stop.
     """
     _check(model, targets, contexts, batch_tokens)
     if features is not None and features != LAST and (not isinstance(features, int) or features < 0):
@@ -129,7 +127,6 @@ def truncated_passes(
         for context in contexts:
             rows = min(max(1, batch_tokens // context), rows_of_logits)
             for start in range((done or {}).get(context, 0), len(targets), rows):
-                interruption.check(f"stopped at a context of {context} tokens, {start:,} targets in")
                 stop = min(start + rows, len(targets))
                 tokens_BT = _tokens(model, corpus, targets, context, start, stop)
                 nats_B, features_BD = _predict(model, tokens_BT, features)

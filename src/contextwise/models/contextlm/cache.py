@@ -17,6 +17,8 @@ from contextwise.base.errors import ConfigError
 from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.static import StateLayer, StaticChunkLayer, StaticContextState
 
+OTHER_MODEL = "past_key_values comes from another model: its number of layers does not match"
+
 
 class ChunkLayer(DynamicLayer):
     """Keys and values of one predictor block, one entry per chunk; :class:`ContextState` crops it, in chunks."""
@@ -193,13 +195,12 @@ def context_state(
         ConfigError: the cache was filled by another model, or is of a kind that cannot hold a context.
     """
     layers, own = config.num_hidden_layers, config.cache_layers
-    mismatch = ConfigError("past_key_values comes from another model: its number of layers does not match")
     states = [
         i for i, layer in enumerate(cache.layers) if isinstance(layer, ContextState | StaticContextState)
     ]
     if states:
         if states != [own - 1] or len(cache.layers) > own + further_layers:
-            raise mismatch
+            raise ConfigError(OTHER_MODEL)
         return cache.layers[own - 1]  # type: ignore[return-value]
     if cache.get_seq_length() > 0:
         raise ConfigError(
@@ -211,7 +212,7 @@ def context_state(
             "ContextLM generates with a dynamic or a static cache only; leave cache_implementation at its default"
         )
     if len(cache.layers) > layers + further_layers or (kinds == {StaticLayer} and len(cache.layers) < layers):
-        raise mismatch
+        raise ConfigError(OTHER_MODEL)
     cache.layers += [DynamicLayer() for _ in range(layers - len(cache.layers))]
     state: ContextState | StaticContextState
     chunk_layers: list[ChunkLayer] | list[StaticChunkLayer]

@@ -6,9 +6,9 @@ and a bounded sample of features are kept (intrinsic entropy, Section 2.2.2). Ev
 files (:mod:`contextwise.analysis`).
 """
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from contextwise.data import Corpus
 
 LEAST_SAMPLES = 50
+
+
+def _layer(value: Any) -> Any:
+    """``last``, or the number of a hidden state, also as text."""
+    if value != "last" and not str(value).isdecimal():
+        raise ValueError("must be last, or the number of a hidden state, from 0")
+    return value if value == "last" else int(value)
 
 
 class EntropyResult(Result):
@@ -84,7 +91,7 @@ class Entropy(Measure):
         description="Visible tokens, each a measurement; all targets have the longest of them before them.",
     )
     samples: int = Field(10_000, ge=1, description="Targets: tokens whose loss and features are measured.")
-    layer: Literal["last"] | int = Field(
+    layer: Annotated[Literal["last"] | int, BeforeValidator(_layer)] = Field(
         "last",
         description="Which features: last, what the vocabulary head reads, or the number of a hidden state.",
     )

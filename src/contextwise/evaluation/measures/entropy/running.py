@@ -12,7 +12,7 @@ from safetensors.torch import save
 
 from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
 from contextwise.base.intervals import ratios
-from contextwise.base.progress import progress_bar, say
+from contextwise.base.progress import interruption, progress_bar, say
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.entropy.state import ContextState
@@ -88,7 +88,7 @@ def _measure(
     done = {context: state.done for context, state in all_states.items() if state is not None}
     if sum(done.values()):
         say(f"resuming: {sum(done.values()):,} of {len(targets) * len(contexts):,} predictions are done")
-    last_save, current = time.monotonic(), None
+    last_save = time.monotonic()
     passes = truncated_passes(
         model,
         corpus,
@@ -112,14 +112,15 @@ def _measure(
                 if current.done == len(targets):
                     current.finish(centred)
                     _check_variation(current, layer)
-                if current.finished or time.monotonic() - last_save > SAVE_SECONDS:
+                stop = interruption.requested
+                if stop or current.finished or time.monotonic() - last_save > SAVE_SECONDS:
                     _save(work, current)
                     last_save = time.monotonic()
+                if stop:
+                    raise Interrupted(
+                        f"stopped at a context of {batch.context} tokens, {batch.stop:,} targets in"
+                    )
                 advance(batch.stop - batch.start, note=f"context {batch.context:,}")
-        except Interrupted:
-            if current is not None and not current.finished:
-                _save(work, current)
-            raise
         finally:
             passes.close()
     return {context: state for context, state in all_states.items() if state is not None}

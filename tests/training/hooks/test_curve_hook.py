@@ -143,6 +143,6 @@ def test_what_cannot_be_measured_is_refused_before_training(books, tmp_path):
     encoder = values(books, tmp_path / "encoder")
     encoder["model"] = {"family": "bert", "layers": 1, "width": 16, "heads": 2}
     encoder["objective"] = "masked"
-    with pytest.raises(ConfigError, match="a model of this kind .encoder. does not have"):
+    with pytest.raises(ConfigError, match="does not apply to a model of this kind .encoder."):
         train(validate(Recipe, encoder, "the recipe"))
     assert not any((tmp_path / name).exists() for name in ("long", "short", "encoder"))
