@@ -151,6 +151,7 @@ def test_the_dimension_has_a_model_for_each_context(contextwise, workplace):
     assert all(values[0] == 1 for values in figures["spectra"].values())
 
 
+@pytest.mark.slow
 def test_the_optimum_is_the_lowest_of_each_size(contextwise, workplace):
     status, output, errors = contextwise("reproduce", "paper/optimum", "--recipes", "recipes")
     assert status == 0, errors

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.evaluation.scoring.truncated import Targets, choose_targets, truncated_passes
 from contextwise.models import ContextLMConfig, MultiTokenConfig, MultiTokenForCausalLM
 
@@ -184,21 +184,6 @@ def test_the_training_mode_comes_back_and_nothing_stays_in_inference_mode(corpus
     assert not torch.is_inference_mode_enabled() and not model.training
     passes.close()
     assert model.training
-
-
-def test_stops_when_asked(every_model, corpus_of, stop_at):
-    corpus = corpus_of([30])
-    stop_at(2)
-    passes = truncated_passes(
-        every_model["gpt2"],
-        corpus,
-        choose_targets(corpus, 8, 9, 0),
-        [8],
-        batch_tokens=16,
-    )
-    assert next(passes).stop == 2
-    with pytest.raises(Interrupted, match="a context of 8 tokens, 2 targets in"):
-        next(passes)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def settings(corpus, **training):
     }
 
 
+@pytest.mark.slow
 def test_a_measurement_in_miniature(tmp_path):
     source = write_documents(tmp_path / "text.jsonl", 60)
     corpus = prepare_corpus(source, "bytes", tmp_path / "corpus", validation=0.3).path

@@ -89,6 +89,7 @@ def measure(tmp_path):
     return validate(CorpusOptimum, values, "the settings")
 
 
+@pytest.mark.slow
 def test_a_measurement_in_miniature(measure, tmp_path):
     folder = tmp_path / "runs"
     scale = Scale(machine="any", settings={})
