@@ -75,11 +75,10 @@ def table(result: dict[str, Any], models: list[str], labels: dict[str, str]) -> 
         ]
         cells += [f"{group['loss']['value']:.3f}"]
         for comparison in comparisons.values():
-            result = [run["difference"] for run in comparison["differences"] if run["group"] == model]
-            text = "".join(f"{d['value']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]" for d in result).replace(
-                "-", "−"
-            )
-            clear = bool(result) and (result[0]["low"] > 0 or result[0]["high"] < 0)
+            differences = [d["difference"] for d in comparison["differences"] if d["group"] == model]
+            text = "".join(f"{d['value']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]" for d in differences)
+            text = text.replace("-", "−")
+            clear = bool(differences) and (differences[0]["low"] > 0 or differences[0]["high"] < 0)
             cells.append(f"**{text}**" if clear else text)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
