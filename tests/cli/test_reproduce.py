@@ -142,6 +142,7 @@ def test_a_claim_that_does_not_hold_is_said_so(contextwise, workplace):
     assert "does not hold: at every context" in output
 
 
+@pytest.mark.slow
 def test_the_dimension_has_a_model_for_each_context(contextwise, workplace):
     status, output, errors = contextwise("reproduce", "paper/dimension", "--recipes", "recipes")
     assert status == 0, errors

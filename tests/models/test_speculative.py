@@ -52,7 +52,7 @@ def train(family, head):
     scope="module",
     params=[
         ("gpt2", "layer"),
-        ("gpt_neox", "layer"),
+        pytest.param(("gpt_neox", "layer"), marks=pytest.mark.slow),
         ("llama", "linear"),
         ("contextlm-gpt2", "layer"),
         ("contextlm-llama", "linear"),

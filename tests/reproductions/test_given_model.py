@@ -48,6 +48,7 @@ def test_figures_of_one_measurement_have_the_same_settings(scale):
     assert all(other == first for other in others)
 
 
+@pytest.mark.slow
 def test_the_papers_sweep_is_the_published_grid(tmp_path):
     measure = measure_at(SHIPPED["context_scaling/optimal-context"], "paper")
     recipes = measure.recipes(tmp_path)

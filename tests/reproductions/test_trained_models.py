@@ -52,6 +52,7 @@ def test_models_that_are_not_there_are_named():
         validate(TrainedModels, settings(reference="other"), "the settings")
 
 
+@pytest.mark.slow
 def test_a_measurement_in_miniature(tmp_path):
     source = write_documents(tmp_path / "text.jsonl", 60)
     corpus = prepare_corpus(source, "bytes", tmp_path / "corpus", validation=0.3).path

@@ -57,6 +57,7 @@ def test_an_mlp_learns_the_task_and_is_exported(tmp_path):
     assert loss == pytest.approx(run.summary()["validation_loss"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_transformer_is_trained_by_the_same_command(tmp_path):
     smaller = {"bits": 4, "tasks": 3}
     run = run_of(tmp_path / "run", family="parity_transformer", synthetic=smaller, steps=200, save_every=200)

@@ -139,6 +139,7 @@ def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
     assert again.figures == outcome.figures
 
 
+@pytest.mark.slow
 def test_perplexities_of_texts_stand_beside_the_corpus(corpus, tmp_path, monkeypatch):
     pytest.importorskip("lm_eval", reason="the eval extra is not installed")
     monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.harness_tasks", few_tasks)

@@ -134,6 +134,7 @@ def continual(tmp_path, **changes):
     return validate(ContinualPretraining, values | changes, "the settings")
 
 
+@pytest.mark.slow
 def test_what_is_forgotten_and_what_holds_it(tmp_path):
     measure = continual(tmp_path)
     outcome = measure.measure(item(), tmp_path / "out")
