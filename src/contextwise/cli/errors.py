@@ -1,4 +1,4 @@
-"""How an error reaches the person at the terminal: one message, no traceback, and an exit status."""
+"""Print an error to the terminal: one message, no traceback, and an exit status."""
 
 import os
 

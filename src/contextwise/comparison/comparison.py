@@ -1,4 +1,4 @@
-"""Which of several models is better on the same documents, by how much, and at what cost."""
+"""Comparisons of models on the same documents: paired differences, and the cost of each model."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What runs under different objectives read, were asked for and spent, and what loss they had for it.
+"""The ledger of runs with different objectives: tokens read, targets, FLOPs and losses.
 
 A nat per target under one objective is not a nat under another: a masked token is predicted from both sides, a suffix from
 what stands before it. The ledger therefore gives no differences; it says what each objective asked of the same text, at what

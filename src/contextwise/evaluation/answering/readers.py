@@ -1,4 +1,4 @@
-"""Who answers prompts and holds conversations: a causal language model by transformers' ``generate()``."""
+"""Readers: causal language models that answer prompts and hold conversations with transformers' ``generate()``."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What all measurements share: the subject that is measured, the measure, the result on disk, and its unfinished work.
+"""The parts that all measurements share: the subject, the measure, the result on disk, and its unfinished work.
 
     subject = Subject("runs/contextlm")                      # a run, a folder, a Hub name, or a loaded model
     result = measure(subject, Loss(context=256), corpus)     # found again if it was made before

@@ -1,4 +1,4 @@
-"""What is known so far, one JSON line each, kept as soon as it is known: a stopped run goes on from there."""
+"""A journal of finished rows, one JSON line each, written as soon as it is computed; a stopped run resumes from it."""
 
 import contextlib
 import fcntl

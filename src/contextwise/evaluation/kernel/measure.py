@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 import time
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +80,7 @@ class Measure(Settings):
         """What it is made on, in the name of the result's folder."""
         return "" if corpus is None else corpus_label(corpus)
 
+    @abstractmethod
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         """Measure.
 
@@ -88,12 +90,11 @@ class Measure(Settings):
         Raises:
             Interrupted: the process was asked to stop (:data:`contextwise.base.progress.interruption`).
         """
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":
         """The summary for the terminal, in 80 columns."""
-        raise NotImplementedError
 
     @classmethod
     def passed(cls, summary: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""How a predicted context is added to the hidden states (ContextLM, Section 2.2.3, Eq. 5).
+"""Injections of a predicted context into the hidden states (ContextLM, Section 2.2.3, Eq. 5).
 
 Every form returns the term that is added to h. The gated forms and the projection are zero-initialized: the model then
 starts identical to its backbone. Plain addition is the paper's form; small models stall with it, because a context

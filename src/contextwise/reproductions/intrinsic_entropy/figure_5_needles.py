@@ -1,4 +1,4 @@
-"""How well an answer that depends on two needles is predicted as more of the text is cut off: intrinsic entropy, Figure 5."""
+"""Perplexity of an answer that depends on two needles, as more of the text is cut off (intrinsic entropy, Figure 5)."""
 
 from pathlib import Path
 from typing import Any

@@ -1,1 +1,1 @@
-"""What models attend to in one text, and where predicting the context helped: ``contextwise attention``."""
+"""The attention of models in one text, and the gain from predicting the context: ``contextwise attention``."""

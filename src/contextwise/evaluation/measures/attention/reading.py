@@ -1,4 +1,4 @@
-"""What models attend to in one text, and what each token of it costs them, with and without the predicted context.
+"""Compute the attention of models in one text, and each token's loss with and without the predicted context.
 
 1. The text is tokenized once; the token that begins a document stands before it, as in training and scoring.
 2. One pass with eager attention, which alone gives its weights. A layer's weights are summed over their queries as soon as

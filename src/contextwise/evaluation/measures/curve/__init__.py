@@ -1,4 +1,4 @@
-"""How much of its context a model uses: its loss at each number of visible tokens: ``contextwise curve``.
+"""The loss of a model at each number of visible tokens: ``contextwise curve``.
 
 A trainer's average loss ranks models of different contexts wrongly (context scaling, Section 2). The contextwise loss curve
 does not: it is the mean loss at each number of visible tokens, over the same documents.

@@ -1,4 +1,4 @@
-"""What is read off a contextwise loss curve, each figure with a 95% bootstrap interval over documents.
+"""Best-context loss, effective context and other readings of a context curve, with 95% intervals over documents.
 
 - **Best-context loss**: the minimum of the binned curve (context scaling, Section 2), and the number of visible tokens at
   which it is reached. Its low-noise form is the mean over the last tenth of the training context (footnote 4), which is the

@@ -1,4 +1,4 @@
-"""What a CUE model is conditioned on while it is scored: its text encoder, the context types, and the sets of each batch.
+"""The conditioning of a CUE model while it is scored: text encoder, context types, and the contexts of each batch.
 
 Shapes: S sentences, B of a batch, K contexts of a set, C channels of the frozen text encoder, P of a proxy's code.
 """
