@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field
 
 from contextwise.cli.measuring import read_value
-from contextwise.evaluation.kernel import InputFile, Measure
+from contextwise.evaluation.kernel import InputFile, Measure, Outcome
 
 
 class Example(Measure):
@@ -21,6 +21,13 @@ class Example(Measure):
     visible: list[int | Literal["all"]] | None = None
     length: int = Field(4096, ge=16, description="Tokens.")
     text: str | None = None
+
+    def run(self, subject: Any, corpus: Any, work: Any) -> Outcome:
+        raise AssertionError("only the settings are read here")
+
+    @classmethod
+    def table(cls, summary: dict[str, Any]) -> str:
+        raise AssertionError("only the settings are read here")
 
 
 @pytest.mark.parametrize(

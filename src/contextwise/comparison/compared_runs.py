@@ -14,9 +14,8 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import read_json
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import Result, Subject, measure
+from contextwise.evaluation.kernel import Result, Subject, is_result, measure
 from contextwise.evaluation.kernel.journal import content_key
-from contextwise.evaluation.kernel.result import SUMMARY
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.loss import Evaluation, Loss
 from contextwise.evaluation.measures.sentences import SentenceLoss
@@ -114,7 +113,7 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
                 f"{source} has no {'such ' if label else ''}evaluation yet; run: contextwise evaluate {source} --corpus "
                 f"{f'CORPUS (for {label})' if label else 'CORPUS'}"
             )
-    given = [each[0] for source, each in zip(sources, candidates, strict=True) if _is_result(source)]
+    given = [each[0] for source, each in zip(sources, candidates, strict=True) if is_result(source)]
     if len(given) == len(sources):
         return given
     # The same settings were asked of all (such as each model's own context), or else they resolve to the same values.
@@ -122,7 +121,7 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
         searched = [
             {question(result): result for result in each}
             for source, each in zip(sources, candidates, strict=True)
-            if not _is_result(source)
+            if not is_result(source)
         ]
         common = set.intersection(*(set(each) for each in searched))
         if given and len(common) > 1:
@@ -133,7 +132,7 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
         raise _no_choice(sources, candidates, [searched[0][shared] for shared in common])
     chosen = common.pop()
     return [
-        each[0] if _is_result(source) else next(r for r in each if question(r) == chosen)
+        each[0] if is_result(source) else next(r for r in each if question(r) == chosen)
         for source, each in zip(sources, candidates, strict=True)
     ]
 
@@ -172,12 +171,8 @@ def _no_choice(
     )
 
 
-def _is_result(source: str) -> bool:
-    return (Path(source) / SUMMARY).is_file() and not (Path(source) / "recipe.yaml").is_file()
-
-
 def _evaluations(source: str) -> list[Evaluation]:
-    if _is_result(source):
+    if is_result(source):
         result = Result.open(source)
         if result.measure not in COMPARABLE:
             raise DataError(

@@ -8,7 +8,6 @@ Legend of shapes: D documents, K bins.
 """
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.intervals import percentile_estimate, resampled_ratios
-from contextwise.evaluation.kernel.result import SUMMARY
+from contextwise.evaluation.kernel import is_result
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.curve import Curve, CurveResult
 
@@ -85,9 +84,8 @@ def open_curves(sources: list[str]) -> list[CurveResult]:
 
 
 def _curve_of(source: str) -> CurveResult:
-    path = Path(source)
-    if (path / SUMMARY).is_file() and not (path / "recipe.yaml").is_file():
-        return CurveResult.open(path, Curve.name)
+    if is_result(source):
+        return CurveResult.open(source, Curve.name)
     results = results_of_model(source, (Curve.name,))
     if not results:
         raise DataError(

@@ -19,7 +19,7 @@ from contextwise.comparison.budgets import equal_budgets
 from contextwise.comparison.compared_runs import evaluate_all, groups_of, open_compared
 from contextwise.comparison.comparison import Comparison, Difference, Group, compare
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel.result import SUMMARY
+from contextwise.evaluation.kernel import is_result
 from contextwise.evaluation.measures.loss import Evaluation
 
 DEFINITION = "forgetting: loss on the old documents after, minus before; nats per token"
@@ -137,7 +137,7 @@ def _check_input(sources: list[str], old: Corpus, new: Corpus) -> None:
     if len(sources) < 2:
         raise ConfigError("give the model before, then one or more runs that continued from it")
     for source in sources:
-        if (Path(source) / SUMMARY).is_file() and not _is_run(source):
+        if is_result(source):
             raise ConfigError(
                 f"{source} is an evaluation on one corpus; name the run or the model, which is evaluated on both"
             )
@@ -147,12 +147,8 @@ def _check_input(sources: list[str], old: Corpus, new: Corpus) -> None:
 
 def _common_context(sources: list[str]) -> int | None:
     """The smallest training context of the runs, in which all losses compare; None without a run."""
-    contexts = [RunFolder(s).recipe().get("data", {}).get("context") for s in sources if _is_run(s)]
+    contexts = [RunFolder(s).recipe().get("data", {}).get("context") for s in sources if is_run(s)]
     return min((context for context in contexts if isinstance(context, int)), default=None)
-
-
-def _is_run(source: str) -> bool:
-    return RunFolder(source).recipe_file.is_file()
 
 
 def _comparison(sources: list[str], results: list[Evaluation]) -> Comparison:
@@ -172,7 +168,7 @@ def _change(comparison: Comparison, group: str) -> Difference:
 def _replay(group: Group) -> float | None:
     """Share of old examples that the recipe of a group's runs has."""
     source = group.sources[0]
-    replay = RunFolder(source).recipe().get("data", {}).get("replay") if _is_run(source) else None
+    replay = RunFolder(source).recipe().get("data", {}).get("replay") if is_run(source) else None
     return replay["share"] if replay else None
 
 
@@ -202,7 +198,7 @@ def _notes_on_starts(comparison: Comparison) -> list[str]:
     starts = {_model_of(source) for source in before.sources}
     notes = []
     for group in others:
-        for source in filter(_is_run, group.sources):
+        for source in filter(is_run, group.sources):
             start = RunFolder(source).recipe().get("model", {}).get("pretrained")
             if start is None or _model_of(start) not in starts:
                 began = "from scratch" if start is None else f"from {start}"

@@ -16,8 +16,7 @@ from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.files import read_json
 from contextwise.data.corpus import Corpus
 from contextwise.data.document_lengths import DocumentLengths, measure_lengths, token_count
-from contextwise.evaluation.kernel import Result, results_of
-from contextwise.evaluation.kernel.result import SUMMARY
+from contextwise.evaluation.kernel import Result, is_result, results_of
 from contextwise.evaluation.measures.curve import Curve
 from contextwise.experiments.folder import RunState
 from contextwise.experiments.sweep import Sweep
@@ -248,7 +247,7 @@ def _other_curves(path: Path) -> list[CurveLine]:
     """The measured curves of a run outside of the sweep, or the one in a folder."""
     if not path.is_dir():
         raise ConfigError(f"there is no folder {path}; give a run, or the folder of a measured context curve")
-    single = (path / SUMMARY).is_file() and not (path / "recipe.yaml").is_file()
+    single = is_result(path)
     results = [Result.open(path, Curve.name)] if single else results_of(path / "evaluation", Curve.name)
     curves = []
     for summary in (result.summary for result in results):

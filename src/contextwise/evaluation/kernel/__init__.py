@@ -11,7 +11,7 @@ Nothing here imports torch before a model is opened, so that settings are checke
 
 from contextwise.evaluation.kernel.journal import Journal, content_key
 from contextwise.evaluation.kernel.measure import InputFile, Measure, Outcome, measure, measures
-from contextwise.evaluation.kernel.result import Result, results_of
+from contextwise.evaluation.kernel.result import Result, is_result, results_of
 from contextwise.evaluation.kernel.subject import Subject
 from contextwise.evaluation.kernel.work import Work
 
@@ -24,6 +24,7 @@ __all__ = [
     "Subject",
     "Work",
     "content_key",
+    "is_result",
     "measure",
     "measures",
     "results_of",

@@ -85,6 +85,11 @@ class Result:
             ) from None
 
 
+def is_result(path: str | Path) -> bool:
+    """Whether ``path`` is the folder of a result, not of a run."""
+    return (Path(path) / SUMMARY).is_file() and not (Path(path) / "recipe.yaml").is_file()
+
+
 def results_of(folder: Path, measure: str | None = None) -> list[Result]:
     """The results in the folders of ``folder`` (a model's :attr:`~.subject.Subject.home`), by name.
 
