@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from contextwise.evaluation.measures.attention.reading import ModelReading, Reading
+from contextwise.evaluation.attention import ModelReading, Reading
 
 PIECES = ["<|endoftext|>", "The", " <b>", " said", " &", "\n", "more", ",", " “x”", "."]
 

@@ -15,7 +15,7 @@ from browser import browser, needs_browser
 from rich.console import Console
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.measures.attention.reading import mean_received
+from contextwise.evaluation.attention import mean_received
 from contextwise.reports.attention import (
     csv_files,
     lens_words,

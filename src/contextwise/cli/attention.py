@@ -69,7 +69,7 @@ def attention(
 
     from rich.console import Console
 
-    from contextwise.evaluation.measures.attention.reading import read_with_models
+    from contextwise.evaluation.attention import read_with_models
     from contextwise.reports.attention import numbers, terminal_report, write_attention_page, write_csv
 
     reading = read_with_models(

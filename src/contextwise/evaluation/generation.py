@@ -46,8 +46,7 @@ class Sampling:
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
             raise ConfigError(
-                f"the temperature is {self.temperature}, but must be a positive number; "
-                "for the likeliest token use --greedy"
+                f"the temperature is {self.temperature}, but must be a positive number; for the likeliest token set greedy"
             )
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"top-k is {self.top_k}, but must be at least 1")
@@ -60,13 +59,8 @@ class Sampling:
         """Arguments of ``generate()``; they override the model's own sampling settings."""
         if self.greedy:
             return {"do_sample": False, "num_beams": 1}
-        return {
-            "do_sample": True,
-            "num_beams": 1,
-            "temperature": self.temperature,
-            "top_k": self.top_k or 0,
-            "top_p": self.top_p or 1.0,
-        }
+        drawn = {"temperature": self.temperature, "top_k": self.top_k or 0, "top_p": self.top_p or 1.0}
+        return {"do_sample": True, "num_beams": 1, **drawn}
 
 
 def reads_sentences(source: str | Path) -> bool:
@@ -80,6 +74,16 @@ def reads_sentences(source: str | Path) -> bool:
         return True
     run = RunFolder(source)
     return run.recipe_file.is_file() and run.recipe().get("objective", {}).get("name") == "sentence"
+
+
+def start_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Id of the token after which documents begin; None if the tokenizer has none."""
+    return tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+
+
+def padding_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Id of the token that fills the rest of a row: the end-of-text token where the tokenizer has no other."""
+    return tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
 
 def encode_prompt(
@@ -97,8 +101,7 @@ def encode_prompt(
     if starts_sentence and tokenizer.eos_token_id is not None:
         ids = [tokenizer.eos_token_id, *ids]
     if not ids:
-        start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-        if start is None:
+        if (start := start_token(tokenizer)) is None:
             raise ConfigError(
                 "the prompt is empty, and the model has no end-of-text token to start from; give some text"
             )
@@ -119,8 +122,7 @@ def allowed_new_tokens(model: PreTrainedModel, prompt_tokens: int, wanted: int) 
         return wanted
     if prompt_tokens >= limit:
         raise ConfigError(
-            f"the prompt has {prompt_tokens} tokens, but the model has only {limit} positions for prompt and "
-            "text; shorten it"
+            f"the prompt has {prompt_tokens} tokens, but the model has only {limit} positions for prompt and text; shorten it"
         )
     return min(wanted, limit - prompt_tokens)
 
@@ -141,10 +143,9 @@ def sample_text(
     """Continue a prompt to the end-of-text token, to ``max_new_tokens``, or to the last position.
 
     Args:
-        prompt: text; may be empty (see :func:`encode_prompt`).
+        prompt, starts_sentence: as for :func:`encode_prompt`.
         samples: number of texts; the first does not depend on it.
         streamer: receives the tokens of each text as they are generated, beginning with the prompt's.
-        starts_sentence: as for :func:`encode_prompt`.
         contexts: further inputs of a CUE model's ``generate()``.
 
     Returns:
@@ -163,9 +164,7 @@ def sample_text(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=count,
-            pad_token_id=tokenizer.pad_token_id
-            if tokenizer.pad_token_id is not None
-            else tokenizer.eos_token_id,
+            pad_token_id=padding_token(tokenizer),
             streamer=streamer,
             **sampling.arguments(),
             **(contexts or {}),
@@ -184,8 +183,7 @@ def measure_generation(
 
     Args:
         models: name -> model in evaluation mode.
-        prompt_tokens: T of the prompt; its forward pass is part of the time.
-        new_tokens: tokens generated after the prompt.
+        prompt_tokens: length of the prompt; its forward pass is part of the time.
         repeats: measurements of each model, after a short warm-up that is not counted.
 
     Returns:
@@ -204,14 +202,9 @@ def measure_generation(
             for name, model in models.items():
                 times[name].append(1000 * _generation_seconds(model, prompt, new) / new)
                 advance(note=name)
+    sizes = {"prompt_tokens": prompt, "new_tokens": new, "batch": 1}
     return {
-        name: {
-            "ms_per_token": statistics.median(values),
-            "repeats": values,
-            "prompt_tokens": prompt,
-            "new_tokens": new,
-            "batch": 1,
-        }
+        name: {"ms_per_token": statistics.median(values), "repeats": values, **sizes}
         for name, values in times.items()
     }
 
@@ -219,26 +212,19 @@ def measure_generation(
 @torch.no_grad()
 def _generation_seconds(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -> float:
     vocabulary = model.config.get_text_config().vocab_size
-    ids = torch.randint(vocabulary, (1, prompt_tokens), generator=torch.Generator().manual_seed(0)).to(
-        model.device
-    )
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(vocabulary, (1, prompt_tokens), generator=draw).to(model.device)
+    greedy = Sampling(greedy=True).arguments()
+    length = {"min_new_tokens": new_tokens, "max_new_tokens": new_tokens}
     _wait(model.device)
     started = time.perf_counter()
-    model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=False,
-        num_beams=1,
-        min_new_tokens=new_tokens,
-        max_new_tokens=new_tokens,
-        pad_token_id=0,
-    )
+    model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **greedy, **length)
     _wait(model.device)
     return time.perf_counter() - started
 
 
 def _wait(device: torch.device) -> None:
-    """Wait until an accelerator, which runs asynchronously, has finished its queued work."""
+    """Wait for the queued work of an accelerator, which runs asynchronously."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
@@ -246,37 +232,27 @@ def _wait(device: torch.device) -> None:
 def time_runs(
     runs: list[RunFolder], prompt_tokens: int = 32, new_tokens: int = 128, repeats: int = 3
 ) -> None:
-    """Time the generation of several runs against each other; writes ``evaluation/generation.json`` in each.
+    """Time the generation of several trained runs against each other; writes ``evaluation/generation.json`` in each.
 
     Runs that were already measured together with these settings are not measured again.
-
-    Raises:
-        CheckpointError: a run has no model yet.
     """
     files = [run.evaluation / "generation.json" for run in runs]
     together = sorted(run.path.resolve().name for run in runs)
     settings = {"together": together, "asked": [prompt_tokens, new_tokens, repeats]}
-    if all(
-        file.exists() and settings.items() <= read_json(file, "the timing of generation").items()
-        for file in files
-    ):
+    what = "the timing of generation"
+    if all(file.exists() and settings.items() <= read_json(file, what).items() for file in files):
         return
     models = {str(run.path): load_model(run.path) for run in runs}
     times = measure_generation(models, prompt_tokens, new_tokens, repeats)
     environment = describe_environment()
     for run, file in zip(runs, files, strict=True):
-        measured = {**times[str(run.path)], **settings, "environment": environment}
-        write_json(file, measured, "the timing of generation")
+        write_json(file, {**times[str(run.path)], **settings, "environment": environment}, what)
 
 
 def sample_runs(runs: list[RunFolder], prompt: str, max_new_tokens: int, sampling: Sampling) -> None:
-    """Continue one prompt with each run's model; writes ``evaluation/samples.json`` in each.
+    """Continue one prompt with each trained run; writes ``evaluation/samples.json``: ``prompt``, ``text``, ``sampling`` of each.
 
-    The file is a list of ``{"prompt", "text", "sampling"}``. An existing text for this prompt and these
-    settings is kept.
-
-    Raises:
-        CheckpointError: a run has no model yet.
+    An existing text for this prompt and these settings is kept.
     """
     settings = {"max_new_tokens": max_new_tokens, **asdict(sampling)}
     for run in runs:
@@ -284,15 +260,13 @@ def sample_runs(runs: list[RunFolder], prompt: str, max_new_tokens: int, samplin
         existing = read_json(file, "the generated texts") if file.exists() else []
         if any(sample["prompt"] == prompt and sample["sampling"] == settings for sample in existing):
             continue
-        model, tokenizer = load_model(run.path), load_tokenizer(run.path)
         [text] = sample_text(
-            model,
-            tokenizer,
+            load_model(run.path),
+            load_tokenizer(run.path),
             prompt,
             max_new_tokens=max_new_tokens,
             sampling=sampling,
             starts_sentence=reads_sentences(run.path),
         )
-        write_json(
-            file, [*existing, {"prompt": prompt, "text": text, "sampling": settings}], "the generated texts"
-        )
+        sample = {"prompt": prompt, "text": text, "sampling": settings}
+        write_json(file, [*existing, sample], "the generated texts")

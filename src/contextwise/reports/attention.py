@@ -13,7 +13,7 @@ from rich.console import RenderableType
 
 from contextwise.base.estimates import as_json, listed
 from contextwise.base.tables import Column, Table, csv_text, terminal
-from contextwise.evaluation.measures.attention.reading import ModelReading, Reading, mean_received
+from contextwise.evaluation.attention import ModelReading, Reading, mean_received
 from contextwise.reports.figures import figure_layout
 from contextwise.reports.page import (
     Markup,

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.tables import Table
-from contextwise.evaluation.measures.attention.reading import Reading, Received, read_with_models
+from contextwise.evaluation.attention import Reading, Received, read_with_models
 from contextwise.reproductions.claims import Better, Claim, above
 from contextwise.reproductions.item import Item, Outcome, Plot, registered
 from contextwise.reproductions.trained_models import TrainedModels

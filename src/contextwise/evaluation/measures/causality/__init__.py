@@ -54,6 +54,6 @@ class CausalityCheck(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":
-        from contextwise.evaluation.measures.causality.effects import Causality
+        from contextwise.evaluation.measures.causality.perturbations import Causality
 
-        return Causality.from_dict(summary).table()
+        return Causality.from_dict(summary)

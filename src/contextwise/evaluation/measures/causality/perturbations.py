@@ -16,23 +16,20 @@ those cannot detect a leak, and counts as not measured.
 Shapes: N rows, T positions, D channels, V tokens of vocabulary.
 """
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
 from transformers import PreTrainedModel
 
-from contextwise.evaluation.measures.causality.effects import (
-    LEAK,
-    NONE,
-    NOT_MEASURED,
-    NOT_SEPARATED,
-    Causality,
-    Effect,
-)
 from contextwise.evaluation.measures.causality.rows import (
     ALL_CUTS,
     REFUSALS,
@@ -45,13 +42,129 @@ from contextwise.evaluation.measures.causality.rows import (
     scale,
 )
 
+NONE, LEAK, NOT_SEPARATED, NOT_MEASURED = "none", "leak", "not separated", "not measured"
+SENTENCES = {
+    "future tokens": "the logits at position {affected} change by {largest} when the token at position {changed} does",
+    "gradients": "the logits at position {affected} have a gradient of {largest} to the embedding at position {changed}",
+    "left padding": "the logits at position {affected} of a padded row differ by {largest} from those of the row alone",
+    "tokens under the mask": "the logits at position {affected} change by {largest} when the tokens of the padding do",
+    "packed neighbours": "the logits at position {affected} change by {largest} when the document that begins at "
+    "position {changed}, packed before theirs, does",
+    "cached steps": "the logits at position {affected}, computed with a cache in the call that begins at position "
+    "{changed}, differ by {largest} from the full pass",
+}
+"""Perturbation -> description of its effect."""
+
 
 @dataclass(frozen=True)
-class Case:
-    """Effect in one kind of row; attributes as in :class:`~contextwise.evaluation.measures.causality.effects.Effect`.
+class Effect:
+    """Effect of a perturbation on logits that it must not change.
 
-    The tolerance is a share of ``scale``.
+    Attributes:
+        name: of the perturbation.
+        outcome: ``none``, ``leak``, ``not separated`` (packed documents see the documents before them, and the model does
+            not claim otherwise) or ``not measured``.
+        largest: largest absolute effect on logits (for gradients: largest absolute gradient); None if not measured.
+        tolerance: largest effect that counts as rounding.
+        allowed: largest effect of the same perturbation on logits that it may change; None if no such logits exist.
+        affected: position of the changed logits, counted from the row's first column.
+        changed: position of the replaced token (the first, if several were); None if it does not apply.
+        detail: the row with the effect, or the reason why it was not measured.
     """
+
+    name: str
+    outcome: str
+    largest: float | None = None
+    tolerance: float | None = None
+    allowed: float | None = None
+    affected: int | None = None
+    changed: int | None = None
+    detail: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The position of the effect, or the reason why it was not measured."""
+        if self.largest is None:
+            return f"{self.name} ({self.outcome}): {self.detail}"
+        description = SENTENCES[self.name].format(**asdict(self) | {"largest": _number(self.largest)})
+        return f"{self.name} ({self.outcome}): {description} ({self.detail})"
+
+
+@dataclass(frozen=True)
+class Causality:
+    """Result of :func:`measure_causality`.
+
+    Attributes:
+        model: name of the model's class.
+        dtype: the coarsest floating-point type of its parameters and logits, which sets the tolerance.
+        effects: the effect of each perturbation, in the order of :data:`SENTENCES`.
+        gates_opened: whether the context's gates were all zero, which blocks the context; they were set to random values for
+            the measurement and then restored.
+    """
+
+    model: str
+    dtype: str
+    effects: tuple[Effect, ...]
+    gates_opened: bool = False
+
+    def __getitem__(self, name: str) -> Effect:
+        return next(effect for effect in self.effects if effect.name == name)
+
+    @property
+    def leaks(self) -> tuple[Effect, ...]:
+        """Effects that are leaks."""
+        return tuple(effect for effect in self.effects if effect.outcome == LEAK)
+
+    @property
+    def causal(self) -> bool:
+        """Whether no leak was found and at least the effect of future tokens could be measured."""
+        return not self.leaks and self["future tokens"].outcome == NONE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the result to JSON-ready data."""
+        return {
+            "causal": self.causal,
+            "architecture": self.model,
+            "dtype": self.dtype,
+            "effects": [asdict(effect) for effect in self.effects],
+            "gates_opened": self.gates_opened,
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "Causality":
+        """Build the result from its JSON-ready data."""
+        effects = tuple(Effect(**effect) for effect in content["effects"])
+        return cls(content["architecture"], content["dtype"], effects, content["gates_opened"])
+
+    def __rich__(self) -> Group:
+        """The verdict, a table of the effects, and a sentence for each outcome other than ``none``, in 80 columns."""
+        verdict = "no leak found" if self.causal else "not measured"
+        if self.leaks:
+            verdict = f"leaks ({', '.join(effect.name for effect in self.leaks)})"
+        columns = ("perturbation", "effect", "tolerance", "allowed", "outcome")
+        table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+        for column in table.columns[1:-1]:
+            column.justify = "right"
+        for e in self.effects:
+            table.add_row(e.name, *map(_number, (e.largest, e.tolerance, e.allowed)), e.outcome)
+        notes = [effect.sentence for effect in self.effects if effect.outcome != NONE]
+        if self.gates_opened:
+            notes.append("the context's gates are all zero; random values showed what is behind them")
+        return Group(Text(f"{self.model}, {self.dtype}: {verdict}"), table, *map(Text, notes))
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=400)
+        console.print(self)
+        return console.file.getvalue()
+
+
+def _number(value: float | None) -> str:
+    """Format an effect with two digits; an exact zero is ``0``."""
+    return "–" if value is None else "0" if value == 0 else f"{value:.2g}"
+
+
+class Case(NamedTuple):
+    """Effect in one kind of row, with the fields of :class:`Effect`; its tolerance is a share of ``scale``."""
 
     largest: float
     scale: float
@@ -62,7 +175,7 @@ class Case:
 
 
 def worst(cases: Iterable[Case]) -> Case:
-    """Return the case with the largest effect relative to its scale."""
+    """The case with the largest effect relative to its scale."""
     return max(cases, key=lambda case: case.largest / max(case.scale, 1e-30))
 
 
@@ -93,14 +206,8 @@ def _replaced(
         change = gap(logits[1:], logits[:1])
         past = change.where((column < cut) & (column >= form.first), 0)
         row, position = divmod(int(past.argmax()), length)
-        yield Case(
-            largest=float(past.max()),
-            scale=scale(logits[:1, form.first :]),
-            affected=position,
-            changed=piece[row],
-            detail=f"{form.name} row of {length} tokens",
-            allowed=float(change.where(column >= cut, 0).max()),
-        )
+        detail, allowed = f"{form.name} row of {length} tokens", float(change.where(column >= cut, 0).max())
+        yield Case(float(past.max()), scale(logits[:1, form.first :]), position, piece[row], detail, allowed)
 
 
 def gradients(rows: Rows) -> Iterator[Case]:
@@ -133,14 +240,8 @@ def _gradient(rows: Rows, embeds: torch.Tensor, form: Form, past: list[int]) -> 
     beyond = size.where(later, 0)
     row, position = divmod(int(beyond.argmax()), length)
     allowed = float(size.where(~later, 0).max())
-    return Case(
-        largest=float(beyond.max()),
-        scale=allowed,
-        affected=past[row],
-        changed=position,
-        detail=f"{form.name} row of {length} tokens",
-        allowed=allowed,
-    )
+    detail = f"{form.name} row of {length} tokens"
+    return Case(float(beyond.max()), allowed, past[row], position, detail, allowed)
 
 
 def left_padding(rows: Rows) -> Iterator[Case]:
@@ -188,14 +289,9 @@ def packed_neighbours(rows: Rows) -> Iterator[Case]:
             replaced = torch.where(inside, rows.other(tokens), tokens)
             change = gap(logits, rows.logits(replaced, **inputs))[0]
             after = change.where(column >= end, 0)
-            yield Case(
-                largest=float(after.max()),
-                scale=scale(logits),
-                affected=int(after.argmax()),
-                changed=start,
-                detail=f"row of {length} tokens, documents of {', '.join(map(str, documents))}",
-                allowed=float(change.where(inside, 0).max()),
-            )
+            detail = f"row of {length} tokens, documents of {', '.join(map(str, documents))}"
+            allowed = float(change.where(inside, 0).max())
+            yield Case(float(after.max()), scale(logits), int(after.argmax()), start, detail, allowed)
 
 
 def cached_steps(rows: Rows) -> Iterator[Case]:
@@ -224,9 +320,8 @@ def _cached(rows: Rows, tokens: torch.Tensor, inputs: dict[str, torch.Tensor], s
     past: dict[str, Any] = {}
     logits = []
     for start, end in pairwise(bounds):
-        extra = {
-            name: x[:, :end] if name == "attention_mask" else x[:, start:end] for name, x in inputs.items()
-        }
+        first = {"attention_mask": 0}
+        extra = {name: x[:, first.get(name, start) : end] for name, x in inputs.items()}
         output = rows.run(input_ids=tokens[:, start:end], use_cache=True, **extra, **past)
         if getattr(output, "past_key_values", None) is None:
             raise NotApplicable("the model returns no past_key_values")
@@ -234,14 +329,10 @@ def _cached(rows: Rows, tokens: torch.Tensor, inputs: dict[str, torch.Tensor], s
         logits.append(rows.logits_of(output).cpu())
     change = gap(torch.cat(logits, 1), full).where(real, 0).amax(0)
     affected = int(change.argmax())
-    return Case(
-        largest=float(change.max()),
-        scale=scale(full[real]),
-        affected=affected,
-        changed=max(bound for bound in bounds if bound <= affected),
-        detail=f"{'left-padded' if inputs else 'plain'} rows of {length} tokens, {bounds[1]} in the first call, "
-        f"{len(bounds) - 1} calls",
-    )
+    changed = max(bound for bound in bounds if bound <= affected)
+    form = "left-padded" if inputs else "plain"
+    detail = f"{form} rows of {length} tokens, {bounds[1]} in the first call, {len(bounds) - 1} calls"
+    return Case(float(change.max()), scale(full[real]), affected, changed, detail)
 
 
 PERTURBATIONS: dict[str, Callable[[Rows], Iterator[Case]]] = {
@@ -277,7 +368,6 @@ def measure_causality(
             which guarantee that it does not. (Seeing a *later* document is always a leak.)
         tolerance: largest effect that counts as rounding, as a share of the largest logit; by default
             :data:`~contextwise.evaluation.measures.causality.rows.TOLERANCE`.
-        seed: seed of the tokens.
 
     Raises:
         ConfigError: this is not a causal language model, its logits are not numbers or vary from call to call, or an argument

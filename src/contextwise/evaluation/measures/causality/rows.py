@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.measures.causality.effects import number
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest effect that counts as rounding, as a share of the largest logit (for gradients: of the largest allowed gradient).
@@ -32,13 +31,9 @@ class NotApplicable(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """Layout of a row.
+    """Layout of a row (``plain``, ``left-padded`` or ``packed``), and the further inputs of the model, (1, T) each.
 
-    Attributes:
-        name: ``plain``, ``left-padded`` or ``packed``.
-        inputs: further inputs of the model; each of shape (1, T).
-        first: the first column that is not padding.
-        border: the column at which the second of two packed documents begins.
+    ``first`` is the first column that is not padding, ``border`` the one at which the second of two packed documents begins.
     """
 
     name: str
@@ -47,7 +42,7 @@ class Form:
     border: int = 0
 
     def of(self, rows: int) -> dict[str, torch.Tensor]:
-        """Return the inputs for a number of rows."""
+        """The inputs for a number of rows."""
         return {name: tensor.expand(rows, -1) for name, tensor in self.inputs.items()}
 
 
@@ -87,7 +82,10 @@ class Rows:
         weight = model.get_input_embeddings().weight
         self.vocabulary, self.device = int(weight.shape[0]), weight.device
         self.generator = torch.Generator().manual_seed(seed)
-        self.chunk_size = _chunk_size(config, chunk_size)
+        if chunk_size is not None and not 1 <= chunk_size <= LONGEST // 2:
+            raise ConfigError(f"chunk_size is {chunk_size}, but must be from 1 to {LONGEST // 2}")
+        size = getattr(config, "chunk_size", None) if chunk_size is None else chunk_size
+        self.chunk_size = size if isinstance(size, int) and 1 <= size <= LONGEST // 2 else 4
         self.lengths = _lengths(config, self.chunk_size, lengths)
         self.tolerance = tolerance
         self.refused: dict[str, str] = {}
@@ -108,7 +106,7 @@ class Rows:
         noise = float(gap(logits, self.logits(tokens)).max())
         if noise > self.share * scale(logits):
             raise ConfigError(
-                f"{self.name} gives other logits each time it reads the same tokens (by {number(noise)}), in evaluation "
+                f"{self.name} gives other logits each time it reads the same tokens (by {noise:.2g}), in evaluation "
                 "mode too; switch that off before measuring"
             )
         for form in list(self.forms(self.lengths[-1]))[1:]:
@@ -180,9 +178,8 @@ class Rows:
         """Run the model; tensors are moved to its device."""
         if self.takes("use_cache"):
             inputs.setdefault("use_cache", False)
-        return self.model(
-            **{k: v.to(self.device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
-        )
+        tensors = {k: v.to(self.device) for k, v in inputs.items() if isinstance(v, torch.Tensor)}
+        return self.model(**inputs | tensors)
 
     def logits_of(self, output: Any) -> torch.Tensor:
         """Logits of an output in at least float32: (N, T, V); those of several heads are concatenated."""
@@ -218,13 +215,6 @@ def refusal(error: Exception) -> str:
     return "the model refused: " + (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _chunk_size(config: Any, wanted: int | None) -> int:
-    if wanted is not None and not 1 <= wanted <= LONGEST // 2:
-        raise ConfigError(f"chunk_size is {wanted}, but must be from 1 to {LONGEST // 2}")
-    size = wanted if wanted is not None else getattr(config, "chunk_size", None)
-    return size if isinstance(size, int) and 1 <= size <= LONGEST // 2 else 4
-
-
 def _lengths(config: Any, chunk_size: int, wanted: Sequence[int] | None) -> list[int]:
     """Lengths of the rows, ascending: those requested, or by default four at and around multiples of the chunk size."""
     limit = getattr(config, "max_position_embeddings", None)
@@ -235,8 +225,6 @@ def _lengths(config: Any, chunk_size: int, wanted: Sequence[int] | None) -> list
                 f"lengths is {list(wanted)}, but must hold numbers from 2 to {limit} (the model's positions)"
             )
         return sorted(set(wanted))
-    unit = chunk_size * -(
-        -4 // chunk_size
-    )  # at least 4 tokens, so that rows of small chunks have some length
+    unit = chunk_size * -(-4 // chunk_size)  # 4 tokens or more, so that rows of small chunks have some length
     lengths = {max(3, chunk_size - 1), 2 * unit, 2 * unit + 1, 3 * unit + unit // 2}
     return sorted({min(length, limit, LONGEST) for length in lengths})

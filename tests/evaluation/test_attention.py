@@ -21,7 +21,7 @@ from transformers import (
 from contextwise import ContextLMConfig, ContextLMForCausalLM, MultiTokenForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import Corpus
-from contextwise.evaluation.measures.attention.reading import (
+from contextwise.evaluation.attention import (
     MOST_TOKENS,
     ModelReading,
     Reading,

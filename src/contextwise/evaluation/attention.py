@@ -22,6 +22,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.evaluation.generation import start_token
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise.models import token_losses
@@ -30,7 +31,7 @@ from contextwise.models.tokenizers import model_tokenizer_hash
 
 MOST_MODELS = 3
 MOST_TOKENS = 4096
-"""Of a picture that a reader can take in, and of weights (heads x T x T) that fit into memory."""
+"""Limits of a readable picture, and of weights (heads x T x T) that fit into memory."""
 DEFAULT_CHUNK = 4
 Received = Literal["mean", "sum"]
 """Attention that a token receives: the mean over the queries that can see it, or the sum."""
@@ -38,10 +39,9 @@ Received = Literal["mean", "sum"]
 
 @dataclass(frozen=True)
 class ModelReading:
-    """What one model makes of the text.
+    """Attention and losses of one model.
 
     Attributes:
-        source, name: where it comes from, and what to call it.
         layers: for each layer (H, T), the attention weights of each token summed over the queries; T in all for each head.
         predictor: the same between chunks, for each block of the context predictor (H, K); none without one, or a chunk.
         chunk_size: w of a ContextLM, else None.
@@ -71,12 +71,12 @@ class ModelReading:
 
 @dataclass(frozen=True)
 class Reading:
-    """A text, and what each model makes of it.
+    """A text, and the attention and losses of each model in it.
 
     Attributes:
-        pieces: text of each token; together they are the text, behind the token that begins it.
+        pieces: text of each token; together they are the text, after the token that begins it.
         ids: (T,) token ids.
-        has_start: whether the first token stands before the text.
+        has_start: whether the first token precedes the text.
         chunk_size: tokens of a chunk in which attention is summed.
     """
 
@@ -111,16 +111,16 @@ def read_with_models(
     dtype: str = "auto",
     device: str = "auto",
 ) -> Reading:
-    """Let models read a text.
+    """Compute the attention and losses of models in a text.
 
     Args:
         sources: runs, Hugging Face model folders, or names on the Hub; one to three, with the same tokenizer.
         context_chunk: tokens of a chunk; by default that of the ContextLM among the models, else 4.
-        start: put the token that begins a document before the text; where the tokenizer has none, nothing is put there.
+        start: put the token that begins a document before the text, if the tokenizer has one.
 
     Raises:
-        ConfigError: too many models, different tokenizers or chunks, a chunk, device or dtype that does not exist.
-        DataError: the text is empty, or longer than a model or a page.
+        ConfigError: too many models, different tokenizers or chunks, or a chunk, device or dtype that does not exist.
+        DataError: the text is empty, or too long for a model or a page.
         CheckpointError: there is no such model, it has no attention weights, or its losses are not finite.
     """
     if not 1 <= len(sources) <= MOST_MODELS:
@@ -134,15 +134,17 @@ def read_with_models(
         _check_fits(subject, ids, has_start)
         models.append(read_with(subject.model, ids, subject.source, name))
         del subject.model  # one model at a time
-    return Reading(pieces, ids, has_start, _chunk_size(models, context_chunk), models)
+    sizes = {model.chunk_size: model.name for model in models if model.chunk_size is not None}
+    if len(sizes) > 1 and context_chunk is None:
+        (first, name), (second, other) = list(sizes.items())[:2]
+        raise ConfigError(
+            f"{name} has chunks of {first} tokens and {other} of {second}; choose with context_chunk which to show"
+        )
+    return Reading(pieces, ids, has_start, context_chunk or next(iter(sizes), DEFAULT_CHUNK), models)
 
 
 def read_with(model: PreTrainedModel, ids: Sequence[int], source: str, name: str) -> ModelReading:
-    """Let a loaded model read tokens; it is left with eager attention.
-
-    Raises:
-        CheckpointError: the model has no attention weights, or its losses are not finite.
-    """
+    """Compute the attention and losses of a loaded model, which keeps eager attention; raises as :func:`read_with_models`."""
     model.set_attn_implementation("eager")
     input_ids = torch.tensor([list(ids)], device=model.device)
     pathway = context_pathway(model)
@@ -181,39 +183,32 @@ def attention_sums(
     Returns:
         The module (None where transformers does not say which) and (H, T) float32. Empty if the model returns no weights.
     """
-    kinds = _attention_classes(model)
+    stock: Any = model
+    while hasattr(stock, "backbone"):  # the models here are compositions around a stock one
+        stock = stock.backbone
+    # The classes whose second output transformers records as attention weights; some families have no such table.
+    recorded = (getattr(stock, "_can_record_outputs", None) or {}).get("attentions", [])
+    recorded = recorded if isinstance(recorded, list) else [recorded]
+    classes: list[Any] = [getattr(entry, "target_class", entry) for entry in recorded]
     sums: list[tuple[nn.Module | None, np.ndarray]] = []
 
-    def take(module: nn.Module | None, weights_BHTT: torch.Tensor | None) -> None:
+    def take(module: nn.Module | None, inputs: Any, output: Any) -> None:
+        weights_BHTT = output[1]
         if weights_BHTT is not None:
             sums.append((module, weights_BHTT[0].float().sum(dim=-2).cpu().numpy()))
 
-    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        take(module, output[1])
-
-    if not kinds:
+    if not classes or not all(isinstance(kind, type) for kind in classes):
         for weights in model(input_ids, output_attentions=True, use_cache=False).attentions or ():
-            take(None, weights)
+            take(None, None, (None, weights))
         return sums
-    modules = [module for module in model.modules() if isinstance(module, kinds)]
-    handles = [module.register_forward_hook(hook) for module in modules]
+    modules = [module for module in model.modules() if isinstance(module, tuple(classes))]
+    handles = [module.register_forward_hook(take) for module in modules]
     try:
         model(input_ids, use_cache=False)
     finally:
         for handle in handles:
             handle.remove()
     return sums
-
-
-def _attention_classes(model: PreTrainedModel) -> tuple[type[nn.Module], ...]:
-    """The classes whose second output transformers records as attention weights; () for families that have no such table."""
-    stock: Any = model
-    while hasattr(stock, "backbone"):  # the models here are compositions around a stock one
-        stock = stock.backbone
-    recorded = (getattr(stock, "_can_record_outputs", None) or {}).get("attentions", [])
-    recorded = recorded if isinstance(recorded, list) else [recorded]
-    classes: list[Any] = [getattr(entry, "target_class", entry) for entry in recorded]
-    return tuple(classes) if all(isinstance(kind, type) for kind in classes) else ()
 
 
 def _losses(model: PreTrainedModel, input_ids: torch.Tensor, source: str) -> np.ndarray:
@@ -233,7 +228,6 @@ def _tokens(subjects: Sequence[Subject], text: str, start: bool) -> tuple[list[i
     tokenizers, sources = [s.tokenizer for s in subjects], [s.source for s in subjects]
     every = [tokenizer(text, add_special_tokens=False, verbose=False).input_ids for tokenizer in tokenizers]
     hashes = [model_tokenizer_hash(source) for source in sources]
-    first = tokenizers[0]
     begins = [start_token(tokenizer) if start else None for tokenizer in tokenizers]
     for source, ids, digest, begin in zip(sources, every, hashes, begins, strict=True):
         if (ids, begin) != (every[0], begins[0]) or len({digest, hashes[0]} - {None}) > 1:
@@ -241,24 +235,18 @@ def _tokens(subjects: Sequence[Subject], text: str, start: bool) -> tuple[list[i
                 f"{sources[0]} and {source} have different tokenizers, so their tokens cannot be compared; give models "
                 "with the same one"
             )
-    pieces, ids = token_pieces(first, every[0]), every[0]
+    pieces, ids = token_pieces(tokenizers[0], every[0]), every[0]
     if begins[0] is not None:
-        pieces, ids = [str(first.convert_ids_to_tokens(begins[0])), *pieces], [begins[0], *ids]
+        pieces, ids = [str(tokenizers[0].convert_ids_to_tokens(begins[0])), *pieces], [begins[0], *ids]
     if len(ids) < 2:
         raise DataError("the text is a single token, which has nothing to attend to; give a longer one")
     return ids, pieces, begins[0] is not None
 
 
-def start_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Id of the token behind which documents begin; None if the tokenizer has none."""
-    return tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-
-
 def token_pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], before: int = 8) -> list[str]:
-    """The text that each token adds; a token that ends inside a character adds nothing, and the one that ends it all of it.
+    """The text that each token adds; of the tokens of one character, the last adds all of it.
 
-    Args:
-        before: tokens to decode a token with, since some tokenizers leave out a space before the first.
+    Each is decoded with ``before`` tokens before it: some tokenizers leave out a space before the first token.
     """
 
     def decode(low: int, high: int) -> str:
@@ -294,20 +282,8 @@ def _check_fits(subject: Subject, ids: list[int], has_start: bool) -> None:
         )
 
 
-def _chunk_size(models: list[ModelReading], wanted: int | None) -> int:
-    if wanted is not None:
-        return wanted
-    sizes = {model.chunk_size: model.name for model in models if model.chunk_size is not None}
-    if len(sizes) > 1:
-        (first, name), (second, other) = list(sizes.items())[:2]
-        raise ConfigError(
-            f"{name} has chunks of {first} tokens and {other} of {second}; choose with context_chunk which to show"
-        )
-    return next(iter(sizes), DEFAULT_CHUNK)
-
-
 def _names(subjects: Sequence[Subject]) -> list[str]:
-    """What to call each model: a run's name, else its folder's; its source where two would be called alike."""
+    """Name of each model: a run's name, else its folder's; its source where two have the same name."""
 
     def name(subject: Subject) -> str:
         recipe = subject.run.recipe() if subject.run else {}
@@ -315,7 +291,4 @@ def _names(subjects: Sequence[Subject]) -> list[str]:
         return str(recipe.get("name") or path.resolve().name if path.exists() else subject.source)
 
     names = [name(subject) for subject in subjects]
-    return [
-        subject.source if names.count(name) > 1 else name
-        for name, subject in zip(names, subjects, strict=True)
-    ]
+    return [s.source if names.count(n) > 1 else n for n, s in zip(names, subjects, strict=True)]
