@@ -250,7 +250,7 @@ def time_runs(
 
 
 def sample_runs(runs: list[RunFolder], prompt: str, max_new_tokens: int, sampling: Sampling) -> None:
-    """Continue one prompt with each trained run; writes ``evaluation/samples.json``: ``prompt``, ``text``, ``sampling`` of each.
+    """Continue one prompt with each trained run; writes ``evaluation/samples.json`` (``prompt``, ``text``, ``sampling``).
 
     An existing text for this prompt and these settings is kept.
     """
