@@ -14,8 +14,8 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.contexts import ContextSettings
 from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
-from contextwise.objectives.contexts import ContextTexts
-from contextwise.objectives.splitting import SentenceIndex
+from contextwise.objectives.sentence import ContextTexts
+from contextwise.objectives.text import SentenceIndex
 
 pytest.importorskip("sentencex", reason="needs contextwise[sentences]")
 
@@ -139,14 +139,6 @@ def test_contexts_in_their_order_with_the_sentence_before(prepare):
     assert contexts.missing() == {"topics": 2 / 6, "date": 0.0, "author": 4 / 6, "previous_sentence": 3 / 6}
     with pytest.raises(IndexError):
         contexts.of(6)
-
-
-def test_all_texts_are_the_distinct_ones(prepare):
-    contexts = contexts_of(prepare(), "topics", "date", previous=True)
-    texts = list(contexts.all_texts())
-    assert len(texts) == len(set(texts))
-    used = {text for i in range(len(contexts)) for text in contexts.of(i) if text is not None}
-    assert set(texts) == used
 
 
 def test_the_previous_sentence_is_of_the_same_document_and_never_the_target(corpus, known):

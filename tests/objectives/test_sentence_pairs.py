@@ -10,8 +10,7 @@ from scipy.stats import binomtest, chisquare
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives import NO_LOSS, Cut, build_objective
-from contextwise.objectives.splitting import sentence_borders, splitter
-from contextwise.objectives.text import TokenText
+from contextwise.objectives.text import TokenText, sentence_borders, splitter
 
 pytest.importorskip("sentencex", reason="needs contextwise[sentences]")
 

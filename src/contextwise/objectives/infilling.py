@@ -5,16 +5,16 @@ A document is cut at two positions into prefix, middle and suffix, and rearrange
 - PSM: ``<|fim_prefix|> prefix <|fim_suffix|> suffix <|fim_middle|> middle <|fim_end|>``
 - SPM: ``<|fim_prefix|> <|fim_suffix|> suffix <|fim_middle|> prefix middle <|fim_end|>``, the published form, in which the
   model continues the prefix; with ``spm="marked"`` ``<|fim_suffix|> suffix <|fim_prefix|> prefix
-  <|fim_middle|> middle <|fim_end|>``, the section's.
+  <|fim_middle|> middle <|fim_end|>``, the form of Section 6.2.5.
 
-Documents are rewritten whole, before they are packed into windows like any others: a window may hold a part of one. All
-tokens are targets, as published.
+Whole documents are rewritten, then packed into windows like any others: a window may contain a part of one. All tokens are
+targets, as published.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,17 +36,17 @@ _PROBES = ("a b", " b", "  b\n", "\n\n c", "É ée\u0301", "\r\n\t", "日本", "
 class Infilling(SingleObjective):
     """Fill-in-the-middle on a share of the documents; the others are unchanged.
 
-    With ``split="character"``, as published, both cuts are uniform over the places between a document's characters, and the
-    three pieces are tokenized each on its own, so that models meet cuts inside words. That tokenizes the rewritten
-    documents anew in every epoch, in every process that reads it, and keeps them in memory: 2 or 4 bytes a token of the
-    rewritten share. To resume in epoch e, the epochs before it are rewritten to count their windows. With
-    ``split="token"`` the cuts are uniform over the places between tokens; nothing is kept or tokenized.
+    With ``split="character"``, as published, both cuts are uniform over the positions between a document's characters, and the
+    three pieces are tokenized separately, so that models meet cuts inside words. This tokenizes the rewritten documents
+    again in every epoch, in every process that reads it, and keeps them in memory: 2 or 4 bytes per token of the rewritten
+    share. To resume in epoch e, the epochs before it are rewritten to count their windows. With ``split="token"`` the cuts
+    are uniform over the positions between tokens; nothing is kept or tokenized.
 
-    ``end_token`` follows the middle, to stop generation. With null, the end-of-text after every document does, as in the
-    paper.
+    ``end_token`` follows the middle, to stop generation. With null, end-of-text after the document stops it, as in the paper.
     """
 
     name: Literal["infilling"] = "infilling"
+    kind: ClassVar[Kind] = "decoder"
     rate: float = Field(0.5, gt=0, le=1, description="share of the documents that are rewritten")
     spm_share: float = Field(
         0.5, ge=0, le=1, description="share of the rewritten documents that are SPM, not PSM"
@@ -59,21 +59,16 @@ class Infilling(SingleObjective):
     end_token: str | None = "<|fim_end|>"
 
     @property
-    def kind(self) -> Kind:
-        return "decoder"
-
-    @property
     def special_tokens(self) -> list[SpecialToken]:
         names = [self.prefix_token, self.suffix_token, self.middle_token, self.end_token]
         return [SpecialToken(name) for name in names if name is not None]
 
     def arrangement(self, vocabulary: Vocabulary) -> Arrangement:
-        """The rearrangement of documents for this objective and vocabulary."""
+        """The rearrangement of documents with this vocabulary's special tokens."""
         return Arrangement(vocabulary.ids(self.special_tokens, self.name), self.spm == "marked")
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> InfillingExamples:
-        arrangement = self.arrangement(vocabulary)
-        return InfillingExamples(self, corpus, cut, seed, vocabulary, arrangement)
+        return InfillingExamples(self, corpus, cut, seed, vocabulary)
 
 
 class Arrangement:
@@ -89,13 +84,12 @@ class Arrangement:
 
     def write(self, prefix: np.ndarray, middle: np.ndarray, suffix: np.ndarray, spm: bool) -> np.ndarray:
         """Write one rearranged document, int64."""
-        parts: list[object]
-        if not spm:
-            parts = [[self.prefix], prefix, [self.suffix], suffix, [self.middle], middle, self.end]
-        elif self.marked:
-            parts = [[self.suffix], suffix, [self.prefix], prefix, [self.middle], middle, self.end]
+        if spm and not self.marked:
+            parts: list[Any] = [[self.prefix, self.suffix], suffix, [self.middle], prefix, middle, self.end]
         else:
-            parts = [[self.prefix, self.suffix], suffix, [self.middle], prefix, middle, self.end]
+            before, after = ([self.prefix], prefix), ([self.suffix], suffix)
+            first, second = (after, before) if spm else (before, after)
+            parts = [*first, *second, [self.middle], middle, self.end]
         return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
 
     def restore(self, ids: np.ndarray) -> np.ndarray:
@@ -107,14 +101,14 @@ class Arrangement:
             DataError: special tokens are missing or out of place.
         """
         names = {self.prefix: "P", self.suffix: "S", self.middle: "M"} | dict.fromkeys(self.end, "E")
-        places = np.flatnonzero(np.isin(ids, list(names)))
-        form = "".join(names[i] for i in ids[places].tolist())
+        marks = np.flatnonzero(np.isin(ids, list(names)))
+        form = "".join(names[i] for i in ids[marks].tolist())
         if not form:
             return ids
         end = "E" * len(self.end)
         spm = ("SPM" if self.marked else "PSM") + end
-        pieces = [ids[a + 1 : b] for a, b in zip(places, [*places[1:], len(ids)], strict=True)]
-        whole = places[0] == 0 and (not end or places[-1] == len(ids) - 1)
+        pieces = [ids[a + 1 : b] for a, b in zip(marks, [*marks[1:], len(ids)], strict=True)]
+        whole = marks[0] == 0 and (not end or marks[-1] == len(ids) - 1)
         if not whole or form not in ("PSM" + end, spm):
             raise DataError("the special tokens of a document for infilling are missing or out of place")
         if form == spm and self.marked:
@@ -127,16 +121,16 @@ class InfillingExamples(Examples):
     """Windows over the documents of an epoch, of which a share is rewritten."""
 
     def __init__(
-        self,
-        settings: Infilling,
-        corpus: Corpus,
-        cut: Cut,
-        seed: int,
-        vocabulary: Vocabulary,
-        arrangement: Arrangement,
+        self, settings: Infilling, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary
     ) -> None:
-        self.settings, self.corpus, self.cut, self.seed = settings, corpus, cut, seed
-        self.vocabulary, self.arrangement = vocabulary, arrangement
+        self.settings, self.corpus, self.cut, self.seed, self.vocabulary = (
+            settings,
+            corpus,
+            cut,
+            seed,
+            vocabulary,
+        )
+        self.arrangement = settings.arrangement(vocabulary)
         self.pieces = Characters(vocabulary, corpus) if settings.split == "character" else None
         self._epoch = -1
         self._counts: dict[int, int] = {}
@@ -148,8 +142,7 @@ class InfillingExamples(Examples):
                 self.settings, self.corpus, self.seed, epoch, self.arrangement, self.pieces
             )
             self._windows = self.cut.windows(self.documents, self.cut.context, self.vocabulary)
-            self._epoch = epoch
-            self._counts[epoch] = len(self._windows)
+            self._epoch, self._counts[epoch] = epoch, len(self._windows)
         return self._windows
 
     def count(self, epoch: int) -> int:
@@ -163,7 +156,7 @@ class InfilledDocuments:
     """The documents of one epoch, as :class:`~contextwise.data.windows.Windows` reads a corpus.
 
     Attributes:
-        cuts: (first token, last token, SPM) of each rewritten document; None for cuts between characters.
+        cuts: (first token, last token, SPM) of each rewritten document; empty for cuts between characters.
         lengths: int64, tokens of each document as it is in this epoch.
     """
 
@@ -190,11 +183,11 @@ class InfilledDocuments:
             self.rewritten = characters.rewrite(corpus, draws, arrangement)
             for i, ids in self.rewritten.items():
                 self.lengths[i] = len(ids)
-        else:
-            for i, (draw, spm) in draws.items():
-                first, last = np.sort(draw.integers(0, self.lengths[i] + 1, size=2)).tolist()
-                self.cuts[i] = first, last, spm
-                self.lengths[i] += 3 + len(arrangement.end)
+            return
+        for i, (draw, spm) in draws.items():
+            first, last = np.sort(draw.integers(0, self.lengths[i] + 1, size=2)).tolist()
+            self.cuts[i] = first, last, spm
+            self.lengths[i] += 3 + len(arrangement.end)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -221,29 +214,27 @@ class Characters:
         from contextwise.data.tokenizers import GROUP_BYTES, CorpusTokenizer
 
         self.group_characters = GROUP_BYTES
-        tokenizer = vocabulary.tokenizer
-        assert tokenizer is not None  # it has the special tokens
+        assert vocabulary.tokenizer is not None  # it has the special tokens
         kind = corpus.manifest["tokenizer"]["kind"] if corpus.manifest else "folder"
-        # A copy that reads special tokens in a text as text, whatever is done with the tokenizer elsewhere.
-        self.tokenizer = CorpusTokenizer(
-            copy.deepcopy(tokenizer), kind, str(corpus.path), vocabulary.end("infilling")
-        )
-        self.text = TokenText(tokenizer)
+        # A copy, which reads special tokens in a text as text whatever happens to the tokenizer elsewhere.
+        copied = copy.deepcopy(vocabulary.tokenizer)
+        self.tokenizer = CorpusTokenizer(copied, kind, str(corpus.path), vocabulary.end("infilling"))
+        self.text = TokenText(vocabulary.tokenizer)
         self.dtype = np.dtype(np.uint16 if (vocabulary.size or 2**16 + 1) <= 2**16 else np.uint32)
-        # Texts as documents hold them: what normalization does, it has done to these.
+        # Texts as documents contain them, after the tokenizer's normalization.
         texts = [self.text.read(ids)[0] for ids in self.tokenizer.encode(list(_PROBES))]
         pieces = [piece for text in texts for i in range(len(text)) for piece in (text[:i], text[i:])]
         for piece, ids in zip(pieces, self.tokenizer.encode(pieces), strict=True):
-            if self.text.read(ids)[0] != piece:
+            if (read := self.text.read(ids)[0]) != piece:
                 raise ConfigError(
-                    f"the objective 'infilling' cuts between characters, but the tokenizer makes {self.text.read(ids)[0]!r} "
-                    f"of {piece!r}; set objective.split=token"
+                    f"the objective 'infilling' cuts between characters, but the tokenizer makes {read!r} of {piece!r}; "
+                    "set objective.split=token"
                 )
 
     def rewrite(
         self, corpus: Corpus, draws: dict[int, tuple[np.random.Generator, bool]], arrangement: Arrangement
     ) -> dict[int, np.ndarray]:
-        """The chosen documents, rewritten; texts are in memory a few megabytes at a time."""
+        """The chosen documents, rewritten; a few megabytes of texts are in memory at a time."""
         rewritten: dict[int, np.ndarray] = {}
         pieces: list[str] = []
         waiting: list[tuple[int, bool]] = []
@@ -254,8 +245,8 @@ class Characters:
             waiting.append((i, spm))
             if sum(map(len, pieces)) > self.group_characters or i == next(reversed(draws)):
                 ids = self.tokenizer.encode(pieces)
-                for place, (document, kind) in enumerate(waiting):
-                    prefix, middle, suffix = ids[3 * place : 3 * place + 3]
+                for number, (document, kind) in enumerate(waiting):
+                    prefix, middle, suffix = ids[3 * number : 3 * number + 3]
                     written = arrangement.write(prefix, middle, suffix, kind)
                     rewritten[document] = written.astype(self.dtype)
                 pieces, waiting = [], []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -11,27 +11,23 @@ from contextwise.base.progress import say
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
 from contextwise.objectives.text import TokenText
-from contextwise.objectives.vocabulary import Vocabulary
+from contextwise.objectives.vocabulary import Vocabulary, check_ids
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
 
 
 class Instruction(SingleObjective):
-    """One example is one instruction: end-of-text, prompt, response, end-of-text, filled up to ``data.context``.
+    """One example is one instruction: end-of-text, prompt, response, end-of-text, padded to ``data.context``.
 
     The loss is on the response and the end-of-text after it. A token that contains the prompt's last character and the
-    response's first belongs to the prompt, as in the published script. Texts that are longer than the context lose their
-    end; those that lose their whole response are left out. Documents are never joined, whatever ``data.cross_documents``
-    says. Nothing is drawn: two runs on a corpus with the same seed, context and batch see the same examples in the same
-    order, whatever their models are.
+    response's first belongs to the prompt, as in the published script. Texts longer than the context lose their end; those
+    that lose their whole response are left out. Documents are never joined, whatever ``data.cross_documents`` says. Nothing
+    is random: two runs on a corpus with the same seed, context and batch have the same examples in the same order.
     """
 
     name: Literal["instruction"] = "instruction"
-
-    @property
-    def kind(self) -> Kind:
-        return "decoder"
+    kind: ClassVar[Kind] = "decoder"
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> InstructionExamples:
         return InstructionExamples(corpus, cut.context, vocabulary)
@@ -43,8 +39,8 @@ class InstructionExamples(Examples):
     Attributes:
         documents: (examples,) number of each example's document.
         first: (examples,) the first token of its response.
-        truncated: how many of them lose their end.
-        left_out: how many documents have no token of a response within the context.
+        truncated: number of examples that lose their end.
+        left_out: number of documents that have no token of a response within the context.
 
     Raises:
         ConfigError: the corpus was not made of instructions, or its tokenizer does not keep their text.
@@ -59,14 +55,14 @@ class InstructionExamples(Examples):
         self.documents, self.first = np.flatnonzero(kept), first[kept]
         self.truncated = int((corpus.lengths[kept] >= context).sum())
         self.left_out = int((~kept).sum())
-        place = f"the split {corpus.split!r} of {corpus.path}"
+        source = f"the split {corpus.split!r} of {corpus.path}"
         if not len(self.documents):
             raise DataError(
-                f"no response of {place} begins within {context} tokens; choose a larger data.context"
+                f"no response of {source} begins within {context} tokens; choose a larger data.context"
             )
         if self.truncated or self.left_out:
             say(
-                f"note: of {len(kept):,} instructions in {place}, {self.truncated:,} are cut off at {context} tokens and "
+                f"note: of {len(kept):,} instructions in {source}, {self.truncated:,} are cut off at {context} tokens and "
                 f"{self.left_out:,} have no response left and are not used; a larger data.context keeps them"
             )
 
@@ -75,12 +71,7 @@ class InstructionExamples(Examples):
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
         tokens = self.corpus.document(int(self.documents[index]))[: self.context].astype(np.int64)
-        size = self.vocabulary.size
-        if size is not None and tokens.max() >= size:
-            raise DataError(
-                f"{self.corpus.path} holds the token id {tokens.max()}, but the model's vocabulary has {size} tokens; "
-                "set model.vocab_size"
-            )
+        check_ids(tokens, self.vocabulary.size, self.corpus.path)
         ids, labels = np.full(self.context, self.end), np.full(self.context, NO_LOSS)
         ids[1 : len(tokens) + 1] = tokens[: self.context - 1]
         first = int(self.first[index])
@@ -90,11 +81,7 @@ class InstructionExamples(Examples):
 
 
 def response_starts(corpus: Corpus) -> np.ndarray:
-    """The first token of each document that begins within its response, (documents,); all its tokens if none does.
-
-    Raises:
-        ConfigError: the corpus was not made of instructions, or its tokenizer does not keep their text.
-    """
+    """The first token of each document that begins within its response, (documents,); its length if none does."""
     from contextwise.data.sources.alpaca import PROMPT_CHARACTERS, RESPONSE
 
     tokenizer = corpus.tokenizer()
@@ -111,7 +98,7 @@ def response_starts(corpus: Corpus) -> np.ndarray:
                 f"document {index:,} of {corpus.path} is no instruction; prepare instructions and texts as two corpora"
             )
         written, starts = text.read(corpus.document(index))
-        # A document that was cut before its response has none, and no end of a prompt to check either.
+        # A document that was cut before its response has no end of a prompt to check.
         if len(written) >= characters and not written[:characters].endswith(RESPONSE):
             raise ConfigError(
                 f"the tokenizer of {corpus.path} does not keep the text of its documents, so that the place where a response "

@@ -11,8 +11,7 @@ from pydantic import Field, model_validator
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import NO_LOSS, Cut, Objective
-from contextwise.objectives.registry import AnySingleObjective
+from contextwise.objectives.objective import NO_LOSS, AnySingleObjective, Cut, Objective
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
 if TYPE_CHECKING:
@@ -89,14 +88,14 @@ class Mixture(Objective):
 class MixtureStream:
     """A map-style dataset: item k is the next example of a stream that depends only on (seed, k).
 
-    Its items have all keys of all streams: missing keys are filled with neutral values (no prefix, no padding, one
-    segment, no pair label), and labels are padded to the longest with -100.
+    Its items have all keys of all streams: missing keys get neutral values (no prefix, no padding, one segment, no pair
+    label), and labels are padded to the longest with -100.
 
     Args:
-        streams: of one objective each, or of one corpus each, which may be mixtures of objectives themselves.
+        streams: of one objective each, or of one corpus each, which may be mixtures of objectives.
         weights: share of each stream in the items.
-        label: ``objective`` or ``corpus``: what the streams differ in. The item of that name, (), says which of them an
-            item comes from.
+        label: ``objective`` or ``corpus``, in which the streams differ; the key under which an item has the number of its
+            stream, ().
     """
 
     def __init__(
@@ -120,8 +119,8 @@ class MixtureStream:
 
     def _draw(self, block: int) -> np.ndarray:
         if block != self._block:
-            source = [self.seed, block, len(self.borders), _SALTS[self.label]]
-            draw = np.random.Generator(np.random.PCG64(source))
+            seeds = [self.seed, block, len(self.borders), _SALTS[self.label]]
+            draw = np.random.Generator(np.random.PCG64(seeds))
             self._drawn = np.searchsorted(self.borders, draw.random(_BLOCK), side="right")
             self._block = block
         return self._drawn
@@ -145,19 +144,13 @@ class MixtureStream:
         example = self.streams[part][item]
         labels = torch.full((self.labels,), NO_LOSS)
         labels[: len(example["labels"])] = example["labels"]
-        filled = {key: example[key] if key in example else _neutral(key, example) for key in self.keys}
+        context = len(example["input_ids"])
+        neutral = {
+            "prefix": torch.zeros(context, dtype=torch.bool),
+            "position_ids": torch.arange(context),
+            "attention_mask": torch.ones(context, dtype=torch.int64),
+            "token_type_ids": torch.zeros(context, dtype=torch.int64),
+            "pair_label": torch.tensor(NO_LOSS),
+        }
+        filled = {key: example[key] if key in example else neutral[key] for key in self.keys}
         return filled | {"labels": labels, self.label: torch.tensor(part)}
-
-
-def _neutral(key: str, example: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The neutral value of a key that an example does not have."""
-    import torch
-
-    context = len(example["input_ids"])
-    return {
-        "prefix": torch.zeros(context, dtype=torch.bool),
-        "position_ids": torch.arange(context),
-        "attention_mask": torch.ones(context, dtype=torch.int64),
-        "token_type_ids": torch.zeros(context, dtype=torch.int64),
-        "pair_label": torch.tensor(NO_LOSS),
-    }[key]

@@ -1,8 +1,11 @@
-"""Base classes of objectives: settings, the examples of an epoch, and the stream of a whole run.
+"""Base classes of objectives (settings, the examples of an epoch, the stream of a run), and the registry by name.
 
 1. An :class:`Objective` is settings. From a corpus, a :class:`Cut`, a seed and a vocabulary it builds :class:`Examples`.
 2. :class:`Examples` are one pass over the corpus per epoch; ``example(epoch, index)`` builds them on demand.
 3. :class:`ExampleStream` shuffles and concatenates the examples of the epochs of a run.
+
+An objective registers itself when its module is imported, and every module of this folder is imported before a name is
+looked up: a new objective is one more file here.
 
 All random numbers of an example come from :func:`generator`, seeded with (seed, epoch, number of the window or document,
 name of the objective) and nothing else. So an example is the same in any number of workers or processes, and after any
@@ -24,14 +27,18 @@ before torch is loaded: examples are made as NumPy arrays and become tensors in 
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 import numpy as np
+from pydantic import BeforeValidator, SerializeAsAny
 
-from contextwise.base.config import Settings
+from contextwise.base.config import Settings, validate
 from contextwise.base.errors import ConfigError
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
@@ -54,21 +61,13 @@ class Cut:
     separate_documents: bool = False
 
     def windows(self, corpus: Documents, length: int, vocabulary: Vocabulary) -> Windows:
-        """Windows of ``length`` tokens.
-
-        Raises:
-            ConfigError, DataError: as :class:`~contextwise.data.windows.Windows` does.
-        """
+        """Windows of ``length`` tokens; raises what :class:`~contextwise.data.windows.Windows` does."""
         from contextwise.data.windows import Windows
 
         return Windows(corpus, length, self.cross_documents, self.separate_documents, vocabulary.size)
 
     def refuse_separate_documents(self, name: str) -> None:
-        """Reject ``separate_documents`` for objectives that cannot separate documents within a window.
-
-        Raises:
-            ConfigError: it is set.
-        """
+        """Raise ConfigError if ``separate_documents`` is set: objective ``name`` cannot keep documents apart in a window."""
         if self.separate_documents:
             raise ConfigError(
                 f"data.separate_documents is true, but the objective {name!r} moves tokens within a window and cannot keep "
@@ -102,8 +101,8 @@ def window_arrays(windows: Windows, index: int) -> dict[str, np.ndarray]:
 class WindowExamples(Examples):
     """Examples built from one window each; the windows are the same in every epoch."""
 
-    def __init__(self, windows: Windows) -> None:
-        self.windows = windows
+    def __init__(self, windows: Windows, seed: int = 0) -> None:
+        self.windows, self.seed = windows, seed
 
     def count(self, epoch: int) -> int:
         return len(self.windows)
@@ -120,13 +119,13 @@ class Stream(Protocol):
 class Objective(Settings, ABC):
     """Settings of an objective. A subclass registers itself under the default of its field ``name``.
 
+    Subclasses override the properties, with a ``ClassVar`` where the value does not depend on the settings.
+
     Attributes:
-        registered: all objectives by name, as far as their modules are imported; use
-            :func:`contextwise.objectives.registry.objectives` for all of them.
+        registered: the objectives by name whose modules are imported; :func:`objectives` has all.
     """
 
     registered: ClassVar[dict[str, type[Objective]]] = {}
-
     name: str
 
     @classmethod
@@ -206,7 +205,7 @@ class ExampleStream:
 
     def __init__(self, examples: Examples, seed: int, length: int, salt: tuple[int, ...] = ()) -> None:
         self.examples, self.seed, self.length, self.salt = examples, seed, length, salt
-        self._ends = [0]  # item behind the last one of each epoch, with that of an epoch before the first
+        self._ends = [0]  # first item of each epoch, and the item after the last epoch counted so far
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -227,3 +226,48 @@ class ExampleStream:
         if not 0 <= index < self.length:
             raise IndexError(index)
         return self.examples.example(*self.place(index))
+
+
+def objectives() -> dict[str, type[Objective]]:
+    """The classes of all objectives by name, in alphabetical order."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"contextwise.objectives.{module.name}")
+    return dict(sorted(Objective.registered.items()))
+
+
+def read_objective(value: Any, base: type[Objective] = Objective) -> Any:
+    """Build an objective from a recipe's ``{name: ..., setting: ...}``, or from a name alone.
+
+    Args:
+        base: the required base class.
+
+    Raises:
+        ConfigError: the objective does not exist, or a setting is invalid.
+    """
+    if isinstance(value, base):
+        return value
+    values = {"name": value} if isinstance(value, str) else value
+    classes = {name: cls for name, cls in objectives().items() if issubclass(cls, base)}
+    name = values.get("name") if isinstance(values, dict) else None
+    if not isinstance(name, str) or name not in classes:
+        raise ConfigError(
+            f"the objective is {name if isinstance(values, dict) else value!r}, but must be one of {', '.join(classes)}"
+        )
+    return validate(classes[name], values, f"the objective {name!r}")
+
+
+def build_objective(name: str, **settings: Any) -> Any:
+    """Build an objective from its name in recipes and its settings.
+
+    Raises:
+        ConfigError: the objective does not exist, or a setting is invalid.
+    """
+    return read_objective({"name": name, **settings})
+
+
+AnyObjective = Annotated[SerializeAsAny[Objective], BeforeValidator(read_objective)]
+"""The type of a recipe's field for an objective."""
+AnySingleObjective = Annotated[
+    SerializeAsAny[SingleObjective], BeforeValidator(lambda value: read_objective(value, SingleObjective))
+]
+"""The same without mixtures."""

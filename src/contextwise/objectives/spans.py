@@ -1,31 +1,37 @@
-"""Span corruption, T5's (objectives, Section 6.2.3 and Exercise 6.2.2; Raffel et al. 2020, Section 3.1.4).
+"""Span corruption: T5's (objectives, Section 6.2.3 and Exercise 6.2.2; Raffel et al. 2020, Section 3.1.4), and UL2's mixture.
 
-Of a window's tokens some spans are noise. The input has a sentinel in place of each span; the target has each sentinel and
-behind it the span: ``Thank you <extra_id_0> me to your party <extra_id_1> week`` and ``<extra_id_0> for inviting
+Some spans of a window's tokens are noise. The input has a sentinel in place of each span; the target has each sentinel
+followed by its span: ``Thank you <extra_id_0> me to your party <extra_id_1> week`` and ``<extra_id_0> for inviting
 <extra_id_1> last``. Input and target each end with end-of-text, as in T5's code, which trained the published models. The
 paper's Figure 2 and the exercise end the target with one more sentinel instead; the number of tokens is the same. The
 exercise counts no end of the input: 512 tokens become 461 and end-of-text, and a target of 104.
+
+UL2 (Tay et al. 2023, Section 3.1 and its table of denoisers) assigns each window to a denoiser: R corrupts short spans as T5
+does, X corrupts long spans or many, S hides the window's end. All are span corruption; S has one span, at the end, as in
+the examples of the released model (``[S2S] ... <extra_id_0>``). A mode token before the input names the mode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import (
+    NO_LOSS,
     Cut,
     Examples,
-    Kind,
     SingleObjective,
     WindowExamples,
     generator,
     window_arrays,
 )
-from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+from contextwise.objectives.vocabulary import SpecialToken, Vocabulary, check_ids
 
 if TYPE_CHECKING:
     import torch
@@ -35,16 +41,13 @@ if TYPE_CHECKING:
 
 
 class SpanCorruption(SingleObjective):
-    """T5's objective. ``data.context`` is the encoder's input; the window is longer, so that its input fills it exactly."""
+    """T5's objective. ``data.context`` is the encoder's input; windows are longer, so that their inputs have this length."""
 
     name: Literal["spans"] = "spans"
+    kind: ClassVar[Kind] = "encoder-decoder"
     rate: float = Field(0.15, gt=0, lt=1, description="share of the tokens that are noise")
     mean_span: float = Field(3.0, ge=1, description="mean tokens of a span")
     sentinels: int = Field(100, ge=1, description="sentinel tokens of the tokenizer; T5 has 100")
-
-    @property
-    def kind(self) -> Kind:
-        return "encoder-decoder"
 
     @property
     def special_tokens(self) -> list[SpecialToken]:
@@ -70,20 +73,16 @@ class SpanExamples(WindowExamples):
     def __init__(
         self, settings: SpanCorruption, windows: Windows, corruption: Corruption, end: int, seed: int
     ) -> None:
-        super().__init__(windows)
-        self.settings, self.corruption, self.end, self.seed = settings, corruption, end, seed
+        super().__init__(windows, seed)
+        self.settings, self.corruption, self.end = settings, corruption, end
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
         item = window_arrays(self.windows, index)
         tokens = item["input_ids"]
         draw = generator(self.seed, epoch, index, "spans")
         noise = noise_mask(len(tokens), self.settings.rate, self.settings.mean_span, draw)
-        inputs, targets = self.corruption.corrupt(tokens, noise)
-        return {
-            "input_ids": np.append(inputs, self.end),
-            "labels": np.append(targets, self.end),
-            "window": item["window"],
-        }
+        inputs, targets = (np.append(ids, self.end) for ids in self.corruption.corrupt(tokens, noise))
+        return {"input_ids": inputs, "labels": targets, "window": item["window"]}
 
     def restore(self, example: dict[str, torch.Tensor]) -> np.ndarray:
         """The window's tokens, from its example."""
@@ -116,19 +115,15 @@ class Corruption:
             DataError: the sentinels of the input and of the target are not the same, in the same order.
         """
         holes, marks = (np.flatnonzero(np.isin(ids, self.sentinels)) for ids in (inputs, targets))
-        if not np.array_equal(inputs[holes], targets[marks]) or (
-            len(targets) > 0 and not (len(marks) and marks[0] == 0)
-        ):
+        begins = len(targets) == 0 or bool(len(marks) and marks[0] == 0)
+        if not (begins and np.array_equal(inputs[holes], targets[marks])):
             raise DataError(
                 f"the target has the sentinels {targets[marks].tolist()}, the input {inputs[holes].tolist()}; "
                 "they must be the same, and the target must begin with one"
             )
-        pieces, place = [], 0
-        ends = [*marks.tolist(), len(targets)][1:]
-        for hole, mark, following in zip(holes.tolist(), marks.tolist(), ends, strict=True):
-            pieces += [inputs[place:hole], targets[mark + 1 : following]]
-            place = hole + 1
-        return np.concatenate([*pieces, inputs[place:]])
+        kept, spans = np.split(inputs, holes), np.split(targets, marks)[1:]
+        pieces = [piece for span, rest in zip(spans, kept[1:], strict=True) for piece in (span[1:], rest[1:])]
+        return np.concatenate([kept[0], *pieces])
 
 
 def sentinel_tokens(count: int) -> list[SpecialToken]:
@@ -137,7 +132,7 @@ def sentinel_tokens(count: int) -> list[SpecialToken]:
 
 
 def span_numbers(length: int, rate: float, mean_span: float) -> tuple[int, int]:
-    """Noise tokens and spans of a window, as T5's ``random_spans_noise_mask`` counts them: the same for every draw."""
+    """Numbers of noise tokens and of spans in a window, as in T5's ``random_spans_noise_mask``: the same for every draw."""
     noise = min(max(round(length * rate), 1), length - 1)
     return noise, min(max(round(noise / mean_span), 1), length - noise)
 
@@ -150,20 +145,14 @@ def kept_and_sentinels(length: int, rate: float, mean_span: float) -> int:
 
 def longest(size: Callable[[int], int], room: int) -> int:
     """The longest window, of at least 2 tokens, whose ``size`` is at most ``room``; 0 if there is none."""
-    if size(2) > room:
-        return 0
-    length = 2
+    length = 1
     while size(length + 1) <= room:
         length += 1
-    return length
+    return length if length > 1 else 0
 
 
 def check_spans(name: str, length: int, mean_span: float, spans: int, context: int, sentinels: int) -> None:
-    """Check that the spans fit the window and the sentinels.
-
-    Raises:
-        ConfigError: the spans do not fit the window, or there are more of them than sentinels.
-    """
+    """Raise ConfigError if spans do not fit the window, or there are more of them than sentinels."""
     if length == 0:
         raise ConfigError(
             f"data.context is {context}, too short for a window of the objective {name!r}; lengthen it"
@@ -181,8 +170,8 @@ def check_spans(name: str, length: int, mean_span: float, spans: int, context: i
 
 
 def noise_mask(length: int, rate: float, mean_span: float, draw: np.random.Generator) -> np.ndarray:
-    """T5's draw, bool (length,): noise and other tokens are each cut into as many spans, every way of cutting being
-    equally likely, and take turns, other tokens first."""
+    """T5's draw, bool (length,), True at noise: noise and kept tokens are each divided into as many spans, uniformly over all
+    ways to divide them, and alternate, kept tokens first."""
     noise, spans = span_numbers(length, rate, mean_span)
     kept_lengths, noise_lengths = _composition(length - noise, spans, draw), _composition(noise, spans, draw)
     lengths = np.stack([kept_lengths, noise_lengths], axis=1).ravel()
@@ -190,6 +179,224 @@ def noise_mask(length: int, rate: float, mean_span: float, draw: np.random.Gener
 
 
 def _composition(total: int, parts: int, draw: np.random.Generator) -> np.ndarray:
-    """Lengths, (parts,), at least 1 each, that add up to ``total``; uniform over all such."""
+    """Lengths (parts,), each at least 1, with the sum ``total``; uniform over all such lengths."""
     borders = np.sort(draw.choice(total - 1, size=parts - 1, replace=False)) + 1
     return np.diff(borders, prepend=0, append=total)
+
+
+class Denoiser(Settings):
+    """One denoiser of the mixture."""
+
+    mode: Literal["R", "S", "X"]
+    rate: float = Field(gt=0, lt=1, description="share of the tokens that are noise")
+    mean_span: float | None = Field(
+        None, ge=1, description="mean tokens of a span; S has none: one span, at the end"
+    )
+    weight: float = Field(1.0, gt=0, description="share of the examples, relative to the other denoisers'")
+
+    @model_validator(mode="after")
+    def _span(self) -> Denoiser:
+        if (self.mean_span is None) != (self.mode == "S"):
+            raise ConfigError(
+                "mean_span is missing for a denoiser of mode R or X"
+                if self.mean_span is None
+                else "mean_span is given for a denoiser of mode S, which has one span at the end; leave it out"
+            )
+        return self
+
+    def numbers(self, length: int) -> tuple[int, int]:
+        """Noise tokens and spans of a window of ``length`` tokens."""
+        return span_numbers(length, self.rate, length if self.mean_span is None else self.mean_span)
+
+    def mask(self, length: int, draw: np.random.Generator) -> np.ndarray:
+        """True at noise, (length,)."""
+        if self.mean_span is None:
+            return np.arange(length) >= length - self.numbers(length)[0]
+        return noise_mask(length, self.rate, self.mean_span, draw)
+
+
+PUBLISHED = (
+    Denoiser(mode="R", rate=0.15, mean_span=3),
+    Denoiser(mode="R", rate=0.15, mean_span=8),
+    Denoiser(mode="S", rate=0.25),
+    Denoiser(mode="X", rate=0.5, mean_span=3),
+    Denoiser(mode="X", rate=0.5, mean_span=8),
+    Denoiser(mode="X", rate=0.15, mean_span=64),
+    Denoiser(mode="X", rate=0.5, mean_span=64),
+)
+
+
+class ModeTokens(Settings):
+    """Names of the mode tokens; those of the released model."""
+
+    R: str = "[NLU]"
+    S: str = "[S2S]"
+    X: str = "[NLG]"
+
+
+class UL2(SingleObjective):
+    """UL2's mixture of denoisers; by default the seven published ones, mixed evenly.
+
+    The stream of an epoch is cut window by window, each as long as its denoiser needs to fill ``data.context`` exactly, so
+    inputs need no padding and every token is in one window per epoch; the number of windows differs a little between
+    epochs. (With ``cross_documents=False`` a window that does not fit into the rest of a document moves to the next document
+    that is long enough, and the rest is dropped, so that the shares of the denoisers stay the same.)
+
+    With ``model="encoder-decoder"`` the input is mode, corrupted window, end-of-text, and the labels (target, end-of-text)
+    are padded with -100 to those of the longest denoiser. With ``model="decoder"`` one sequence holds the mode, the corrupted
+    window (``prefix``: attended in both directions), the target and end-of-text, with the loss on the last two; it is padded
+    with at most two end-of-text tokens, which have no loss and which no token with a loss attends to.
+    """
+
+    name: Literal["ul2"] = "ul2"
+    model: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
+    denoisers: list[Denoiser] = Field(
+        default_factory=lambda: [d.model_copy() for d in PUBLISHED], min_length=1
+    )
+    modes: ModeTokens = Field(default_factory=ModeTokens)
+    sentinels: int = Field(
+        128,
+        ge=1,
+        description="sentinel tokens of the tokenizer; T5's 100 are too few for inputs of 512 tokens",
+    )
+
+    @property
+    def kind(self) -> Kind:
+        return self.model
+
+    @property
+    def has_prefix(self) -> bool:
+        return self.model == "decoder"
+
+    @property
+    def special_tokens(self) -> list[SpecialToken]:
+        modes = dict.fromkeys(getattr(self.modes, denoiser.mode) for denoiser in self.denoisers)
+        return [*sentinel_tokens(self.sentinels), *(SpecialToken(text) for text in modes)]
+
+    def window_length(self, denoiser: Denoiser, context: int) -> int:
+        """Tokens of a window of one denoiser.
+
+        Raises:
+            ConfigError: its spans do not fit.
+        """
+
+        def size(length: int) -> int:
+            noise, spans = denoiser.numbers(length)
+            if self.model == "decoder":  # mode, input and target; the end is a label only
+                return 1 + length + 2 * spans
+            return 1 + (length - noise + spans) + 1
+
+        length = longest(size, context)
+        spans = denoiser.numbers(length)[1] if length else 0
+        check_spans(self.name, length, denoiser.mean_span or 0, spans, context, self.sentinels)
+        return length
+
+    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
+        cut.refuse_separate_documents(self.name)
+        texts = [token.text for token in self.special_tokens]
+        ids = vocabulary.ids(self.special_tokens, self.name)
+        corruption = Corruption(np.array(ids[: self.sentinels]))
+        modes = [ids[texts.index(getattr(self.modes, denoiser.mode))] for denoiser in self.denoisers]
+        lengths = [self.window_length(denoiser, cut.context) for denoiser in self.denoisers]
+        # Opening windows of the longest denoiser raises an error if the corpus is too short for them.
+        windows = cut.windows(corpus, max(lengths), vocabulary)
+        end = vocabulary.end(self.name)
+        return UL2Examples(self, windows, cut.context, corruption, modes, lengths, end, seed)
+
+
+class UL2Examples(Examples):
+    """Windows and their denoisers, both drawn anew in each epoch."""
+
+    def __init__(
+        self,
+        settings: UL2,
+        windows: Windows,
+        context: int,
+        corruption: Corruption,
+        modes: list[int],
+        lengths: list[int],
+        end: int,
+        seed: int,
+    ) -> None:
+        self.settings, self.windows, self.context, self.corruption = settings, windows, context, corruption
+        self.modes, self.lengths, self.end, self.seed = modes, np.array(lengths), end, seed
+        numbers = [d.numbers(n) for d, n in zip(settings.denoisers, lengths, strict=True)]
+        self.target = max(noise + spans + 1 for noise, spans in numbers)
+        self._epoch = -1
+        self._starts = self._choices = np.empty(0, dtype=np.int64)
+
+    def count(self, epoch: int) -> int:
+        self._plan(epoch)
+        return len(self._starts)
+
+    def _plan(self, epoch: int) -> None:
+        """Determine the start of each window of an epoch in the stream, and its denoiser."""
+        if epoch == self._epoch:
+            return
+        windows, weights = self.windows, np.array([d.weight for d in self.settings.denoisers])
+        stream = int(windows.starts[-1]) + windows.separators
+        draw = generator(self.seed, epoch, 0, "ul2 denoisers")
+        most = stream // int(self.lengths.min()) + len(windows.corpus) * windows.separators
+        choices = draw.choice(len(weights), size=most, p=weights / weights.sum())
+        lengths = self.lengths[choices]
+        if windows.cross_documents:
+            starts = np.cumsum(lengths) - lengths
+            starts = starts[starts + lengths <= stream]
+        else:
+            starts = _inside_documents(windows, lengths)
+        self._epoch, self._starts, self._choices = epoch, starts, choices[: len(starts)]
+
+    def denoiser(self, epoch: int, index: int) -> int:
+        """Index of the denoiser of an example in the settings."""
+        self._plan(epoch)
+        return int(self._choices[index])
+
+    def tokens(self, epoch: int, index: int) -> np.ndarray:
+        """The original tokens of an example's window."""
+        length = int(self.lengths[self.denoiser(epoch, index)])
+        tokens, _ = self.windows.read(int(self._starts[index]), length)
+        check_ids(tokens, self.windows.vocab_size, self.windows.corpus.path)
+        return tokens
+
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        tokens, which = self.tokens(epoch, index), self.denoiser(epoch, index)
+        noise = self.settings.denoisers[which].mask(len(tokens), generator(self.seed, epoch, index, "ul2"))
+        inputs, targets = self.corruption.corrupt(tokens, noise)
+        inputs, targets = np.append(self.modes[which], inputs), np.append(targets, self.end)
+        n = len(inputs)
+        if self.settings.model == "decoder":
+            ids, labels = np.full(self.context, self.end), np.full(self.context, NO_LOSS)
+            ids[:n] = inputs
+            ids[n : n + len(targets) - 1] = targets[:-1]
+            labels[n - 1 : n + len(targets) - 1] = targets
+            return {
+                "input_ids": ids,
+                "labels": labels,
+                "prefix": np.arange(self.context) < n,
+                "window": index,
+            }
+        labels = np.full(self.target, NO_LOSS)
+        labels[: len(targets)] = targets
+        return {"input_ids": np.append(inputs, self.end), "labels": labels, "window": index}
+
+    def restore(self, example: dict[str, torch.Tensor]) -> np.ndarray:
+        """The window's tokens, from its example."""
+        ids, labels = example["input_ids"].numpy(), example["labels"].numpy()
+        inputs = ids[example["prefix"].numpy()] if "prefix" in example else ids[:-1]
+        return self.corruption.restore(inputs[1:], labels[labels != NO_LOSS][:-1])
+
+
+def _inside_documents(windows: Windows, lengths: np.ndarray) -> np.ndarray:
+    """Starts of windows of these lengths, as many as fit, each inside one document."""
+    firsts = windows.starts[:-1].tolist()
+    ends = (windows.starts[1:] + windows.separators).tolist()
+    starts, document, position = [], 0, 0
+    for length in lengths.tolist():
+        while document < len(firsts) and max(position, firsts[document]) + length > ends[document]:
+            document += 1
+        if document == len(firsts):
+            break
+        position = max(position, firsts[document])
+        starts.append(position)
+        position += length
+    return np.array(starts, dtype=np.int64)

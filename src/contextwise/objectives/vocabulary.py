@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transformers import PreTrainedTokenizerFast
 
 
@@ -19,7 +21,6 @@ class SpecialToken:
     """A special token that an objective needs.
 
     Attributes:
-        text: text of the token.
         role: its role in transformers; a tokenizer's own token with this role is used instead, whatever its text.
     """
 
@@ -36,7 +37,7 @@ class SpecialToken:
 def add_special_tokens(tokenizer: PreTrainedTokenizerFast, tokens: Iterable[SpecialToken]) -> list[str]:
     """Add missing special tokens after a tokenizer's existing tokens, and return their texts.
 
-    The model's embedding must then have ``len(tokenizer)`` rows at least.
+    The model's embedding must then have at least ``len(tokenizer)`` rows.
     """
     missing = [token for token in tokens if token.of(tokenizer) is None]
     for token in missing:
@@ -57,10 +58,10 @@ class Vocabulary:
     """Token ids of a run.
 
     Args:
-        tokenizer: the corpus's, with the objective's special tokens; None for a corpus that comes without one, which only
+        tokenizer: the corpus's, with the objective's special tokens; None for a corpus without a tokenizer, which only
             objectives without special tokens can read.
-        end_of_text: id of the token between documents; the corpus's.
-        size: tokens of the model's vocabulary; the tokenizer's if not given.
+        end_of_text: id of the corpus's token between documents.
+        size: tokens of the model's vocabulary; by default the tokenizer's.
     """
 
     def __init__(
@@ -78,8 +79,7 @@ class Vocabulary:
         ids = np.array(sorted(known.values()), dtype=np.int64)
         if self.size is not None:
             ids = ids[ids < self.size]
-        # What a random token may be: everything but special tokens.
-        self.ordinary = np.setdiff1d(ids, self.special)
+        self.ordinary = np.setdiff1d(ids, self.special)  # a random token is one of these
 
     def ids(self, tokens: Iterable[SpecialToken], objective: str) -> list[int]:
         """Ids of special tokens.
@@ -92,18 +92,14 @@ class Vocabulary:
         missing = [token.text for token, number in zip(tokens, numbers, strict=True) if number is None]
         if missing:
             shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
-            lacks = (
-                "corpus comes without a tokenizer"
-                if self.tokenizer is None
-                else "tokenizer has no such tokens"
+            reason, fix = (
+                "tokenizer has no such tokens",
+                "add them to it with contextwise.objectives.add_special_tokens",
             )
+            if self.tokenizer is None:
+                reason, fix = "corpus comes without a tokenizer", "prepare the corpus with a tokenizer"
             raise ConfigError(
-                f"the objective {objective!r} needs the special tokens {shown}, but the {lacks}; "
-                + (
-                    "prepare the corpus with a tokenizer"
-                    if self.tokenizer is None
-                    else "add them to it with contextwise.objectives.add_special_tokens"
-                )
+                f"the objective {objective!r} needs the special tokens {shown}, but the {reason}; {fix}"
             )
         ids = [number for number in numbers if number is not None]
         if self.size is not None and ids and max(ids) >= self.size:
@@ -125,3 +121,11 @@ class Vocabulary:
                 "prepare the corpus with a tokenizer"
             )
         return self.end_of_text
+
+
+def check_ids(tokens: np.ndarray, size: int | None, path: str | Path) -> None:
+    """Raise DataError if a corpus has a token id that the model's vocabulary of ``size`` tokens does not have."""
+    if size is not None and tokens.max() >= size:
+        raise DataError(
+            f"{path} holds the token id {tokens.max()}, but the model's vocabulary has {size} tokens; set model.vocab_size"
+        )

@@ -17,10 +17,7 @@ def adamw(module: nn.Module, args: TrainingArguments) -> torch.optim.AdamW:
         if parameter.requires_grad:
             (decayed if id(parameter) in matrices else others).append(parameter)
     return torch.optim.AdamW(
-        [
-            {"params": decayed, "weight_decay": args.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ],
+        [{"params": decayed, "weight_decay": args.weight_decay}, {"params": others, "weight_decay": 0.0}],
         lr=args.learning_rate,
         betas=(args.adam_beta1, args.adam_beta2),
         eps=args.adam_epsilon,

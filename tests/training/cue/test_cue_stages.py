@@ -12,7 +12,7 @@ from contextwise.models.cue.encoding import TextEncoder
 from contextwise.models.loading import load_config
 from contextwise.models.standalone import export_model_folder
 from contextwise.objectives import Cut, Vocabulary, build_objective
-from contextwise.objectives.contexts import ContextTexts
+from contextwise.objectives.sentence import ContextTexts
 from contextwise.training import train
 from contextwise.training.card import context_encoder_card, model_card
 from contextwise.training.inputs import TrainingInputs

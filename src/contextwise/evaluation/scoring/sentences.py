@@ -29,7 +29,7 @@ from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, position
 from contextwise.evaluation.measures.sentences.conditioning import Texts
 from contextwise.evaluation.scoring.windows import Scores, score_documents
 from contextwise.objectives.objective import generator
-from contextwise.objectives.splitting import SentenceIndex
+from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 
 Further = Callable[[np.ndarray], dict[str, torch.Tensor]]

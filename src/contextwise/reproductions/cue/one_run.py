@@ -20,8 +20,8 @@ from contextwise.evaluation.measures.sentences.conditioning import (
 )
 from contextwise.evaluation.measures.sentences.running import language_of
 from contextwise.models.cue.encoding import EncodedTexts
-from contextwise.objectives.contexts import ContextTexts
-from contextwise.objectives.splitting import SentenceIndex
+from contextwise.objectives.sentence import ContextTexts
+from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.reproductions.cue.runs import CueRuns
 

@@ -15,7 +15,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.tables import Table
 from contextwise.data import Corpus
 from contextwise.models.sizes import readable_count
-from contextwise.objectives.splitting import SentenceIndex
+from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.reproductions.claims import Claim, exact
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, recipes_folder, registered

@@ -24,9 +24,8 @@ from contextwise.models.cue.encoding import EncodedTexts, TextEncoder, check_enc
 from contextwise.models.loading import load_config
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import NO_LOSS, ExampleStream
-from contextwise.objectives.contexts import ContextTexts
 from contextwise.objectives.objective import generator
-from contextwise.objectives.sentence import SentenceExamples
+from contextwise.objectives.sentence import ContextTexts, SentenceExamples
 from contextwise.training.cue.parts import TextFacts, cue_config, keeps_context_encoder, text_choice
 from contextwise.training.recipe import AutoencoderModel, CorpusData, CueModel, Recipe
 
@@ -50,11 +49,7 @@ class EncodedContexts:
     """
 
     def __init__(
-        self,
-        examples: SentenceExamples,
-        settings: ContextSettings,
-        encoder: TextEncoder,
-        numbers: np.ndarray,
+        self, examples: SentenceExamples, settings: ContextSettings, encoder: TextEncoder, numbers: np.ndarray
     ) -> None:
         texts = ContextTexts(examples, settings)
         folder = Path(examples.sentences.corpus.path) / FOLDER
@@ -122,11 +117,7 @@ class SentenceStream(Dataset):
     """
 
     def __init__(
-        self,
-        stream: ExampleStream,
-        lengths: np.ndarray,
-        step: int,
-        additions: Addition | None = None,
+        self, stream: ExampleStream, lengths: np.ndarray, step: int, additions: Addition | None = None
     ) -> None:
         self.stream, self.lengths, self.step, self.additions = stream, lengths, step, additions
         self._step = -1

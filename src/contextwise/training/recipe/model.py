@@ -49,9 +49,7 @@ class SizedModel(ModelSettings):
     width: int | None = Field(None, ge=1)
     heads: int | None = Field(None, ge=1)
     feed_forward: int | None = Field(
-        None,
-        ge=1,
-        description="inner width of each block; by default the family's (4 times the width)",
+        None, ge=1, description="inner width of each block; by default the family's (4 times the width)"
     )
     extra_layers: int = Field(
         0,

@@ -20,7 +20,7 @@ from contextwise.evaluation.measures.sentences.conditioning import settings_of
 from contextwise.evaluation.scoring.sentences import Sentences
 from contextwise.models.cue import CueForCausalLM
 from contextwise.models.cue.encoding import TextEncoder
-from contextwise.objectives.contexts import ContextTexts
+from contextwise.objectives.sentence import ContextTexts
 from measured import evaluate_sentences
 from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder
 

@@ -32,7 +32,7 @@ from contextwise.base.intervals import ratios
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.evaluation.measures.sentences.conditioning import Texts
 from contextwise.evaluation.scoring.sentences import Rows
-from contextwise.objectives.text import TokenText, next_visible, visible_places
+from contextwise.objectives.text import TokenText, next_visible, visible_positions
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 BINS = ("in contexts", "not in contexts", "white space", "end of text")
@@ -62,7 +62,7 @@ def occurrences(text: TokenText, ids: np.ndarray, contexts: Texts) -> tuple[np.n
     """
     written, starts = text.read(ids)
     visible = next_visible(written)
-    places = visible_places(starts, visible)
+    places = visible_positions(starts, visible)
     words = words_of(written)
     # The word that a token's first visible character is in: the last one that begins there or before.
     word_T = (

@@ -34,7 +34,7 @@ from contextwise.evaluation.measures.sentences.conditioning import (
 from contextwise.evaluation.scoring.sentences import Sentences, dropped, score_rows, window_of
 from contextwise.evaluation.scoring.windows import Scores, documents_table, totals
 from contextwise.models.cue.encoding import EncodedTexts
-from contextwise.objectives.contexts import ContextTexts
+from contextwise.objectives.sentence import ContextTexts
 from contextwise.objectives.text import TokenText
 
 
