@@ -16,9 +16,8 @@ import numpy as np
 
 from benchmarks.harness import publish
 from contextwise.analysis.scaling.analysis import Analysis, analyse
-from contextwise.analysis.scaling.cost import Cost, measured_cost
 from contextwise.analysis.scaling.observations import observations
-from contextwise.analysis.scaling.optimum import best_anywhere, best_context
+from contextwise.analysis.scaling.optimum import Cost, best_anywhere, best_context, measured_cost
 from contextwise.base.errors import DataError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -150,7 +150,7 @@ def _budget(
 ) -> "Budget":
     """What may be spent, in FLOPs, or in seconds of the sweep's machine."""
     from contextwise.analysis.scaling import Budget
-    from contextwise.analysis.scaling.cost import measured_cost
+    from contextwise.analysis.scaling.optimum import measured_cost
     from contextwise.base.estimates import count, duration
 
     if budget is not None:

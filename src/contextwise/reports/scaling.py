@@ -6,8 +6,8 @@ import numpy as np
 from rich.console import RenderableType
 
 from contextwise.analysis.scaling.analysis import Analysis
-from contextwise.analysis.scaling.experiments import SHARE, Candidate
 from contextwise.analysis.scaling.hindcast import Hindcast
+from contextwise.analysis.scaling.next_runs import SHARE, Candidate
 from contextwise.analysis.scaling.planning import RIVALS, Plan
 from contextwise.base.estimates import Estimate, count, duration, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from contextwise.analysis.scaling.comparison import data_of
+from contextwise.analysis.scaling.analysis import data_of
 from contextwise.analysis.scaling.fitting import HUBER, Data, huber, minimise, refit, search
 from contextwise.analysis.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
 from contextwise.analysis.scaling.observations import observations

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from contextwise.analysis.scaling import Budget, analyse, make_plan
-from contextwise.analysis.scaling.bootstrap import ensemble, widened_residuals
-from contextwise.analysis.scaling.comparison import compare_forms, data_of, not_significantly_worse
-from contextwise.analysis.scaling.fitting import Data, search
+from contextwise.analysis.scaling.analysis import compare_forms, data_of, not_significantly_worse
+from contextwise.analysis.scaling.fitting import Data, ensemble, search, widened_residuals
 from contextwise.analysis.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
 from contextwise.analysis.scaling.observations import observations
 from laws import drawn_points, flops_per_token, one_size_loss

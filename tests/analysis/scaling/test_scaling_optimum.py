@@ -3,10 +3,15 @@
 import numpy as np
 import pytest
 
-from contextwise.analysis.scaling.cost import Cost, measured_cost
 from contextwise.analysis.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
 from contextwise.analysis.scaling.observations import observations
-from contextwise.analysis.scaling.optimum import best_anywhere, best_context, best_of_sizes
+from contextwise.analysis.scaling.optimum import (
+    Cost,
+    best_anywhere,
+    best_context,
+    best_of_sizes,
+    measured_cost,
+)
 from laws import SIZES, drawn_points, flops_per_token
 
 HARDER = next(form for form in SEVERAL_SIZES if form.name == "harder")
@@ -84,7 +89,7 @@ def test_with_the_tokens_given_eq_6_holds_at_the_optimum(tokens):
     form = next(form for form in ONE_SIZE if form.name == "harder")
     C, gamma, a, alpha, b = 4.0, 0.5, 60.0, 0.4, 0.25
     law = Law(form, np.array([np.log(2), np.log(C), -gamma, np.log(a), -alpha, b]), np.zeros(3))
-    free_context = Cost("tokens", np.array([1.0]), np.array([1.0]), np.array([1e-300]))
+    free_context = Cost(np.array([1.0]), np.array([1.0]), np.array([1e-300]))
     context = float(best_context(law, free_context, tokens, 1.0, (1, 1e6)).context[0])
     assert context == pytest.approx((gamma * C * tokens**alpha / (a * b)) ** (1 / (b + gamma)), rel=1e-3)
     assert a * b * context ** (b - 1) == pytest.approx(
@@ -96,7 +101,7 @@ def test_eq_6_with_a_power_that_depends_on_the_context():
     form = next(form for form in ONE_SIZE if form.name == "slower")
     C, gamma, a, alpha, b, delta, tokens = 4.0, 0.5, 60.0, 0.6, 0.1, 0.02, 1e7
     law = Law(form, np.array([np.log(2), np.log(C), -gamma, np.log(a), -alpha, b, delta]), np.zeros(3))
-    free_context = Cost("tokens", np.array([1.0]), np.array([1.0]), np.array([1e-300]))
+    free_context = Cost(np.array([1.0]), np.array([1.0]), np.array([1e-300]))
     l = float(best_context(law, free_context, tokens, 1.0, (1, 1e6)).context[0])  # noqa: E741
     A, slope_of_A = a * l**b, a * b * l ** (b - 1)
     slope_of_alpha = -delta / l

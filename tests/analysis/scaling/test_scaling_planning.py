@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from contextwise.analysis.scaling import Budget, analyse, make_plan, read_observations
-from contextwise.analysis.scaling.experiments import _left
+from contextwise.analysis.scaling.next_runs import remaining_widths
 from contextwise.analysis.scaling.observations import check_bracketed, check_enough, observations
-from contextwise.analysis.scaling.reach import bound_notes
+from contextwise.analysis.scaling.planning import bound_notes
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.models.building import backbone_config, parameter_count
 from contextwise.models.sizes import named_size
@@ -111,18 +111,18 @@ def test_the_nearest_models_are_those_of_the_sweeps_family():
 def test_a_run_that_tells_the_answer_leaves_nothing_of_its_width():
     draw = np.random.default_rng(0)
     answers = draw.normal(size=(2000, 2))
-    assert _left(answers, answers[:, :1] * 3, 0.0, 0.0)[0] == pytest.approx(0, abs=1e-3)
+    assert remaining_widths(answers, answers[:, :1] * 3, 0.0, 0.0)[0] == pytest.approx(0, abs=1e-3)
     # Known up to noise of its own variance: half of the variance is left (up to the sampling of 2000 laws).
-    assert _left(answers, answers[:, :1], 1.0, 0.0)[0] == pytest.approx(np.sqrt(0.5), rel=0.03)
-    assert _left(answers, answers[:, :1], 0.0, 0.0)[1] > 0.99
+    assert remaining_widths(answers, answers[:, :1], 1.0, 0.0)[0] == pytest.approx(np.sqrt(0.5), rel=0.03)
+    assert remaining_widths(answers, answers[:, :1], 0.0, 0.0)[1] > 0.99
 
 
 def test_luck_that_points_share_is_not_averaged_out():
     draw = np.random.default_rng(1)
     answer = draw.normal(size=(2000, 1))
     eight = np.repeat(answer, 8, axis=1)
-    assert _left(answer, eight, 1.0, 0.0)[0] == pytest.approx(np.sqrt(0.5), rel=0.03)
-    assert _left(answer, eight, 0.0, 1.0)[0] == pytest.approx(np.sqrt(1 / 9), rel=0.06)
+    assert remaining_widths(answer, eight, 1.0, 0.0)[0] == pytest.approx(np.sqrt(0.5), rel=0.03)
+    assert remaining_widths(answer, eight, 0.0, 1.0)[0] == pytest.approx(np.sqrt(1 / 9), rel=0.06)
 
 
 def test_the_runs_that_are_named_are_affordable_and_narrow_most_first(noisy):

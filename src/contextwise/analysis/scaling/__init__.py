@@ -3,8 +3,7 @@
 from contextwise.analysis.scaling.analysis import Analysis, analyse
 from contextwise.analysis.scaling.hindcast import Hindcast, hindcast
 from contextwise.analysis.scaling.observations import Observations, read_observations
-from contextwise.analysis.scaling.planning import Plan, make_plan
-from contextwise.analysis.scaling.reach import Budget
+from contextwise.analysis.scaling.planning import Budget, Plan, make_plan
 
 __all__ = [
     "Analysis",

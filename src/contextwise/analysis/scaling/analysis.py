@@ -1,31 +1,132 @@
-"""From the points of a sweep to one law with its ensemble: forms compared, one chosen, its uncertainty measured."""
+"""From the points of a sweep to one law with its ensemble: forms compared, one chosen, its uncertainty measured.
+
+R² does not distinguish forms: the fall of the loss in training is most of its variance, and every form has that. Each form is
+fitted without one run in turn and predicts that run. The error of a run is the root mean square of ln L over its points; that
+of a form is the geometric mean over runs, so that a run at the edge of the grid, which has to be extrapolated, does not decide
+alone. Forms whose errors are at most two standard errors above the least (of ln of the ratio, paired over runs) have no
+significant difference to it: the simplest of them is chosen, and all of them take part in the intervals.
+
+The error on held-out budgets is reported too: all runs are fitted on the first third of their tokens. It decides nothing, since
+the points of a run are correlated: a form that overfits a run in its first third looks better there.
+
+Legend: R laws, G runs, S minima, P parameters, n points.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from contextwise.analysis.scaling.bootstrap import RESAMPLES, ensemble, widened_residuals
-from contextwise.analysis.scaling.comparison import Score, compare_forms, data_of, not_significantly_worse
-from contextwise.analysis.scaling.forms import EVERY, Array, Law, widened
+from contextwise.analysis.scaling.fitting import RESAMPLES, Data, ensemble, refit, search, widened_residuals
+from contextwise.analysis.scaling.forms import (
+    EVERY,
+    ONE_SIZE,
+    SEVERAL_SIZES,
+    Array,
+    Form,
+    Law,
+    features_of,
+    widened,
+)
 from contextwise.analysis.scaling.observations import Observations, check_enough
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import percentile_interval
 
 CONFIDENCE = 0.9
+LATE = 1 / 3
+"""Points behind this share of a run's tokens are held out as the largest budgets."""
+APART = 2.0
+"""Standard errors of a difference from which on two forms differ significantly."""
+SAME = 1e-6
+"""Errors of ln L below this are equal."""
 
 
-def ensemble_estimate(value: float, samples: Array, confidence: float) -> Estimate:
+@dataclass(frozen=True)
+class Score:
+    """Errors of a form.
+
+    Attributes:
+        theta: (S, P) the fit to all points first, then other minima.
+        fitted: error on the points it was fitted to.
+        held_out_budgets: error on budgets it had not seen.
+        errors: (G,) of each run when it is held out.
+    """
+
+    form: Form
+    theta: Array
+    fitted: float
+    held_out_budgets: float
+    errors: Array
+
+    @property
+    def error(self) -> float:
+        """Geometric mean over runs."""
+        return float(np.exp(self.logs.mean()))
+
+    @property
+    def logs(self) -> Array:
+        """(G,) ln of the errors; smaller ones count as :data:`SAME`."""
+        return np.asarray(np.log(np.maximum(self.errors, SAME)))
+
+
+def data_of(observed: Observations) -> Data:
+    """Points as a fit takes them, around their own middle."""
+    features = features_of(observed.centre, observed.context, observed.parameters, observed.tokens)
+    return Data(features, np.log(observed.loss))
+
+
+def compare_forms(observed: Observations) -> list[Score]:
+    """Every form that the sweep allows, with its errors; the simplest first."""
+    forms = ONE_SIZE if len(observed.sizes) == 1 else SEVERAL_SIZES
+    data = data_of(observed)
+    return [_score(form, data, observed) for form in forms if len(form.parameters) < len(observed.runs) + 2]
+
+
+def not_significantly_worse(scores: list[Score]) -> list[Score]:
+    """The best of the forms that see the context, and those that are not significantly worse; the simplest first."""
+    seeing = [score for score in scores if score.form.sees_context]
+    best = min(seeing, key=lambda score: score.error)
+
+    def worse(score: Score) -> bool:
+        excess = score.logs - best.logs
+        return bool(excess.mean() > APART * excess.std(ddof=1) / np.sqrt(len(excess)))
+
+    kept = (score for score in seeing if not worse(score))
+    return sorted(kept, key=lambda score: len(score.form.parameters))
+
+
+def _score(form: Form, data: Data, observed: Observations) -> Score:
+    theta = search(form, data)
+    runs = np.arange(len(observed.runs))
+    inside = (observed.run[None] == runs[:, None]).astype(np.float64)  # (G, n)
+    last = np.array([observed.tokens[observed.run == run].max() for run in runs])
+    late = (observed.tokens > LATE * last[observed.run]).astype(np.float64)
+    if (inside * (1 - late)).sum(1).min() == 0:
+        late = (observed.tokens == last[observed.run]).astype(np.float64)
+    without = refit(form, data, np.concatenate([1 - inside, 1 - late[None]]), theta[:2])
+
+    def squares(theta: Array) -> Array:
+        return (np.log(form.value_and_slope(theta, data.features)[0]) - data.log_loss) ** 2
+
+    def errors(squares: Array, points: Array) -> Array:
+        """Root mean square over the points of each run that ``points`` (G, n) marks."""
+        return np.asarray(np.sqrt((squares * points).sum(1) / points.sum(1)))
+
+    def mean(errors: Array) -> float:
+        return float(np.exp(np.log(np.maximum(errors, 1e-12)).mean()))
+
+    held_out = squares(without)
+    fitted, unseen_late = errors(squares(theta[:1]), inside), errors(held_out[-1:], inside * late)
+    return Score(form, theta, mean(fitted), mean(unseen_late), errors(held_out[:-1], inside))
+
+
+def ensemble_estimate(value: float | Array, samples: Array, confidence: float) -> Estimate:
     """A value with the percentile interval of an ensemble's values; the interval holds the value itself."""
     low, high = percentile_interval(samples, confidence)
+    limits = float(min(low, value)), float(max(high, value))
     return Estimate(
-        float(value),
-        float(min(low, value)),
-        float(max(high, value)),
-        n=len(samples),
-        method="wild bootstrap over runs",
-        confidence=confidence,
+        float(value), *limits, n=len(samples), method="wild bootstrap over runs", confidence=confidence
     )
 
 
@@ -34,16 +135,12 @@ class Analysis:
     """A sweep's law.
 
     Attributes:
-        observed: the points.
         scores: of all forms, the simplest first.
         tied: forms without a significant difference to the best on held-out runs; the first, the simplest, is chosen.
-        law: the fit of the chosen form.
-        own: its fits to the resamples.
+        law: the fit of the chosen form; ``own``: its fits to the resamples.
         ensemble: R laws of the tied forms, as many of each: what intervals of predictions come from.
         residuals: (n,) ln of measured over fitted loss.
         run_effects: (G,) mean deviation of each run from the law, widened by its leverage.
-        confidence: of all intervals.
-        seed: of the bootstrap.
     """
 
     observed: Observations
@@ -65,9 +162,7 @@ class Analysis:
     def parameters(self) -> dict[str, Estimate]:
         """The law's parameters, in the formula's own units."""
         values, samples = self.law.printed(), self.own.printed()
-        return {
-            name: ensemble_estimate(float(values[name]), samples[name], self.confidence) for name in values
-        }
+        return {name: ensemble_estimate(values[name], samples[name], self.confidence) for name in values}
 
     @property
     def at_bounds(self) -> set[str]:
@@ -77,7 +172,7 @@ class Analysis:
         return {parameter.name for parameter, at in zip(self.chosen.form.parameters, held, strict=True) if at}
 
     def to_dict(self) -> dict[str, Any]:
-        """The forms that were compared, the parameters of the chosen one and every residual, as plain values for JSON."""
+        """The forms that were compared, the parameters of the chosen one and every residual, for JSON."""
         observed = self.observed
         columns = ("context", "parameters", "tokens", "flops", "loss")
         return {
@@ -117,24 +212,16 @@ class Analysis:
 
     def one_run(self, log_losses: Array) -> Array:
         """(R, ...) ln losses of the ensemble with a random effect of one new run each, to compare with a measurement."""
-        draw = np.random.default_rng(self.seed + 1)
-        count = len(log_losses)
-        effects = self.run_effects[draw.integers(len(self.run_effects), size=count)] * draw.choice(
-            [-1.0, 1.0], size=count
-        )
+        draw, count = np.random.default_rng(self.seed + 1), len(log_losses)
+        effects = self.run_effects[draw.integers(len(self.run_effects), size=count)]
+        effects = effects * draw.choice([-1.0, 1.0], size=count)
         return log_losses + effects.reshape(-1, *[1] * (log_losses.ndim - 1))
 
 
 def analyse(
     observed: Observations, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
 ) -> Analysis:
-    """Compare the forms, choose one, and fit it with its ensemble.
-
-    Args:
-        observed: the points.
-        resamples: laws of the ensemble.
-        confidence: of all intervals.
-        seed: of the bootstrap.
+    """Compare the forms, choose one, and fit it with its ensemble of ``resamples`` laws.
 
     Raises:
         DataError: the points cannot carry a law of the context.

@@ -37,14 +37,10 @@ class Parameter:
     """The printed value is ``sign`` times the fitted one: 1/D^α is fitted as the power -α."""
 
 
-def _scale(name: str) -> Parameter:
-    return Parameter("1", name, SHARE, (0.0,))
-
-
 FLOOR = (Parameter("1", "E", (np.log(1e-4), np.log(1e3)), (0.0,)),)
-CONTEXT = (_scale("C"), Parameter("l", "gamma", FALL, (-0.3, -0.9), -1.0))
-SIZE = (_scale("B"), Parameter("N", "beta", FALL, (-0.2, -0.6), -1.0))
-DATA = (_scale("A"), Parameter("D", "alpha", FALL, (-0.15, -0.4, -0.9), -1.0))
+CONTEXT = (Parameter("1", "C", SHARE, (0.0,)), Parameter("l", "gamma", FALL, (-0.3, -0.9), -1.0))
+SIZE = (Parameter("1", "B", SHARE, (0.0,)), Parameter("N", "beta", FALL, (-0.2, -0.6), -1.0))
+DATA = (Parameter("1", "A", SHARE, (0.0,)), Parameter("D", "alpha", FALL, (-0.15, -0.4, -0.9), -1.0))
 HARDER = Parameter("l", "b", (-2.0, 2.0), (0.0, 0.4))
 SLOWER = Parameter("lD", "delta", (-0.3, 0.3), (0.0,))
 NARROW = Parameter("l", "c", (-2.0, 2.0), (0.0,))
@@ -53,13 +49,7 @@ FASTER = Parameter("N", "n", (-2.0, 2.0), (0.0,))
 
 @dataclass(frozen=True)
 class Form:
-    """A parametric loss.
-
-    Attributes:
-        name: in tables.
-        formula: in the letters of its parameters.
-        terms: of each term, its parameters; the scale first.
-    """
+    """A parametric loss: its formula, and the parameters of each term, the scale first."""
 
     name: str
     formula: str
@@ -150,15 +140,7 @@ def widened(form: Form, theta: Array) -> Array:
 def features_of(
     centre: Array, context: ArrayLike, parameters: ArrayLike, tokens: ArrayLike
 ) -> dict[str, Array]:
-    """The features of points.
-
-    Args:
-        centre: (3,) the middle of the data: ln l, ln N, ln D.
-        context, parameters, tokens: of shapes that broadcast.
-
-    Returns:
-        name -> an array of the common shape.
-    """
+    """The features of points, relative to the middle of the data (3,): name -> an array of the points' common shape."""
     points = np.broadcast_arrays(context, parameters, tokens)
     log_l, log_N, log_D = (np.log(x) - middle for x, middle in zip(points, centre, strict=True))
     return {"1": np.ones_like(log_l), "l": log_l, "N": log_N, "D": log_D, "lD": log_l * log_D}
@@ -166,13 +148,7 @@ def features_of(
 
 @dataclass(frozen=True)
 class Law:
-    """A form with values of its parameters, or an ensemble of R such laws.
-
-    Attributes:
-        form: of the loss.
-        theta: (P,), or (R, P).
-        centre: (3,) what the logarithms are relative to.
-    """
+    """A form with its parameters (P,), or an ensemble of such laws (R, P); logarithms are relative to ``centre`` (3,)."""
 
     form: Form
     theta: Array

@@ -10,15 +10,9 @@ from typing import Any
 import numpy as np
 
 from contextwise.analysis.scaling.analysis import CONFIDENCE, Analysis, analyse, ensemble_estimate
-from contextwise.analysis.scaling.bootstrap import RESAMPLES
-from contextwise.analysis.scaling.cost import Cost, measured_cost
-from contextwise.analysis.scaling.forms import Law
-from contextwise.analysis.scaling.observations import (
-    Observations,
-    common_budgets,
-    measured,
-)
-from contextwise.analysis.scaling.optimum import best_context
+from contextwise.analysis.scaling.fitting import RESAMPLES
+from contextwise.analysis.scaling.observations import Observations, common_budgets, measured
+from contextwise.analysis.scaling.optimum import best_context, measured_cost
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, as_json
 
@@ -28,7 +22,7 @@ class HiddenOptimum:
     """The best context of a size at a hidden budget.
 
     Attributes:
-        size, budget: model size, and FLOPs.
+        budget: FLOPs.
         contexts: how many were measured at this budget.
         predicted: the law's best context among them and between them.
         measured: the context with the lowest measured loss.
@@ -78,7 +72,6 @@ class Hindcast:
         shown, hidden: how many points.
         beyond: largest hidden FLOPs over ``above``.
         analysis: the law of what was shown.
-        optima, runs: the comparisons.
         error: root mean square of ln L over the hidden runs' last points.
         unchanged: the same error if each run's last shown loss is the prediction.
     """
@@ -95,17 +88,9 @@ class Hindcast:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {
-            "above": self.above,
-            "shown": self.shown,
-            "hidden": self.hidden,
-            "beyond": self.beyond,
-            "form": self.analysis.chosen.form.name,
-            "optima": [as_json(optimum) for optimum in self.optima],
-            "runs": [as_json(run) | {"inside": run.inside} for run in self.runs],
-            "error": self.error,
-            "unchanged": self.unchanged,
-        }
+        values = vars(self) | {"form": self.analysis.chosen.form.name, "optima": as_json(self.optima)}
+        values["runs"] = [as_json(run) | {"inside": run.inside} for run in self.runs]
+        return {name: value for name, value in values.items() if name != "analysis"}
 
 
 def default_hidden(observed: Observations) -> float:
@@ -177,15 +162,8 @@ def _hidden_runs(
         if observed.flops[last] <= above:
             continue
         at = observed.context[last], observed.parameters[last], observed.tokens[last]
-        rows.append(
-            HiddenRun(
-                run=name,
-                context=round(float(observed.context[last])),
-                flops=float(observed.flops[last]),
-                predicted=_predicted(analysis, at),
-                measured=float(observed.loss[last]),
-            )
-        )
+        context, flops, loss = round(float(at[0])), float(observed.flops[last]), float(observed.loss[last])
+        rows.append(HiddenRun(name, context, flops, _predicted(analysis, at), loss))
         if len(shown):
             still.append(float(np.log(observed.loss[shown[-1]] / observed.loss[last])))
     return rows, still
@@ -193,9 +171,8 @@ def _hidden_runs(
 
 def _predicted(analysis: Analysis, at: tuple[float, float, float]) -> Estimate:
     """The predicted loss of one run at a context, parameters and tokens, with the variation between runs."""
-    value = float(analysis.law.loss(*at)[0])
     samples = np.exp(analysis.one_run(np.log(analysis.ensemble.loss(*(np.array([x]) for x in at)))))
-    return ensemble_estimate(value, samples, analysis.confidence)
+    return ensemble_estimate(analysis.law.loss(*at)[0], samples, analysis.confidence)
 
 
 def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> list[HiddenOptimum]:
@@ -206,12 +183,16 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
         budgets = common_budgets(observed, size)
         if not len(budgets) or budgets[-1] <= above:
             continue
-        budget = float(budgets[-1])
+        budget, parameters = float(budgets[-1]), float(observed.size_parameters[size])
         contexts, losses = measured(observed, size, budget)
         best = float(contexts[losses.argmin()])
         near_best = contexts[losses <= losses.min() * np.exp(np.sqrt(2) * effects)]
-        predicted = _best_context(analysis, cost, budget, float(observed.size_parameters[size]), contexts)
-        parameters = float(observed.size_parameters[size])
+        bounds = float(contexts.min()), float(contexts.max())
+        centre, samples = (
+            best_context(law, cost, budget, parameters, bounds).context
+            for law in (analysis.law, analysis.ensemble)
+        )
+        predicted = ensemble_estimate(centre[0], samples, analysis.confidence)
         at = best, parameters, budget / float(cost.per_token(parameters, best))
         early, before = measured(observed, size, max(above, float(budgets[0])))
         step = np.sqrt(2) * 1.001
@@ -223,7 +204,7 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
                 predicted=predicted,
                 measured=best,
                 as_good=(float(near_best.min()), float(near_best.max())),
-                at_end=bool(best in (contexts[0], contexts[-1])),
+                at_end=best in bounds,
                 before=float(early[before.argmin()]),
                 predicted_loss=_predicted(analysis, at),
                 measured_loss=float(losses.min()),
@@ -231,15 +212,3 @@ def _hidden_optima(observed: Observations, analysis: Analysis, above: float) -> 
             )
         )
     return rows
-
-
-def _best_context(
-    analysis: Analysis, cost: Cost, budget: float, parameters: float, contexts: np.ndarray
-) -> Estimate:
-    """Between the shortest and the longest of the contexts that were measured."""
-    bounds = float(contexts.min()), float(contexts.max())
-
-    def best(law: Law) -> np.ndarray:
-        return best_context(law, cost, budget, parameters, bounds).context
-
-    return ensemble_estimate(float(best(analysis.law)[0]), best(analysis.ensemble), analysis.confidence)

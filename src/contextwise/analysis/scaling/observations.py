@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from contextwise.analysis.optimum import Track, cells
 from contextwise.analysis.scaling.forms import Array
-from contextwise.analysis.sweep_points import SweepPoint, run_points, size_name
+from contextwise.analysis.sweep_points import SweepPoint, run_points
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, differing_keys
+from contextwise.experiments.naming import size_name
 from contextwise.experiments.sweep import Sweep
 
 EARLY = 0.05
@@ -28,22 +29,10 @@ FEWEST_BUDGETS = 3
 _SHOWN = 5
 RATE = "training.learning_rate"
 """May differ between model sizes, not within one."""
-VARIED = KEPT_OUT_OF_COMPARISON | {
-    "name",
-    "seed",
-    "data.context",
-    "model.size",
-    "model.layers",
-    "model.width",
-    "model.heads",
-    "model.max_context",
-    "training.steps",
-    "training.tokens",
-    "training.micro_batch_tokens",
-    "training.curve_every",
-    "training.log_every",
-    "training.evaluate_every",
-}
+VARIED = KEPT_OUT_OF_COMPARISON | {"name", "seed", "data.context"}
+VARIED |= {f"model.{name}" for name in ("size", "layers", "width", "heads", "max_context")}
+VARIED |= {f"training.{name}" for name in ("steps", "tokens", "micro_batch_tokens")}
+VARIED |= {f"training.{name}_every" for name in ("curve", "log", "evaluate")}
 """Settings in which the runs of a sweep may differ."""
 
 
@@ -56,7 +45,6 @@ class Observations:
         size: (n,) index into ``sizes``, which ascend by parameters.
         context, parameters, tokens, flops, seconds, loss: (n,) float64. The parameters are those of the size: the fewest
             among its runs, since learned positions add to them with the context but compute nothing.
-        runs, sizes: names.
         model: ``model`` of a recipe for each size, by name.
         left_out: how many early points were left out.
     """
@@ -80,15 +68,10 @@ class Observations:
     def where(self, kept: NDArray[np.bool_]) -> "Observations":
         """Some of the points; runs and sizes without points are dropped."""
         columns = {name: getattr(self, name)[kept] for name in _COLUMNS}
-        runs, run = np.unique(self.run[kept], return_inverse=True)
-        sizes, size = np.unique(self.size[kept], return_inverse=True)
+        runs, columns["run"] = np.unique(self.run[kept], return_inverse=True)
+        sizes, columns["size"] = np.unique(self.size[kept], return_inverse=True)
         return replace(
-            self,
-            run=run,
-            size=size,
-            runs=[self.runs[i] for i in runs],
-            sizes=[self.sizes[i] for i in sizes],
-            **columns,
+            self, runs=[self.runs[i] for i in runs], sizes=[self.sizes[i] for i in sizes], **columns
         )
 
     @property
@@ -109,7 +92,6 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
     """The points of a sweep's folder that a law is fitted to.
 
     Args:
-        path: the sweep's folder.
         early: share of a run's tokens before which its points are left out.
         partial: use the measurements of unfinished runs.
 
@@ -118,7 +100,15 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
         DataError: losses that are not finite, no losses, or runs that differ in more than size, context, data and seed.
     """
     sweep = Sweep.open(path)
-    _refuse_unfinished(sweep, partial)
+    states = {state.run.id: state.state for state in sweep.states()}
+    missing = [f"{run}: {state}" for run, state in states.items() if state != "finished"]
+    if missing and not partial:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise CheckpointError(
+            f"the sweep {path} is not finished: {len(missing)} of its {len(states)} runs "
+            f"{'is' if len(missing) == 1 else 'are'} missing ({', '.join(missing[:_SHOWN])}{more}); run the sweep again, or "
+            "plan with what is there by --partial"
+        )
     folders = [folder for run in sweep.plan if (folder := sweep.run_folder(run.id)).recipe_file.exists()]
     recipes = {folder.path.name: folder.recipe() for folder in folders}
     kept: list[SweepPoint] = []
@@ -126,8 +116,15 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
     for folder in folders:
         points, recipe = run_points(folder.path), recipes[folder.path.name]
         read += len(points)
-        _refuse_bad(folder.path, points)
-        kept += without_early(points, recipe, early)
+        bad = next((point for point in points if not 0 < point.loss < math.inf), None)
+        if bad is not None:
+            raise DataError(
+                f"the run {folder.path} has a loss that is no positive number ({bad.loss}) at step {bad.step}: it diverged or "
+                "its metrics.jsonl is damaged; remove the run and run the sweep again"
+            )
+        warm = WARM_UPS * recipe.get("training", {}).get("warmup_steps", 0)
+        first = max([warm, *(early * point.step for point in points)])
+        kept += [point for point in points if point.step >= first]
         models.update({point.size: recipe["model"] for point in points})
     if not kept and read:
         raise DataError(
@@ -140,17 +137,6 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
     return replace(observations(kept, models), left_out=read - len(kept))
 
 
-def without_early(points: list[SweepPoint], recipe: dict[str, Any], early: float) -> list[SweepPoint]:
-    """The points of one run behind its warm-up and the first share ``early`` of its tokens."""
-    if not points:
-        return []
-    first = max(
-        WARM_UPS * recipe.get("training", {}).get("warmup_steps", 0),
-        early * max(point.step for point in points),
-    )
-    return [point for point in points if point.step >= first]
-
-
 def observations(points: list[SweepPoint], models: dict[str, dict[str, Any]] | None = None) -> Observations:
     """Points as columns."""
     fewest: dict[str, int] = {}
@@ -159,19 +145,12 @@ def observations(points: list[SweepPoint], models: dict[str, dict[str, Any]] | N
     sizes = sorted(fewest, key=lambda size: fewest[size])
     runs = sorted({point.run for point in points})
     columns: dict[str, Any] = {
-        name: np.array([getattr(point, name) for point in points], dtype=np.float64)
-        for name in _COLUMNS
-        if name != "parameters"
+        name: np.array([getattr(point, name) for point in points], dtype=np.float64) for name in _COLUMNS
     }
-    return Observations(
-        run=np.array([runs.index(point.run) for point in points]),
-        size=np.array([sizes.index(point.size) for point in points]),
-        parameters=np.array([fewest[point.size] for point in points], dtype=np.float64),
-        runs=runs,
-        sizes=sizes,
-        model=models or {},
-        **columns,
-    )
+    columns["parameters"] = np.array([fewest[point.size] for point in points], dtype=np.float64)
+    run = np.array([runs.index(point.run) for point in points])
+    size = np.array([sizes.index(point.size) for point in points])
+    return Observations(run, size, runs=runs, sizes=sizes, model=models or {}, **columns)
 
 
 def check_enough(observed: Observations) -> None:
@@ -230,11 +209,8 @@ def common_budgets(observed: Observations, size: int, unit: str = "flops", count
     """Budgets that the runs of all contexts of a size have in common, log-spaced and ascending; may be empty."""
     mine = observed.size == size
     contexts = np.unique(observed.context[mine])
-    spans = []
-    for context in contexts:
-        spent = getattr(observed, unit)[mine & (observed.context == context)]
-        spans.append((spent.min(), spent.max()))
-    low, high = max(span[0] for span in spans), min(span[1] for span in spans)
+    spent = [getattr(observed, unit)[mine & (observed.context == context)] for context in contexts]
+    low, high = max(values.min() for values in spent), min(values.max() for values in spent)
     if len(contexts) < 3 or low >= high:
         return np.zeros(0)
     return np.geomspace(low, high, count)
@@ -242,39 +218,17 @@ def common_budgets(observed: Observations, size: int, unit: str = "flops", count
 
 def measured(observed: Observations, size: int, budget: float, unit: str = "flops") -> tuple[Array, Array]:
     """The contexts of a size that reached a budget, ascending, and their losses there, in nats, as a sweep's page has them."""
-    at_budget = cells(
-        [_track(observed, run, unit) for run in np.unique(observed.run[observed.size == size])], budget
-    )
-    return (
-        np.array([cell.context for cell in at_budget], dtype=np.float64),
-        np.array([cell.loss for cell in at_budget]),
-    )
-
-
-def _track(observed: Observations, run: int, unit: str) -> Track:
-    mine = np.flatnonzero(observed.run == run)
-    mine = mine[observed.tokens[mine].argsort()]
-    size = int(observed.size[mine[0]])
-    return Track(
-        run=observed.runs[run],
-        size=observed.sizes[size],
-        parameters=round(float(observed.parameters[mine[0]])),
-        context=round(float(observed.context[mine[0]])),
-        budgets=getattr(observed, unit)[mine],
-        losses=observed.loss[mine],
-        errors=np.full(len(mine), np.nan),
-    )
-
-
-def _refuse_unfinished(sweep: Sweep, partial: bool) -> None:
-    states = {state.run.id: state.state for state in sweep.states()}
-    missing = [f"{run}: {state}" for run, state in states.items() if state != "finished"]
-    if missing and not partial:
-        are = "is" if len(missing) == 1 else "are"
-        raise CheckpointError(
-            f"the sweep {sweep.path} is not finished: {len(missing)} of its {len(states)} runs {are} missing "
-            f"({_some(missing)}); run the sweep again, or plan with what is there by --partial"
-        )
+    tracks = []
+    for run in np.unique(observed.run[observed.size == size]):
+        mine = np.flatnonzero(observed.run == run)
+        mine = mine[observed.tokens[mine].argsort()]
+        parameters, context = (round(float(x[mine[0]])) for x in (observed.parameters, observed.context))
+        about = observed.runs[run], observed.sizes[size], parameters, context
+        unknown = np.full(len(mine), np.nan)
+        tracks.append(Track(*about, getattr(observed, unit)[mine], observed.loss[mine], unknown))
+    at_budget = cells(tracks, budget)
+    contexts = np.array([cell.context for cell in at_budget], dtype=np.float64)
+    return contexts, np.array([cell.loss for cell in at_budget])
 
 
 def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) -> None:
@@ -290,16 +244,3 @@ def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) ->
                 f"the runs of {path} differ in {', '.join(sorted(other))} as well, which the law of context, size and data "
                 "does not know; plan from a sweep in which that is the same for all runs"
             )
-
-
-def _refuse_bad(folder: Path, points: list[SweepPoint]) -> None:
-    bad = [point for point in points if not (math.isfinite(point.loss) and point.loss > 0)]
-    if bad:
-        raise DataError(
-            f"the run {folder} has a loss that is no positive number ({bad[0].loss}) at step {bad[0].step}: it diverged or its "
-            "metrics.jsonl is damaged; remove the run and run the sweep again"
-        )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

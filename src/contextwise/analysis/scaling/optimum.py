@@ -1,6 +1,11 @@
-"""The minimum of a law at a budget, over model size and context; tokens follow from the budget.
+"""The minimum of a law at a budget, over model size and context; tokens follow from the budget and the cost of a token.
 
-A grid over both, then smaller grids around each law's own best point; all laws of an ensemble at once.
+Each size's cost of a token, in FLOPs or in measured seconds, is linear in the context (weights, and attention over full rows),
+through the costs that the sweep's points measured; between sizes the two coefficients are power laws of the parameters,
+extrapolated beyond the first and the last size.
+
+The minimum is that of a grid over size and context, then of smaller grids around each law's own best point; all laws of an
+ensemble at once.
 
 Legend: R laws side by side, K sizes, M contexts.
 """
@@ -8,11 +13,78 @@ Legend: R laws side by side, K sizes, M contexts.
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from contextwise.analysis.scaling.cost import Cost
 from contextwise.analysis.scaling.forms import Array, Law
+from contextwise.analysis.scaling.observations import Observations
+from contextwise.base.errors import DataError
 
 COARSE, FINE, ZOOMS = 49, 9, 8
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of a training token.
+
+    Attributes:
+        sizes: (S,) parameters, ascending.
+        base, slope: (S,) cost of a token without attention, and for a token of context.
+    """
+
+    sizes: Array
+    base: Array
+    slope: Array
+
+    def per_token(self, parameters: ArrayLike, context: ArrayLike) -> Array:
+        """Cost of a token; shapes broadcast."""
+        log_n = np.log(np.asarray(parameters, dtype=np.float64))
+        return np.exp(self._between(log_n, self.base)) + np.exp(
+            self._between(log_n, self.slope)
+        ) * np.asarray(context, dtype=np.float64)
+
+    def _between(self, log_n: Array, values: Array) -> Array:
+        """ln of a coefficient: linear in ln N between the sizes, extrapolated beyond."""
+        x, y = np.log(self.sizes), np.log(values)
+        if len(x) == 1:
+            return np.full_like(log_n, y[0])
+        piece = np.clip(np.searchsorted(x, log_n) - 1, 0, len(x) - 2)
+        share = (log_n - x[piece]) / (x[piece + 1] - x[piece])
+        return y[piece] + share * (y[piece + 1] - y[piece])
+
+
+def measured_cost(observed: Observations, unit: str) -> Cost:
+    """Costs from the points: what a run spent (``flops`` or ``seconds``), divided by its tokens, at its last point.
+
+    Raises:
+        DataError: a point cost nothing.
+    """
+    if not (getattr(observed, unit) > 0).all():
+        raise DataError(
+            f"the sweep measured points at which no {unit} had been spent; its metrics are damaged"
+        )
+    lines = []
+    for size in range(len(observed.sizes)):
+        context, cost = [], []
+        for run in np.unique(observed.run[observed.size == size]):
+            mine = np.flatnonzero(observed.run == run)
+            last = mine[observed.tokens[mine].argmax()]
+            context.append(observed.context[last])
+            cost.append(getattr(observed, unit)[last] / observed.tokens[last])
+        lines.append(_line(np.array(context), np.array(cost)))
+    return Cost(observed.size_parameters, *np.array(lines).T)
+
+
+def _line(context: Array, cost: Array) -> tuple[float, float]:
+    """Level and rise of a line through measured costs, by relative squares; neither falls below a small positive share."""
+    weights = 1 / cost
+    if len(np.unique(context)) < 2:
+        return float(cost.mean()), float(cost.mean() * 1e-9)
+    design = np.stack([np.ones_like(context), context], axis=1) * weights[:, None]
+    (level, rise), *_ = np.linalg.lstsq(design, np.ones_like(cost), rcond=None)
+    smallest = cost.min()
+    if rise <= 0:
+        return float(1 / weights.mean()), float(smallest * 1e-9)
+    return max(float(level), float(smallest) * 1e-3), float(rise)
 
 
 @dataclass(frozen=True)
@@ -29,21 +101,18 @@ def best_context(
     law: Law, cost: Cost, budget: float, parameters: float, contexts: tuple[float, float]
 ) -> Optimum:
     """The best context of one model size."""
-    return _zoom(law, cost, budget, (parameters, parameters), contexts)
+    return best_anywhere(law, cost, budget, (parameters, parameters), contexts)
 
 
 def best_of_sizes(
     law: Law, cost: Cost, budget: float, sizes: Array, contexts: tuple[float, float]
 ) -> Optimum:
     """The best context with the best of some sizes (K,)."""
-    optima = [best_context(law, cost, budget, float(size), contexts) for size in sizes]
-    best = np.stack([optimum.loss for optimum in optima]).argmin(0)
+    optima = [vars(best_context(law, cost, budget, float(size), contexts)) for size in sizes]
+    best = np.stack([optimum["loss"] for optimum in optima]).argmin(0)
     laws = np.arange(len(best))
     return Optimum(
-        *(
-            np.stack([getattr(optimum, name) for optimum in optima])[best, laws]
-            for name in ("parameters", "context", "tokens", "loss")
-        )
+        **{name: np.stack([optimum[name] for optimum in optima])[best, laws] for name in optima[0]}
     )
 
 
@@ -51,12 +120,6 @@ def best_anywhere(
     law: Law, cost: Cost, budget: float, sizes: tuple[float, float], contexts: tuple[float, float]
 ) -> Optimum:
     """The best context and size, between bounds."""
-    return _zoom(law, cost, budget, sizes, contexts)
-
-
-def _zoom(
-    law: Law, cost: Cost, budget: float, sizes: tuple[float, float], contexts: tuple[float, float]
-) -> Optimum:
     if law.theta.ndim == 1:
         law = Law(law.form, law.theta[None], law.centre)
     laws = np.arange(len(law.theta))

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from contextwise.analysis.scaling.analysis import Analysis
-from contextwise.analysis.scaling.cost import Cost
 from contextwise.analysis.scaling.forms import Array
-from contextwise.analysis.scaling.observations import EARLY, Observations
-from contextwise.analysis.scaling.optimum import Optimum
+from contextwise.analysis.scaling.observations import EARLY
+from contextwise.analysis.scaling.optimum import Cost, Optimum
 from contextwise.base.estimates import count
 
 POINTS = 8
@@ -55,8 +54,7 @@ class Candidate:
     @property
     def left(self) -> float:
         """Geometric mean of the remaining shares."""
-        shares = [self.context_left, self.loss_left]
-        shares += [] if self.parameters_left is None else [self.parameters_left]
+        shares = [x for x in (self.context_left, self.loss_left, self.parameters_left) if x is not None]
         return float(np.exp(np.mean(np.log(np.maximum(shares, 1e-6)))))
 
 
@@ -74,65 +72,48 @@ def next_runs(analysis: Analysis, samples: Optimum, flops: Cost, planned: float)
     if len(observed.sizes) > 1 and np.ptp(samples.parameters):
         answers.append(np.log(samples.parameters))
     contexts = np.unique(observed.context)
-    contexts = np.concatenate([[contexts[0] / 2], contexts, [contexts[-1] * 2]])
+    sizes = observed.size_parameters.tolist()
+    if len(sizes) > 1:  # one more, as much larger as the last was
+        sizes.append(sizes[-1] ** 2 / sizes[-2])
+    # Variances of ln L: of the effect of a run, and of a single point.
+    run, residuals = observed.run, analysis.residuals
+    spread = residuals - (np.bincount(run, residuals) / np.bincount(run))[run]
+    noise = float((analysis.run_effects**2).mean()), float((spread**2).mean())
+
+    def candidate(size: int, context: float, tokens: float, each: float) -> Candidate:
+        budgets = tokens * np.geomspace(EARLY, 1, POINTS)
+        losses = np.log(analysis.ensemble.loss(context, sizes[size], budgets[None]))  # (R, K)
+        left = remaining_widths(np.stack(answers, axis=1), losses, *noise).tolist()
+        return Candidate(
+            size=observed.sizes[size] if size < len(observed.sizes) else count(sizes[size]),
+            context=round(context),
+            tokens=tokens,
+            flops=tokens * each,
+            new=not ((observed.size == size) & (observed.context == context)).any(),
+            context_left=left[0],
+            loss_left=left[1],
+            parameters_left=left[2] if len(left) > 2 else None,
+        )
+
     best = []
-    for size, parameters in _sizes(observed):
+    for size, parameters in enumerate(sizes):
         longest = float(observed.tokens[observed.size == min(size, len(observed.sizes) - 1)].max())
-        for context in contexts:
+        for context in (contexts[0] / 2, *contexts, contexts[-1] * 2):
             each = float(flops.per_token(parameters, context))
             longs = [long * longest for long in LONGER if long * longest * each <= limit]
-            rows = [
-                _candidate(analysis, np.stack(answers, axis=1), (size, parameters), context, tokens, each)
-                for tokens in longs
-            ]
+            rows = [candidate(size, context, tokens, each) for tokens in longs]
             if rows:
                 most = min(row.left for row in rows)
                 best.append(next(row for row in rows if 1 - row.left >= ENOUGH * (1 - most)))
     return sorted(best, key=lambda row: row.left)[:SHOWN]
 
 
-def _sizes(observed: Observations) -> list[tuple[int, float]]:
-    """Index and parameters of the sweep's sizes; where there are several, of one more as much larger as the last was."""
-    sizes = [float(size) for size in observed.size_parameters]
-    if len(sizes) > 1:
-        sizes.append(sizes[-1] ** 2 / sizes[-2])
-    return list(enumerate(sizes))
+def remaining_widths(answers: Array, losses: Array, effects: float, point: float) -> Array:
+    """(T,) remaining shares of the widths of ``answers`` (R, T) once ``losses`` (R, K) are known up to their noise.
 
-
-def _candidate(
-    analysis: Analysis,
-    answers: Array,
-    shape: tuple[int, float],
-    context: float,
-    tokens: float,
-    each: float,
-) -> Candidate:
-    observed = analysis.observed
-    size, parameters = shape
-    budgets = tokens * np.geomspace(EARLY, 1, POINTS)
-    losses = np.log(analysis.ensemble.loss(context, parameters, budgets[None]))  # (R, K)
-    left = _left(answers, losses, *_noise(analysis))
-    return Candidate(
-        size=observed.sizes[size] if size < len(observed.sizes) else count(parameters),
-        context=round(context),
-        tokens=tokens,
-        flops=tokens * each,
-        new=not ((observed.size == size) & (observed.context == context)).any(),
-        context_left=float(left[0]),
-        loss_left=float(left[1]),
-        parameters_left=float(left[2]) if len(left) > 2 else None,
-    )
-
-
-def _noise(analysis: Analysis) -> tuple[float, float]:
-    """Variances of ln L: of the effect of a run, and of a single point."""
-    run, residuals = analysis.observed.run, analysis.residuals
-    means = np.bincount(run, residuals) / np.bincount(run)
-    return float((analysis.run_effects**2).mean()), float(((residuals - means[run]) ** 2).mean())
-
-
-def _left(answers: Array, losses: Array, effects: float, point: float) -> Array:
-    """(T,) remaining shares of the widths of ``answers`` (R, T) once ``losses`` (R, K) are known up to their noise."""
+    Args:
+        effects, point: variances of the noise, of a whole run and of each point.
+    """
     t, y = answers - answers.mean(0), losses - losses.mean(0)
     degrees = len(t) - 1
     noise = effects + (point + 1e-12) * np.eye(y.shape[1])
