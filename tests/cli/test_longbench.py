@@ -50,7 +50,7 @@ def test_questions_are_asked_and_reported(contextwise, workplace):
     words = " ".join(output.split())
     for wanted in (
         "models/tiny: 9 questions on 7 documents. Visible are the first and the last tokens of a prompt",
-        f"Trained with 256 positions; --rope dynamic, factor {summary['rope_factor']:.3g}.",
+        f"Trained with 256 positions; rope dynamic, factor {summary['rope_factor']:.3g}.",
         "hotpotqa qa_f1 5",
         "tpo exam 4",
         "Note: 1 of 10 questions were left out for their text's length.",
@@ -71,7 +71,7 @@ def test_questions_are_asked_and_reported(contextwise, workplace):
         (["wrong.jsonl"], "wrong.jsonl:1: 'context' is missing, 'input' is missing, 'answers' is missing, 'dataset'"),
         (["none.jsonl"], "files is none.jsonl, which cannot be read: No such file"),
         (["hotpotqa.jsonl", "--visible", "512"], "has 256 positions, but the question at hotpotqa.jsonl:"),
-        (["hotpotqa.jsonl", "--visible", "512"], "give at most 224 visible tokens, or --rope dynamic"),
+        (["hotpotqa.jsonl", "--visible", "512"], "give at most 224 visible tokens, or the rope method dynamic"),
         (["hotpotqa.jsonl", "--visible", "512", "--rope", "ntk"], "rope is 'ntk', but"),
         (["hotpotqa.jsonl", "--lengths", "9000-"], "no text has a length from 9,000 to below any words"),
         (["hotpotqa.jsonl", "--prompts", "hotpotqa.jsonl"], "hotpotqa.jsonl is not JSON"),

@@ -10,7 +10,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.measures.ruler.words import MadeWords
+from contextwise.evaluation.measures.ruler.tasks import MadeWords
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,7 @@ def test_the_cache_of_earlier_turns_changes_no_answer(kind, template, sampling):
     assert other[2] != kept[2]
 
 
-def test_frequencies_that_follow_the_length_are_never_those_of_an_earlier_turn():
+def test_the_cache_is_not_reused_where_frequencies_follow_the_length():
     model = small_model("llama", positions=2000)
     parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
     model.config.rope_parameters, model.config.max_position_embeddings = parameters, 200
@@ -100,14 +100,20 @@ def test_frequencies_that_follow_the_length_are_never_those_of_an_earlier_turn()
 
 
 def test_an_answer_ends_at_the_models_end_and_at_the_tokenizers():
-    model, known = small_model("gpt2"), tokenizer()
+    model, known, read = small_model("gpt2"), tokenizer(), []
+    model.register_forward_pre_hook(
+        lambda module, args, given: read.append(given["input_ids"]), with_kwargs=True
+    )
     model.generation_config.eos_token_id = 3
     speaker = Speaker(model, known)
     assert speaker.ends == [3, known.eos_token_id]
-    ids, speaker.ends = speaker.prompt([{"role": "user", "content": TURNS[0]}]), []
-    written, _ = speaker._generate(ids, None, 9, GREEDY)
-    known.eos_token = known.convert_ids_to_tokens(written[1])
-    assert len(written) == 9 and Speaker(model, known)._generate(ids, None, 9, GREEDY)[0] == written[:2]
+    speaker.ends = []
+    speaker.answer(TURNS[:1], 9, GREEDY)
+    assert len(read) == 9
+    model.generation_config.eos_token_id = int(read[2])  # the second token that was written
+    read.clear()
+    Speaker(model, known).answer(TURNS[:1], 9, GREEDY)
+    assert len(read) == 2
 
 
 def test_later_turns_read_only_what_is_new():
@@ -147,9 +153,11 @@ def test_a_model_with_a_chat_template_is_asked_through_it():
     assert known.decode(Speaker(model, known).prompt(messages)) == "<user>Hello<assistant>"
     assert "### Instruction:\nHello" in known.decode(Speaker(model, known, "alpaca").prompt(messages))
     known.chat_template = "{{ raise_exception('one turn only') }}"
-    with pytest.raises(ConfigError, match="refuses the conversation .one turn only.; give --template alpaca"):
+    with pytest.raises(
+        ConfigError, match="refuses the conversation .one turn only.; give the template alpaca"
+    ):
         Speaker(model, known).prompt(messages)
-    with pytest.raises(ConfigError, match="no chat template; give --template alpaca"):
+    with pytest.raises(ConfigError, match="no chat template; give the template alpaca"):
         Speaker(model, tokenizer(), "chat")
 
 

@@ -200,7 +200,7 @@ def test_a_text_longer_than_the_model(models, file, tmp_path):
         f"{models / 'plain'} has 256 positions, but the question at {file}:1 needs {longest + 12:,} with its answer at a "
         f"visible context of {longest:,}; "
     )
-    assert str(error.value).endswith("give at most 244 visible tokens, or --rope dynamic")
+    assert str(error.value).endswith("give at most 244 visible tokens, or the rope method dynamic")
     measured(models, file, tmp_path / "fits", rope=None, visible=[244])
     with pytest.raises(ConfigError, match="at most 244 visible tokens, or a model with rotary positions"):
         measured(models, file, tmp_path / "out", "learned", **options)

@@ -14,16 +14,15 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.data.tokenizers import byte_tokenizer, learn_bpe
 from contextwise.evaluation.answering.prompts import Encoder
 from contextwise.evaluation.kernel import Subject, measure
-from contextwise.evaluation.measures.needles import Needles
-from contextwise.evaluation.measures.needles.reading import (
+from contextwise.evaluation.measures.needles import (
+    Needles,
     all_nats,
     answer_ids,
     answer_nats,
     needle_rows,
     two_needle_question,
 )
-from contextwise.evaluation.measures.ruler.questions import Size
-from contextwise.evaluation.measures.ruler.variables import NOISE
+from contextwise.evaluation.measures.ruler.questions import NOISE, Size
 
 BYTES = byte_tokenizer().tokenizer
 SURE = 0.99
@@ -138,13 +137,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, models: dict[str, Any]) -> st
     return str(folder)
 
 
-def test_a_measurement_of_a_model_is_what_a_loop_finds(tmp_path: Any, tiny: str) -> None:
+def test_a_measurement_of_a_model_equals_a_loop(tmp_path: Any, tiny: str) -> None:
     from contextwise.models import load_model
 
     settings = Needles(length=500, masked=[0, 200, 500], samples=3)
-    found = measure(tiny, settings, batch_tokens=1500, out=tmp_path / "n").summary
+    summary = measure(tiny, settings, batch_tokens=1500, out=tmp_path / "n").summary
     model, encoder, size = load_model(tiny), Encoder(BYTES), Size(500, 0.0, len)
-    for row in found["rows"]:
+    for row in summary["rows"]:
         nats = 0.0
         for index in range(3):
             example = encoder.encode(two_needle_question(size, index))

@@ -1,37 +1,43 @@
-"""Prompts of questions on texts, of which only the nearest part is visible.
+"""Prompts of questions on texts, of which only the nearest part is visible; and their answers, in batches that resume.
 
 A prompt is three sequences of token ids: what precedes the text, the text's last ``visible`` tokens, and what follows it (the
 question and the beginning of the answer). The first and the third are always whole. For a chat model they hold the marks of
 its template too. So a text is cut at exact numbers of tokens, and everything else is the same at every visible context.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.kernel import Subject
+from contextwise.base.progress import interruption, progress_bar
+from contextwise.evaluation.kernel import Subject, Work
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Key = tuple[str, int, int]
+"""An answer's task, visible context, and question."""
 _MARK = "\N{WHITE SQUARE}text\N{WHITE SQUARE}"
 
 
-class Prompted(Protocol):
-    """A question as token ids: ``head``, ``body``, ``tail``. Only the body may be cut."""
+@dataclass(frozen=True)
+class Prompt:
+    """A question as token ids; ``head`` and ``tail`` are never cut."""
 
-    @property
-    def head(self) -> Sequence[int]: ...
+    head: tuple[int, ...]
+    body: tuple[int, ...]
+    tail: tuple[int, ...]
 
-    @property
-    def body(self) -> Sequence[int]: ...
-
-    @property
-    def tail(self) -> Sequence[int]: ...
+    def visible_body(self, visible: int) -> tuple[int, ...]:
+        """The nearest ``visible`` tokens of the body, or all of it where it is shorter."""
+        return self.body[max(0, len(self.body) - visible) :]
 
     def prompt(self, visible: int) -> list[int]:
         """Token ids (T,) with ``visible`` tokens of the body."""
+        return [*self.head, *self.visible_body(visible), *self.tail]
 
 
 @dataclass(frozen=True)
@@ -68,18 +74,11 @@ class Needle(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """A question as token ids; ``head`` and ``tail`` are never cut."""
+class Encoded(Prompt):
+    """A question on a text as token ids; the body is the text."""
 
     question: Question
-    head: tuple[int, ...]
-    body: tuple[int, ...]
-    tail: tuple[int, ...]
     needles: tuple[Needle, ...]
-
-    def prompt(self, visible: int) -> list[int]:
-        """Token ids (T,) with the nearest ``visible`` tokens of the text, or all of it where it is shorter."""
-        return [*self.head, *self.body[max(0, len(self.body) - visible) :], *self.tail]
 
     def in_view(self, visible: int) -> float:
         """Share of the needles that lie wholly within the nearest ``visible`` tokens."""
@@ -100,7 +99,7 @@ class Encoder:
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, chat: bool = False, name: str = "the model"
+        self, tokenizer: "PreTrainedTokenizerBase", chat: bool = False, name: str = "the model"
     ) -> None:
         if not getattr(tokenizer, "is_fast", False):
             raise ConfigError(
@@ -116,18 +115,24 @@ class Encoder:
         return len(self.ids(text))
 
     def encode(self, question: Question) -> Encoded:
-        """The parts of a question as token ids, and the positions of its needles."""
-        head, tail = self._frame(question)
+        """The parts of a question as token ids, and the positions of its needles.
+
+        Raises:
+            ConfigError: the chat template changes a user's message.
+        """
+        head, tail = self._around(question)
         coded = self.tokenizer(
             question.body, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True
         )
         needles = _needles(question.needles, coded["offset_mapping"])
-        return Encoded(question, tuple(head), tuple(coded["input_ids"]), tuple(tail), needles)
+        return Encoded(tuple(head), tuple(coded["input_ids"]), tuple(tail), question, needles)
 
-    def _frame(self, question: Question) -> tuple[list[int], list[int]]:
+    def _around(self, question: Question) -> tuple[list[int], list[int]]:
+        """Token ids before and after the body."""
         if not self.chat:
-            opening = [*self._opening_tokens(), *self.ids(question.opening)]
-            return opening, self.ids(question.ending + question.answer_prefix)
+            whole, first = self.tokenizer("a").input_ids, self.ids("a")[:1]
+            special = whole[: whole.index(first[0])] if first and first[0] in whole else []
+            return special + self.ids(question.opening), self.ids(question.ending + question.answer_prefix)
         message = {"role": "user", "content": f"{question.opening}{_MARK}{question.ending}".rstrip()}
         text = self.tokenizer.apply_chat_template(
             [message], tokenize=False, add_generation_prompt=True, enable_thinking=False
@@ -135,21 +140,15 @@ class Encoder:
         parts = str(text).split(_MARK)
         if len(parts) != 2:
             raise ConfigError(f"the chat template of {self.name} does not show a user's message as it is")
-        ids = [self.tokenizer(part, add_special_tokens=False).input_ids for part in parts]
-        return ids[0], ids[1] + self.ids(question.answer_prefix)
-
-    def _opening_tokens(self) -> list[int]:
-        """Special tokens that the tokenizer puts before a text."""
-        whole = self.tokenizer("a").input_ids
-        first = self.ids("a")[:1]
-        return whole[: whole.index(first[0])] if first and first[0] in whole else []
+        head, tail = (self.tokenizer(part, add_special_tokens=False).input_ids for part in parts)
+        return head, tail + self.ids(question.answer_prefix)
 
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, without special ones."""
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
 
 
-def check_vocabulary(subject: Subject, questions: Iterable[Prompted]) -> None:
+def check_vocabulary(subject: Subject, questions: Iterable[Prompt]) -> None:
     """
     Raises:
         ConfigError: the tokenizer made ids that the model does not know.
@@ -164,7 +163,7 @@ def check_vocabulary(subject: Subject, questions: Iterable[Prompted]) -> None:
 
 
 def check_positions(
-    subject: Subject, questions: Iterable[tuple[str, Prompted, int]], visible: int, further: str = ""
+    subject: Subject, questions: Iterable[tuple[str, Prompt, int]], visible: int, further: str = ""
 ) -> None:
     """
     Args:
@@ -175,22 +174,19 @@ def check_positions(
     Raises:
         ConfigError: prompt and answer do not fit into the model's positions.
     """
-    limit = subject.positions
-    if limit is None:
-        return
-    questions = list(questions)
-    needed, name = max(
+    limit, questions = subject.positions, list(questions)
+    needed, longest = max(
         ((len(question.prompt(visible)) + new, name) for name, question, new in questions),
         key=lambda pair: pair[0],
     )
-    if needed <= limit:
+    if limit is None or needed <= limit:
         return
     room = limit - max(len(question.head) + len(question.tail) + new for _, question, new in questions)
     fix = (
         f"give at most {room:,} visible tokens" if room > 0 else "give questions or answers with fewer tokens"
     )
     raise ConfigError(
-        f"{subject.source} has {limit:,} positions, but {name} needs {needed:,} with its answer at a visible context of "
+        f"{subject.source} has {limit:,} positions, but {longest} needs {needed:,} with its answer at a visible context of "
         f"{visible:,}; {fix}{further}"
     )
 
@@ -203,3 +199,89 @@ def _needles(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]
     last = np.searchsorted(begins, stops, side="left") - 1
     count = len(offsets)
     return tuple(Needle(count - 1 - b, count - a) for a, b in zip(first.tolist(), last.tolist(), strict=True))
+
+
+class Reader(Protocol):
+    """Something that answers."""
+
+    def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[str]:
+        """The texts written behind prompts of token ids, at most ``new_tokens`` tokens each."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Questions of one task that are answered together, at one visible context."""
+
+    task: str
+    visible: int
+    indices: tuple[int, ...]
+    new_tokens: int
+
+
+def plan_batches(
+    questions: Mapping[str, Sequence[Prompt]],
+    new_tokens: dict[str, int],
+    visible: Sequence[int],
+    batch_tokens: int,
+) -> list[Batch]:
+    """All batches of a measurement, the longest prompts first, so that one too large for the memory fails at once.
+
+    The plan depends on the arguments alone. So an answer comes from the same batch, with the same rounding, however often a
+    measurement is interrupted.
+    """
+    batches = []
+    for context in sorted(visible, reverse=True):
+        for task, encoded in questions.items():
+            longest = max(len(question.prompt(context)) for question in encoded) + new_tokens[task]
+            batches += split(task, context, range(len(encoded)), new_tokens[task], longest, batch_tokens)
+    return batches
+
+
+def split(
+    task: str, visible: int, indices: Sequence[int], new_tokens: int, longest: int, batch_tokens: int
+) -> list[Batch]:
+    """Questions in batches of at most ``batch_tokens`` positions, in their order; a batch has at least one.
+
+    Args:
+        longest: tokens of the longest prompt and its answer.
+    """
+    rows = max(1, batch_tokens // longest)
+    return [
+        Batch(task, visible, tuple(indices[first : first + rows]), new_tokens)
+        for first in range(0, len(indices), rows)
+    ]
+
+
+def answer_all(
+    reader: Reader,
+    questions: Mapping[str, Sequence[Prompt]],
+    batches: Sequence[Batch],
+    work: Work,
+    title: str = "answer",
+) -> dict[Key, str]:
+    """Answer what the unfinished work lacks.
+
+    Args:
+        title: of the progress bar.
+
+    Returns:
+        (task, visible, index) -> the answer.
+
+    Raises:
+        Interrupted: the process was asked to stop; the work holds all answers so far.
+    """
+    total = sum(len(batch.indices) for batch in batches)
+    with work.journal("answers", _key) as journal, progress_bar(title, total, "answers") as advance:
+        for batch in batches:
+            rows = [{"task": batch.task, "visible": batch.visible, "index": index} for index in batch.indices]
+            if not all(_key(row) in journal.rows for row in rows):
+                interruption.check(f"stopped after {len(journal.rows):,} of {total:,} answers")
+                prompts = [questions[batch.task][index].prompt(batch.visible) for index in batch.indices]
+                answers = reader.answer(prompts, batch.new_tokens)
+                journal.add(*(row | {"answer": text} for row, text in zip(rows, answers, strict=True)))
+            advance(len(rows), note=f"{batch.task}, {batch.visible:,} visible")
+        return {_key(row): row["answer"] for row in journal.rows.values()}
+
+
+def _key(row: dict[str, Any]) -> Key:
+    return row["task"], row["visible"], row["index"]

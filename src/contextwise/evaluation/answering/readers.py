@@ -1,6 +1,7 @@
 """Readers: causal language models that answer prompts and hold conversations with transformers' ``generate()``."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import torch
 from jinja2 import TemplateError
@@ -18,17 +19,13 @@ _CROPPED = (DynamicLayer, ChunkLayer, ContextState)
 
 
 class RefuseNaN(LogitsProcessor):
-    """Stops an answer whose logits are NaN: the likeliest token would always be the first, and so just wrong."""
+    """Raises a :class:`CheckpointError` where a logit is NaN: the likeliest token would be the first, and so just wrong."""
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """
-        Raises:
-            CheckpointError: a logit is NaN.
-        """
         if torch.isnan(scores).any():
             raise CheckpointError(
                 "the model's logits are not numbers (NaN), so it has no answers: its weights are damaged, or its number "
-                "format is too narrow (try --dtype float32)"
+                "format is too narrow (try dtype float32)"
             )
         return scores
 
@@ -37,11 +34,7 @@ class ModelReader:
     """Takes the likeliest token at each step; prompts are padded on the left.
 
     Where rotary frequencies follow the length (dynamic NTK), they are those of the longest prompt and its answer from the
-    first token on, so that cached keys and new queries are rotated alike.
-
-    Args:
-        model: in evaluation mode.
-        tokenizer: the model's.
+    first token on, so that cached keys and new queries are rotated alike. The model is in evaluation mode.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -70,8 +63,6 @@ class Speaker:
     """Holds conversations. What the model has read stays in its key-value cache, and a later turn reads only what is new.
 
     Args:
-        model: in evaluation mode.
-        tokenizer: the model's.
         template: ``chat``: the tokenizer's own; ``alpaca``: the published prompt; ``auto``: its own, where it has one.
         reuse: False reads the whole conversation again at each turn.
 
@@ -90,11 +81,11 @@ class Speaker:
         # Frequencies that follow the length differ in a later turn, which cached keys cannot follow.
         self.reuse = reuse and not any(follows_length(module) for _, module in rotary_modules(model))
         if template == "chat" and tokenizer.chat_template is None:
-            raise ConfigError("the model's tokenizer has no chat template; give --template alpaca")
+            raise ConfigError("the model's tokenizer has no chat template; give the template alpaca")
         own = template != "alpaca" and tokenizer.chat_template is not None
         self.template = tokenizer.chat_template if own else CHAT_TEMPLATE
-        own_ends = model.generation_config.eos_token_id
-        ends = [*(own_ends if isinstance(own_ends, list) else [own_ends]), tokenizer.eos_token_id]
+        ends = model.generation_config.eos_token_id
+        ends = [*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id]
         self.ends = sorted({end for end in ends if end is not None})
 
     def prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
@@ -109,7 +100,7 @@ class Speaker:
             )
         except (TemplateError, TypeError) as error:
             raise ConfigError(
-                f"the model's chat template refuses the conversation ({str(error)[:100]}); give --template alpaca"
+                f"the model's chat template refuses the conversation ({str(error)[:100]}); give the template alpaca"
             ) from None
         return list(encoded["input_ids"])
 
@@ -129,7 +120,6 @@ class Speaker:
         """
         messages: list[dict[str, str]] = []
         texts: list[str] = []
-        problems: list[str | None] = []
         cache: Cache | None = None
         read: list[int] = []
         torch.manual_seed(sampling.seed)
@@ -140,40 +130,29 @@ class Speaker:
                 count = allowed_new_tokens(self.model, len(ids), max_new_tokens)
             except ConfigError as error:
                 left = len(turns) - len(texts)
-                return [*texts, *[""] * left], [*problems, *[str(error)] * left]
-            cache = _common(cache, read, ids) if self.reuse else None
-            written, cache = self._generate(ids, cache, count, sampling)
-            read = [*ids, *written]
-            text = self.tokenizer.decode(written, skip_special_tokens=True).strip()
-            messages.append({"role": "assistant", "content": text})
-            texts.append(text)
-            problems.append(None)
-        return texts, problems
-
-    def _generate(
-        self, ids: list[int], cache: Cache | None, count: int, sampling: Sampling
-    ) -> tuple[list[int], Cache | None]:
-        """New tokens behind ``ids``, of which ``cache`` has read the first ones; and the cache that has read them too."""
-        rows = torch.tensor([ids], device=self.model.device)
-        with frequencies_for(self.model, len(ids) + count):
-            out = self.model.generate(
-                rows,
-                attention_mask=torch.ones_like(rows),
-                past_key_values=cache,
-                max_new_tokens=count,
-                pad_token_id=self.pad,
-                eos_token_id=self.ends or None,
-                repetition_penalty=1.0,
-                logits_processor=LogitsProcessorList([RefuseNaN()]),
-                return_dict_in_generate=True,
-                **sampling.arguments(),
-            )
-        return out.sequences[0, len(ids) :].tolist(), out.past_key_values
+                return texts + [""] * left, [None] * len(texts) + [str(error)] * left
+            rows = torch.tensor([ids], device=self.model.device)
+            with frequencies_for(self.model, len(ids) + count):
+                out = self.model.generate(
+                    rows,
+                    attention_mask=torch.ones_like(rows),
+                    past_key_values=_common(cache, read, ids) if self.reuse else None,
+                    max_new_tokens=count,
+                    pad_token_id=self.pad,
+                    eos_token_id=self.ends or None,
+                    repetition_penalty=1.0,
+                    logits_processor=LogitsProcessorList([RefuseNaN()]),
+                    return_dict_in_generate=True,
+                    **sampling.arguments(),
+                )
+            read, cache = out.sequences[0].tolist(), out.past_key_values
+            texts.append(self.tokenizer.decode(read[len(ids) :], skip_special_tokens=True).strip())
+            messages.append({"role": "assistant", "content": texts[-1]})
+        return texts, [None] * len(texts)
 
 
 def _padding(tokenizer: PreTrainedTokenizerBase) -> int:
-    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    return next(token for token in known if token is not None)
+    return next(token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if token is not None)
 
 
 def _common(cache: Cache | None, read: Sequence[int], ids: Sequence[int]) -> Cache | None:
@@ -187,11 +166,8 @@ def _common(cache: Cache | None, read: Sequence[int], ids: Sequence[int]) -> Cac
     ):
         return None
     length = cache.get_seq_length()
-    same = 0
-    for old, new in zip(read[:length], ids[:-1], strict=False):
-        if old != new:
-            break
-        same += 1
+    pairs = zip(read[:length], ids[:-1], strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     if same == 0:
         return None
     cache.crop(same - length)

@@ -9,15 +9,9 @@ from hypothesis import strategies as st
 from ruler_reader import size, write_squad
 from scipy import stats
 
-from contextwise.evaluation.measures.ruler.documents import DocumentQA
-from contextwise.evaluation.measures.ruler.questions import (
-    distances_behind,
-    draw_positions,
-    position_probabilities,
-)
-from contextwise.evaluation.measures.ruler.squad import read_passages
-from contextwise.evaluation.measures.ruler.variables import NOISE, VariableTracking
-from contextwise.evaluation.measures.ruler.words import FrequentWords, scatter, word_counts
+from contextwise.evaluation.measures.ruler.documents import DocumentQA, read_passages
+from contextwise.evaluation.measures.ruler.questions import NOISE, distances_behind, draw_positions
+from contextwise.evaluation.measures.ruler.tasks import FrequentWords, VariableTracking, scatter, word_counts
 
 SURE = 1e-3  # below this p-value a law is rejected; the seeds are fixed
 
@@ -28,15 +22,15 @@ def p_value(observed: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def test_the_law_by_hand() -> None:
-    got = position_probabilities(np.array([0, 5, 9]), length=10, gamma=2)
-    assert got == pytest.approx(np.array([1, 0.25, 0.01]) / 1.26)
-    assert position_probabilities(np.array([0, 5, 9]), 10, 0) == pytest.approx([1 / 3] * 3)
+    probabilities = size(10, 2).probabilities(np.array([0, 5, 9]))
+    assert probabilities == pytest.approx(np.array([1, 0.25, 0.01]) / 1.26)
+    assert size(10, 0).probabilities(np.array([0, 5, 9])) == pytest.approx([1 / 3] * 3)
 
 
 @given(st.lists(st.integers(0, 999), min_size=1, max_size=30), st.floats(0, 50))
 def test_probabilities_sum_to_one_and_fall_with_the_distance(distances: list[int], gamma: float) -> None:
-    got = position_probabilities(np.sort(distances), 1000, gamma)
-    assert got.sum() == pytest.approx(1) and (np.diff(got) <= 1e-15).all()
+    probabilities = size(1000, gamma).probabilities(np.sort(distances))
+    assert probabilities.sum() == pytest.approx(1) and (np.diff(probabilities) <= 1e-15).all()
 
 
 def test_distances_count_the_tokens_behind() -> None:
@@ -47,11 +41,11 @@ def test_distances_count_the_tokens_behind() -> None:
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 3.0])
 def test_draws_follow_the_law_and_no_other(gamma: float) -> None:
     distances, draw = np.arange(0, 900, 100), np.random.default_rng(5)
-    probabilities = position_probabilities(distances, 1000, gamma)
+    probabilities = size(1000, gamma).probabilities(distances)
     drawn = [int(draw_positions(draw, probabilities)[0]) for _ in range(8000)]
     observed = np.bincount(drawn, minlength=len(distances))
     assert p_value(observed, probabilities) > SURE
-    assert p_value(observed, position_probabilities(distances, 1000, gamma + 0.5)) < SURE
+    assert p_value(observed, size(1000, gamma + 0.5).probabilities(distances)) < SURE
 
 
 def test_several_positions_are_drawn_without_replacement() -> None:
@@ -74,46 +68,46 @@ def test_the_position_of_the_paragraph_follows_the_law(tmp_path, gamma: float) -
         assert question.body.count("Document ") == 9
         behind.append(question.body[end:].count("Document "))
     observed = np.bincount(behind, minlength=9)
-    probabilities = position_probabilities(piece * np.arange(9), length, gamma)
+    probabilities = size(length, gamma).probabilities(piece * np.arange(9))
     assert p_value(observed, probabilities) > SURE
-    assert p_value(observed, position_probabilities(piece * np.arange(9), length, gamma + 1)) < SURE
+    assert p_value(observed, size(length, gamma + 1).probabilities(piece * np.arange(9))) < SURE
 
 
-def test_assignments_stand_by_the_law_in_the_order_of_the_chain() -> None:
+def test_assignments_follow_the_law_in_the_order_of_the_chain() -> None:
     lines, gamma = 5, 3.0
     length = lines * len(NOISE) + 110
     task = VariableTracking(size(length, gamma), example=False)
-    probabilities = position_probabilities(len(NOISE) * np.arange(lines, -1, -1), length, gamma)
-    # Five of six places are taken. Which one is left has a distribution that can be summed over all orders of drawing.
+    probabilities = size(length, gamma).probabilities(len(NOISE) * np.arange(lines, -1, -1))
+    # Five of six positions are taken. Which one is left has a distribution that can be summed over all orders of drawing.
     left_out = np.zeros(lines + 1)
     for order in itertools.permutations(range(lines + 1), lines):
         rest, probability = 1.0, 1.0
-        for place in order:
-            probability *= probabilities[place] / rest
-            rest -= probabilities[place]
+        for position in order:
+            probability *= probabilities[position] / rest
+            rest -= probabilities[position]
         left_out[next(iter(set(range(lines + 1)) - set(order)))] += probability
     observed = np.zeros(lines + 1)
     for index in range(1500):
         question = task.question(index)
         assert question.body.count(NOISE.strip()) == lines
-        places = [question.body[:start].count(NOISE.strip()) for start, _ in question.needles]
-        assert places == sorted(set(places))
-        observed[next(iter(set(range(lines + 1)) - set(places)))] += 1
+        positions = [question.body[:start].count(NOISE.strip()) for start, _ in question.needles]
+        assert positions == sorted(set(positions))
+        observed[next(iter(set(range(lines + 1)) - set(positions)))] += 1
     assert p_value(observed, left_out) > SURE
 
 
-def test_words_stand_by_the_law_wherever_their_others_stand() -> None:
+def test_the_positions_of_words_follow_the_law() -> None:
     total, gamma = 12, 2.0
     draw, observed = np.random.default_rng(8), np.zeros(total)
     for _ in range(5000):
-        items, places = scatter(draw, ["x"], [f"{i}" for i in range(total - 1)], size(600, gamma))
-        assert [i for i, item in enumerate(items) if item == "x"] == places and len(items) == total
-        observed[places[0]] += 1
+        items, positions = scatter(draw, ["x"], [f"{i}" for i in range(total - 1)], size(600, gamma))
+        assert [i for i, item in enumerate(items) if item == "x"] == positions and len(items) == total
+        observed[positions[0]] += 1
     distances = 600 / total * np.arange(total)[::-1]
-    assert p_value(observed, position_probabilities(distances, 600, gamma)) > SURE
+    assert p_value(observed, size(600, gamma).probabilities(distances)) > SURE
 
 
-def test_a_great_gamma_brings_frequent_words_near() -> None:
+def test_a_large_gamma_moves_frequent_words_to_the_end() -> None:
     far, near = (np.mean(_from_end(FrequentWords(size(2000, gamma)))) for gamma in (0.0, 6.0))
     assert far == pytest.approx(0.5, abs=0.05) and near < 0.3
 
@@ -132,4 +126,4 @@ def test_frequencies_of_coded_words_by_hand() -> None:
 @pytest.mark.parametrize("distance", [-1, 10])
 def test_a_distance_outside_the_text_is_refused(distance: int) -> None:
     with pytest.raises(ValueError, match="from 0 to below 10"):
-        position_probabilities(np.array([distance]), 10, 1)
+        size(10, 1).probabilities(np.array([distance]))

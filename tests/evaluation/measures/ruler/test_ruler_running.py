@@ -11,12 +11,11 @@ from ruler_reader import BYTES, WholeParagraphReader, write_squad
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
 from contextwise.base.progress import interruption
-from contextwise.evaluation.answering.batches import answer_all, plan_batches
-from contextwise.evaluation.answering.prompts import Encoded, Encoder
+from contextwise.evaluation.answering.prompts import Encoded, Encoder, answer_all, plan_batches
 from contextwise.evaluation.answering.readers import ModelReader
 from contextwise.evaluation.kernel import Result, Subject, Work, measure
 from contextwise.evaluation.measures.ruler import Ruler
-from contextwise.evaluation.measures.ruler.results import answer_rows, task_summary
+from contextwise.evaluation.measures.ruler.results import task_results
 from contextwise.models import load_model
 
 VISIBLE = (100, 300, 500, 700, 900)
@@ -47,8 +46,7 @@ def test_a_perfect_readers_accuracy_is_the_share_of_paragraphs_in_view(
     (task,), questions = asked(squad, gamma=gamma)
     batches = plan_batches(questions, {"qa_1": 32}, VISIBLE, 5000)
     answers = answer_all(WholeParagraphReader(), questions, batches, Work(tmp_path / "out", "key", {}))
-    result = task_summary(task, questions["qa_1"], VISIBLE, answers)
-    rows = answer_rows(task, questions["qa_1"], VISIBLE, answers)
+    result, rows = task_results(task, questions["qa_1"], VISIBLE, answers)
     for row in result["accuracies"]:
         # From the texts alone: how many paragraphs begin within the last ``visible`` characters?
         inside = [

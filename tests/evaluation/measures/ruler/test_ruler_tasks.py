@@ -1,4 +1,4 @@
-"""What the tasks ask: texts of the right length, with answers in them that stand where they are said to stand."""
+"""The tasks of RULER: texts of the right length, with answers at the reported positions."""
 
 import gzip
 import itertools
@@ -15,11 +15,15 @@ from ruler_reader import BYTES, paragraph, size, write_squad
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.tokenizers import learn_bpe
 from contextwise.evaluation.answering.prompts import Encoder, Question
-from contextwise.evaluation.measures.ruler.documents import DocumentQA
-from contextwise.evaluation.measures.ruler.questions import Size, Task, largest_fit
-from contextwise.evaluation.measures.ruler.squad import read_passages
-from contextwise.evaluation.measures.ruler.variables import NOISE, VariableTracking
-from contextwise.evaluation.measures.ruler.words import CommonWords, FrequentWords, MadeWords, read_words
+from contextwise.evaluation.measures.ruler.documents import DocumentQA, read_passages
+from contextwise.evaluation.measures.ruler.questions import NOISE, Size, Task, largest_fit
+from contextwise.evaluation.measures.ruler.tasks import (
+    CommonWords,
+    FrequentWords,
+    MadeWords,
+    VariableTracking,
+    read_words,
+)
 
 
 @pytest.fixture(scope="module")

@@ -97,8 +97,7 @@ class LongBench(Measure):
         3. Every question is answered at every visible context.
         4. The answers become scores with intervals; ``answers.jsonl`` has one line a question.
         """
-        from contextwise.evaluation.answering.batches import answer_all
-        from contextwise.evaluation.answering.prompts import Encoder, check_vocabulary
+        from contextwise.evaluation.answering.prompts import Encoder, answer_all, check_vocabulary
         from contextwise.evaluation.answering.readers import ModelReader
         from contextwise.evaluation.measures.long_tasks import prompts as long_prompts
         from contextwise.evaluation.measures.long_tasks.items import chosen_items
@@ -162,7 +161,9 @@ class LongBench(Measure):
             return sorted(visible), factor
         every = [(f"the question at {p.item.where}", p, p.item.new_tokens) for p in prompts]
         rotary = (
-            ", or --rope dynamic" if rotary_modules(subject.model) else ", or a model with rotary positions"
+            ", or the rope method dynamic"
+            if rotary_modules(subject.model)
+            else ", or a model with rotary positions"
         )
         check_positions(subject, every, max(visible), rotary)
         return sorted(visible), None

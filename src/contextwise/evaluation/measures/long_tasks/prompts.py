@@ -22,8 +22,7 @@ from transformers import PreTrainedModel
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.data.input_files import read_value
-from contextwise.evaluation.answering.batches import Batch, split
-from contextwise.evaluation.answering.prompts import Encoded, Encoder, Question
+from contextwise.evaluation.answering.prompts import Batch, Encoded, Encoder, Question, split
 from contextwise.evaluation.measures.long_tasks.items import SUMMARY, Item
 from contextwise.models.rope import follows_length, rotary_modules
 
@@ -209,7 +208,7 @@ def plan_answers(
     batch_tokens: int,
     model: PreTrainedModel | None = None,
 ) -> list[Batch]:
-    """All batches of a measurement, as :func:`~.answering.batches.plan_batches` makes them.
+    """All batches of a measurement, as :func:`~.answering.prompts.plan_batches` makes them.
 
     A prompt that is wholly visible in several visible contexts is answered once. Where rotary frequencies follow the length, a
     batch holds prompts of one length beyond the trained one, so that no answer depends on the others in its batch.

@@ -26,7 +26,7 @@ from rich.text import Text
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import SEED, Interval, percentile_interval, resampled_ratios, wilson
 from contextwise.base.tables import Column, Row, Table, terminal
-from contextwise.evaluation.answering.batches import Key
+from contextwise.evaluation.answering.prompts import Key
 from contextwise.evaluation.measures.long_tasks.metrics import score
 from contextwise.evaluation.measures.long_tasks.prompts import LongPrompt, shown_at
 
@@ -269,7 +269,7 @@ def longbench_tables(summary: dict[str, Any]) -> RenderableType:
 def verdict(level: dict[str, Any]) -> str:
     """Where more input stops helping."""
     if len(level["scores"]) == 1:
-        return "with one visible context there is none to compare it with; give several with --visible."
+        return "with one visible context there is none to compare it with; give several visible contexts."
     if all(row["score"]["value"] == 0 for row in level["scores"]):
         return "every answer scores 0, which says nothing about context."
     stop = level["stops_helping"]
@@ -296,7 +296,7 @@ def _heading(summary: dict[str, Any]) -> str:
     rope = ""
     if settings["rope"] is not None:
         factor = "" if summary["rope_factor"] is None else f", factor {summary['rope_factor']:.3g}"
-        rope = f" Trained with {summary['trained_context']:,} positions; --rope {settings['rope']}{factor}."
+        rope = f" Trained with {summary['trained_context']:,} positions; rope {settings['rope']}{factor}."
     return (
         f"{summary['model']}{chat}: {questions:,} question{'s' * (questions != 1)} on {documents:,} "
         f"document{'s' * (documents != 1)}. Visible are {KEPT[settings['keep']]}.{rope}"

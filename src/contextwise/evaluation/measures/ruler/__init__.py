@@ -96,42 +96,38 @@ class Ruler(Measure):
         2. Every question is answered at every visible context.
         3. The answers become accuracies and a best visible context; ``answers.jsonl`` has one line a question.
         """
-        from contextwise.evaluation.answering.batches import answer_all, plan_batches
-        from contextwise.evaluation.answering.prompts import Encoder, check_positions, check_vocabulary
+        from contextwise.evaluation.answering import prompts
         from contextwise.evaluation.answering.readers import ModelReader
-        from contextwise.evaluation.measures.ruler.results import answer_rows, task_summary
+        from contextwise.evaluation.measures.ruler.results import task_results
 
         assert self.visible is not None
-        encoder = Encoder(subject.tokenizer, self.chat, subject.source)
+        encoder = prompts.Encoder(subject.tokenizer, self.chat, subject.source)
         tasks, notes = self.make_tasks(encoder)
         questions = self.encode(tasks, encoder)
         new_tokens = {task.name: task.new_tokens for task in tasks}
-        every = [
+        named = [
             (f"a question of {name}", question, new_tokens[name])
             for name, encoded in questions.items()
             for question in encoded
         ]
         example = ", or leave out the example" if self.example and {"vt", "cwe"} & set(questions) else ""
-        check_vocabulary(subject, [question for _, question, _ in every])
-        check_positions(subject, every, self.visible[-1], example)
-        batches = plan_batches(questions, new_tokens, self.visible, subject.batch_tokens)
+        prompts.check_vocabulary(subject, [question for _, question, _ in named])
+        prompts.check_positions(subject, named, self.visible[-1], example)
+        batches = prompts.plan_batches(questions, new_tokens, self.visible, subject.batch_tokens)
         reader = ModelReader(subject.model, subject.tokenizer)
-        answers = answer_all(reader, questions, batches, work, f"ruler {subject.name}")
-        results = {
-            task.name: task_summary(task, questions[task.name], self.visible, answers) for task in tasks
-        }
-        rows = [
-            row for task in tasks for row in answer_rows(task, questions[task.name], self.visible, answers)
-        ]
+        answers = prompts.answer_all(reader, questions, batches, work, f"ruler {subject.name}")
+        results: dict[str, Any] = {}
+        rows: list[dict[str, Any]] = []
+        for task in tasks:
+            results[task.name], answered = task_results(task, questions[task.name], self.visible, answers)
+            rows += answered
         return Outcome({"results": results, "notes": notes}, {"answers": rows})
 
     def make_tasks(self, encoder: "Encoder") -> "tuple[list[Task], list[str]]":
         """The tasks, and notes for a reader of their figures."""
-        from contextwise.evaluation.measures.ruler.documents import DocumentQA
+        from contextwise.evaluation.measures.ruler import tasks as made
+        from contextwise.evaluation.measures.ruler.documents import DocumentQA, read_passages
         from contextwise.evaluation.measures.ruler.questions import Size
-        from contextwise.evaluation.measures.ruler.squad import read_passages
-        from contextwise.evaluation.measures.ruler.variables import VariableTracking
-        from contextwise.evaluation.measures.ruler.words import CommonWords, FrequentWords, read_words
 
         size = Size(self.length, self.gamma, encoder.count, self.seed)
         tasks: list[Task] = []
@@ -149,20 +145,19 @@ class Ruler(Measure):
                     )
                 tasks.append(passages)
             elif name == "cwe":
-                words = None if self.words is None else read_words(self.words)
-                tasks.append(CommonWords(size, words, self.example, str(self.words or "made up here")))
-            elif name == "fwe":
-                tasks.append(FrequentWords(size))
+                words = None if self.words is None else made.read_words(self.words)
+                tasks.append(made.CommonWords(size, words, self.example, str(self.words or "made up here")))
             else:
-                tasks.append(VariableTracking(size, self.example))
+                tasks.append(
+                    made.FrequentWords(size) if name == "fwe" else made.VariableTracking(size, self.example)
+                )
         return tasks, notes
 
     def encode(self, tasks: "list[Task]", encoder: "Encoder") -> "dict[str, list[Encoded]]":
         """Task name -> its questions as token ids, in their order."""
-        questions: dict[str, list[Encoded]] = {}
+        questions: dict[str, list[Encoded]] = {task.name: [] for task in tasks}
         with progress_bar("make questions", self.samples * len(tasks)) as advance:
             for task in tasks:
-                questions[task.name] = []
                 for index in range(self.samples):
                     interruption.check("stopped while the questions were made")
                     questions[task.name].append(encoder.encode(task.question(index)))

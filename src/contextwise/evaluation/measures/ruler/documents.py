@@ -1,26 +1,139 @@
-"""qa_1: a question on one paragraph among many (RULER's document QA; intrinsic entropy, Figure 8)."""
+"""qa_1: a question on one paragraph among many (RULER's document QA; intrinsic entropy, Figure 8).
+
+The questions come from a file in SQuAD's form (Rajpurkar et al. 2016, 2018), ``.gz`` too: SQuAD's own JSON (``data`` →
+``paragraphs`` → ``qas``), or the flattened JSON Lines of the Hugging Face Hub (``title``, ``context``, ``question``,
+``answers``, a row a question). Questions without an answer, which SQuAD 2.0 has, are left out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BeforeValidator, StringConstraints
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.input_files import Form, check_text, checked, parse_json, read_bytes, read_objects
 from contextwise.evaluation.answering.prompts import Question
 from contextwise.evaluation.measures.ruler.questions import (
-    Match,
     Size,
+    Spans,
+    Task,
     distances_behind,
     draw_positions,
     join_pieces,
-    position_probabilities,
-    source_of,
 )
-from contextwise.evaluation.measures.ruler.squad import PassageQuestion, Passages
 
 DEMAND = "Answer the question from the documents. Give the answer alone, without any other words."
 HEADING = "Document {}:\n"
 PASSED_OVER = 20
+FORMS = (
+    "give SQuAD's JSON, or JSON Lines whose rows have 'context' (the paragraph), 'question' and 'answers' (with 'text'), and "
+    "optionally 'id' and 'title'"
+)
 
 
-class DocumentQA:
+def _answer_texts(value: Any) -> Any:
+    """The texts of the answers, in the forms of SQuAD and of the Hub."""
+    if isinstance(value, dict):
+        return value.get("text")
+    if isinstance(value, list):
+        return [answer.get("text") if isinstance(answer, dict) else answer for answer in value]
+    return value
+
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _Question(Form):
+    question: Text
+    answers: Annotated[list[str], BeforeValidator(_answer_texts)]
+
+
+class _Row(_Question):
+    context: Text
+    title: Any = None
+
+
+class _Paragraph(Form):
+    context: Text
+    qas: list[_Question]
+
+
+class _Article(Form):
+    paragraphs: list[_Paragraph]
+    title: Any = None
+
+
+class _Squad(Form):
+    data: list[_Article]
+
+
+@dataclass(frozen=True)
+class PassageQuestion:
+    """A question; ``paragraph`` is the index of the paragraph that answers it."""
+
+    text: str
+    answers: tuple[str, ...]
+    paragraph: int
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Different paragraphs of a file and questions on them.
+
+    Attributes:
+        titles: of the article of each paragraph; a paragraph without one is an article of its own.
+    """
+
+    path: Path
+    paragraphs: tuple[str, ...]
+    titles: tuple[str, ...]
+    questions: tuple[PassageQuestion, ...]
+
+
+def read_passages(path: Path) -> Passages:
+    """Read a file of questions and answers.
+
+    Raises:
+        DataError: it is missing, damaged, or lacks a field; names the line and the fields.
+    """
+    paragraphs: dict[str, int] = {}
+    titles: list[str] = []
+    questions: list[PassageQuestion] = []
+    for context, title, row in _rows(path):
+        answers = tuple(dict.fromkeys(text.strip() for text in row.answers if text.strip()))
+        if context not in paragraphs:
+            paragraphs[context] = len(paragraphs)
+            titles.append(str(title or f"paragraph {len(paragraphs)}"))
+        if answers:
+            questions.append(PassageQuestion(row.question, answers, paragraphs[context]))
+    if not questions:
+        raise DataError(f"{path} has no question with an answer; give a file with some")
+    return Passages(path, tuple(paragraphs), tuple(titles), tuple(questions))
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Any, _Question]]:
+    """Paragraph, title of its article, and question, one question after the other."""
+    content = read_bytes(path)
+    try:
+        whole = parse_json(content)
+    except ValueError:
+        whole = None
+    if isinstance(whole, dict) and "data" in whole:
+        check_text(whole, content, str(path))
+        for article in checked(_Squad, whole, str(path), FORMS).data:
+            for paragraph in article.paragraphs:
+                for question in paragraph.qas:
+                    yield paragraph.context, article.title, question
+    else:
+        for where, row in read_objects(path, FORMS.removeprefix("give ")):
+            flat = checked(_Row, row, where, FORMS)
+            yield flat.context, flat.title, flat
+
+
+class DocumentQA(Task):
     """Paragraphs, one of which answers the question.
 
     The others are of the same article first, in random order, then of any; as many as fit, shuffled. Then the position of the
@@ -35,7 +148,7 @@ class DocumentQA:
     """
 
     name, title = "qa_1", "document QA"
-    match: Match = "part"
+    match = "part"
     new_tokens = 32
 
     def __init__(self, passages: Passages, size: Size) -> None:
@@ -54,52 +167,45 @@ class DocumentQA:
                 f"{shortest} tokens; give at least that, and more for further paragraphs"
             )
         self.left_out = len(passages.questions) - len(self.questions)
-        self.order = source_of(size, f"{self.name} order", 0).permutation(len(self.questions))
+        self.order = size.generator(f"{self.name} order", 0).permutation(len(self.questions))
 
     def question(self, index: int) -> Question:
         question = self.questions[self.order[index % len(self.order)]]
-        others = self._others(question, index)
-        room = self.size.length - int(self.sizes[question.paragraph])
-        others = self._fitting(others, room)
-        body, needles = self._body(question, others, index)
+        others = self._others(question.paragraph, index)
+        body, needles = self._text(question.paragraph, others, index)
         # A text may have a few tokens more than its paragraphs one by one.
-        while len(others) and self.size.tokens(body) > self.size.length:
-            others = others[:-1]
-            body, needles = self._body(question, others, index)
+        while others and self.size.tokens(body) > self.size.length:
+            others.pop()
+            body, needles = self._text(question.paragraph, others, index)
         ending = f"\n\n{DEMAND}\n\nQuestion: {question.text}\n"
         return Question(f"{DEMAND}\n\nThe documents:\n\n", body, ending, "Answer:", question.answers, needles)
 
-    def _others(self, question: PassageQuestion, index: int) -> np.ndarray:
-        """All other paragraphs in random order, those of the same article first."""
-        order = source_of(self.size, f"{self.name} others", index).permutation(len(self.sizes))
-        order = order[order != question.paragraph]
-        title = self.passages.titles[question.paragraph]
-        other_article = np.array([self.passages.titles[i] != title for i in order], dtype=bool)
-        return order[np.argsort(other_article, kind="stable")]
+    def _others(self, paragraph: int, index: int) -> list[int]:
+        """Other paragraphs that fit together, in random order, those of the same article first.
 
-    def _fitting(self, others: np.ndarray, room: int) -> np.ndarray:
-        """The first of ``others`` that fit together; up to :data:`PASSED_OVER` that do not fit are left out on the way."""
+        Up to :data:`PASSED_OVER` that do not fit are left out on the way.
+        """
+        order = self.size.generator(f"{self.name} others", index).permutation(len(self.sizes))
+        order = order[order != paragraph]
+        titles = self.passages.titles
+        other_article = np.array([titles[i] != titles[paragraph] for i in order], dtype=bool)
+        room, passed_over = self.size.length - self.sizes[paragraph], 0
         chosen: list[int] = []
-        passed_over = 0
-        for paragraph in others:
-            if self.sizes[paragraph] <= room:
-                chosen.append(int(paragraph))
-                room -= int(self.sizes[paragraph])
+        for other in order[np.argsort(other_article, kind="stable")].tolist():
+            if self.sizes[other] <= room:
+                chosen.append(other)
+                room -= self.sizes[other]
             elif (passed_over := passed_over + 1) == PASSED_OVER:
                 break
-        return np.array(chosen, dtype=np.int64)
+        return chosen
 
-    def _body(
-        self, question: PassageQuestion, others: np.ndarray, index: int
-    ) -> tuple[str, tuple[tuple[int, int], ...]]:
-        draw = source_of(self.size, self.name, index)
-        others = draw.permutation(others)
-        distances = distances_behind(self.sizes[others])
-        position = int(
-            draw_positions(draw, position_probabilities(distances, self.size.length, self.size.gamma))[0]
-        )
-        chosen = [*others[:position], question.paragraph, *others[position:]]
-        pieces = [_piece(i, self.passages.paragraphs[p]) for i, p in enumerate(chosen, start=1)]
+    def _text(self, paragraph: int, others: list[int], index: int) -> tuple[str, Spans]:
+        draw = self.size.generator(self.name, index)
+        shuffled = draw.permutation(np.array(others, dtype=np.int64))
+        distances = distances_behind(self.sizes[shuffled])
+        position = int(draw_positions(draw, self.size.probabilities(distances))[0])
+        paragraphs = np.insert(shuffled, position, paragraph)
+        pieces = [_piece(i, self.passages.paragraphs[p]) for i, p in enumerate(paragraphs, start=1)]
         text, ((start, end),) = join_pieces(pieces, [position])
         return text.rstrip(), ((start + len(HEADING.format(position + 1)), end),)
 

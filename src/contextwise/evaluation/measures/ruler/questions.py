@@ -1,9 +1,9 @@
-"""Questions of RULER: a text with something hidden in it, a question behind it, and the answers; and the law of positions.
+"""Questions of RULER: a text that holds the answers, a question after it; and the law of the answers' positions.
 
 A task makes question number i from (seed, task, i) and the settings alone, so that every model with the same tokenizer, and
 every visible context, gets the same questions.
 
-The position of what matters follows a law (intrinsic entropy, Appendix A.1):
+The position of an answer follows a law (intrinsic entropy, Appendix A.1):
 
     P(x) ∝ (1 - x/L)^γ
 
@@ -13,17 +13,21 @@ greater γ draws nearer to the end. The law is over positions between pieces of 
 are n + 1 positions, each with its own distance.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from contextwise.base.errors import ConfigError
 from contextwise.evaluation.answering.prompts import Question
 from contextwise.objectives.objective import generator
 
-Match = Literal["all", "part"]
-CountTokens = Callable[[str], int]
+Spans = tuple[tuple[int, int], ...]
+NOISE = (
+    "The river runs slowly. The hills are quiet. A bell rings at noon. Then nothing happens for a while.\n"
+)
 
 
 @dataclass(frozen=True)
@@ -39,32 +43,81 @@ class Size:
 
     length: int
     gamma: float
-    tokens: CountTokens
+    tokens: Callable[[str], int]
     seed: int = 0
 
+    def generator(self, name: str, index: int) -> np.random.Generator:
+        """The generator of all draws for one question of a task."""
+        return generator(self.seed, 0, index, f"ruler {name}")
 
-class Task(Protocol):
+    def probabilities(self, distances: np.ndarray) -> np.ndarray:
+        """Probability of each position by the law, (positions,) float64; they sum to 1.
+
+        Args:
+            distances: (positions,) x of each position, tokens; at least 0 and less than the length.
+
+        Raises:
+            ValueError: a distance is out of range.
+        """
+        distances = np.asarray(distances, dtype=np.float64)
+        if distances.size == 0 or distances.min() < 0 or distances.max() >= self.length:
+            raise ValueError(f"distances must be from 0 to below {self.length}")
+        logarithms = self.gamma * np.log1p(-distances / self.length)
+        weights = np.exp(logarithms - logarithms.max())
+        return weights / weights.sum()
+
+
+class Task(ABC):
     """One of RULER's tasks.
 
     Attributes:
         name: RULER's.
         title: the name in words.
-        match: ``all``: the score is the share of the answers that are found; ``part``: 1 if one of them is, else 0.
+        match: ``all``: the score is the share of the answers that occur; ``part``: 1 if one of them does, else 0.
         new_tokens: most tokens of an answer, RULER's.
     """
 
-    name: str
-    title: str
-    match: Match
-    new_tokens: int
+    name: ClassVar[str]
+    title: ClassVar[str]
+    match: ClassVar[Literal["all", "part"]] = "all"
+    new_tokens: ClassVar[int]
 
+    @abstractmethod
     def question(self, index: int) -> Question:
         """Question number ``index``, from 0 on."""
 
 
-def source_of(size: Size, name: str, index: int) -> np.random.Generator:
-    """The generator of all draws for one question."""
-    return generator(size.seed, 0, index, f"ruler {name}")
+class FilledTask(Task):
+    """A task whose text is filled up to the length with pieces that hold no answer."""
+
+    def __init__(self, size: Size, guess: int = 1) -> None:
+        self.size, self._guess = size, guess
+
+    @abstractmethod
+    def body(self, index: int, count: int) -> tuple[str, Spans, Any]:
+        """The text with ``count`` pieces, the spans of the answers in it, and what the task asks for."""
+
+    def tokens(self, index: int, count: int) -> int:
+        """Tokens of :meth:`body`."""
+        return self.size.tokens(self.body(index, count)[0])
+
+    def largest_count(self, index: int, most: int | None = None) -> int:
+        """The most pieces with which the text fits; the search begins at the last result."""
+        self._guess = largest_fit(lambda n: self.tokens(index, n), self.size.length, self._guess, most)
+        return self._guess
+
+    def least_tokens(self, count: int) -> int:
+        """Tokens of the shortest text, with ``count`` pieces.
+
+        Raises:
+            ConfigError: it does not fit.
+        """
+        least = self.tokens(0, count)
+        if least > self.size.length:
+            raise ConfigError(
+                f"length is {self.size.length}, but a text of {self.name} has {least} tokens at least; give more"
+            )
+        return least
 
 
 def largest_fit(tokens_of: Callable[[int], int], room: int, guess: int, most: int | None = None) -> int:
@@ -99,8 +152,8 @@ def largest_fit(tokens_of: Callable[[int], int], room: int, guess: int, most: in
     return low
 
 
-def join_pieces(pieces: Sequence[str], wanted: Sequence[int]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Pieces as one text, and the spans in characters of those with the indices ``wanted``.
+def join_pieces(pieces: Sequence[str], wanted: Sequence[int]) -> tuple[str, Spans]:
+    """Join pieces to one text, and find the spans in characters of those with the indices ``wanted``.
 
     White space at the ends of a piece is not part of its span.
     """
@@ -111,25 +164,6 @@ def join_pieces(pieces: Sequence[str], wanted: Sequence[int]) -> tuple[str, tupl
         start = int(ends[index]) - len(piece)
         spans.append((start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())))
     return "".join(pieces), tuple(spans)
-
-
-def position_probabilities(distances: np.ndarray, length: int, gamma: float) -> np.ndarray:
-    """Probability of each position by the law P(x) ∝ (1 - x/L)^γ, (positions,) float64; they sum to 1.
-
-    Args:
-        distances: (positions,) x of each position, tokens; at least 0 and less than ``length``.
-        length: L, tokens.
-        gamma: γ of the law; 0 for uniform.
-
-    Raises:
-        ValueError: a distance is out of range.
-    """
-    distances = np.asarray(distances, dtype=np.float64)
-    if distances.size == 0 or distances.min() < 0 or distances.max() >= length:
-        raise ValueError(f"distances must be from 0 to below {length}")
-    logarithms = gamma * np.log1p(-distances / length)
-    weights = np.exp(logarithms - logarithms.max())
-    return weights / weights.sum()
 
 
 def draw_positions(draw: np.random.Generator, probabilities: np.ndarray, count: int = 1) -> np.ndarray:
@@ -144,12 +178,8 @@ def draw_positions(draw: np.random.Generator, probabilities: np.ndarray, count: 
 
 
 def distances_behind(sizes: np.ndarray) -> np.ndarray:
-    """Distance of each of the n + 1 positions before, between and behind n pieces of a text.
+    """Distances (n + 1,) int64 of the positions before, between and behind n pieces of ``sizes`` (n,) tokens.
 
-    Args:
-        sizes: (n,) tokens of each piece.
-
-    Returns:
-        (n + 1,) int64: position i is before piece i, with pieces i, i + 1, … behind it; the last has nothing behind it.
+    Position i is before piece i, with pieces i, i + 1, … behind it; the last has nothing behind it.
     """
     return np.append(np.cumsum(np.asarray(sizes, dtype=np.int64)[::-1])[::-1], 0)

@@ -3,10 +3,10 @@
     all   score = share of the answers that occur in the text that the model wrote
     part  score = 1 if one of the answers does, else 0
 
-Capital letters are equal to small ones. The interval of an accuracy is Wilson's score interval.
+Upper and lower case are equal. The interval of an accuracy is Wilson's score interval.
 
-The bootstrap over questions says how sure the best visible context is: all visible contexts have the same questions, so each
-resample draws questions with all their scores, and its best context is that of the greatest mean score.
+A bootstrap over questions gives the share of resamples in which a visible context is the best: all visible contexts have the
+same questions, so each resample draws questions with all their scores, and its best context has the greatest mean score.
 
 Legend of shapes: Q questions, V visible contexts.
 """
@@ -23,9 +23,8 @@ from rich.text import Text
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import RESAMPLES, draw_counts, wilson
 from contextwise.base.tables import Column, Table, terminal
-from contextwise.evaluation.answering.batches import Key
-from contextwise.evaluation.answering.prompts import Encoded
-from contextwise.evaluation.measures.ruler.questions import Match, Task
+from contextwise.evaluation.answering.prompts import Encoded, Key
+from contextwise.evaluation.measures.ruler.questions import Task
 
 EQUAL = 1e-12
 _CONTROL = re.compile(r"[\x00-\x1f]")
@@ -37,13 +36,8 @@ COLUMNS = (
 )
 
 
-def string_match(answer: str, wanted: Sequence[str], match: Match) -> float:
-    """Score of one answer, 0 to 1.
-
-    Args:
-        answer: the text that the model wrote.
-        wanted: looked for in it.
-    """
+def string_match(answer: str, wanted: Sequence[str], match: str) -> float:
+    """Score, 0 to 1, of one answer for the texts that are wanted in it."""
     written = _CONTROL.sub("\n", answer).lower()
     matches = [text.lower() in written for text in wanted]
     return float(any(matches)) if match == "part" else sum(matches) / len(matches)
@@ -63,55 +57,14 @@ def best_shares(scores_QV: np.ndarray) -> np.ndarray:
     return shares / RESAMPLES
 
 
-def task_summary(
+def task_results(
     task: Task, questions: Sequence[Encoded], visible: Sequence[int], answers: dict[Key, str]
-) -> dict[str, Any]:
-    """Accuracy at each visible context, and the best one, of one task."""
-    scores = np.array(
-        [
-            [
-                string_match(answers[task.name, context, index], question.question.answers, task.match)
-                for context in visible
-            ]
-            for index, question in enumerate(questions)
-        ]
-    )
-    shares = best_shares(scores)
-    lengths = [len(question.body) for question in questions]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Accuracy of one task at each visible context and the best one, for ``summary.json``; and rows for ``answers.jsonl``.
+
+    A row has a question; its ``needles`` are (tokens behind, reach) of each.
+    """
     rows = [
-        {
-            "visible": context,
-            "accuracy": wilson(float(np.mean(scores[:, i])), len(scores)).to_dict(),
-            "in_view": float(np.mean([question.in_view(context) for question in questions])),
-            "best_share": float(shares[i]),
-        }
-        for i, context in enumerate(visible)
-    ]
-    means = scores.mean(axis=0)
-    all_equal = bool(np.ptp(means) < EQUAL)
-    best = None if all_equal else int(np.flatnonzero(means >= means.max() - EQUAL)[0])
-    return {
-        "title": task.title,
-        "match": task.match,
-        "new_tokens": task.new_tokens,
-        "questions": len(questions),
-        "body_tokens": {
-            "mean": math.fsum(lengths) / len(lengths),
-            "least": min(lengths),
-            "most": max(lengths),
-        },
-        "accuracies": rows,
-        "optimum": None
-        if best is None
-        else {"visible": visible[best], "share": float(shares[best]), "accuracy": float(means[best])},
-    }
-
-
-def answer_rows(
-    task: Task, questions: Sequence[Encoded], visible: Sequence[int], answers: dict[Key, str]
-) -> list[dict[str, Any]]:
-    """One row a question, for ``answers.jsonl``; ``needles`` has (tokens behind, reach) of each."""
-    return [
         {
             "task": task.name,
             "index": index,
@@ -131,50 +84,73 @@ def answer_rows(
         }
         for index, encoded in enumerate(questions)
     ]
+    scores_QV = np.array([[answered["score"] for answered in row["answered"]] for row in rows])
+    in_view_QV = np.array([[answered["in_view"] for answered in row["answered"]] for row in rows])
+    means, shares = scores_QV.mean(axis=0), best_shares(scores_QV)
+    optimum = None
+    if np.ptp(means) >= EQUAL:
+        best = int(np.flatnonzero(means >= means.max() - EQUAL)[0])
+        optimum = {"visible": visible[best], "share": float(shares[best]), "accuracy": float(means[best])}
+    lengths = [len(question.body) for question in questions]
+    summary = {
+        "title": task.title,
+        "match": task.match,
+        "new_tokens": task.new_tokens,
+        "questions": len(questions),
+        "body_tokens": {
+            "mean": math.fsum(lengths) / len(lengths),
+            "least": min(lengths),
+            "most": max(lengths),
+        },
+        "accuracies": [
+            {
+                "visible": context,
+                "accuracy": wilson(float(np.mean(scores_QV[:, i])), len(questions)).to_dict(),
+                "in_view": float(np.mean(in_view_QV[:, i])),
+                "best_share": float(shares[i]),
+            }
+            for i, context in enumerate(visible)
+        ],
+        "optimum": optimum,
+    }
+    return summary, rows
 
 
 def ruler_tables(summary: dict[str, Any]) -> RenderableType:
     """For each task: accuracy against visible context, and a sentence on the best of them."""
-    parts = [_task_table(name, result) for name, result in summary["results"].items()]
-    notes = [f"Note: {note}." for note in summary["notes"]]
-    return Group(Text(_heading(summary)), "", *parts, terminal(*notes))
-
-
-def _task_table(name: str, result: dict[str, Any]) -> RenderableType:
-    score = "share of the answers found" if result["match"] == "all" else "one of the answers found"
-    heading = (
-        f"{name}, {result['title']}: {result['questions']:,} questions, texts of {result['body_tokens']['mean']:,.0f} "
-        f"tokens; score: {score}"
-    )
-    rows = [
-        (row["visible"], Estimate.from_dict(row["accuracy"]), row["in_view"], row["best_share"])
-        for row in result["accuracies"]
-    ]
-    return terminal(heading, Table("", COLUMNS, rows), verdict(result), "")
-
-
-def verdict(result: dict[str, Any]) -> str:
-    """Which visible context is the best of a task, and how sure that is."""
-    best = result["optimum"]
-    if len(result["accuracies"]) == 1:
-        return "With one visible context there is none to compare it with; give several with --visible."
-    if best is None:
-        return "No visible context is better than another: the accuracies are all equal."
-    share = best["share"]
-    others = [row for row in result["accuracies"] if row["visible"] != best["visible"]]
-    second = max(others, key=lambda row: row["best_share"])
-    text = f"Best with {best['visible']:,} visible tokens, in {share:.0%} of resamples"
-    if share >= 0.995:
-        return f"{text}."
-    return f"{text}; {second['visible']:,} in {second['best_share']:.0%}."
-
-
-def _heading(summary: dict[str, Any]) -> str:
     settings = summary["settings"]
     length, gamma = settings["length"], settings["gamma"]
     law = "all positions are equally likely" if gamma == 0 else f"P(x) ~ (1 - x/{length:,})^{gamma:g}"
     chat = ", in its chat template" if settings["chat"] else ""
-    return (
+    heading = (
         f"{summary['model']}{chat}: texts of up to {length:,} tokens; gamma {gamma:g}: {law}; "
         f"seed {settings['seed']}. Visible: a text's last tokens, and always the question."
     )
+    parts: list[RenderableType] = []
+    for name, result in summary["results"].items():
+        score = "share of the answers found" if result["match"] == "all" else "one of the answers found"
+        title = (
+            f"{name}, {result['title']}: {result['questions']:,} questions, texts of {result['body_tokens']['mean']:,.0f} "
+            f"tokens; score: {score}"
+        )
+        rows = [
+            (row["visible"], Estimate.from_dict(row["accuracy"]), row["in_view"], row["best_share"])
+            for row in result["accuracies"]
+        ]
+        parts.append(terminal(title, Table("", COLUMNS, rows), verdict(result), ""))
+    return Group(Text(heading), "", *parts, terminal(*(f"Note: {note}." for note in summary["notes"])))
+
+
+def verdict(result: dict[str, Any]) -> str:
+    """Which visible context is the best of a task, and in how many resamples."""
+    best = result["optimum"]
+    if len(result["accuracies"]) == 1:
+        return "With one visible context there is none to compare it with; give several visible contexts."
+    if best is None:
+        return "No visible context is better than another: the accuracies are all equal."
+    text = f"Best with {best['visible']:,} visible tokens, in {best['share']:.0%} of resamples"
+    others = [row for row in result["accuracies"] if row["visible"] != best["visible"]]
+    second = max(others, key=lambda row: row["best_share"])
+    if best["share"] >= 0.995:
+        return f"{text}."
+    return f"{text}; {second['visible']:,} in {second['best_share']:.0%}."

@@ -1,0 +1,263 @@
+"""Two needles in a haystack: the loss of an answer as more and more of the left of a text is cut off: ``contextwise needles``.
+
+Intrinsic entropy, Figure 5: the answer follows from two pieces of information, one far and one near, and its perplexity
+is measured with ever more of the leftmost tokens masked. Both are needed, so a perfect reader loses the answer as soon as
+the *first* is gone; the second's part is hidden behind that point.
+
+A text is noise with two sentences in it, "Ada has 3 stones." and, nearer to the question, "Ben has 5 stones more than
+Ada."; the question is how many stones Ben has, and the answer the tokens of "8". Masked tokens are absent: the model reads the
+remaining text from its position 0. The question is always whole.
+
+Legend of shapes: E examples, M numbers of masked tokens.
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.estimates import Estimate, exponential
+from contextwise.base.progress import interruption, progress_bar
+from contextwise.evaluation.answering.prompts import (
+    Encoded,
+    Encoder,
+    Question,
+    check_positions,
+    check_vocabulary,
+)
+from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
+from contextwise.evaluation.measures.ruler import LONGEST
+from contextwise.evaluation.measures.ruler.questions import NOISE, Size, Spans, join_pieces, largest_fit
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from transformers import PreTrainedModel
+
+    from contextwise.data import Corpus
+
+STEPS = 16
+"""Steps between nothing masked and everything, by default."""
+NAMES = ("Ada", "Ben", "Carla", "David", "Elena", "Felix", "Greta", "Hugo")
+THINGS = ("stones", "books", "keys", "coins", "shells", "cups")
+OPENING = "Read the text, and answer the question behind it.\n\n"
+
+
+class Needles(Measure):
+    """Measure an answer that depends on two needles, with more and more of the text cut off.
+
+    Prints the perplexity of the answer against the number of masked left tokens, and in how many texts each needle remains.
+    """
+
+    name = "needles"
+    on_corpus = False
+
+    length: int = Field(
+        1024, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer."
+    )
+    masked: list[int] | None = Field(
+        None,
+        min_length=1,
+        description="Numbers of first tokens that are cut off; default: 17 from none to the length.",
+    )
+    far: float = Field(
+        0.75, ge=0, le=1, description="Distance of the far needle from the end, as a share of the length."
+    )
+    near: float = Field(
+        0.25, ge=0, le=1, description="Distance of the near needle from the end, as a share of the length."
+    )
+    samples: int = Field(50, ge=1, description="Texts.")
+    seed: int = Field(0, ge=0, description="Of the texts.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.near >= self.far:
+            raise ConfigError(f"near is {self.near:g}; it must be below far, {self.far:g}")
+        wrong = [count for count in self.masked or () if not 0 <= count <= self.length]
+        if wrong:
+            raise ConfigError(f"masked holds {wrong[0]}; give numbers from 0 to the length, {self.length}")
+        return self
+
+    def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        masked = self.masked or [round(self.length * step / STEPS) for step in range(STEPS + 1)]
+        return self.model_copy(update={"masked": sorted(set(masked))})
+
+    def label(self, corpus: "Corpus | None") -> str:
+        return str(self.length)
+
+    def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
+        assert self.masked is not None
+        encoder = Encoder(subject.tokenizer, name=subject.source)
+        size = Size(self.length, 0.0, encoder.count, self.seed)
+        examples = [
+            encoder.encode(two_needle_question(size, index, self.far, self.near))
+            for index in range(self.samples)
+        ]
+        answers = [answer_ids(encoder, example.question) for example in examples]
+        check_vocabulary(subject, examples)
+        texts = [("a text", example, len(ids)) for example, ids in zip(examples, answers, strict=True)]
+        check_positions(subject, texts, self.length - self.masked[0], ", or a smaller length")
+        nats_ME = all_nats(subject, examples, answers, self.masked)
+        rows = [
+            {
+                "text_tokens": len(example.body),
+                "needles": [list(needle) for needle in example.needles],
+                "answer": example.question.answers[0],
+                "answer_tokens": len(ids),
+                "nats": nats_E.tolist(),
+            }
+            for example, ids, nats_E in zip(examples, answers, nats_ME.T, strict=True)
+        ]
+        by_masked = needle_rows(examples, [len(ids) for ids in answers], self.masked, nats_ME)
+        return Outcome({"rows": by_masked, "examples": rows})
+
+    @classmethod
+    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+        from rich.text import Text
+
+        from contextwise.base.tables import Column, Table, terminal
+
+        settings = summary["settings"]
+        columns = (
+            Column("masked", "integer", align="right"),
+            Column("nats/token", "estimate", interval="own"),
+            Column("perplexity", "estimate"),
+            Column("far\nneedle", "percent", ".0%"),
+            Column("near\nneedle", "percent", ".0%"),
+        )
+        rows = []
+        for row in summary["rows"]:
+            nats, perplexity = Estimate.from_dict(row["nats"]), row["perplexity"]["value"]
+            rows.append((row["masked"], nats, perplexity, row["far_in_view"], row["near_in_view"]))
+        heading = (
+            f"{summary['model']}: {settings['samples']:,} texts of up to {settings['length']:,} tokens, needles at "
+            f"{settings['far']:g} and {settings['near']:g} of the length from the end: loss of the answer with the first "
+            "tokens cut off, and the share of texts that still hold each needle"
+        )
+        return terminal(Text(heading), Table("", columns, rows))
+
+
+def two_needle_question(size: Size, index: int, far: float = 0.75, near: float = 0.25) -> Question:
+    """One text with two needles, each at a given part of the text's length from its end.
+
+    Args:
+        size: the text's length, the tokenizer and the seed; its γ is not used.
+        far, near: distances from the end, as shares of the length; far > near.
+
+    Returns:
+        The question; its one answer is a number, and its needles are first the far one, then the near one.
+
+    Raises:
+        ConfigError: the text is too short.
+    """
+    draw = size.generator("two needles", index)
+    first, second = draw.choice(NAMES, 2, replace=False)
+    thing = draw.choice(THINGS)
+    has, more = (int(value) for value in draw.integers(1, 5, size=2))
+    sentences = (f"{first} has {has} {thing}.\n", f"{second} has {more} {thing} more than {first}.\n")
+
+    def text(lines: int) -> tuple[str, Spans]:
+        before, between = round((1 - far) * lines), round((1 - near) * lines)
+        pieces = [NOISE] * before + [sentences[0]] + [NOISE] * (between - before) + [sentences[1]]
+        body, needles = join_pieces(pieces + [NOISE] * (lines - between), [before, between + 1])
+        return body.rstrip("\n"), needles
+
+    def tokens(lines: int) -> int:
+        return size.tokens(text(lines)[0])
+
+    lines = largest_fit(tokens, size.length, size.length // max(1, size.tokens(NOISE)))
+    if lines < 1:
+        raise ConfigError(
+            f"length is {size.length}, but a text with two needles has {tokens(1)} tokens at least; give more"
+        )
+    body, needles = text(lines)
+    ending = f"\n\nQuestion: How many {thing} does {second} have?\n"
+    return Question(OPENING, body, ending, f"Answer: {second} has", (str(has + more),), needles)
+
+
+def answer_nats(
+    model: "PreTrainedModel", prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
+) -> np.ndarray:
+    """Nats of each answer behind its prompt, summed over the answer's tokens: -Σ ln p(token | all before it).
+
+    Args:
+        model: a causal language model in evaluation mode.
+        prompts: token ids, at least one for each.
+        answers: token ids, at least one for each.
+
+    Returns:
+        (prompts,) float64, nats.
+    """
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    rows = [torch.tensor([*prompt, *answer]) for prompt, answer in zip(prompts, answers, strict=True)]
+    # Padded on the right: the model is causal, so what follows an answer cannot change it.
+    ids = pad_sequence(rows, batch_first=True, padding_value=0).to(model.device)
+    first, last = min(map(len, prompts)) - 1, max(map(len, rows)) - 1
+    options: dict[str, Any] = {"use_cache": False}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        options["logits_to_keep"] = torch.arange(first, last, device=model.device)
+    with torch.no_grad():
+        logits = model(input_ids=ids, **options).logits
+    start = (
+        first if logits.shape[1] == last - first else 0
+    )  # some models accept the option and keep all logits
+    nats = []
+    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        predictions = slice(len(prompt) - 1 - start, len(prompt) + len(answer) - 1 - start)
+        logarithms = logits[row, predictions].float().log_softmax(dim=-1)
+        targets = torch.tensor(answer, device=logits.device)
+        nats.append(-float(logarithms.gather(1, targets[:, None]).double().sum()))
+    return np.array(nats)
+
+
+def answer_ids(encoder: Encoder, question: Question) -> list[int]:
+    """Tokens of the answer behind the prompt, its leading space included."""
+    before = encoder.ids(question.ending + question.answer_prefix)
+    whole = encoder.ids(f"{question.ending}{question.answer_prefix} {question.answers[0]}")
+    if whole[: len(before)] == before and len(whole) > len(before):
+        return whole[len(before) :]
+    return encoder.ids(f" {question.answers[0]}")
+
+
+def needle_rows(
+    examples: Sequence[Encoded], answer_tokens: Sequence[int], steps: Sequence[int], nats_ME: np.ndarray
+) -> list[dict[str, Any]]:
+    """For each number of masked tokens: nats per answer token, perplexity, and the share of texts with each needle whole."""
+    from contextwise.base.intervals import ratios
+
+    rows = []
+    for masked, nats_E in zip(steps, nats_ME, strict=True):
+        loss = ratios(nats_E, {"tokens": np.array(answer_tokens)})["tokens"]
+        in_view = [[needle.reach <= len(e.body) - masked for needle in e.needles] for e in examples]
+        far, near = np.mean(in_view, axis=0).tolist()
+        perplexity = loss.map(exponential).to_dict()
+        row = {"masked": masked, "nats": loss.to_dict(), "perplexity": perplexity}
+        rows.append(row | {"far_in_view": far, "near_in_view": near})
+    return rows
+
+
+def all_nats(
+    subject: Subject, examples: Sequence[Encoded], answers: Sequence[Sequence[int]], steps: Sequence[int]
+) -> np.ndarray:
+    """(M, E) nats of each example's answer with each number of tokens masked.
+
+    Raises:
+        CheckpointError: the losses are not finite.
+    """
+    nats_ME = np.empty((len(steps), len(examples)))
+    with progress_bar(f"needles {subject.name}", nats_ME.size, "answers") as advance:
+        for step, masked in enumerate(steps):
+            prompts = [example.prompt(max(0, len(example.body) - masked)) for example in examples]
+            rows = max(1, subject.batch_tokens // max(map(len, prompts)))
+            for first in range(0, len(prompts), rows):
+                interruption.check("the measurement was stopped")
+                chosen = slice(first, first + rows)
+                nats_ME[step, chosen] = answer_nats(subject.model, prompts[chosen], answers[chosen])
+                advance(len(prompts[chosen]))
+    if not np.isfinite(nats_ME).all():
+        raise CheckpointError(f"the losses of {subject.source} are not finite; the model is damaged")
+    return nats_ME
