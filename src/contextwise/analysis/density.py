@@ -5,11 +5,11 @@ the square of a bandwidth (intrinsic entropy, Appendix C.2, which uses scipy's d
 for 10,000 points of 4,096 channels). The entropy is minus the mean logarithm of that density.
 
 **Bias.** The kernel widens what it covers: of a Gaussian the estimate tends to a value that is
-(D / 2) [ln(1 + h²) − h² / (1 + h²)] too high (:func:`gaussian_bias`), and comes near it with few points only in few dimensions.
-In many dimensions no two points are near each other. If a point counts in its own density, as in the source, its kernel is then
-all there is, and the estimate is ln N + (D / 2) ln(2π h²) + ½ ln det Σ whatever the shape of the data: the log-determinant of
-the covariance again, so that it *must* agree with the entropy from its eigenvalues. A point that is left out of its own density
-(the default here) does not have that, but the estimate is then far too high. Read differences between contexts, not values.
+(D / 2) [ln(1 + h²) − h² / (1 + h²)] too high, and comes near it with few points only in few dimensions. In many dimensions no
+two points are near each other. If a point counts in its own density, as in the source, its kernel is then all there is, and
+the estimate is ln N + (D / 2) ln(2π h²) + ½ ln det Σ whatever the shape of the data: the log-determinant of the covariance
+again, so that it *must* agree with the entropy from its eigenvalues. A point that is left out of its own density (the default
+here) does not have that, but the estimate is then far too high. Read differences between contexts, not values.
 
 Legend of shapes: N points, D channels, M leading directions.
 """
@@ -27,8 +27,8 @@ from contextwise.base.errors import ConfigError, DataError
 
 _PAIRS_AT_ONCE = 2**24
 _LEAST_POINTS_PER_DIRECTION = 10
-FURTHER = {"TwoNN": "two nearest neighbours", "MLE": "maximum likelihood", "CorrInt": "correlation dimension"}
-"""Estimators of scikit-dimension -> what they are."""
+FURTHER = ("TwoNN", "MLE", "CorrInt")
+"""Estimators of scikit-dimension: two nearest neighbours, maximum likelihood, correlation dimension."""
 
 
 def scott_factor(points: int, dimensions: int) -> float:
@@ -37,20 +37,11 @@ def scott_factor(points: int, dimensions: int) -> float:
 
 
 def check_bandwidth(bandwidth: float) -> None:
-    """
-    Raises:
-        ConfigError: the bandwidth is not positive, or not finite.
-    """
+    """Refuse a bandwidth that is not positive, or not finite, with a ConfigError."""
     if not 0 < bandwidth < math.inf:
         raise ConfigError(
             f"the bandwidth of the kernel density is {bandwidth}, but must be above 0 and finite; Scott's is just below 1"
         )
-
-
-def gaussian_bias(dimensions: int, bandwidth: float) -> float:
-    """Bias of the entropy of a Gaussian in the limit of infinitely many points, nats."""
-    square = bandwidth**2
-    return 0.5 * dimensions * (math.log1p(square) - square / (1 + square))
 
 
 def kde_entropy(features_ND: Any, bandwidth: float | None = None, leave_one_out: bool = True) -> float:

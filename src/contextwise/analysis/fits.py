@@ -26,7 +26,6 @@ class PowerFit:
         floor: C0, the loss in the limit of an infinite context.
         scale: C, excess over the floor at a context of one token.
         exponent: γ.
-        r_squared: share of the variance that the fit explains.
     """
 
     floor: Estimate
@@ -85,11 +84,8 @@ def fit_power(losses: Mapping[int, float]) -> PowerFit:
     best = int(np.argmin([linear(float(np.exp(value)))[1] for value in grid]))
     flat = np.ptp(y) == 0
     if flat or best in (0, len(grid) - 1):
-        raise ConfigError(
-            "no power law fits the losses: "
-            + ("they are all the same" if flat else "they do not level off as the context grows")
-            + "; measure at more contexts, or longer ones"
-        )
+        why = "they are all the same" if flat else "they do not level off as the context grows"
+        raise ConfigError(f"no power law fits the losses: {why}; measure at more contexts, or longer ones")
     result = optimize.minimize_scalar(
         lambda value: linear(float(np.exp(value)))[1],
         bounds=(grid[best - 1], grid[best + 1]),
@@ -100,9 +96,9 @@ def fit_power(losses: Mapping[int, float]) -> PowerFit:
     (floor, scaled), squares = linear(exponent)
     power = lengths**-exponent
     jacobian = np.stack([np.ones_like(lengths), power, -scaled * np.log(lengths) * power], 1)
-    errors, change = _errors(jacobian, squares), contexts[0] ** exponent
+    covariance, change = _covariance(jacobian, squares), contexts[0] ** exponent
+    errors = np.sqrt(np.diag(covariance))
     # scale = scaled · shortest^γ: its error takes in that of the exponent.
-    covariance = _covariance(jacobian, squares)
     gradient = np.array([0.0, change, scaled * change * np.log(contexts[0])])
     scale_error = float(np.sqrt(gradient @ covariance @ gradient))
     t = student_t(len(y) - 3)
@@ -131,15 +127,12 @@ def fit_line(x: Mapping[int, float], y: Mapping[int, float]) -> LineFit:
     design = np.stack([xs - xs.mean(), np.ones_like(xs)], 1)
     slope, middle = np.linalg.lstsq(design, ys, rcond=None)[0]
     squares = float(((ys - design @ np.array([slope, middle])) ** 2).sum())
-    errors, t = _errors(design, squares), student_t(len(ys) - 2)
+    errors, t = np.sqrt(np.diag(_covariance(design, squares))), student_t(len(ys) - 2)
     at_zero = float(np.hypot(errors[1], errors[0] * xs.mean()))
     correlation = float(np.corrcoef(xs, ys)[0, 1]) if np.ptp(ys) > 0 else 0.0
+    intercept = plus_minus(float(middle - slope * xs.mean()), at_zero * t)
     return LineFit(
-        plus_minus(float(slope), errors[0] * t),
-        plus_minus(float(middle - slope * xs.mean()), at_zero * t),
-        _r_squared(ys, squares),
-        correlation,
-        contexts,
+        plus_minus(float(slope), errors[0] * t), intercept, _r_squared(ys, squares), correlation, contexts
     )
 
 
@@ -165,10 +158,6 @@ def correlations(series: Mapping[str, Mapping[int, float]]) -> tuple[list[str], 
 def _covariance(jacobian: np.ndarray, squares: float) -> np.ndarray:
     points, parameters = jacobian.shape
     return np.linalg.pinv(jacobian.T @ jacobian) * squares / (points - parameters)
-
-
-def _errors(jacobian: np.ndarray, squares: float) -> np.ndarray:
-    return np.sqrt(np.diag(_covariance(jacobian, squares)))
 
 
 def _r_squared(y: np.ndarray, squares: float) -> float:

@@ -3,10 +3,8 @@
 Source: intrinsic entropy, Sections 2.2.2, C.2 and J.2. Everything is joined by context length. Entropies and losses in nats.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -86,20 +84,18 @@ class IntrinsicEntropy:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the eigenvalues themselves, as JSON-ready values; contexts, N and thresholds are keys."""
-        fits = {"power": self.power, "by_kde": self.by_kde}
+        fits: dict[str, Any] = {"power": self.power, "by_kde": self.by_kde}
+        by_entropy = {n: self.by_entropy[n] for n in self.sizes if n in self.by_entropy}
+        fits = {name: fit for name, fit in fits.items() if fit is not None}
         values = {
             "measurement": self.measurement.summary,
-            "losses": {str(context): loss.to_dict() for context, loss in self.losses.items()},
-            "differences": {str(context): loss.to_dict() for context, loss in self.differences.items()},
-            "entropies": _nested({n: self.entropies[n] for n in self.sizes}),
-            "dimensions": _nested(self.dimensions),
-            "kde": _nested(self.kde),
-            "further_dimensions": _nested(self.further),
-            "fits": {name: fit for name, fit in fits.items() if fit is not None}
-            | {
-                "by_entropy": {str(n): self.by_entropy[n] for n in self.sizes if n in self.by_entropy},
-                "by_dimension": {str(threshold): fit for threshold, fit in self.by_dimension.items()},
-            },
+            "losses": {context: loss.to_dict() for context, loss in self.losses.items()},
+            "differences": {context: loss.to_dict() for context, loss in self.differences.items()},
+            "entropies": {n: self.entropies[n] for n in self.sizes},
+            "dimensions": self.dimensions,
+            "kde": self.kde,
+            "further_dimensions": self.further,
+            "fits": fits | {"by_entropy": by_entropy, "by_dimension": self.by_dimension},
             "correlation": {"names": self.names, "values": self.correlation.tolist()},
             "notes": self.notes,
         }
@@ -109,16 +105,7 @@ class IntrinsicEntropy:
         """The least correlation between S_N of two subspaces of at least a tenth of the channels (the source's: > 0.97)."""
         least = SHARE_OF_SUBSPACES * len(self.spectra[self.contexts[0]])
         rows = [i for i, name in enumerate(self.names) if name.startswith("S_") and int(name[2:]) >= least]
-        if len(rows) < 2:
-            return None
-        return float(self.correlation[np.ix_(rows, rows)].min())
-
-
-def _nested(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Nested values with strings as keys, for JSON."""
-    return {
-        str(key): _nested(value) if isinstance(value, Mapping) else value for key, value in values.items()
-    }
+        return float(self.correlation[np.ix_(rows, rows)].min()) if len(rows) > 1 else None
 
 
 def analyse(measurement: EntropyResult, bandwidth: float | None = None) -> IntrinsicEntropy:
@@ -150,9 +137,17 @@ def analyse(measurement: EntropyResult, bandwidth: float | None = None) -> Intri
     series = {"−CE": {context: -loss for context, loss in means.items()}}
     series |= {f"S_{n}": entropies[n] for n in sizes}
     series |= {"KDE": kde} if kde else {}
-    names, correlation = _tried(partial(correlations, series), notes) or ([], np.zeros((0, 0)))
-    power = _tried(partial(fit_power, means), notes)
+    names, correlation = _tried(notes, correlations, series) or ([], np.zeros((0, 0)))
+    power = _tried(notes, fit_power, means)
     by_entropy = _lines(entropies, means, notes)
+    fits = [fit for fit in (power, *by_entropy.values()) if fit is not None]
+    if fits and len(fits[0].contexts) < 6:
+        notes.append(
+            f"The fits go through {len(fits[0].contexts)} contexts: so few points fit many curves, and a high R² is weak "
+            "evidence."
+        )
+    if power is not None and not power.exponent.above(0.0):
+        notes.append("The exponent of the power law is not determined: its interval reaches below zero.")
     return IntrinsicEntropy(
         measurement,
         losses,
@@ -168,10 +163,10 @@ def analyse(measurement: EntropyResult, bandwidth: float | None = None) -> Intri
         power,
         by_entropy,
         _lines(dimensions, means, []),
-        _tried(partial(fit_line, kde, means), []) if kde else None,
+        _tried([], fit_line, kde, means) if kde else None,
         names,
         correlation,
-        notes + _about_points(power, by_entropy),
+        notes,
     )
 
 
@@ -202,33 +197,16 @@ def _densities(
 def _lines(x: Mapping[K, ByContext], means: ByContext, notes: list[str]) -> dict[K, LineFit]:
     """Fit a line for each of ``x``; if none can be fitted, the reason becomes a note."""
     reasons: list[str] = []
-    lines = {name: _tried(partial(fit_line, values, means), reasons) for name, values in x.items()}
+    lines = {name: _tried(reasons, fit_line, values, means) for name, values in x.items()}
     notes += reasons[:1] if not any(lines.values()) else []
     return {name: line for name, line in lines.items() if line is not None}
 
 
-def _tried(fit: Callable[[], T], notes: list[str]) -> T | None:
+def _tried(notes: list[str], fit: Callable[..., T], *values: Any) -> T | None:
     """Call a fit; on failure note the reason and return None."""
     try:
-        return fit()
+        return fit(*values)
     except ConfigError as error:
         sentence = str(error)
         notes.append(f"{sentence[0].upper()}{sentence[1:]}.")
-        return None
-
-
-def _about_points(power: PowerFit | None, lines: dict[int, LineFit]) -> list[str]:
-    notes = []
-    fits = [fit for fit in (power, *lines.values()) if fit is not None]
-    if fits and len(fits[0].contexts) < 6:
-        notes.append(
-            f"The fits go through {len(fits[0].contexts)} contexts: so few points fit many curves, and a high R² is weak "
-            "evidence."
-        )
-    if power is not None and not _sure(power.exponent):
-        notes.append("The exponent of the power law is not determined: its interval reaches below zero.")
-    return notes
-
-
-def _sure(value: Estimate) -> bool:
-    return value.low is not None and math.isfinite(value.low) and value.low > 0
+    return None

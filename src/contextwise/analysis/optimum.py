@@ -106,35 +106,27 @@ def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | No
     """
     by_run: dict[str, dict[float, SweepPoint]] = {}
     for point in points:
-        spent = (
-            point.seconds * (gpus or {})[point.run] / 3600 if unit == "gpu_hours" else getattr(point, unit)
-        )
+        hours = unit == "gpu_hours"
+        spent = point.seconds * (gpus or {})[point.run] / 3600 if hours else getattr(point, unit)
         if spent > 0 and np.isfinite(point.loss):
             by_run.setdefault(point.run, {})[float(spent)] = point
-    return [_track(run, dict(sorted(measured.items()))) for run, measured in by_run.items()]
-
-
-def _track(run: str, measured: dict[float, SweepPoint]) -> Track:
-    first = next(iter(measured.values()))
-    errors = [np.nan if point.standard_error is None else point.standard_error for point in measured.values()]
-    losses = [point.loss for point in measured.values()]
-    return Track(
-        run,
-        first.size,
-        first.parameters,
-        first.context,
-        np.array(list(measured)),
-        np.array(losses),
-        np.array(errors, dtype=float),
-    )
+    tracks = []
+    for run, measured in by_run.items():
+        budgets = sorted(measured)
+        losses = np.array([measured[budget].loss for budget in budgets])
+        errors = np.array([measured[budget].standard_error for budget in budgets], dtype=float)  # None: NaN
+        point = measured[budgets[0]]
+        tracks.append(
+            Track(run, point.size, point.parameters, point.context, np.array(budgets), losses, errors)
+        )
+    return tracks
 
 
 def budget_steps(tracks: Sequence[Track], steps: int = STEPS) -> np.ndarray:
     """Budgets from the smallest to the largest that any run measured, (steps,); fewer if there is only one."""
-    intervals = [track.budgets[[0, -1]] for track in tracks]
-    if not intervals:
+    if not tracks:
         return np.empty(0)
-    low, high = min(interval[0] for interval in intervals), max(interval[1] for interval in intervals)
+    low, high = min(track.budgets[0] for track in tracks), max(track.budgets[-1] for track in tracks)
     return np.geomspace(low, high, steps) if high > low else np.array([low])
 
 
@@ -145,33 +137,23 @@ def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
         value = track.at(budget)
         if value is not None:
             measured.setdefault((track.parameters, track.size, track.context), []).append(value)
-    return [
-        Cell(
-            size,
-            parameters,
-            context,
-            float(np.mean([loss for loss, _ in values])),
-            _error(values),
-            len(values),
-        )
-        for (parameters, size, context), values in sorted(measured.items())
-    ]
-
-
-def _error(values: list[tuple[float, float]]) -> float | None:
-    """Of a mean over runs on the same documents: the documents' share as it is, the seeds' share over their number."""
-    losses, errors = np.array(values).T
-    variance = np.mean(errors) ** 2
-    if len(values) > 1:
-        variance = np.nan_to_num(variance) + losses.var(ddof=1) / len(values)
-    return None if np.isnan(variance) else float(np.sqrt(variance))
+    rows = []
+    for (parameters, size, context), values in sorted(measured.items()):
+        losses, errors = np.array(values).T
+        # Of a mean over runs on the same documents: the documents' share as it is, the seeds' share over their number.
+        variance = np.mean(errors) ** 2
+        if len(values) > 1:
+            variance = np.nan_to_num(variance) + losses.var(ddof=1) / len(values)
+        error = None if np.isnan(variance) else float(np.sqrt(variance))
+        rows.append(Cell(size, parameters, context, float(np.mean(losses)), error, len(values)))
+    return rows
 
 
 def size_optima(measured_cells: Sequence[Cell], planned: Mapping[str, Sequence[int]]) -> dict[str, Optimum]:
     """The optimum of each size that was measured at two contexts or more.
 
     Args:
-        found: the cells of one budget.
+        measured_cells: of one budget.
         planned: size -> all its training contexts, also those that this budget lacks.
     """
     optima = {}
@@ -262,11 +244,9 @@ class Landscape:
     def last_decided(self) -> int:
         """Step of the largest budget whose overall optimum is decided; else the largest of those with the most cells."""
         decided = [step for step, best in enumerate(self.overall) if best is not None and best.decided]
-        return (
-            decided[-1]
-            if decided
-            else max(range(len(self.cells)), key=lambda step: (len(self.cells[step]), step))
-        )
+        if decided:
+            return decided[-1]
+        return max(range(len(self.cells)), key=lambda step: (len(self.cells[step]), step))
 
 
 def landscape(
@@ -289,14 +269,7 @@ def landscape(
     optima = [size_optima(some, planned) for some in by_budget]
     overall = [overall_optimum(some, list(planned)) for some in optima]
     reach = window_reach(budgets)
-    contexts = {
-        size: mode_smoothed([_decided_context(some.get(size)) for some in optima], reach) for size in planned
-    }
-    pairs = [
-        (best.cell.size, best.cell.context) if best is not None and best.decided else None for best in overall
-    ]
+    decided = [{size: best.cell.context for size, best in some.items() if best.decided} for some in optima]
+    contexts = {size: mode_smoothed([some.get(size) for some in decided], reach) for size in planned}
+    pairs = [(best.cell.size, best.cell.context) if best and best.decided else None for best in overall]
     return Landscape(unit, budgets, by_budget, optima, overall, contexts, mode_smoothed(pairs, reach), reach)
-
-
-def _decided_context(optimum: Optimum | None) -> int | None:
-    return optimum.cell.context if optimum is not None and optimum.decided else None

@@ -5,8 +5,7 @@ the loss reached. The runs of a sweep have a constant learning rate, so each poi
 Section 3).
 """
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +92,3 @@ def sweep_points(path: str | Path) -> list[SweepPoint]:
     sweep = Sweep.open(path)
     folders = [sweep.run_folder(run.id) for run in sweep.plan]
     return [point for run in folders if run.recipe_file.exists() for point in run_points(run.path)]
-
-
-def as_rows(points: Iterable[SweepPoint]) -> list[dict[str, Any]]:
-    """Points as dictionaries, for CSV and JSON."""
-    return [asdict(point) for point in points]

@@ -2,13 +2,14 @@
 
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from contextwise.analysis.optimum import Landscape
-from contextwise.analysis.sweep_points import COLUMNS, as_rows
+from contextwise.analysis.sweep_points import COLUMNS
 from contextwise.base.estimates import NOT_KNOWN, count
 from contextwise.base.tables import Row, Table, csv_text
 from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
@@ -304,7 +305,7 @@ def runs_table(data: SweepData) -> Table:
 def sweep_tables(data: SweepData) -> dict[str, str]:
     """Name of each table -> its CSV."""
     tables = {
-        "points": csv_text(COLUMNS, ([row[name] for name in COLUMNS] for row in as_rows(data.points))),
+        "points": csv_text(COLUMNS, map(astuple, data.points)),
         "best-context-loss": csv_text(
             LOSS_HEAD, (row for landscape in data.landscapes for row in loss_rows(landscape))
         ),

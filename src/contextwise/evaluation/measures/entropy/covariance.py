@@ -45,13 +45,6 @@ class RunningCovariance:
                 self._fold(block)
             self._waiting = [rows[whole:].clone()] if whole < len(rows) else []
 
-    def merge(self, other: "RunningCovariance") -> None:
-        """Add all that another stream has seen; that one keeps its own."""
-        self._fold_rest()
-        other._fold_rest()
-        self._join(other._folded, other._mean_D.to(self.device))
-        self._scatter_DD += other._scatter_DD.to(self.device)
-
     def mean(self) -> torch.Tensor:
         """(D,) float64."""
         self._fold_rest()
@@ -84,7 +77,7 @@ class RunningCovariance:
         return torch.addr(self._scatter_DD / self._folded, self._mean_D, self._mean_D)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """All that is needed to go on elsewhere, as tensors on the CPU."""
+        """Everything that is needed to resume, as tensors on the CPU."""
         state = {
             "count": torch.tensor(self._folded),
             "mean": self._mean_D.cpu(),
@@ -96,7 +89,7 @@ class RunningCovariance:
     def from_state(
         cls, state: dict[str, torch.Tensor], device: torch.device | str = "cpu"
     ) -> "RunningCovariance":
-        """A stream that goes on where :meth:`state` was taken."""
+        """Resume a stream from its :meth:`state`."""
         running = cls(len(state["mean"]), device)
         running._folded = int(state["count"])
         running._mean_D = state["mean"].to(running.device, copy=True)
@@ -110,21 +103,18 @@ class RunningCovariance:
             self._waiting = []
 
     def _fold(self, rows_BD: torch.Tensor) -> None:
+        """Take in rows by the update of Chan, Golub and LeVeque."""
+        if not len(rows_BD):
+            return
         rows_BD = rows_BD.to(torch.float64)
         mean_D = rows_BD.mean(0)
-        self._join(len(rows_BD), mean_D)
+        total = self._folded + len(rows_BD)
+        shift_D = mean_D - self._mean_D
+        self._scatter_DD.addr_(shift_D, shift_D, alpha=self._folded * len(rows_BD) / total)
+        self._mean_D = self._mean_D + shift_D * (len(rows_BD) / total)
+        self._folded = total
         centred_BD = rows_BD - mean_D
         # The matrix is symmetric: what is right of the diagonal is enough.
         for start in range(0, self.width, _COLUMNS):
             stop = min(start + _COLUMNS, self.width)
             self._scatter_DD[start:stop, start:].addmm_(centred_BD[:, start:stop].mT, centred_BD[:, start:])
-
-    def _join(self, count: int, mean_D: torch.Tensor) -> None:
-        """Take in ``count`` rows of this mean; their scatter about it is added by the caller."""
-        if not count:
-            return
-        total = self._folded + count
-        shift_D = mean_D - self._mean_D
-        self._scatter_DD.addr_(shift_D, shift_D, alpha=self._folded * count / total)
-        self._mean_D = self._mean_D + shift_D * (count / total)
-        self._folded = total
