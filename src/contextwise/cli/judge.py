@@ -85,8 +85,8 @@ def judge(
 
     A stopped judging resumes.
     """
-    from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
-    from contextwise.evaluation.measures.judging.judge import Match, judge_answers
+    from contextwise.evaluation.measures.judging.judge import Endpoint, judge_answers, read_key
+    from contextwise.evaluation.measures.judging.requests import Match
 
     match = Match.read(answers, against, questions, references, limit)
     judge_endpoint = Endpoint(
@@ -102,7 +102,7 @@ def judge(
         price_in=price_in,
         price_out=price_out,
         dry_run=dry_run,
-        length_control=length_controlled,
+        length_controlled=length_controlled,
     )
     if summary is None:
         return

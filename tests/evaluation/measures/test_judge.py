@@ -19,14 +19,12 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import interruption
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
 from contextwise.evaluation.measures.judging.files import ModelAnswers, Question
-from contextwise.evaluation.measures.judging.judge import Match, judge_answers
+from contextwise.evaluation.measures.judging.judge import Endpoint, judge_answers, read_key
 from contextwise.evaluation.measures.judging.requests import (
-    Cost,
-    comparing_prompt,
-    comparing_requests,
-    grading_prompt,
+    Match,
+    cost_sentence,
+    judge_prompt,
     read_rating,
     read_verdict,
 )
@@ -74,14 +72,14 @@ def test_verdicts_are_read(text, verdict):
 
 def test_prompts_show_what_the_published_ones_show():
     question = QUESTIONS[1]
-    system, user = grading_prompt(question, ("one", "two"), 1, ("right one", "right two"))
+    system, user = judge_prompt(question, [("one", "two")], 1, ("right one", "right two"))
     assert (system["role"], user["role"]) == ("system", "user") and "[[5]]" in system["content"]
     assert "First of 1?" in user["content"] and "right one" in user["content"]
     assert not any(text in user["content"] for text in ("Second of 1?", "two"))
-    _, user = grading_prompt(question, ("one", "two"), 2, None)
-    places = [user["content"].index(text) for text in ("First of 1?", "one", "Second of 1?", "two")]
-    assert places == sorted(places) and "Reference" not in user["content"]
-    _, user = comparing_prompt(question, ("ours",), ("theirs",), 1, None)
+    _, user = judge_prompt(question, [("one", "two")], 2, None)
+    positions = [user["content"].index(text) for text in ("First of 1?", "one", "Second of 1?", "two")]
+    assert positions == sorted(positions) and "Reference" not in user["content"]
+    _, user = judge_prompt(question, [("ours",), ("theirs",)], 1, None)
     assert user["content"].index("ours") < user["content"].index("theirs")
 
 
@@ -126,7 +124,7 @@ def test_a_worked_example_of_win_rates():
         *(row(1, 1, True, "A"), row(1, 1, False, "B")),  # won in both orders
         *(row(1, 2, True, "B"), row(1, 2, False, "A")),  # lost in both
         *(row(2, 1, True, "A"), row(2, 1, False, "C")),  # won once, tied once: a tie
-        *(row(2, 2, True, "A"), row(2, 2, False, "A")),  # the first place twice: a tie
+        *(row(2, 2, True, "A"), row(2, 2, False, "A")),  # the first position twice: a tie
         *(row(3, 1, True, "C"), row(3, 1, False, "C")),  # tied
         *(row(3, 2, True, "A"), row(3, 2, False, None)),  # an order without a verdict: left out
     ]
@@ -147,13 +145,13 @@ def test_intervals_are_over_questions():
         for turn in (1, 2)  # both turns alike: no more is known than with one
     ]
     questions = [Question(i, "all", ("?", "?")) for i in range(60)]
-    found = summarize(questions, [ModelAnswers("m", {})], None, rows)["models"]["m"]["all"]
+    mean = summarize(questions, [ModelAnswers("m", {})], None, rows)["models"]["m"]["all"]
     half = 1.96 * ratings.std(ddof=1) / np.sqrt(60)
-    assert found["value"] == pytest.approx(ratings.mean())
-    assert found["high"] - found["low"] == pytest.approx(2 * half, rel=0.1)
+    assert mean["value"] == pytest.approx(ratings.mean())
+    assert mean["high"] - mean["low"] == pytest.approx(2 * half, rel=0.1)
 
 
-def test_nonsense_is_counted_kept_and_shown(tmp_path):
+def test_answers_without_a_verdict_are_counted_kept_and_shown(tmp_path):
     words = iter(["I like trains.\x1b[31m", ""] * 4)
     with JudgeServer(
         lambda messages: rate(messages) if "First of 0" in messages[1]["content"] else next(words)
@@ -248,12 +246,12 @@ def test_a_refusing_endpoint_gets_one_request(tmp_path, status, message):
     assert len(server.requests) == 1
 
 
-def test_nothing_listens(tmp_path):
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        where = Endpoint(f"http://127.0.0.1:{one.getsockname()[1]}/v1", "judge", retries=0)
+def test_an_endpoint_without_a_server(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        judge = Endpoint(f"http://127.0.0.1:{probe.getsockname()[1]}/v1", "judge", retries=0)
         with pytest.raises(ConfigError, match="nothing was judged: nothing answers at .*refused"):
-            judge_answers(RATING, where, tmp_path / "out")
+            judge_answers(RATING, judge, tmp_path / "out")
 
 
 def test_a_stopped_judging_resumes_and_one_more_model_costs_its_own_requests(tmp_path, monkeypatch):
@@ -282,12 +280,14 @@ def test_a_dry_run_prints_the_cost_and_makes_no_request(tmp_path, capsys):
     assert "16 judgments, 0 of which exist: 16 requests to make; about " in " ".join(
         capsys.readouterr().err.split()
     )
-    requests = comparing_requests(QUESTIONS[:1], GOOD, BAD, {})
-    cost = Cost.of(requests, 4, 0, 100, 2.0, 10.0)
+    requests = Match(QUESTIONS[:1], (GOOD,), BAD, {}).requests()
     tokens = sum(len(m["content"]) for r in requests for m in r.messages) // 4
-    assert cost.prompt_tokens == tokens and cost.answer_tokens == 400
-    assert cost.dollars == pytest.approx((2 * tokens + 10 * 400) / 1e6)
-    assert Cost.of(requests, 4, 0, None, None, None).dollars is None
+    cost = cost_sentence(requests, 4, 0, 100, 2000.0, 10_000.0)
+    assert (
+        f"about {tokens:,} prompt tokens (4 characters each, an estimate); at most 400 answer tokens" in cost
+    )
+    assert f"at most about {(2000 * tokens + 10_000 * 400) / 1e6:,.2f} in the currency of the prices" in cost
+    assert "at most" not in cost_sentence(requests, 4, 0, None, None, None)
 
 
 def test_the_key_goes_to_the_endpoint_and_nowhere_else(tmp_path, monkeypatch):
@@ -330,25 +330,25 @@ def served(folder: Path, port: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_our_own_model_as_a_judge_talks_nonsense_and_it_is_shown_as_such(tmp_path):
+def test_answers_of_an_untrained_judge_are_shown_as_answers_without_a_verdict(tmp_path):
     pytest.importorskip("fastapi", reason="the serve extra is not installed")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     server = served(tmp_path / "model", port)
     try:
         for _ in range(120):
-            with socket.socket() as one:
-                if one.connect_ex(("127.0.0.1", port)) == 0:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
             assert server.poll() is None, server.stdout.read()
             time.sleep(1)
-        where = Endpoint(
+        judge = Endpoint(
             f"http://127.0.0.1:{port}/v1",
             str(tmp_path / "model"),
             parameters={"temperature": 0, "max_tokens": 12},
         )
-        summary = judge_answers(Match(QUESTIONS[:2], (GOOD,), None, REFERENCES), where, tmp_path / "out")
+        summary = judge_answers(Match(QUESTIONS[:2], (GOOD,), None, REFERENCES), judge, tmp_path / "out")
     finally:
         server.kill()
         server.wait()

@@ -65,14 +65,14 @@ def test_the_command_says_that_judgments_are_missing(tmp_path):
 
 
 def test_the_help_says_what_is_sent_with_each_request():
-    told = CliRunner().invoke(app, ["judge", "--help"], env={"COLUMNS": "200"}).output
-    assert "temperature=0" in told and "max_tokens=2048" in told
+    help_text = CliRunner().invoke(app, ["judge", "--help"], env={"COLUMNS": "200"}).output
+    assert "temperature=0" in help_text and "max_tokens=2048" in help_text
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give --questions"),
+        ([], "--questions is missing"),
         (["--questions", "Q", "--against", "GOOD"], "a model called 'good'"),
         (["--questions", "Q", "BAD", "--against", "OTHER"], "compare one at a time"),
         (["--questions", "Q", "ALPACA"], "judge one benchmark at a time"),
@@ -89,7 +89,7 @@ def test_bad_input_of_the_command(tmp_path, arguments, message):
     questions, good, bad = mt_bench_files(tmp_path)
     other = [{"question_id": 81, "model_id": "other", "choices": [{"turns": ["a", "b"]}]}]
     alpaca = [{"instruction": "Do.", "output": "Done.", "generator": "third"}]
-    places = {
+    paths = {
         "Q": questions,
         "GOOD": good,
         "BAD": bad,
@@ -97,7 +97,7 @@ def test_bad_input_of_the_command(tmp_path, arguments, message):
         "ALPACA": write(tmp_path / "alpaca.json", alpaca),
         "OTHER-Q": write(tmp_path / "q.jsonl", [{"question_id": 1, "category": "x", "turns": ["?"]}]),
     }
-    given = [str(places.get(argument, argument)) for argument in arguments]
+    given = [str(paths.get(argument, argument)) for argument in arguments]
     done = CliRunner().invoke(
         app, ["judge", str(good), "--endpoint", "http://127.0.0.1:9/v1", "--judge-model", "j", *given]
     )

@@ -10,7 +10,7 @@ from test_contextlm_tasks import corpus, item_of, settings  # noqa: F401
 from contextwise.base.config import validate
 from contextwise.base.estimates import Estimate
 from contextwise.evaluation.attention import ModelReading, Reading
-from contextwise.evaluation.measures.judging.endpoint import Endpoint
+from contextwise.evaluation.measures.judging.judge import Endpoint
 from contextwise.reproductions.claims import above
 from contextwise.reproductions.contextlm.figure_5_attention import AttentionReceived, chunks_table, tokens_of
 from contextwise.reproductions.contextlm.table_4_figure_3_answers import (

@@ -28,9 +28,9 @@ from contextwise.data.documents import BadRecord
 from contextwise.data.sources import open_source
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.answers import Answers, AnswersResult
-from contextwise.evaluation.measures.judging.endpoint import Endpoint, read_key
 from contextwise.evaluation.measures.judging.files import Benchmark, read_questions, read_references
-from contextwise.evaluation.measures.judging.judge import Match, judge_answers
+from contextwise.evaluation.measures.judging.judge import Endpoint, judge_answers, read_key
+from contextwise.evaluation.measures.judging.requests import Match
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Better, Claim, above, point, undecided
 from contextwise.reproductions.item import Item, Outcome, Plot, registered
@@ -224,7 +224,7 @@ class InstructionAnswers(TrainedModels):
             self._endpoint(),
             folder / "judged" / label,
             concurrency=self.concurrency,
-            length_control=self.length_controlled,
+            length_controlled=self.length_controlled,
         )
         assert summary is not None  # only a dry run has none
         return summary

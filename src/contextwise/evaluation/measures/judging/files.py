@@ -26,7 +26,7 @@ class Question:
     """A question of one turn or several.
 
     Attributes:
-        id: MT-Bench's ``question_id``; AlpacaEval's instruction itself, which has no other name.
+        id: MT-Bench's ``question_id``; AlpacaEval's instruction itself.
         category: MT-Bench's ``category``, AlpacaEval's ``dataset``.
     """
 
@@ -44,25 +44,10 @@ class ModelAnswers:
     questions: tuple[Question, ...] = ()
 
 
-def read_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The objects of a JSON list or of JSON Lines, each with its name in errors.
-
-    Raises:
-        DataError: the file is missing, damaged or empty, or holds something else than objects.
-    """
-    rows = list(read_objects(path, WANTED))
-    if not rows:
-        raise DataError(f"{path} is empty; give {WANTED}")
-    return rows
-
-
 class _MtBenchQuestion(Form):
     question_id: int | str
     turns: list[str] = Field(min_length=1)
     category: Any = "all"
-
-    def question(self) -> Question:
-        return Question(self.question_id, str(self.category), tuple(self.turns))
 
 
 class _Turns(Form):
@@ -72,9 +57,6 @@ class _Turns(Form):
 class _Reference(Form):
     question_id: int | str
     choices: list[_Turns] = Field(min_length=1)
-
-    def answer(self) -> tuple[int | str, tuple[str, ...]]:
-        return self.question_id, tuple(self.choices[0].turns)
 
 
 class _MtBenchAnswer(_Reference):
@@ -94,6 +76,18 @@ class _Output(_Instruction):
     generator: str
 
 
+def read_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The objects of a JSON list or of JSON Lines, each with its name in errors.
+
+    Raises:
+        DataError: the file is missing, damaged or empty, or holds something else than objects.
+    """
+    rows = list(read_objects(path, WANTED))
+    if not rows:
+        raise DataError(f"{path} is empty; give {WANTED}")
+    return rows
+
+
 def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:
     """A benchmark, recognized by the fields, and its questions.
 
@@ -102,10 +96,12 @@ def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:
     """
     rows = read_rows(path)
     if "turns" not in rows[0][1]:
-        return "alpaca-eval", tuple(_checked(_Instruction, where, row).question() for where, row in rows)
-    questions = tuple(_checked(_MtBenchQuestion, where, row).question() for where, row in rows)
-    _once([question.id for question in questions], rows)
-    return "mt-bench", questions
+        return "alpaca-eval", tuple(row.question() for row in _checked(_Instruction, rows))
+    questions = _checked(_MtBenchQuestion, rows)
+    _check_once([row.question_id for row in questions], rows)
+    return "mt-bench", tuple(
+        Question(row.question_id, str(row.category), tuple(row.turns)) for row in questions
+    )
 
 
 def read_answers(path: Path) -> tuple[Benchmark, ModelAnswers]:
@@ -116,11 +112,11 @@ def read_answers(path: Path) -> tuple[Benchmark, ModelAnswers]:
     """
     rows = read_rows(path)
     if "choices" in rows[0][1]:
-        answers = [_checked(_MtBenchAnswer, where, row) for where, row in rows]
+        answers = _checked(_MtBenchAnswer, rows)
         model = _one_model(path, {answer.model_id for answer in answers})
-        _once([answer.question_id for answer in answers], rows)
-        return "mt-bench", ModelAnswers(model, dict(answer.answer() for answer in answers))
-    outputs = [_checked(_Output, where, row) for where, row in rows]
+        _check_once([answer.question_id for answer in answers], rows)
+        return "mt-bench", ModelAnswers(model, _texts(answers))
+    outputs = _checked(_Output, rows)
     model = _one_model(path, {output.generator for output in outputs})
     # A repeated instruction is one question.
     questions = {output.instruction: output.question() for output in outputs}
@@ -130,11 +126,15 @@ def read_answers(path: Path) -> tuple[Benchmark, ModelAnswers]:
 
 def read_references(path: Path) -> dict[int | str, tuple[str, ...]]:
     """MT-Bench's reference answers: question's id -> its texts, one a turn."""
-    return dict(_checked(_Reference, where, row).answer() for where, row in read_rows(path))
+    return _texts(_checked(_Reference, read_rows(path)))
 
 
-def _checked(form: type[RowForm], where: str, row: dict[str, Any]) -> RowForm:
-    return checked(form, row, where, "give a file of MT-Bench or AlpacaEval")
+def _texts(answers: Sequence[_Reference]) -> dict[int | str, tuple[str, ...]]:
+    return {answer.question_id: tuple(answer.choices[0].turns) for answer in answers}
+
+
+def _checked(form: type[RowForm], rows: Sequence[tuple[str, dict[str, Any]]]) -> list[RowForm]:
+    return [checked(form, row, where, "give a file of MT-Bench or AlpacaEval") for where, row in rows]
 
 
 def _one_model(path: Path, models: set[str]) -> str:
@@ -145,7 +145,7 @@ def _one_model(path: Path, models: set[str]) -> str:
     return models.pop()
 
 
-def _once(ids: Sequence[int | str], rows: Sequence[tuple[str, Any]]) -> None:
+def _check_once(ids: Sequence[int | str], rows: Sequence[tuple[str, Any]]) -> None:
     seen: set[int | str] = set()
     for name, (where, _) in zip(ids, rows, strict=True):
         if name in seen:

@@ -1,145 +1,169 @@
-"""A whole judging: requests, their cost, the judge's answers, and the summary.
+"""A whole judging: an OpenAI-compatible endpoint, its answers to all requests, and the summary.
 
 Each answer of the judge is a line of ``judgments.jsonl``, kept at once and found again by the content of its request, so a
 stopped judging resumes, and one more model costs its own requests only. Answers without a verdict are kept as well, counted
 and shown. ``summary.json`` has the ratings or win rates.
 """
 
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import write_json
 from contextwise.base.progress import interruption, progress_bar, say
 from contextwise.evaluation.kernel import Journal
-from contextwise.evaluation.measures.judging.endpoint import Endpoint, EndpointDown, RequestFailed
-from contextwise.evaluation.measures.judging.files import (
-    WITH_REFERENCE,
-    ModelAnswers,
-    Question,
-    read_answers,
-    read_questions,
-    read_references,
-)
-from contextwise.evaluation.measures.judging.length import check_package, length_controlled
 from contextwise.evaluation.measures.judging.requests import (
-    Cost,
+    Match,
     Request,
-    comparing_requests,
-    grading_requests,
+    cost_sentence,
     read_rating,
     read_verdict,
 )
-from contextwise.evaluation.measures.judging.results import summarize
+from contextwise.evaluation.measures.judging.results import (
+    check_package,
+    length_controlled_win_rate,
+    summarize,
+)
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 JUDGMENTS, SUMMARY = "judgments.jsonl", "summary.json"
 MOST_FAILURES = 5
 """Failures in a row that stop a judging: the endpoint is at fault, not the requests."""
 
 
+class RequestFailed(Exception):
+    """One request failed after all retries. Others may succeed."""
+
+
+class EndpointDown(Exception):
+    """Nothing listens at the endpoint."""
+
+
 @dataclass(frozen=True)
-class Match:
-    """The questions and answers of a judging.
+class Endpoint:
+    """A judge behind an OpenAI-compatible endpoint, and the parameters of its requests.
 
     Attributes:
-        questions: of the benchmark.
-        models: their answers are rated, or (one) compared with ``against``.
-        against: the answers to compare with; None to rate.
-        references: MT-Bench's reference answers.
+        url: base of the endpoint, such as ``http://localhost:8000/v1``.
+        model: the judge's name there.
+        key: of the endpoint; never written anywhere.
+        timeout: seconds for one attempt.
+        retries: further attempts after a timeout, a lost connection, 408, 409, 429 or 5xx; the waits between them grow from
+            half a second to eight seconds, or follow the endpoint's Retry-After.
+        parameters: of each request, beside model and messages.
     """
 
-    questions: tuple[Question, ...]
-    models: tuple[ModelAnswers, ...]
-    against: ModelAnswers | None
-    references: dict[int | str, tuple[str, ...]]
+    url: str
+    model: str
+    key: str = field(default="none", repr=False)
+    timeout: float = 120.0
+    retries: int = 5
+    parameters: dict[str, Any] = field(default_factory=lambda: {"temperature": 0, "max_tokens": 2048})
 
-    @classmethod
-    def read(
-        cls,
-        answers: Sequence[Path],
-        against: Path | None,
-        questions: Path | None,
-        references: Path | None,
-        limit: int | None = None,
-    ) -> "Match":
-        """Read the files, and check that they belong together.
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigError(f"endpoint is {self.url!r}; give a URL such as http://localhost:8000/v1")
+        if not self.timeout > 0:
+            raise ConfigError(f"timeout is {self.timeout}; give a positive number of seconds")
 
-        Args:
-            limit: the first so many questions only.
+    def client(self) -> "OpenAI":
+        """A client, which threads may share.
 
         Raises:
-            DataError: a file cannot be read, or has answers to other questions.
-            ConfigError: they do not belong together.
+            ConfigError: the package is not installed.
         """
-        read = [read_answers(path) for path in (*answers, *([] if against is None else [against]))]
-        benchmarks, models = {benchmark for benchmark, _ in read}, [answers for _, answers in read]
-        if len(benchmarks) > 1:
+        try:
+            from openai import OpenAI
+        except ImportError:
             raise ConfigError(
-                "answers to MT-Bench and to AlpacaEval are given together; judge one benchmark at a time"
+                "the openai package is not installed; pip install 'contextwise[serve]'"
+            ) from None
+        return OpenAI(base_url=self.url, api_key=self.key, timeout=self.timeout, max_retries=self.retries)
+
+    def ask(self, client: "OpenAI", messages: list[dict[str, str]]) -> dict[str, Any]:
+        """The judge's answer.
+
+        Returns:
+            ``text`` (empty if there is none), ``finish_reason``, ``prompt_tokens`` and ``completion_tokens`` (None if the
+            endpoint does not report them).
+
+        Raises:
+            ConfigError: the endpoint refuses the key, or knows neither the judge nor the path.
+            EndpointDown: nothing listens.
+            RequestFailed: this request was refused, or was not answered in time.
+        """
+        import openai
+
+        try:
+            answer = client.chat.completions.create(
+                model=self.model,
+                messages=messages,
+                extra_body=self.parameters,  # type: ignore[arg-type]
             )
-        _check_names([model.model for model in models])
-        other = models.pop() if against is not None else None
-        if other is not None and len(models) > 1:
-            raise ConfigError("several models are given together with --against; compare one at a time")
-        every = _questions("alpaca-eval" in benchmarks, other, questions)
-        kept = {} if references is None else read_references(references)
-        match = cls(every[:limit], tuple(models), other, kept)
-        match._check()
-        return match
-
-    def _check(self) -> None:
-        for answers in (*self.models, *([] if self.against is None else [self.against])):
-            known = sum(question.id in answers.texts for question in self.questions)
-            if not known:
-                raise DataError(
-                    f"the model {answers.model!r} has answered none of the questions; give the questions that it answered"
-                )
-            if known < len(self.questions):
-                say(f"note: {answers.model} has answered {known:,} of {len(self.questions):,} questions")
-            empty = sum(not text.strip() for texts in answers.texts.values() for text in texts)
-            if empty:
-                say(f"note: empty answers of {answers.model}: {empty:,}; they are judged as they are")
-        lacking = [q for q in self.questions if q.category in WITH_REFERENCE and q.id not in self.references]
-        if lacking:
-            say(
-                f"note: {len(lacking):,} questions of {', '.join(WITH_REFERENCE)} have no reference answer and are judged "
-                "without; give --references"
-            )
-
-    def requests(self) -> list[Request]:
-        """All requests, question by question."""
-        if self.against is None:
-            return grading_requests(self.questions, self.models, self.references)
-        return comparing_requests(self.questions, self.models[0], self.against, self.references)
-
-
-def _check_names(names: list[str]) -> None:
-    if len(set(names)) < len(names):
-        raise ConfigError(
-            f"two files hold answers of a model called {max(names, key=names.count)!r}; "
-            "let `contextwise answers --model-id` give them different names"
-        )
-
-
-def _questions(alpaca_eval: bool, other: ModelAnswers | None, file: Path | None) -> tuple[Question, ...]:
-    """The questions: AlpacaEval's are in the file of answers, MT-Bench's in a file of their own."""
-    if alpaca_eval:
-        if other is None:
+            # A server may answer 200 with a body of another protocol; the client lets it through.
+            choice, usage = answer.choices[0], answer.usage
+            if not isinstance(choice.message.content, str | None):
+                raise TypeError(f"its content is no text but {str(choice.message.content)[:60]}")
+            return {
+                "text": choice.message.content or "",
+                "finish_reason": choice.finish_reason,
+                "prompt_tokens": None if usage is None else usage.prompt_tokens,
+                "completion_tokens": None if usage is None else usage.completion_tokens,
+            }
+        except openai.APITimeoutError:
+            raise RequestFailed(
+                f"no answer within {self.timeout:g} s, {self.retries + 1} times; a longer timeout may help"
+            ) from None
+        except openai.APIConnectionError as error:
+            raise EndpointDown(_reason(error.__cause__ or error)) from None
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
             raise ConfigError(
-                "AlpacaEval compares with a reference model's outputs; give their file with --against"
-            )
-        return other.questions
+                f"{self.url} refuses the key (status {error.status_code}: {_reason(error)}); "
+                "set OPENAI_API_KEY, or give key_file"
+            ) from None
+        except openai.NotFoundError as error:
+            raise ConfigError(
+                f"{self.url} knows no judge {self.model!r}, or is not the endpoint's base, which mostly ends in /v1 "
+                f"(status 404: {_reason(error)})"
+            ) from None
+        except openai.APIStatusError as error:
+            raise RequestFailed(f"status {error.status_code}: {_reason(error)}") from None
+        except (openai.OpenAIError, AttributeError, TypeError, IndexError, ValueError) as error:
+            raise RequestFailed(f"the answer is not of the protocol ({_reason(error)})") from None
+
+
+def read_key(file: Path | None) -> str:
+    """The endpoint's key: from a file, else from ``OPENAI_API_KEY``; ``none`` for endpoints without keys.
+
+    Raises:
+        DataError: the file cannot be read, or is empty.
+    """
     if file is None:
-        raise ConfigError(
-            "the answers are MT-Bench's, whose questions are in a file of their own; give --questions"
-        )
-    return read_questions(file)[1]
+        return os.environ.get("OPENAI_API_KEY") or "none"
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"the key file {file} cannot be read: {getattr(error, 'strerror', None) or 'no text'}"
+        ) from None
+    if not key or not key.isascii() or len(key.split()) != 1:
+        raise DataError(f"the key file {file} must hold one key and nothing else")
+    return key
+
+
+def _reason(error: BaseException) -> str:
+    body = getattr(error, "body", None)
+    message = (body.get("message") or body.get("detail")) if isinstance(body, dict) else None
+    return " ".join(str(message or error or type(error).__name__).split())[:200].rstrip(".")
 
 
 def judge_answers(
@@ -151,7 +175,7 @@ def judge_answers(
     price_in: float | None = None,
     price_out: float | None = None,
     dry_run: bool = False,
-    length_control: bool = False,
+    length_controlled: bool = False,
 ) -> dict[str, Any] | None:
     """Judge what has not been judged yet, and summarize all judgments.
 
@@ -160,7 +184,7 @@ def judge_answers(
         concurrency: requests at once.
         price_in, price_out: of a million tokens, for the estimate that is printed first.
         dry_run: print the estimate, and make no request.
-        length_control: add AlpacaEval's length-controlled win rate.
+        length_controlled: add AlpacaEval's length-controlled win rate.
 
     Returns:
         The summary; None for a dry run. It holds how many judgments are ``missing``, because requests failed or the process was
@@ -171,8 +195,8 @@ def judge_answers(
         DataError: the files cannot be read or written.
     """
     if concurrency < 1:
-        raise ConfigError(f"--concurrency is {concurrency}; give at least 1")
-    if length_control:
+        raise ConfigError(f"concurrency is {concurrency}; give at least 1")
+    if length_controlled:
         check_package(match.against)
     requests = [(request.key(endpoint.model, endpoint.parameters), request) for request in match.requests()]
     if not requests:
@@ -183,14 +207,14 @@ def judge_answers(
         judging = Judging(endpoint, journal, missing)
         longest = endpoint.parameters.get("max_completion_tokens", endpoint.parameters.get("max_tokens"))
         kept = sum(key in journal.rows for key, _ in requests)
-        say(Cost.of(list(missing.values()), len(requests), kept, longest, price_in, price_out).sentence())
+        say(cost_sentence(list(missing.values()), len(requests), kept, longest, price_in, price_out))
         if dry_run:
             return None
         with interruption.listening():
             judging.run(concurrency)
         rows = [{**journal.rows[key], **request.row()} for key, request in requests if key in journal.rows]
     if not rows:
-        raise ConfigError(f"nothing was judged: {judging.why()}; check --endpoint and --judge-model")
+        raise ConfigError(f"nothing was judged: {judging.why()}; check the endpoint and the judge's name")
     summary = {
         **summarize(match.questions, match.models, match.against, rows),
         "judge": endpoint.model,
@@ -201,22 +225,17 @@ def judge_answers(
         "length_controlled": None,
     }
     write_json(out / SUMMARY, summary, "the summary")
-    if length_control and match.against is not None:
-        summary["length_controlled"] = length_controlled(match.models[0], match.against, rows)
+    if length_controlled and match.against is not None:
+        summary["length_controlled"] = length_controlled_win_rate(match.models[0], match.against, rows)
         write_json(out / SUMMARY, summary, "the summary")
     return summary
 
 
 class Judging:
-    """The missing requests, made by several threads.
-
-    Args:
-        missing: key -> request.
-    """
+    """The missing requests (key -> request), made by several threads."""
 
     def __init__(self, endpoint: Endpoint, journal: Journal, missing: dict[str, Request]) -> None:
-        self.endpoint, self.journal = endpoint, journal
-        self.waiting = deque(missing.items())
+        self.endpoint, self.journal, self.waiting = endpoint, journal, deque(missing.items())
         self.failures: list[str] = []
         self.stopped: str | None = None
         self.fatal: Exception | None = None
@@ -231,14 +250,13 @@ class Judging:
         """
         if not self.waiting:
             return
-        client = self.endpoint.client()
         with (
-            client,
+            self.endpoint.client() as client,
             progress_bar("judge", len(self.waiting), "requests") as advance,
             ThreadPoolExecutor(concurrency) as pool,
         ):
-            for done in [pool.submit(self._work, client, advance) for _ in range(concurrency)]:
-                done.result()
+            for worker in [pool.submit(self._work, client, advance) for _ in range(concurrency)]:
+                worker.result()
         if self.fatal is not None:
             raise self.fatal
 
@@ -261,25 +279,22 @@ class Judging:
 
     def _ask(self, client: Any, key: str, request: Request) -> None:
         answer = self.endpoint.ask(client, request.messages)
-        verdict = read_rating(answer["text"]) if len(request.models) == 1 else read_verdict(answer["text"])
-        self.journal.add(
-            {
-                "key": key,
-                **request.row(),
-                "judge": self.endpoint.model,
-                "user_prompt": request.messages[-1]["content"],
-                "judgment": answer.pop("text"),
-                "verdict": verdict,
-                **answer,
-                "tstamp": time.time(),
-            }
-        )
+        text = answer.pop("text")
+        judgment = {
+            "judge": self.endpoint.model,
+            "user_prompt": request.messages[-1]["content"],
+            "judgment": text,
+            "verdict": read_rating(text) if len(request.models) == 1 else read_verdict(text),
+        }
+        self.journal.add({"key": key, **request.row(), **judgment, **answer, "tstamp": time.time()})
         with self._counting:
             self._in_a_row = 0
 
     def _failed(self, request: Request, error: Exception) -> None:
+        name = request.question.id
         with self._counting:
-            self.failures.append(f"question {_short(request.question.id)}, turn {request.turn}: {error}")
+            shown = repr(name[:40]) if isinstance(name, str) else name
+            self.failures.append(f"question {shown}, turn {request.turn}: {error}")
             self._in_a_row += 1
             if isinstance(error, EndpointDown):
                 self.stopped = f"nothing answers at {self.endpoint.url} ({error})"
@@ -293,7 +308,3 @@ class Judging:
         if len(self.failures) == 1:
             return f"1 request failed, {self.failures[0]}"
         return f"{len(self.failures):,} requests failed, the first: {self.failures[0]}"
-
-
-def _short(question: int | str) -> str:
-    return repr(question[:40]) if isinstance(question, str) else str(question)

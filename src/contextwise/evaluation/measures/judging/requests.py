@@ -8,13 +8,22 @@ words are ours.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.progress import say
 from contextwise.evaluation.kernel import content_key
-from contextwise.evaluation.measures.judging.files import WITH_REFERENCE, ModelAnswers, Question
+from contextwise.evaluation.measures.judging.files import (
+    WITH_REFERENCE,
+    ModelAnswers,
+    Question,
+    read_answers,
+    read_questions,
+    read_references,
+)
 
 CHARACTERS_PER_TOKEN = 4
-Messages = list[dict[str, str]]
 
 _GRADE = (
     "You are an impartial judge. A user talked to an assistant; rate the assistant's answer{which}. Consider whether it "
@@ -35,42 +44,161 @@ _LOOSE_RATING = re.compile(r"\[(\d+(?:\.\d+)?)\]")
 _VERDICT = re.compile(r"\[\[([ABC])\]\]")
 
 
-def grading_prompt(
-    question: Question, answer: Sequence[str], turn: int, reference: Sequence[str] | None
-) -> Messages:
-    """The request to rate one answer.
+@dataclass(frozen=True)
+class Request:
+    """One request to the judge.
+
+    Attributes:
+        turn: the turn whose answer is judged, from 1.
+        models: whose answers are shown, in that order; one to be rated, or two to be compared.
+    """
+
+    question: Question
+    turn: int
+    models: tuple[str, ...]
+    messages: list[dict[str, str]]
+
+    def key(self, judge: str, parameters: Mapping[str, Any]) -> str:
+        """Identifies the judge's answer: the same request to the same judge is made once."""
+        return content_key(judge=judge, parameters=dict(parameters), messages=self.messages)
+
+    def row(self) -> dict[str, Any]:
+        """Its columns of ``judgments.jsonl``."""
+        return {"question_id": self.question.id, "turn": self.turn, "models": list(self.models)}
+
+
+@dataclass(frozen=True)
+class Match:
+    """The questions and answers of a judging.
+
+    Attributes:
+        questions: of the benchmark.
+        models: their answers are rated, or (a single model) compared with ``against``.
+        against: the answers to compare with; None to rate.
+        references: MT-Bench's reference answers.
+    """
+
+    questions: tuple[Question, ...]
+    models: tuple[ModelAnswers, ...]
+    against: ModelAnswers | None
+    references: dict[int | str, tuple[str, ...]]
+
+    @classmethod
+    def read(
+        cls,
+        answers: Sequence[Path],
+        against: Path | None,
+        questions: Path | None,
+        references: Path | None,
+        limit: int | None = None,
+    ) -> "Match":
+        """Read the files, and check that they belong together.
+
+        Args:
+            limit: use only the first questions.
+
+        Raises:
+            DataError: a file cannot be read, or has answers to other questions.
+            ConfigError: they do not belong together.
+        """
+        benchmarks, models = zip(*map(read_answers, [*answers, *([against] if against else [])]), strict=True)
+        if len(set(benchmarks)) > 1:
+            raise ConfigError(
+                "answers to MT-Bench and to AlpacaEval are given together; judge one benchmark at a time"
+            )
+        names = [model.model for model in models]
+        if len(set(names)) < len(names):
+            raise ConfigError(
+                f"two files hold answers of a model called {max(names, key=names.count)!r}; give them different names with the "
+                "model_id of contextwise answers"
+            )
+        if against is not None and len(answers) > 1:
+            raise ConfigError("against is given together with several models; compare one at a time")
+        # AlpacaEval's questions are in the files of answers, MT-Bench's in a file of their own.
+        if benchmarks[0] == "alpaca-eval":
+            if against is None:
+                raise ConfigError(
+                    "against is missing: AlpacaEval compares with a reference model's outputs; give their file"
+                )
+            asked = models[-1].questions
+        elif questions is None:
+            raise ConfigError(
+                "questions is missing: MT-Bench's questions are in a file of their own; give it"
+            )
+        else:
+            asked = read_questions(questions)[1]
+        match = cls(
+            asked[:limit],
+            models[: len(answers)],
+            models[-1] if against else None,
+            {} if references is None else read_references(references),
+        )
+        match._check()
+        return match
+
+    def _check(self) -> None:
+        for answers in (*self.models, *([self.against] if self.against else [])):
+            known = sum(question.id in answers.texts for question in self.questions)
+            if not known:
+                raise DataError(
+                    f"the model {answers.model!r} has answered none of the questions; give the questions that it answered"
+                )
+            if known < len(self.questions):
+                say(f"note: {answers.model} has answered {known:,} of {len(self.questions):,} questions")
+            empty = sum(not text.strip() for texts in answers.texts.values() for text in texts)
+            if empty:
+                say(f"note: empty answers of {answers.model}: {empty:,}; they are judged as they are")
+        lacking = [q for q in self.questions if q.category in WITH_REFERENCE and q.id not in self.references]
+        if lacking:
+            say(
+                f"note: {len(lacking):,} questions of {', '.join(WITH_REFERENCE)} have no reference answer and are judged "
+                "without; give references"
+            )
+
+    def requests(self) -> list[Request]:
+        """All requests, question by question: to rate every turn of every answer, or to compare it in both orders."""
+        pairs = [(model,) for model in self.models]
+        if self.against is not None:
+            pairs = [(self.models[0], self.against), (self.against, self.models[0])]
+        requests = []
+        for question in self.questions:
+            references = self.references.get(question.id, ()) if question.category in WITH_REFERENCE else ()
+            answered = [pair for pair in pairs if all(question.id in model.texts for model in pair)]
+            # Both orders of a turn stand together; each rated model has all its turns together.
+            groups = [answered] if self.against else [[pair] for pair in answered]
+            for group in filter(None, groups):
+                shortest = min(len(model.texts[question.id]) for model in group[0])
+                for turn in range(1, min(len(question.turns), shortest) + 1):
+                    reference = references if len(references) >= turn else None
+                    for pair in group:
+                        texts = [model.texts[question.id] for model in pair]
+                        messages = judge_prompt(question, texts, turn, reference)
+                        requests.append(Request(question, turn, tuple(m.model for m in pair), messages))
+        return requests
+
+
+def judge_prompt(
+    question: Question, answers: Sequence[Sequence[str]], turn: int, reference: Sequence[str] | None
+) -> list[dict[str, str]]:
+    """The messages that ask to rate one model's answer, or to compare two, of which the first is shown first.
 
     Args:
-        turn: of the rated answer, from 1; the turns before it are shown as well.
+        turn: of the judged answers, from 1; the turns before it are shown as well.
     """
-    parts = [] if reference is None else [_conversation("Reference", question, reference, turn)]
-    parts.append(_conversation("Conversation", question, answer, turn))
-    return _messages(_GRADE, turn, reference, parts)
-
-
-def comparing_prompt(
-    question: Question, a: Sequence[str], b: Sequence[str], turn: int, reference: Sequence[str] | None
-) -> Messages:
-    """The request to compare two answers, of which ``a`` is shown first."""
-    parts = [] if reference is None else [_conversation("Reference", question, reference, turn)]
-    parts.append(_conversation("Assistant A", question, a, turn))
-    parts.append(_conversation("Assistant B", question, b, turn))
-    return _messages(_COMPARE, turn, reference, parts)
-
-
-def _messages(text: str, turn: int, reference: Sequence[str] | None, parts: list[str]) -> Messages:
+    titles = ["Conversation"] if len(answers) == 1 else ["Assistant A", "Assistant B"]
+    shown = [*([("Reference", reference)] if reference else []), *zip(titles, answers, strict=True)]
+    parts = []
+    for title, texts in shown:
+        parts.append(f"<|{title} begins|>")
+        turns = zip(question.turns[:turn], texts[:turn], strict=True)
+        for number, (turn_text, text) in enumerate(turns, start=1):
+            parts += [f"### Question {number}:\n{turn_text}", f"### Answer {number}:\n{text}"]
+        parts.append(f"<|{title} ends|>")
     which = "" if turn == 1 else f" to question {turn}, the last one"
-    system = text.format(which=which, reference="" if reference is None else _REFERENCE)
+    system = (_GRADE if len(answers) == 1 else _COMPARE).format(
+        which=which, reference=_REFERENCE if reference else ""
+    )
     return [{"role": "system", "content": system}, {"role": "user", "content": "\n\n".join(parts)}]
-
-
-def _conversation(title: str, question: Question, answers: Sequence[str], turn: int) -> str:
-    lines = [f"<|{title} begins|>"]
-    for number, (turn_text, text) in enumerate(
-        zip(question.turns[:turn], answers[:turn], strict=True), start=1
-    ):
-        lines += [f"### Question {number}:\n{turn_text}", f"### Answer {number}:\n{text}"]
-    return "\n\n".join([*lines, f"<|{title} ends|>"])
 
 
 def read_rating(text: str) -> float | None:
@@ -86,126 +214,32 @@ def read_verdict(text: str) -> str | None:
     return verdicts[-1] if verdicts else None
 
 
-@dataclass(frozen=True)
-class Request:
-    """One request to the judge.
+def cost_sentence(
+    requests: Sequence[Request],
+    judgments: int,
+    kept: int,
+    longest: int | None,
+    price_in: float | None,
+    price_out: float | None,
+) -> str:
+    """An estimate of the remaining work, as it is printed before the first request.
 
-    Attributes:
-        question: of the benchmark.
-        turn: the turn whose answer is judged, from 1.
-        models: whose answers are shown, in that order; one to be rated, or two to be compared.
-        messages: sent to the judge.
-    """
-
-    question: Question
-    turn: int
-    models: tuple[str, ...]
-    messages: Messages
-
-    def key(self, judge: str, parameters: Mapping[str, Any]) -> str:
-        """Identifies the judge's answer: the same request to the same judge is made once."""
-        return content_key(judge=judge, parameters=dict(parameters), messages=self.messages)
-
-    def row(self) -> dict[str, Any]:
-        """Its columns of ``judgments.jsonl``."""
-        return {"question_id": self.question.id, "turn": self.turn, "models": list(self.models)}
-
-
-def grading_requests(
-    questions: Sequence[Question],
-    models: Sequence[ModelAnswers],
-    references: Mapping[int | str, Sequence[str]],
-) -> list[Request]:
-    """Every turn of every answer, to be rated."""
-    return [
-        Request(question, turn, (answers.model,), grading_prompt(question, texts, turn, reference))
-        for question in questions
-        for answers in models
-        if (texts := answers.texts.get(question.id)) is not None
-        for turn in range(1, min(len(question.turns), len(texts)) + 1)
-        for reference in [_reference(question, references, turn)]
-    ]
-
-
-def comparing_requests(
-    questions: Sequence[Question],
-    ours: ModelAnswers,
-    theirs: ModelAnswers,
-    references: Mapping[int | str, Sequence[str]],
-) -> list[Request]:
-    """Every turn of both models' answers, to be compared, each pair in both orders."""
-    return [
-        Request(question, turn, names, comparing_prompt(question, a, b, turn, reference))
-        for question in questions
-        if question.id in ours.texts and question.id in theirs.texts
-        for mine, other in [(ours.texts[question.id], theirs.texts[question.id])]
-        for turn in range(1, min(len(question.turns), len(mine), len(other)) + 1)
-        for reference in [_reference(question, references, turn)]
-        for names, a, b in [
-            ((ours.model, theirs.model), mine, other),
-            ((theirs.model, ours.model), other, mine),
-        ]
-    ]
-
-
-def _reference(
-    question: Question, references: Mapping[int | str, Sequence[str]], turn: int
-) -> Sequence[str] | None:
-    texts = references.get(question.id, ()) if question.category in WITH_REFERENCE else ()
-    return texts if len(texts) >= turn else None
-
-
-@dataclass(frozen=True)
-class Cost:
-    """An estimate of the remaining work.
-
-    Attributes:
-        judgments: in all, of which ``kept`` exist.
+    Args:
         requests: to make; equal ones are made once.
-        prompt_tokens: estimated from characters: the judge's tokenizer is not known.
-        answer_tokens: at most, if the requests set a limit.
-        dollars: at most, where prices are given.
+        judgments: in all, of which ``kept`` exist.
+        longest: tokens of an answer, at most.
+        price_in, price_out: of a million tokens.
     """
-
-    judgments: int
-    kept: int
-    requests: int
-    prompt_tokens: int
-    answer_tokens: int | None
-    dollars: float | None
-
-    @classmethod
-    def of(
-        cls,
-        requests: Sequence[Request],
-        judgments: int,
-        kept: int,
-        longest: int | None,
-        price_in: float | None,
-        price_out: float | None,
-    ) -> "Cost":
-        """
-        Args:
-            requests: to make.
-            longest: tokens of an answer, at most.
-            price_in, price_out: of a million tokens.
-        """
-        characters = sum(len(message["content"]) for request in requests for message in request.messages)
-        prompt = characters // CHARACTERS_PER_TOKEN
-        answers = None if longest is None else longest * len(requests)
-        dollars = None
-        if price_in is not None or (price_out is not None and answers is not None):
-            dollars = (prompt * (price_in or 0) + (answers or 0) * (price_out or 0)) / 1e6
-        return cls(judgments, kept, len(requests), prompt, answers, dollars)
-
-    def sentence(self) -> str:
-        """As it is printed before the first request."""
-        parts = [
-            f"{self.judgments:,} judgments, {self.kept:,} of which exist: {self.requests:,} requests to make",
-            f"about {self.prompt_tokens:,} prompt tokens ({CHARACTERS_PER_TOKEN} characters each, an estimate)",
-        ]
-        if self.answer_tokens is not None:
-            parts.append(f"at most {self.answer_tokens:,} answer tokens")
-        if self.dollars is not None:
-            parts.append(f"at most about {self.dollars:,.2f} in the currency of the prices")
-        return "; ".join(parts)
+    characters = sum(len(message["content"]) for request in requests for message in request.messages)
+    prompt = characters // CHARACTERS_PER_TOKEN  # the judge's tokenizer is not known
+    answers = None if longest is None else longest * len(requests)
+    parts = [
+        f"{judgments:,} judgments, {kept:,} of which exist: {len(requests):,} requests to make",
+        f"about {prompt:,} prompt tokens ({CHARACTERS_PER_TOKEN} characters each, an estimate)",
+    ]
+    if answers is not None:
+        parts.append(f"at most {answers:,} answer tokens")
+    if price_in is not None or (price_out is not None and answers is not None):
+        price = (prompt * (price_in or 0) + (answers or 0) * (price_out or 0)) / 1e6
+        parts.append(f"at most about {price:,.2f} in the currency of the prices")
+    return "; ".join(parts)

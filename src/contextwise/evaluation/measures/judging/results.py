@@ -8,6 +8,7 @@
 Intervals are 95% bootstrap intervals over questions, whose turns stay together.
 """
 
+import importlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import CONFIDENCE, Estimate
 from contextwise.base.intervals import RESAMPLES, estimate
 from contextwise.base.tables import Column, Table
@@ -41,14 +43,14 @@ def summarize(
         rows: of the judgments: ``question_id``, ``turn``, ``models``, ``verdict``, ``judgment``.
     """
     categories = {question.id: question.category for question in questions}
-    unparsed = [row for row in rows if row["verdict"] is None]
+    unparsed = [
+        " ".join(row["judgment"].split())[:200] or "(blank)" for row in rows if row["verdict"] is None
+    ]
     shared = {
         "questions": len(questions),
         "judgments": len(rows),
         "without_verdict": len(unparsed),
-        "examples_without_verdict": [
-            " ".join(row["judgment"].split())[:200] or "(blank)" for row in unparsed[:SHOWN]
-        ],
+        "examples_without_verdict": unparsed[:SHOWN],
         "confidence": CONFIDENCE,
         "resamples": RESAMPLES,
     }
@@ -110,9 +112,7 @@ def _by_part(values: Values, categories: Mapping[Any, str]) -> dict[str, Any]:
     return {
         "all": _mean(values),
         "turns": {str(t): _mean({k: v for k, v in values.items() if k[1] == t}) for t in turns},
-        "categories": {
-            name: _mean({k: v for k, v in values.items() if categories[k[0]] == name}) for name in names
-        },
+        "categories": {n: _mean({k: v for k, v in values.items() if categories[k[0]] == n}) for n in names},
     }
 
 
@@ -128,26 +128,93 @@ def _mean(values: Values) -> dict[str, Any] | None:
     return {**estimate([block], weights).to_dict(), "questions": len(sums)}
 
 
+def check_package(against: ModelAnswers | None) -> Any:
+    """The alpaca_eval package's regression.
+
+    Raises:
+        ConfigError: it is not installed, or it does not apply.
+    """
+    if against is None or not against.questions:
+        raise ConfigError(
+            "length_controlled is for AlpacaEval's outputs, compared with those of a reference model; leave it out"
+        )
+    try:
+        return importlib.import_module("alpaca_eval.metrics.glm_winrate")
+    except ImportError:
+        raise ConfigError(
+            "length_controlled needs the alpaca_eval package, which is not installed; pip install alpaca_eval"
+        ) from None
+
+
+def length_controlled_win_rate(ours: ModelAnswers, theirs: ModelAnswers, rows: Iterable[Row]) -> float:
+    """AlpacaEval's length-controlled win rate of ``ours`` (Dubois et al. 2024), from 0 to 1, by its own package's regression.
+
+    The package looks the difficulty of the instructions up by their number in the published list, which ``theirs`` must follow.
+
+    Raises:
+        ConfigError: the package is not installed, or cannot get its table of difficulties from the Hub.
+    """
+    regression = check_package(theirs)
+    outcomes, _ = comparisons(rows, ours.model)
+    table = [
+        {
+            "index": index,
+            "instruction": question.id,
+            "output_1": theirs.texts[question.id][0],
+            "output_2": ours.texts[question.id][0],
+            "generator_1": theirs.model,
+            "generator_2": ours.model,
+            "annotator": "contextwise",
+            "preference": 1.0 + outcomes[question.id, 1],
+        }
+        for index, question in enumerate(theirs.questions)
+        if (question.id, 1) in outcomes
+    ]
+    frame = regression.pd.DataFrame(table).set_index("index")
+    try:
+        result = regression.get_length_controlled_winrate(frame, save_weights_dir=None)
+    except Exception as error:  # of many classes: the package's, the Hub's, scikit-learn's
+        reason = " ".join(str(error).split())[:160]
+        raise ConfigError(
+            f"alpaca_eval gives no length-controlled win rate ({reason}); it needs its file df_gamed.csv from the Hub, and "
+            "AlpacaEval's instructions in their published order; leave length_controlled out"
+        ) from None
+    return float(result["length_controlled_winrate"]) / 100
+
+
 def judging_tables(summary: dict[str, Any]) -> RenderableType:
     """Ratings or win rates, of all questions and of each part, and the answers of the judge without a verdict."""
-    parts: list[RenderableType] = [Text(_heading(summary)), ""]
+    heading = f"{summary['questions']:,} questions, judged by {summary['judge']}"
+    lines: list[str] = []
+    tables: list[RenderableType] = []
     if summary["kind"] == "rating":
         for model, level in summary["models"].items():
-            parts += [Text(f"{model}: rating, 1 to 10"), _table(level, ".2f"), ""]
-        for name, difference in summary.get("differences", {}).items():
-            parts.append(Text(f"{name}: {_difference(difference)}"))
+            tables += [Text(f"{model}: rating, 1 to 10"), _table(level, ".2f"), ""]
+        lines += [f"{name}: {_difference(value)}" for name, value in summary.get("differences", {}).items()]
     else:
-        parts += [_table(summary, "percent"), Text(_comparisons(summary))]
+        heading = f"{summary['model']} against {summary['against']}: {heading}, each pair in both orders"
+        tables.append(_table(summary, "percent"))
+        wins, ties, losses = summary["wins"], summary["ties"], summary["losses"]
+        line = f"{wins:,} won, {ties:,} tied, {losses:,} lost."
+        if followed := summary["verdicts_that_follow_the_order"]:
+            line += (
+                f" In {followed:,} of {wins + ties + losses:,} pairs the judge named the same position in both orders, not the "
+                "same model; they count as ties."
+            )
+        lines.append(line)
     if summary["length_controlled"] is not None:
-        parts.append(Text(f"Length-controlled win rate: {summary['length_controlled']:.1%}"))
-    return Group(*parts, *_without_verdict(summary))
-
-
-def _heading(summary: dict[str, Any]) -> str:
-    what = f"{summary['questions']:,} questions, judged by {summary['judge']}"
-    if summary["kind"] == "rating":
-        return what
-    return f"{summary['model']} against {summary['against']}: {what}, each pair in both orders"
+        lines.append(f"Length-controlled win rate: {summary['length_controlled']:.1%}")
+    if summary["without_verdict"]:
+        lines.append(
+            f"{summary['without_verdict']:,} of {summary['judgments']:,} answers of the judge have no verdict and are left "
+            "out, such as:"
+        )
+        # Control characters could steer the terminal; they are shown as escapes.
+        lines += [
+            "  " + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+            for text in summary["examples_without_verdict"]
+        ]
+    return Group(Text(heading), "", *tables, *map(Text, lines))
 
 
 def _table(level: dict[str, Any], form: str) -> Table:
@@ -169,31 +236,3 @@ def _difference(value: dict[str, Any] | None) -> str:
     if not difference.has_interval:
         return f"{difference.value:+.2f} on one question, which allows no interval"
     return f"{difference:+.2f}, {'significant' if difference.decided else 'no significant difference'}"
-
-
-def _comparisons(summary: dict[str, Any]) -> str:
-    decided = summary["wins"] + summary["ties"] + summary["losses"]
-    text = f"{summary['wins']:,} won, {summary['ties']:,} tied, {summary['losses']:,} lost."
-    followed = summary["verdicts_that_follow_the_order"]
-    if followed:
-        text += (
-            f" In {followed:,} of {decided:,} pairs the judge named the same position in both orders, not the same model; "
-            "they count as ties."
-        )
-    return text
-
-
-def _without_verdict(summary: dict[str, Any]) -> list[RenderableType]:
-    lines = []
-    if summary["without_verdict"]:
-        lines.append(
-            f"{summary['without_verdict']:,} of {summary['judgments']:,} answers of the judge have no verdict and are left "
-            "out, such as:"
-        )
-        lines += [f"  {_visible(text)}" for text in summary["examples_without_verdict"]]
-    return [Text(line) for line in lines]
-
-
-def _visible(text: str) -> str:
-    """What a judge wrote, with control characters, which could steer the terminal, as escapes."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
