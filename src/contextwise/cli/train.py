@@ -31,8 +31,10 @@ def train(
     Several processes: torchrun --nproc-per-node 2 -m contextwise train RECIPE
     """
     from contextwise.training import load_recipe
+
+    loaded = load_recipe(recipe, settings or [], out)  # before torch is imported, which takes seconds
     from contextwise.training import train as train_model
 
-    run = train_model(load_recipe(recipe, settings or [], out))
+    run = train_model(loaded)
     if first_process():
         print(run.path)

@@ -9,6 +9,7 @@ from transformers import TrainingArguments
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
+from contextwise.training.optimizer import schedule_arguments
 from contextwise.training.recipe import Recipe, SyntheticData
 
 DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
@@ -35,12 +36,6 @@ def training_arguments(
         and torch.cuda.is_available()
         and torch.cuda.is_bf16_supported()
     )
-    schedule: dict[str, Any] = {"lr_scheduler_type": "constant_with_warmup"}
-    if settings.schedule == "cosine":
-        schedule = {
-            "lr_scheduler_type": "cosine_with_min_lr",
-            "lr_scheduler_kwargs": {"min_lr_rate": settings.minimum_learning_rate},
-        }
     sharding: dict[str, Any] = {}
     if settings.fsdp:
         if processes.num_processes == 1:
@@ -70,10 +65,6 @@ def training_arguments(
         dataloader_drop_last=True,
         remove_unused_columns=False,
         learning_rate=recipe.learning_rate,
-        warmup_steps=settings.warmup_steps,
-        weight_decay=settings.weight_decay,
-        adam_beta1=settings.beta1,
-        adam_beta2=settings.beta2,
         max_grad_norm=settings.clip,
         bf16=bf16,
         tf32=True if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8 else None,
@@ -89,7 +80,7 @@ def training_arguments(
         save_steps=settings.save_every,
         report_to=list(settings.trackers) or "none",
         disable_tqdm=True,
-        **schedule,
+        **schedule_arguments(settings, recipe.total_steps),
         **sharding,
     )
 

@@ -68,8 +68,7 @@ def restore(
         parameter, name = key.split("::")
         state.setdefault(parameter, {})[name] = value
     for group in groups:
-        if "betas" in group:
-            group["betas"] = tuple(group["betas"])
+        group |= {name: tuple(value) for name, value in group.items() if name in ("betas", "ns_coefficients")}
     set_optimizer_state_dict(
         model,
         optimizer,

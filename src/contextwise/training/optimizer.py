@@ -1,25 +1,107 @@
-"""The optimizer of a run."""
+"""The optimizer and the learning-rate schedule of a run."""
+
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import TrainingArguments
 from transformers.pytorch_utils import Conv1D
 
+from contextwise.training.recipe.training import TrainingSettings
 
-def adamw(module: nn.Module, args: TrainingArguments) -> torch.optim.AdamW:
-    """AdamW on the trained parameters; weight decay on matrices only (not on biases, norms and gates)."""
-    matrices = {
-        id(part.weight) for part in module.modules() if isinstance(part, nn.Linear | nn.Embedding | Conv1D)
-    }
-    decayed: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for parameter in module.parameters():
-        if parameter.requires_grad:
-            (decayed if id(parameter) in matrices else others).append(parameter)
-    return torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": args.weight_decay}, {"params": others, "weight_decay": 0.0}],
-        lr=args.learning_rate,
-        betas=(args.adam_beta1, args.adam_beta2),
-        eps=args.adam_epsilon,
+
+def create_optimizer(
+    module: nn.Module, settings: TrainingSettings, learning_rate: float
+) -> torch.optim.Optimizer:
+    """Create the optimizer of the trained parameters.
+
+    AdamW decays matrices only (not biases, norms and gates). With ``settings.optimizer: muon``, Muon
+    (https://kellerjordan.github.io/posts/muon) updates the matrices between embedding and vocabulary head instead.
+
+    Args:
+        learning_rate: of AdamW.
+    """
+    layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Embedding | Conv1D)]
+    matrices = {id(layer.weight) for layer in layers}
+    hidden: set[int] = set()
+    if settings.optimizer == "muon":
+        embeddings = {id(layer.weight) for layer in layers if isinstance(layer, nn.Embedding)}
+        heads = {
+            id(model.get_output_embeddings().weight)
+            for model in module.modules()
+            if getattr(model, "get_output_embeddings", lambda: None)() is not None
+        }
+        hidden = matrices - embeddings - heads
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    adamw = torch.optim.AdamW(
+        [
+            {
+                "params": [p for p in trained if id(p) in matrices - hidden],
+                "weight_decay": settings.weight_decay,
+            },
+            {"params": [p for p in trained if id(p) not in matrices], "weight_decay": 0.0},
+        ],
+        lr=learning_rate,
+        betas=(settings.beta1, settings.beta2),
         fused=True,
     )
+    inner = [p for p in trained if id(p) in hidden]
+    if not inner:
+        return adamw
+    muon = torch.optim.Muon(
+        inner,
+        lr=settings.muon_learning_rate,
+        weight_decay=settings.muon_weight_decay,
+        momentum=settings.muon_momentum,
+    )
+    return JoinedOptimizer(adamw, muon)
+
+
+class JoinedOptimizer(torch.optim.Optimizer):
+    """Several optimizers, each of parameters of its own, as one: for the Trainer, schedules and checkpoints.
+
+    Parameter groups and state are shared with the parts, so that a schedule or a restored state reaches them.
+    """
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        start = 0
+        for part in self.parts:
+            end = start + len(part.param_groups)
+            part.param_groups, part.state = self.param_groups[start:end], self.state
+            start = end
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # how `load_state_dict` replaces groups and state
+        super().__setstate__(state)
+        self._share()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for part in self.parts:
+            part.step()
+
+
+def schedule_arguments(settings: TrainingSettings, steps: int) -> dict[str, Any]:
+    """The arguments of transformers' ``TrainingArguments`` for the schedule and warm-up of a run of ``steps`` steps."""
+    warmup = settings.warmup(steps)
+    arguments: dict[str, Any] = {"warmup_steps": warmup, "lr_scheduler_type": "constant_with_warmup"}
+    least = settings.final_learning_rate
+    if settings.schedule == "cosine":
+        arguments |= {
+            "lr_scheduler_type": "cosine_with_min_lr",
+            "lr_scheduler_kwargs": {"min_lr_rate": least},
+        }
+    elif settings.schedule in ("linear", "wsd"):
+        decay = steps - warmup if settings.schedule == "linear" else settings.decay(steps)
+        arguments |= {
+            "lr_scheduler_type": "warmup_stable_decay",
+            "lr_scheduler_kwargs": {
+                "num_decay_steps": decay,
+                "decay_type": "linear",
+                "min_lr_ratio": least,
+            },
+        }
+    return arguments

@@ -90,7 +90,7 @@ def _trainer(
         validation=inputs.validation,
         metrics=_metrics(recipe, inputs, processes),
         fingerprints=fingerprints(inputs.corpora),
-        keep=recipe.training.keep_checkpoints,
+        settings=recipe.training,
     )
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)

@@ -29,7 +29,8 @@ from contextwise.training.batches import collate, targets_in, tokens_read
 from contextwise.training.hooks.validation import mean_loss
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel
-from contextwise.training.optimizer import adamw
+from contextwise.training.optimizer import create_optimizer
+from contextwise.training.recipe import TrainingSettings
 
 NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted")
 """Fields of examples that the trainer uses and does not pass to the model."""
@@ -55,7 +56,7 @@ class PretrainingTrainer(Trainer):
         validation: validation examples by the name of their loss in ``metrics.jsonl``; may be empty.
         metrics: counts tokens, operations and time.
         fingerprints: content hashes of the data, kept in each checkpoint.
-        keep: how many checkpoints are kept.
+        settings: section ``training`` of the recipe.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class PretrainingTrainer(Trainer):
         validation: dict[str, Dataset],
         metrics: RunMetrics,
         fingerprints: dict[str, str],
-        keep: int,
+        settings: TrainingSettings,
     ) -> None:
         self.run, self.stream, self.validation = run, stream, validation
         self.metrics = metrics
-        self.fingerprints, self.keep = fingerprints, keep
+        self.fingerprints, self.settings = fingerprints, settings
         self.evaluation_pending = False
         self._losses: list[torch.Tensor] = []
         self._parts: list[torch.Tensor] = []
@@ -225,7 +226,8 @@ class PretrainingTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            self.optimizer = adamw(model if model is not None else self.model, self.args)
+            module = model if model is not None else self.model
+            self.optimizer = create_optimizer(module, self.settings, self.args.learning_rate)
         return self.optimizer
 
     # ---- logging and evaluation ----
@@ -301,7 +303,7 @@ class PretrainingTrainer(Trainer):
                 }
                 write_json(folder / checkpoints.STATE, state, "the checkpoint")
                 checkpoints.seal(folder)
-            checkpoints.prune(self.run.checkpoints, self.keep)
+            checkpoints.prune(self.run.checkpoints, self.settings.keep_checkpoints)
         self.accelerator.wait_for_everyone()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:

@@ -19,6 +19,7 @@ from contextwise.base.errors import CheckpointError, DataError
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, differing_keys
 from contextwise.experiments.naming import size_name
 from contextwise.experiments.sweep import Sweep
+from contextwise.training.recipe.training import in_steps
 
 EARLY = 0.05
 """Share of a run's tokens before which its points are left out."""
@@ -122,8 +123,9 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
                 f"the run {folder.path} has a loss that is no positive number ({bad.loss}) at step {bad.step}: it diverged or "
                 "its metrics.jsonl is damaged; remove the run and run the sweep again"
             )
-        warm = WARM_UPS * recipe.get("training", {}).get("warmup_steps", 0)
-        first = max([warm, *(early * point.step for point in points)])
+        last = max((point.step for point in points), default=0)
+        warmup = in_steps(recipe.get("training", {}).get("warmup_steps", 0), last)
+        first = max(WARM_UPS * warmup, early * last)
         kept += [point for point in points if point.step >= first]
         models.update({point.size: recipe["model"] for point in points})
     if not kept and read:

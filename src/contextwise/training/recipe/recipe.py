@@ -61,11 +61,22 @@ class Recipe(Settings):
                 "training.tokens_per_step",
                 self.tokens_per_step,
             )
-        elif settings.warmup_steps > self.total_steps:
+            return
+        steps = self.total_steps
+        decay = settings.decay(steps) if settings.schedule == "wsd" else 0
+        if settings.warmup(steps) > steps:
             yield Problem(
-                f"but the run has only {self.total_steps} steps",
+                f"but the run has only {steps} steps",
                 "training.warmup_steps",
                 settings.warmup_steps,
+                fix="give a share of the run, such as 0.05",
+            )
+        elif settings.warmup(steps) + decay > steps:
+            yield Problem(
+                f"and training.warmup_steps {settings.warmup_steps:g} are more than the {steps} steps of the run",
+                "training.decay_steps",
+                settings.decay_steps,
+                fix="give shares of the run, such as 0.2 and 0.05",
             )
 
     def _problems_of_data(self) -> Iterator[Problem]:

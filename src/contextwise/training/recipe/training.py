@@ -1,5 +1,6 @@
 """The section ``training`` of a recipe: length, optimizer, measurements and checkpoints."""
 
+import math
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -24,11 +25,25 @@ class TrainingSettings(Settings):
         None, ge=1, description="maximum tokens in one forward pass of one process"
     )
     learning_rate: float | None = Field(None, gt=0, description="by default that of the size")
-    minimum_learning_rate: float = Field(
-        0.1, ge=0, le=1, description="end of the cosine schedule, as a share of the maximum"
+    minimum_learning_rate: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="at the end of the schedule, as a share of the maximum; by default 0.1 for cosine, 0 for linear and wsd",
     )
-    schedule: Literal["cosine", "constant"] = "cosine"
-    warmup_steps: int = Field(0, ge=0)
+    schedule: Literal["linear", "wsd", "cosine", "constant"] = Field(
+        "cosine", description="wsd: warm-up, then constant, then linear decay over the last decay_steps"
+    )
+    warmup_steps: int | float = Field(0, ge=0, description="optimizer steps; below 1, a share of the run")
+    decay_steps: int | float = Field(
+        0.2, gt=0, description="of the schedule wsd: optimizer steps; below 1, a share of the run"
+    )
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw", description="muon: Muon for the matrices of the blocks, AdamW for the rest"
+    )
+    muon_learning_rate: float = Field(0.02, gt=0)
+    muon_momentum: float = Field(0.95, ge=0, lt=1)
+    muon_weight_decay: float = Field(0.01, ge=0)
     weight_decay: float = Field(0.1, ge=0)
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
@@ -84,3 +99,23 @@ class TrainingSettings(Settings):
         if sum(value is not None for value in (self.steps, self.tokens, self.epochs)) != 1:
             raise ConfigError("set exactly one of steps, tokens and epochs")
         return self
+
+    @property
+    def final_learning_rate(self) -> float:
+        """The learning rate at the end of the schedule, as a share of the maximum."""
+        if self.minimum_learning_rate is not None:
+            return self.minimum_learning_rate
+        return 0.1 if self.schedule == "cosine" else 0.0
+
+    def warmup(self, steps: int) -> int:
+        """Steps of the warm-up in a run of ``steps`` steps."""
+        return in_steps(self.warmup_steps, steps)
+
+    def decay(self, steps: int) -> int:
+        """Steps of the decay of the schedule wsd in a run of ``steps`` steps."""
+        return in_steps(self.decay_steps, steps)
+
+
+def in_steps(value: float, steps: int) -> int:
+    """A number of steps that may be given as a share (below 1) of ``steps``; shares are rounded up, as transformers does."""
+    return math.ceil(value * steps) if value < 1 else int(value)

@@ -1,0 +1,174 @@
+"""Optimizers and learning-rate schedules: against torch's own, over checkpoints, and in runs that are stopped."""
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from safetensors.torch import load_file
+from transformers import get_scheduler
+
+from contextwise.base.runs import RunFolder
+from contextwise.models import ModelSize, backbone_config, build_model
+from contextwise.training import Recipe, train
+from contextwise.training.model import TrainedModel
+from contextwise.training.optimizer import JoinedOptimizer, create_optimizer, schedule_arguments
+from contextwise.training.recipe import TrainingSettings
+from processes import finish_training
+from small import recipe_values
+from test_run import half_done, same, write_recipe
+
+MUON = {"optimizer": "muon", "schedule": "wsd", "decay_steps": 0.5, "precision": "bf16"}
+
+
+def rates(settings: TrainingSettings, steps: int) -> list[float]:
+    """The learning rate of each step, as a share of the maximum."""
+    arguments = schedule_arguments(settings, steps)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = get_scheduler(
+        arguments["lr_scheduler_type"],
+        optimizer,
+        arguments["warmup_steps"],
+        steps,
+        arguments.get("lr_scheduler_kwargs"),
+    )
+    values = []
+    for _ in range(steps + 1):
+        values.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    return values
+
+
+@given(
+    st.sampled_from(["linear", "wsd", "cosine", "constant"]),
+    st.integers(10, 200),
+    st.floats(0, 0.5),
+    st.floats(0.05, 0.5),
+    st.none() | st.floats(0, 1),
+)
+def test_a_schedule_rises_stays_and_falls_to_its_end(name, steps, warmup, decay, least):
+    settings = TrainingSettings(
+        steps=steps, schedule=name, warmup_steps=warmup, decay_steps=decay, minimum_learning_rate=least
+    )
+    start, values = settings.warmup(steps), rates(settings, steps)
+    assert start == math.ceil(warmup * steps)
+    assert values[start] == pytest.approx(1)
+    assert values[: start + 1] == sorted(values[: start + 1])
+    assert values[start:] == sorted(values[start:], reverse=True)
+    assert values[-1] == pytest.approx(1 if name == "constant" else settings.final_learning_rate)
+    if name == "wsd":
+        stable = steps - settings.decay(steps)
+        assert values[start : stable + 1] == pytest.approx([1.0] * (stable + 1 - start))
+
+
+def test_a_linear_schedule_by_hand():
+    settings = TrainingSettings(steps=10, schedule="linear", warmup_steps=2)
+    assert rates(settings, 10) == pytest.approx([0, 0.5, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8, 0])
+
+
+def test_a_warm_up_longer_than_the_run_names_its_fix(tmp_path):
+    values = recipe_values(tmp_path / "corpus", tmp_path / "run", warmup_steps=30)
+    with pytest.raises(ValidationError, match=r"is 30, but the run has only 12 steps; give a share of the run"):
+        Recipe.model_validate(values)
+    values["training"] |= {"schedule": "wsd", "warmup_steps": 0.6, "decay_steps": 0.6}
+    with pytest.raises(ValidationError, match="more than the 12 steps of the run"):
+        Recipe.model_validate(values)
+
+
+def small_model(**config) -> TrainedModel:
+    torch.manual_seed(0)
+    return TrainedModel(build_model(backbone_config("gpt2", ModelSize(2, 32, 2, 1e-3), 64, 16, **config)))
+
+
+def take_step(model: TrainedModel, optimizers: list[torch.optim.Optimizer], seed: int) -> None:
+    tokens = torch.randint(0, 64, (2, 17), generator=torch.Generator().manual_seed(seed))
+    model(tokens[:, :-1], tokens[:, 1:]).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    model.zero_grad()
+
+
+SETTINGS = TrainingSettings(steps=10, optimizer="muon", learning_rate=3e-3)
+
+
+def test_muon_takes_the_matrices_of_the_blocks_and_adamw_the_rest():
+    model = small_model()
+    optimizer = create_optimizer(model, SETTINGS, 3e-3)
+    adamw, muon = optimizer.parts
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    inner = {names[id(p)] for group in muon.param_groups for p in group["params"]}
+    assert inner == {
+        f"model.transformer.h.{i}.{part}.weight"
+        for i in range(2)
+        for part in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    }
+    others = {names[id(p)] for group in adamw.param_groups for p in group["params"]}
+    assert others == set(names.values()) - inner
+
+
+def test_joined_steps_are_those_of_torchs_own_optimizers():
+    joined, apart = small_model(), small_model()
+    optimizer = create_optimizer(joined, SETTINGS, 3e-3)
+    matrices = [p for n, p in apart.named_parameters() if ".h." in n and p.ndim == 2]
+    embeddings = [p for n, p in apart.named_parameters() if ".w" in n and p.ndim == 2 and ".h." not in n]
+    vectors = [p for p in apart.parameters() if p.ndim == 1]
+    own = [
+        torch.optim.AdamW(embeddings, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True),
+        torch.optim.AdamW(vectors, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+        torch.optim.Muon(matrices, lr=0.02, momentum=0.95, weight_decay=0.01),
+    ]
+    for seed in range(3):
+        take_step(joined, [optimizer], seed)
+        take_step(apart, own, seed)
+    for a, b in zip(joined.parameters(), apart.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_restored_state_gives_the_same_next_step():
+    model = small_model()
+    optimizer = create_optimizer(model, SETTINGS, 3e-3)
+    take_step(model, [optimizer], 0)
+    twin = copy.deepcopy(model)
+    restored = create_optimizer(twin, SETTINGS, 3e-3)
+    assert isinstance(restored, JoinedOptimizer)
+    restored.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for group in (*optimizer.param_groups, *restored.param_groups):
+        group["lr"] /= 2  # as a schedule would
+    take_step(model, [optimizer], 1)
+    take_step(twin, [restored], 1)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_an_untied_head_is_adamws():
+    model = small_model()
+    model.model.lm_head.weight = torch.nn.Parameter(torch.zeros(64, 32))
+    muon = create_optimizer(model, SETTINGS, 3e-3).parts[1]
+    assert all(p is not model.model.lm_head.weight for group in muon.param_groups for p in group["params"])
+
+
+def test_a_run_with_muon_resumes_exactly(corpus_folder, tmp_path):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    train(Recipe.model_validate(recipe_values(corpus_folder, whole, **MUON)))
+    values = half_done(corpus_folder, stopped, **MUON)
+    moments = load_file(RunFolder(stopped).checkpoints / "step-8" / "optimizer.safetensors")
+    assert any(name.endswith("::momentum_buffer") for name in moments)
+    train(Recipe.model_validate(values))
+    assert same(whole, stopped)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
+def test_muon_in_two_processes_gives_the_losses_of_one(corpus_folder, tmp_path, sharded):
+    """Muon rounds to bf16, so the weights agree less closely than AdamW's; the losses show that it is the same step."""
+    options = MUON | {"precision": "fp32"}
+    train(Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "one", **options)))
+    values = recipe_values(corpus_folder, tmp_path / "two", **options, fsdp=sharded)
+    code, output = finish_training(write_recipe(tmp_path, values), processes=2)
+    assert code == 0, output
+    one, two = (RunFolder(tmp_path / name).metrics() for name in ("one", "two"))
+    assert one[-1]["loss"] < one[0]["loss"] - 0.5
+    assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], abs=2e-3)
