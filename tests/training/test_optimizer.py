@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.torch import load_file
+from test_run import half_done, same, write_recipe
 from transformers import get_scheduler
 
 from contextwise.base.runs import RunFolder
@@ -19,7 +20,6 @@ from contextwise.training.optimizer import JoinedOptimizer, create_optimizer, sc
 from contextwise.training.recipe import TrainingSettings
 from processes import finish_training
 from small import recipe_values
-from test_run import half_done, same, write_recipe
 
 MUON = {"optimizer": "muon", "schedule": "wsd", "decay_steps": 0.5, "precision": "bf16"}
 
