@@ -88,7 +88,7 @@ def test_evaluate_prints_a_table_and_writes_json(contextwise: Typed, workplace: 
     summary = result.summary
     words = " ".join(output.split())
     assert summary["exact_match"] == {"value": 1.0, "low": 1.0, "high": 1.0}
-    assert f"{run} on holes: 16 holes in 16 documents, asked as {summary['form']}" in words
+    assert f"{run} on holes: 16 holes in 16 documents, prompted as {summary['form']}" in words
     assert "exact match 1.0000 [1.0000, 1.0000]" in words and "edit similarity 1.0000" in words
     assert f"written to {run}/evaluation/{result.path.name}/" in words
 

@@ -45,7 +45,7 @@ def test_a_cue_model_is_scored_by_sentence(contextwise: Typed) -> None:
     words = " ".join(output.split())
     assert status == 0 and max(map(len, output.splitlines())) <= 80, errors
     assert "30 sentences of 12 documents, each on its own" in words
-    assert "Contexts (of the sentences, so many have it): title (90%), date (100%)" in words
+    assert "Contexts (share of the sentences that have them): title (90%), date (100%)" in words
     assert "perplexity without ends" in words and "Its sentence encoder alone: perplexity" in words
     assert "gain over the sentence encoder alone" in words and "not in contexts" in words
     assert "Tokens whose word stands in the context: " in words

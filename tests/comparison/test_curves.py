@@ -6,8 +6,8 @@ import pytest
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.comparison.curves import compare_curves, open_curves
 from contextwise.evaluation.kernel.result import write_result
+from contextwise.evaluation.measures.curve.passes import RunningSums
 from contextwise.evaluation.measures.curve.readings import curve_measures
-from contextwise.evaluation.measures.curve.sums import RunningSums
 
 
 def written(folder, name, context, law, documents, fingerprint="f", mode="running"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.estimates import Estimate, exponential
 from contextwise.base.intervals import ratios
-from contextwise.evaluation.metrics import measures
+from contextwise.evaluation.scoring.windows import measures
 
 
 def test_measures_by_hand():

@@ -247,6 +247,6 @@ def test_a_model_without_hidden_states_is_refused(corpus_of, model_of, monkeypat
 
     monkeypatch.setattr(type(model), "forward", silent)
     targets = Targets(np.array([0]), np.array([9]))
-    with pytest.raises(CheckpointError, match="hands out no hidden states"):
+    with pytest.raises(CheckpointError, match="returns no hidden states"):
         list(truncated_passes(model, corpus, targets, [8], features=1))
     assert len(list(truncated_passes(model, corpus, targets, [8], features="last"))) == 1

@@ -91,7 +91,7 @@ def measured(
     how = {name: options.pop(name) for name in ("dtype", "device", "batch_tokens") if name in options}
     subject = Subject(model, **how)
     result = measure_model(subject, settings, documents, **options)
-    if documents is not None and subject.trained_on(documents):
+    if documents is not None and subject.trained_on(documents.fingerprint):
         say("note: the run was trained on these very documents; they are not held out")
     return result
 

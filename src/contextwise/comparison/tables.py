@@ -13,7 +13,7 @@ from contextwise.comparison.comparison import Comparison
 from contextwise.comparison.curves import ComparedCurve
 from contextwise.comparison.forgetting import Change, Forgetting, Point
 from contextwise.comparison.ledger import Ledger
-from contextwise.evaluation.measures.curve.tables import visible
+from contextwise.evaluation.measures.curve.readings import visible
 
 MID_SCHEDULE = (
     "* Interpolated in the middle of a schedule: the run continued after this point with a learning rate that had not come "

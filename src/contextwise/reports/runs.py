@@ -14,7 +14,7 @@ from contextwise.comparison.comparison import Comparison
 from contextwise.comparison.tables import budget_tables, difference_table, model_table
 from contextwise.comparison.verdict import verdict
 from contextwise.evaluation.kernel import results_of
-from contextwise.evaluation.tables import evaluation_table
+from contextwise.evaluation.measures.loss import evaluation_table
 from contextwise.reports.figures import Curve, difference_figure, training_figure
 from contextwise.reports.page import (
     Markup,

@@ -12,8 +12,7 @@ from contextwise.base.intervals import ratios
 from contextwise.evaluation.kernel import Result, measure
 from contextwise.evaluation.measures.infill import Infill
 from contextwise.evaluation.measures.infill.filling import Filling
-from contextwise.evaluation.measures.infill.scores import edit_similarity, exact_match, scores
-from contextwise.evaluation.measures.infill.tasks import Task, TaskSet
+from contextwise.evaluation.measures.infill.tasks import Task, edit_similarity, exact_match, scores
 from filling import LETTERS, middle, write_run
 
 
@@ -47,11 +46,11 @@ def test_intervals_are_over_documents() -> None:
     """Two holes of one document count together, as the sums over documents have it."""
     tasks = [Task(f"{d}/{i}", str(d), "", "", "yes") for d in range(4) for i in range(1 + d)]
     fillings = [Filling("yes" if task.document in "03" else "no", True) for task in tasks]
-    found = scores(TaskSet("x", {}, tasks), fillings)
+    found, rows = scores(tasks, fillings)
     assert (found["documents"], found["holes"], found["unfinished"]) == (4, 10, 0)
     assert found["exact_match"] == ratios([1, 0, 0, 4], {"holes": [1, 2, 3, 4]})["holes"].to_dict()  # type: ignore[arg-type, dict-item]
     assert found["exact_match"]["value"] == 0.5
-    assert [row["exact_match"] for row in found["rows"]][:2] == [True, False]
+    assert [row["exact_match"] for row in rows][:2] == [True, False]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import DataError
 from contextwise.data import prepare_corpus
-from contextwise.evaluation.measures.infill.tasks import cut_line, open_tasks
+from contextwise.evaluation.measures.infill.tasks import cut_line, open_tasks, tasks_label
 
 CODE = "import os\n\n\ndef f(x):\n    y = x + 1\n    \n    return y\n"
 SETS = Path(__file__).parents[4] / "shared" / "data" / "eval"
@@ -62,7 +62,7 @@ def test_a_corpus_and_its_source_give_the_same_holes(tmp_path: Path) -> None:
     assert [t.prefix + t.expected + t.suffix for t in of_corpus.tasks] == [CODE, "two\nlines é\n"]
     parts = [[(t.prefix, t.expected, t.suffix) for t in found.tasks] for found in (of_file, of_corpus)]
     assert parts[0] == parts[1]
-    assert (of_file.label, of_corpus.label) == ("texts", "corpus-train")
+    assert (tasks_label(source, ""), tasks_label(tmp_path / "corpus", "train")) == ("texts", "corpus-train")
     assert of_file.notes == of_corpus.notes == ["1 documents without a line to cut were passed over"]
     assert [t.document for t in of_corpus.tasks] == ["0", "2"]
     assert [t.document for t in of_file.tasks] == ["1", "3"]  # lines of the file
@@ -80,7 +80,9 @@ def test_tasks_of_a_file_are_taken_as_they_are(tmp_path: Path) -> None:
         (row["prompt"], row["canonical_solution"], row["suffix"]) for row in rows
     ]
     assert [t.document for t in found.tasks] == [f"HumanEval/{i}" for i in (0, 0, 1, 1, 2, 2)]
-    assert found.notes == [] and found.label == "HumanEval-SingleLineInfilling"
+    assert found.notes == []
+    label = tasks_label(tmp_path / "HumanEval-SingleLineInfilling.jsonl", "")
+    assert label == "HumanEval-SingleLineInfilling"
     assert len(open_tasks(tmp_path / "HumanEval-SingleLineInfilling.jsonl", limit=2).tasks) == 4
 
 
@@ -89,7 +91,8 @@ def test_a_task_without_a_suffix_has_its_hole_at_the_end(tmp_path: Path) -> None
     with gzip.open(tmp_path / "tasks.jsonl.gz", "wt") as file:
         file.write(json.dumps(row) + "\n\n" + json.dumps({**row, "task_id": "x", "suffix": "\n"}) + "\n")
     found = open_tasks(tmp_path / "tasks.jsonl.gz")
-    assert [t.suffix for t in found.tasks] == ["", "\n"] and found.label == "tasks"
+    assert [t.suffix for t in found.tasks] == ["", "\n"]
+    assert tasks_label(tmp_path / "tasks.jsonl.gz", "") == "tasks"
     assert found.notes == ["1 of 2 tasks have no suffix: their hole is the end of the text"]
 
 

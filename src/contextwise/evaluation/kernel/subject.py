@@ -242,13 +242,11 @@ class Subject:
         if not self.loaded:
             check_tokenizer(self.source, int(self.model.get_input_embeddings().weight.shape[0]), corpus)
 
-    def trained_on(self, corpus: "Corpus") -> bool:
-        """Whether the model is a finished run that was trained on these very documents."""
-        return (
-            self.run is not None
-            and self.run.finished
-            and self.run.summary().get("corpus", {}).get("fingerprint") == corpus.fingerprint
-        )
+    def trained_on(self, fingerprint: str) -> bool:
+        """Whether the model is a finished run that was trained on the documents of this fingerprint."""
+        if self.run is None or not self.run.finished:
+            return False
+        return self.run.summary().get("corpus", {}).get("fingerprint") == fingerprint
 
     def describe(self) -> dict[str, Any]:
         """The subject's part of ``summary.json``."""

@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import RenderableType
 
+    from contextwise.base.tables import Table
     from contextwise.data import Corpus
+
+MEASURES = {
+    "loss": "loss (nats per token)",
+    "perplexity": "perplexity",
+    "word_perplexity": "word perplexity",
+    "byte_perplexity": "byte perplexity",
+    "bits_per_byte": "bits per byte",
+}
 
 
 class Evaluation(Result):
@@ -89,7 +98,38 @@ class Loss(Measure):
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":
         from rich.console import Group
+        from rich.text import Text
 
-        from contextwise.evaluation.tables import evaluation_heading, evaluation_table
+        context, stride = summary["settings"]["context"], summary["settings"]["stride"]
+        heading = (
+            f"{summary['model']} on {summary['label']}: {summary['documents']:,} documents, "
+            f"{summary['tokens']:,} tokens; windows of {context:,}, stride {stride:,}: "
+            f"each token is predicted from {context - stride:,} tokens or more, or from all before it in its document."
+        )
+        if not summary["first_token_scored"]:
+            heading += (
+                " The corpus has no end-of-text token, so the first token of each document is not scored."
+            )
+        if summary["documents"] == 1:
+            heading += " One document allows no interval."
+        return Group(Text(heading), evaluation_table(summary))
 
-        return Group(evaluation_heading(summary), evaluation_table(summary))
+
+def evaluation_table(
+    summary: dict[str, Any], measures: dict[str, str] = MEASURES, title: str = "", known_only: bool = False
+) -> "Table":
+    """Build a table of the measures of an evaluation.
+
+    Args:
+        measures: key in the summary -> name of its row.
+        known_only: omit unknown measures.
+    """
+    from contextwise.base.estimates import Estimate
+    from contextwise.base.tables import Column, Table
+
+    rows: list[list[Any]] = []
+    for key, name in measures.items():
+        known = summary[key] is not None and summary[key]["value"] is not None
+        if known or not known_only:
+            rows.append([name, Estimate.from_dict(summary[key]) if known else None])
+    return Table(title, ["", Column("value", "estimate", interval="own")], rows)

@@ -11,27 +11,36 @@
 Intervals and differences are drawn over documents (articles): the tables have a row for each article, as those of
 :mod:`contextwise.evaluation.measures.loss`, so ``contextwise compare`` pairs sentence models and CUE models.
 
-Legend of shapes: N targets in all sentences, their ends included; S sentences; A articles.
+Legend of shapes: N targets in all sentences, their ends included; S sentences, B of a batch; A articles; K contexts of a set;
+C channels of the frozen text encoder; P of a proxy's code.
 """
 
+import difflib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import CheckpointError, DataError
+from contextwise.data.contexts import PREVIOUS, ContextSettings
 from contextwise.data.corpus import Corpus
-from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, positions
-from contextwise.evaluation.measures.sentences.conditioning import Texts
+from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, Subject, positions
 from contextwise.evaluation.scoring.windows import Scores, score_documents
+from contextwise.models.cue import CueContextConfig
+from contextwise.models.cue.encoding import TextEncoder, check_encoder
+from contextwise.models.losses import IGNORED
 from contextwise.objectives.objective import generator
 from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 
+Texts = Sequence[str | None]
+"""The texts of one sentence's contexts, one for each type; None where a context is missing."""
 Further = Callable[[np.ndarray], dict[str, torch.Tensor]]
 """Maps the numbers of a batch's sentences (B,) to the further inputs of a CUE model."""
 
@@ -81,25 +90,16 @@ def score_rows(
 
     Args:
         model: a causal language model, or a CUE model.
-        further: returns the contexts for a CUE model, such as
-            :meth:`~evaluation.sentences.conditioning.ContextSets.batch`; the empty set of contexts if not given.
-        batch_tokens: positions of a batch, padding included; 16384 if not given.
+        further: returns the contexts for a CUE model (:meth:`ContextSets.batch`); the empty set of contexts if not given.
 
     Raises:
-        ConfigError: ``batch_tokens`` is out of range.
-        DataError: a token id is beyond the model's vocabulary.
-        CheckpointError: a loss is not finite.
-        Interrupted: the process received a request to stop.
+        DataError, CheckpointError, Interrupted: as :func:`~evaluation.scoring.windows.score_documents`.
     """
     window = window_of(model, rows)
+    tokens = DEFAULT_BATCH_TOKENS if batch_tokens is None else batch_tokens
+    stride = max(1, window // 2)
     return score_documents(
-        model,
-        rows,
-        window,
-        max(1, window // 2),
-        batch_tokens=DEFAULT_BATCH_TOKENS if batch_tokens is None else batch_tokens,
-        on_progress=on_progress,
-        further=further,
+        model, rows, window, stride, batch_tokens=tokens, on_progress=on_progress, further=further
     )
 
 
@@ -112,25 +112,24 @@ class Sentences:
     """Sentences of the first documents of a corpus, in order.
 
     Args:
-        limit_documents: number of documents; all if not given.
+        limit: number of documents; all if not given.
         language: ISO 639 code of the language whose rules split the text.
 
     Attributes:
         index: the sentences of the whole split.
         rows: the sentences to score.
         articles: (S,) document of each sentence.
+        numbers: (S,) number of each sentence within its document.
 
     Raises:
-        ConfigError: the limit is out of range, or the corpus comes without a tokenizer or end-of-text.
+        ConfigError: the corpus comes without a tokenizer or end-of-text.
         DataError: the documents hold no sentence.
     """
 
-    def __init__(self, corpus: Corpus, limit_documents: int | None = None, language: str = "en") -> None:
-        if limit_documents is not None and limit_documents < 1:
-            raise ConfigError(f"--limit-documents is {limit_documents}; it must be at least 1")
+    def __init__(self, corpus: Corpus, limit: int | None = None, language: str = "en") -> None:
         vocabulary = Vocabulary(corpus.tokenizer(), corpus.end_of_text)
         self.index = SentenceIndex(corpus, vocabulary, language)
-        self.documents = min(len(corpus), limit_documents or len(corpus))
+        self.documents = min(len(corpus), limit or len(corpus))
         counts = np.diff(self.index.starts)[: self.documents]
         self.articles = np.repeat(np.arange(self.documents), counts)
         if not len(self.articles):
@@ -138,7 +137,6 @@ class Sentences:
                 f"the split {corpus.split!r} of {corpus.path} has no sentence to score: the first {self.documents:,} of its "
                 "documents are empty or white space"
             )
-        # Number of each sentence within its document.
         self.numbers = np.arange(len(self.articles)) - np.repeat(np.cumsum(counts) - counts, counts)
         indices = zip(self.articles.tolist(), self.numbers.tolist(), strict=True)
         tokens = [self.index.read(document, number, number + 1) for document, number in indices]
@@ -161,18 +159,120 @@ class Sentences:
         return np.repeat(values_S, self.rows.lengths).astype(np.int32)
 
 
-def dropped(sets: Sequence[Texts], probability: float, seed: int = 0) -> list[Texts]:
-    """Drop each context with a probability; the draws of a sentence depend only on (seed, its number).
+def language_of(subject: Subject) -> str:
+    """Language whose rules split the text of a run's sentences; English for a model that is no run."""
+    objective = subject.run.recipe().get("objective", {}) if subject.run else {}
+    return str(objective.get("language", "en"))
 
-    Raises:
-        ConfigError: the probability is not between 0 and 1.
-    """
-    if not 0 <= probability <= 1:
-        raise ConfigError(f"--drop-contexts is {probability}; it must be between 0 and 1")
+
+# Contexts
+
+
+def trained_types(config: PreTrainedConfig) -> list[str]:
+    """Names of the contexts that a CUE model's context encoder, or a context encoder alone, was last trained with."""
+    encoder = _context_config(config)
+    return ContextSettings(**encoder.contexts).types if encoder is not None and encoder.contexts else []
+
+
+def _context_config(config: Any) -> CueContextConfig | None:
+    return config if isinstance(config, CueContextConfig) else getattr(config, "context_encoder", None)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the nearest known one, or all of them."""
+    names = list(known)
+    matches = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {matches[0]!r}?" if matches else f"it may be {', '.join(names) or 'nothing'}"
+
+
+def settings_of(types: Sequence[str]) -> ContextSettings:
+    """The settings whose contexts have these names."""
+    columns = [name for name in types if name != PREVIOUS]
+    return ContextSettings(columns=columns, previous_sentence=PREVIOUS in types)
+
+
+def dropped(sets: Sequence[Texts], probability: float, seed: int = 0) -> list[Texts]:
+    """Drop each context with a probability; the draws of a sentence depend only on (seed, its number)."""
     results: list[Texts] = []
     for number, texts in enumerate(sets):
         draws = generator(seed, 0, number, "drop_contexts").random(len(texts))
-        results.append(
-            [None if draw < probability else text for text, draw in zip(texts, draws, strict=True)]
-        )
+        kept = zip(texts, draws >= probability, strict=True)
+        results.append([text if keep else None for text, keep in kept])
     return results
+
+
+def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
+    """The frozen encoder whose vectors the model's context encoder was trained on, on the model's device.
+
+    Args:
+        model: a CUE model, or a context encoder.
+
+    Raises:
+        CheckpointError: the model has no context encoder, or the text encoder of that name has changed.
+        ConfigError: there is no such encoder here.
+    """
+    config = _context_config(model.config)
+    if config is None:
+        raise CheckpointError(f"{source} has no context encoder, so it takes no contexts")
+    about = config.text_encoder
+    encoder = TextEncoder.open(
+        about["name"], about["pooling"], max_tokens=about["max_tokens"], device=model.device
+    )
+    check_encoder(encoder, about)
+    return encoder
+
+
+class ContextSets:
+    """The encoded contexts of many sentences, in the batches of the scoring pass.
+
+    Args:
+        sets: for each sentence the texts of its contexts.
+        vectors: gives the vectors (N, C) of N different texts.
+        model: its device and number format are those of the batches.
+
+    Attributes:
+        texts: all different texts.
+    """
+
+    def __init__(
+        self, sets: Sequence[Texts], vectors: Callable[[list[str]], torch.Tensor], model: PreTrainedModel
+    ) -> None:
+        self.texts = list(dict.fromkeys(text for texts in sets for text in texts if text is not None))
+        rows: dict[str | None, int] = {text: i for i, text in enumerate(self.texts)} | {None: -1}
+        self._vectors_NC = vectors(self.texts) if self.texts else None
+        self._rows_SK = np.array([[rows[text] for text in texts] for texts in sets], dtype=np.int64)
+        self._device, self._dtype = model.device, model.dtype
+
+    def batch(self, sentences: np.ndarray) -> dict[str, torch.Tensor]:
+        """``contexts`` (B, K, C), zero where one is missing, and ``context_mask`` (B, K); empty where no text is known."""
+        if self._vectors_NC is None:
+            return {}
+        rows_BK = torch.from_numpy(self._rows_SK[sentences])
+        present_BK = rows_BK >= 0
+        contexts_BKC = self._vectors_NC[rows_BK.clamp(min=0)] * present_BK[..., None]
+        mask_BK = present_BK.to(self._device)
+        return {"contexts": contexts_BKC.to(self._device, self._dtype), "context_mask": mask_BK}
+
+
+def proxies(sentences: Sequence[np.ndarray], model: Any, seed: int = 0) -> Further:
+    """The proxy of each sentence, made of the words that are to be predicted: an oracle (CUE, Table 5, row 2).
+
+    Args:
+        sentences: tokens of each.
+        model: a CUE model with a proxy encoder.
+        seed: of the noise, which depends on (seed, number of the sentence).
+
+    Returns:
+        Gives ``proxy_targets`` (B, T) and ``proxy_noise`` (B, P), standard normal, of a batch.
+    """
+    width = model.config.proxy.autoencoder.code_width
+
+    def batch(numbers: np.ndarray) -> dict[str, torch.Tensor]:
+        tokens = [torch.from_numpy(sentences[number].astype(np.int64)) for number in numbers]
+        draws = [generator(seed, 0, int(number), "proxy_noise") for number in numbers]
+        noise = np.stack([draw.standard_normal(width, dtype=np.float32) for draw in draws])
+        targets = pad_sequence(tokens, batch_first=True, padding_value=IGNORED)
+        noise_BP = torch.from_numpy(noise).to(model.device)
+        return {"proxy_targets": targets.to(model.device), "proxy_noise": noise_BP}
+
+    return batch

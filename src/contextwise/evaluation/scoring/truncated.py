@@ -7,9 +7,8 @@ length l, from the nearest l tokens only (intrinsic entropy, Section 2.2.2). No 
 Legend of shapes: B targets in a batch, D channels, V tokens in the vocabulary, N targets.
 """
 
-import contextlib
 import inspect
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,8 +46,8 @@ class TruncatedBatch:
 
     Attributes:
         nats: (B,) float32, loss of each target.
-        features: (B, D) on the model's device, in the model's number format: the hidden state from which the target is
-            predicted; None if not requested.
+        features: (B, D) hidden states from which the targets are predicted, on the model's device and in its number format;
+            None if not requested.
     """
 
     context: int
@@ -58,11 +57,14 @@ class TruncatedBatch:
     features: torch.Tensor | None
 
 
-def choose_targets(corpus: Documents, longest: int, samples: int, seed: int) -> Targets:
+def choose_targets(
+    corpus: Documents, longest: int, samples: int, seed: int, limit: int | None = None
+) -> Targets:
     """Draw targets uniformly from all tokens with at least ``longest`` tokens before them in their document.
 
     Args:
         samples: number of targets to draw without replacement; if fewer are eligible, all of them are used.
+        limit: draw from the first documents only.
 
     Raises:
         ConfigError: ``longest`` or ``samples`` is not positive, or ``seed`` is negative.
@@ -73,20 +75,19 @@ def choose_targets(corpus: Documents, longest: int, samples: int, seed: int) -> 
             raise ConfigError(f"{name} is {value}, but must be at least 1")
     if seed < 0:
         raise ConfigError(f"the seed is {seed}, but must be a whole number from 0 on")
-    lengths = np.asarray(corpus.lengths, dtype=np.int64)
+    lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     longest_document = int(lengths.max(initial=0))
     if longest >= longest_document:
         raise DataError(
             f"no document has a token with {longest:,} tokens before it: the longest of the {len(lengths):,} documents has "
             f"{longest_document:,} tokens; give shorter contexts, or a corpus of longer documents"
         )
-    totals = np.cumsum(np.maximum(0, lengths - longest))
-    eligible = int(totals[-1])
-    draw = np.random.default_rng(seed)
-    chosen = np.sort(draw.choice(eligible, size=min(samples, eligible), replace=False)).astype(np.int64)
-    document = np.searchsorted(totals, chosen, side="right")
-    before = np.concatenate([[0], totals])[document]
-    return Targets(document.astype(np.int64), chosen - before + longest)
+    eligible = np.maximum(0, lengths - longest)
+    totals = np.cumsum(eligible)
+    draw, count = np.random.default_rng(seed), int(totals[-1])
+    chosen = np.sort(draw.choice(count, size=min(samples, count), replace=False)).astype(np.int64)
+    document = np.searchsorted(totals, chosen, side="right").astype(np.int64)
+    return Targets(document, chosen - (totals - eligible)[document] + longest)
 
 
 def truncated_passes(
@@ -117,9 +118,7 @@ def truncated_passes(
         DataError: a target has too few tokens before it, or a token id is beyond the model's vocabulary.
         CheckpointError: a loss or a feature is not finite, or the model returns no hidden states.
     """
-    _check(model, targets, contexts, batch_tokens)
-    if features is not None and features != LAST and (not isinstance(features, int) or features < 0):
-        raise ConfigError(f"the layer is {features!r}, but must be 'last' or a number from 0")
+    _check(model, targets, contexts, batch_tokens, features)
     rows_of_logits = max(1, (2**24 if model.device.type == "cpu" else 2**27) // vocabulary_size(model))
     was_training = model.training
     model.eval()
@@ -137,7 +136,11 @@ def truncated_passes(
         model.train(was_training)
 
 
-def _check(model: PreTrainedModel, targets: Targets, contexts: Sequence[int], batch_tokens: int) -> None:
+def _check(
+    model: PreTrainedModel, targets: Targets, contexts: Sequence[int], batch_tokens: int, features: Features
+) -> None:
+    if features is not None and features != LAST and (not isinstance(features, int) or features < 0):
+        raise ConfigError(f"the layer is {features!r}, but must be 'last' or a number from 0")
     if batch_tokens < 1:
         raise ConfigError(f"batch_tokens is {batch_tokens}; it must be at least 1")
     if not contexts:
@@ -184,69 +187,50 @@ def _predict(
     options: dict[str, Any] = {"use_cache": False}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         options["logits_to_keep"] = 1
-    with _features(model, layer) as taken:
-        output = model(input_ids=tokens_BT[:, :-1], **options, **taken.options)
-    logits_BV = output.logits[:, -1].float()
-    nats_B = torch.nn.functional.cross_entropy(logits_BV, tokens_BT[:, -1], reduction="none")
-    return nats_B, None if layer is None else taken.features(output)
+    watched, from_output = _feature_module(model, layer)
+    caught: list[torch.Tensor] = []
 
-
-class _Taken:
-    """Hidden states of the last position: captured by a hook, or selected from the model's output."""
-
-    def __init__(self, layer: Features) -> None:
-        self.layer = layer
-        self.options: dict[str, Any] = {}
-        self.caught: torch.Tensor | None = None
-
-    def catch(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Forward pre-hook: store the input of the module."""
+    def catch(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         if inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].dim() == 3:
-            self.caught = inputs[0][:, -1].clone()
+            caught.append(inputs[0][:, -1].clone())
 
-    def features(self, output: Any) -> torch.Tensor:
-        """(B, D).
-
-        Raises:
-            CheckpointError: the model handed out no hidden states.
-            ConfigError: it has no such layer.
-        """
-        states = getattr(output, "hidden_states", None) if self.options else None
-        if states:
-            if int(self.layer or 0) >= len(states):
-                raise _no_layer(self.layer, len(states))
-            return states[int(self.layer or 0)][:, -1].clone()
-        if self.caught is None:
-            raise CheckpointError(
-                "the model hands out no hidden states, so it has no features to measure; use a model of transformers "
-                "that returns them (output_hidden_states)"
-            )
-        return self.caught
-
-
-@contextlib.contextmanager
-def _features(model: PreTrainedModel, layer: Features) -> Iterator[_Taken]:
-    """Context manager that captures the hidden states of ``layer``."""
-    taken = _Taken(layer)
-    if layer is None:
-        yield taken
-        return
-    blocks = _composed_blocks(model)
-    watched: torch.nn.Module | None = None
-    if layer == LAST or (blocks is not None and layer == len(blocks)):
-        watched = model.get_output_embeddings()
-    elif blocks is None:
-        taken.options = {"output_hidden_states": True}
-    elif int(layer) > len(blocks):
-        raise _no_layer(layer, len(blocks) + 1)
-    else:
-        watched = blocks[int(layer)]
-    handle = None if watched is None else watched.register_forward_pre_hook(taken.catch)
+    handle = None if watched is None else watched.register_forward_pre_hook(catch)
     try:
-        yield taken
+        output = model(input_ids=tokens_BT[:, :-1], **options, **from_output)
     finally:
         if handle is not None:
             handle.remove()
+    logits_BV = output.logits[:, -1].float()
+    nats_B = torch.nn.functional.cross_entropy(logits_BV, tokens_BT[:, -1], reduction="none")
+    if layer is None:
+        return nats_B, None
+    states = getattr(output, "hidden_states", None) if from_output else None
+    if states:
+        if int(layer) >= len(states):
+            raise _no_layer(layer, len(states))
+        return nats_B, states[int(layer)][:, -1].clone()
+    if not caught:
+        raise CheckpointError(
+            "the model returns no hidden states, so it has no features to measure; use a model of transformers "
+            "that returns them (output_hidden_states)"
+        )
+    return nats_B, caught[-1]
+
+
+def _feature_module(
+    model: PreTrainedModel, layer: Features
+) -> tuple[torch.nn.Module | None, dict[str, bool]]:
+    """The module whose input are the features of ``layer``, or the option that makes the model return them."""
+    if layer is None:
+        return None, {}
+    blocks = _composed_blocks(model)
+    if layer == LAST or (blocks is not None and layer == len(blocks)):
+        return model.get_output_embeddings(), {}
+    if blocks is None:
+        return None, {"output_hidden_states": True}
+    if int(layer) > len(blocks):
+        raise _no_layer(layer, len(blocks) + 1)
+    return blocks[int(layer)], {}
 
 
 def _composed_blocks(model: PreTrainedModel) -> list[torch.nn.Module] | None:
@@ -280,15 +264,3 @@ def _check_finite(batch: TruncatedBatch, targets: Targets) -> None:
             f"{int(targets.document[worst])}, with {batch.context:,} tokens visible: its weights are damaged, or its number "
             "format is too narrow (try float32)"
         )
-
-
-class FirstDocuments:
-    """First documents of a corpus, from which targets are chosen."""
-
-    def __init__(self, corpus: Documents, count: int) -> None:
-        self.corpus, self.end_of_text = corpus, corpus.end_of_text
-        self.lengths = corpus.lengths[:count]
-
-    def document(self, index: int, /) -> Any:
-        """Token ids of one document."""
-        return self.corpus.document(index)

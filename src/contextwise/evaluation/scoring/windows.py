@@ -9,10 +9,17 @@
    in its document.
 3. Windows of similar length from many documents are padded on the right into one batch. The models are causal,
    so what follows a position cannot change it, and no attention mask is needed.
+4. Every measure is a ratio of two sums over documents, so long documents have more weight, as in the loss of the whole
+   text. Words are separated by white space in the source text; bytes are those of its UTF-8.
+
+       loss = Σ nats / Σ tokens                      perplexity = exp(loss)
+       word perplexity = exp(Σ nats / Σ words)       byte perplexity = exp(Σ nats / Σ bytes)
+       bits per byte = Σ nats / (ln 2 · Σ bytes)
 
 Legend of shapes: B windows in a batch, T positions of the longest of them, N targets in the corpus.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,15 +30,15 @@ import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.estimates import exponential
+from contextwise.base.intervals import ratios
 from contextwise.base.progress import interruption
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
-from contextwise.evaluation.metrics import measures
 from contextwise.models import token_losses
+from contextwise.models.losses import IGNORED
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
-
-IGNORED = -100
 
 
 class Documents(Protocol):
@@ -61,6 +68,10 @@ class Plan:
     start: np.ndarray
     length: np.ndarray
     skip: np.ndarray
+
+    def chosen(self, windows: np.ndarray) -> "Plan":
+        """The plan of some of the windows, by index or mask."""
+        return Plan(self.document[windows], self.start[windows], self.length[windows], self.skip[windows])
 
 
 def plan_windows(targets: np.ndarray, context: int, stride: int) -> Plan:
@@ -123,14 +134,9 @@ class Scores:
         """Table with a row per target: ``document``, ``position`` (from 0), ``visible``, ``nats``."""
         starts = np.repeat(np.cumsum(self.targets) - self.targets, self.targets)
         position = np.arange(len(self.nats)) - starts + self.first_position
-        return pa.table(
-            {
-                "document": pa.array(np.repeat(np.arange(len(self.targets), dtype=np.int32), self.targets)),
-                "position": pa.array(position.astype(np.int32)),
-                "visible": pa.array(self.visible),
-                "nats": pa.array(self.nats),
-            }
-        )
+        document = np.repeat(np.arange(len(self.targets), dtype=np.int32), self.targets)
+        columns = {"document": document, "position": position.astype(np.int32)}
+        return pa.table(columns | {"visible": self.visible, "nats": self.nats})
 
 
 def score_documents(
@@ -179,40 +185,20 @@ def score_documents(
         with torch.inference_mode():
             for rows in batches(plan, batch_tokens):
                 interruption.check("scoring was stopped")
-                done = _score_batch(
-                    model,
-                    corpus,
-                    plan,
-                    rows,
-                    ends - targets,
-                    scores,
-                    {} if further is None else further(plan.document[rows]),
-                )
+                inputs = {} if further is None else further(plan.document[rows])
+                nats_BT = window_losses(model, corpus, plan, rows, **inputs)
+                for row, window in enumerate(rows):
+                    document, start = int(plan.document[window]), int(plan.start[window])
+                    skip, length = int(plan.skip[window]), int(plan.length[window])
+                    offset = int(ends[document] - targets[document]) + start
+                    scores.nats[offset + skip : offset + length] = nats_BT[row, skip:length]
+                    visible = np.arange(skip + 1, length + 1) - int(start == first_position == 0)
+                    scores.visible[offset + skip : offset + length] = visible
                 if on_progress is not None:
-                    on_progress(done)
+                    on_progress(int((plan.length[rows] - plan.skip[rows]).sum()))
     finally:
         model.train(was_training)
     return scores
-
-
-def _score_batch(
-    model: PreTrainedModel,
-    corpus: Documents,
-    plan: Plan,
-    rows: np.ndarray,
-    offsets: np.ndarray,
-    scores: Scores,
-    further: dict[str, torch.Tensor],
-) -> int:
-    """Score the windows ``rows`` and write the results into ``scores``; return the number of targets scored."""
-    nats_BT = window_losses(model, corpus, plan, rows, **further)
-    for row, window in enumerate(rows):
-        skip, length, start = int(plan.skip[window]), int(plan.length[window]), int(plan.start[window])
-        offset = int(offsets[int(plan.document[window])]) + start
-        scores.nats[offset + skip : offset + length] = nats_BT[row, skip:length]
-        end_of_text_seen = int(start == 0 and scores.first_position == 0)
-        scores.visible[offset + skip : offset + length] = np.arange(skip + 1, length + 1) - end_of_text_seen
-    return int((plan.length[rows] - plan.skip[rows]).sum())
 
 
 def window_losses(
@@ -228,7 +214,14 @@ def window_losses(
         CheckpointError: a loss is not finite.
     """
     input_ids_BT, targets_BT = _padded(corpus, plan, rows)
-    _check_ids(model, input_ids_BT, targets_BT, plan.document[rows])
+    vocabulary = vocabulary_size(model)
+    highest_B = np.maximum(input_ids_BT.max(axis=1), targets_BT.max(axis=1))
+    worst = int(highest_B.argmax())
+    if highest_B[worst] >= vocabulary:
+        raise DataError(
+            f"document {int(plan.document[rows[worst]])} holds token id {int(highest_B[worst])}, but the model's "
+            f"vocabulary has {vocabulary} tokens; use the corpus that was prepared with the model's tokenizer"
+        )
     device = next(model.parameters()).device
     losses_BT = token_losses(
         model, torch.from_numpy(input_ids_BT).to(device), torch.from_numpy(targets_BT).to(device), **further
@@ -266,21 +259,8 @@ def _padded(corpus: Documents, plan: Plan, rows: np.ndarray) -> tuple[np.ndarray
     return input_ids_BT, targets_BT
 
 
-def _check_ids(
-    model: PreTrainedModel, input_ids_BT: np.ndarray, targets_BT: np.ndarray, documents: np.ndarray
-) -> None:
-    vocabulary = vocabulary_size(model)
-    highest_B = np.maximum(input_ids_BT.max(axis=1), targets_BT.max(axis=1))
-    worst = int(highest_B.argmax())
-    if highest_B[worst] >= vocabulary:
-        raise DataError(
-            f"document {int(documents[worst])} holds token id {int(highest_B[worst])}, but the model's "
-            f"vocabulary has {vocabulary} tokens; use the corpus that was prepared with the model's tokenizer"
-        )
-
-
 def vocabulary_size(model: PreTrainedModel) -> int:
-    """Number of rows of the model's input embedding."""
+    """Rows of the model's input embedding."""
     return int(model.get_input_embeddings().weight.shape[0])
 
 
@@ -294,12 +274,12 @@ def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
     hashes = corpus.column("document_hash") if "document_hash" in corpus.columns else None
     return pa.table(
         {
-            "document": pa.array(np.arange(count, dtype=np.int32)),
+            "document": np.arange(count, dtype=np.int32),
             "document_hash": known(hashes, pa.string()),
-            "tokens": pa.array(scores.targets),
+            "tokens": scores.targets,
             "bytes": known(corpus.bytes, pa.int64()),
             "words": known(corpus.words, pa.int64()),
-            "nats": pa.array(scores.document_sums()),
+            "nats": scores.document_sums(),
         }
     )
 
@@ -307,15 +287,41 @@ def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
 def totals(documents: pa.Table) -> dict[str, Any]:
     """Compute counts and measures from a table of documents, in the format of ``summary.json``."""
     columns = {name: column_or_none(documents, name) for name in ("tokens", "bytes", "words")}
+    sums = {name: None if values is None else int(values.sum()) for name, values in columns.items()}
+    values = measures(documents["nats"].to_numpy(), columns["tokens"], columns["words"], columns["bytes"])
+    return {"documents": documents.num_rows, **sums, **values}
+
+
+def measures(
+    nats: np.ndarray, tokens: np.ndarray, words: np.ndarray | None, n_bytes: np.ndarray | None
+) -> dict[str, dict[str, Any] | None]:
+    """Compute the measures with their intervals over documents, in the format of ``summary.json``.
+
+    Args:
+        nats: (documents,) summed over each document's scored tokens.
+        tokens: (documents,) targets scored in each document.
+        words, n_bytes: (documents,) words and UTF-8 bytes of each document's text; None if the corpus does not know.
+
+    Returns:
+        ``loss``, ``perplexity``, ``word_perplexity``, ``byte_perplexity``, ``bits_per_byte``; each ``{"value", "low", "high"}``,
+        or None where words or bytes are not known (or are all zero).
+    """
+    optional = {"words": words, "bytes": n_bytes}
+    sizes = {name: size for name, size in optional.items() if size is not None and np.sum(size) > 0}
+    estimates = ratios(nats, {"tokens": tokens, **sizes})
+
+    def mapped(size: str, function: Callable[[float], float]) -> dict[str, Any] | None:
+        return estimates[size].map(function).to_dict() if size in estimates else None
+
     return {
-        "documents": documents.num_rows,
-        **{name: None if values is None else int(values.sum()) for name, values in columns.items()},
-        **measures(
-            documents["nats"].to_numpy(), documents["tokens"].to_numpy(), columns["words"], columns["bytes"]
-        ),
+        "loss": estimates["tokens"].to_dict(),
+        "perplexity": mapped("tokens", exponential),
+        "word_perplexity": mapped("words", exponential),
+        "byte_perplexity": mapped("bytes", exponential),
+        "bits_per_byte": mapped("bytes", lambda nats_per_byte: nats_per_byte / math.log(2)),
     }
 
 
-def column_or_none(documents: pa.Table, name: str) -> np.ndarray | None:
+def column_or_none(documents: pa.Table, name: str) -> Any:
     """Return a column as an array; None if the corpus does not have its values."""
     return None if documents[name].null_count else documents[name].to_numpy()

@@ -12,13 +12,13 @@ from pydantic import Field, model_validator
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject
-from contextwise.evaluation.measures.sentences.conditioning import (
+from contextwise.evaluation.scoring.sentences import (
     ContextSets,
+    language_of,
     open_text_encoder,
     settings_of,
     trained_types,
 )
-from contextwise.evaluation.measures.sentences.running import language_of
 from contextwise.models.cue.encoding import EncodedTexts
 from contextwise.objectives.sentence import ContextTexts
 from contextwise.objectives.text import SentenceIndex

@@ -11,9 +11,8 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from contextwise.base.intervals import ratios, resampled_ratios
 from contextwise.evaluation.kernel import Work
-from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass, whole_windows
+from contextwise.evaluation.measures.curve.passes import Bins, running_pass, truncated_pass, whole_windows
 from contextwise.evaluation.measures.curve.readings import curve_measures, effective_contexts
-from contextwise.evaluation.measures.curve.sums import Bins
 from contextwise.evaluation.scoring.truncated import choose_targets
 
 

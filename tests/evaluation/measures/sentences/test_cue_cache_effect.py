@@ -147,7 +147,7 @@ def test_what_is_not_of_the_same_sentences_is_refused(folder: Path, monkeypatch:
     monkeypatch.chdir(folder)
     corpus = Corpus.open("corpus")
     cue, lm = evaluate_sentences("cue", corpus), evaluate_sentences("lm", corpus)
-    with pytest.raises(DataError, match="knows no contexts"):
+    with pytest.raises(DataError, match="has no contexts"):
         effect_between(lm, cue)
     with pytest.raises(DataError, match="are not of the same sentences"):
         effect_between(cue, evaluate_model("lm", corpus))

@@ -16,8 +16,7 @@ from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.rescoring import RankedLists, Rescore
 from contextwise.evaluation.measures.rescoring.files import write_cue_vectors
 from contextwise.evaluation.measures.rescoring.ranking import Candidate, rescore
-from contextwise.evaluation.measures.sentences.conditioning import settings_of
-from contextwise.evaluation.scoring.sentences import Sentences
+from contextwise.evaluation.scoring.sentences import Sentences, settings_of
 from contextwise.models.cue import CueForCausalLM
 from contextwise.models.cue.encoding import TextEncoder
 from contextwise.objectives.sentence import ContextTexts

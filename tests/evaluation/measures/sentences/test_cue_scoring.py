@@ -167,8 +167,6 @@ def test_what_is_dropped_depends_on_seed_and_number_alone() -> None:
     kept = [text is not None for texts in first for text in (texts[0], texts[2])]
     assert 0.65 < np.mean(kept) < 0.75 and all(texts[1] is None for texts in first)
     assert dropped(sets, 0.0) == sets
-    with pytest.raises(ConfigError, match=r"--drop-contexts is 1\.5; it must be between 0 and 1"):
-        dropped(sets, 1.5)
 
 
 def test_contexts_are_encoded_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:

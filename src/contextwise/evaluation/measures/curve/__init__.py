@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from contextwise.data import Corpus
 
 
+DEFAULT_SAMPLES = 2048
+
+
 class CurveResult(Result):
     """A measured contextwise loss curve."""
 
@@ -56,8 +59,7 @@ class Curve(Measure):
     result = CurveResult
 
     mode: Literal["running", "truncated"] = Field(
-        "running",
-        description="running: one pass over windows; truncated: the same targets at every context.",
+        "running", description="running: one pass over windows; truncated: the same targets at every context."
     )
     context: int | None = Field(
         None,
@@ -70,7 +72,9 @@ class Curve(Measure):
         min_length=1,
         description="Visible tokens of the truncated mode; default: the powers of two up to the context.",
     )
-    samples: int = Field(2048, ge=1, description="Targets of the truncated mode.")
+    samples: int | None = Field(
+        None, ge=1, description=f"Targets of the truncated mode; default: {DEFAULT_SAMPLES}."
+    )
     seed: int = Field(0, ge=0, description="Of the choice of targets.")
     worth: float = Field(
         0.01,
@@ -87,6 +91,10 @@ class Curve(Measure):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
+        if self.mode == "running" and self.samples is not None:
+            raise ValueError(
+                "samples belong to the truncated mode; set mode to truncated, or leave samples out"
+            )
         if self.contexts is None:
             return self
         if self.mode == "running":
@@ -104,16 +112,17 @@ class Curve(Measure):
         if context is None:
             context = min(subject.trained_context or DEFAULT_CONTEXT_LIMIT, DEFAULT_CONTEXT_LIMIT)
             context = subject.run_context or context
-        contexts = None
-        if self.mode == "truncated":
-            powers = [*(2**i for i in range((context - 1).bit_length())), context]
-            contexts = sorted(set(self.contexts)) if self.contexts else powers
-        return self.model_copy(update={"context": context, "contexts": contexts})
+        if self.mode == "running":
+            return self.model_copy(update={"context": context})
+        powers = [*(2**i for i in range((context - 1).bit_length())), context]
+        contexts = sorted(set(self.contexts)) if self.contexts else powers
+        samples = self.samples or DEFAULT_SAMPLES
+        return self.model_copy(update={"context": context, "contexts": contexts, "samples": samples})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass, whole_windows
         from contextwise.evaluation.measures.curve.readings import curve_measures
-        from contextwise.evaluation.scoring.truncated import FirstDocuments, choose_targets
+        from contextwise.evaluation.scoring.truncated import choose_targets
 
         assert corpus is not None and self.context is not None
         factor, trained = self._extend_positions(subject), subject.trained_context
@@ -121,11 +130,10 @@ class Curve(Measure):
             plan = whole_windows(corpus, self.context, self.limit)
             sums = running_pass(subject.model, corpus, plan, trained, work, batch_tokens=subject.batch_tokens)
         else:
-            documents = corpus if self.limit is None else FirstDocuments(corpus, self.limit)
-            targets = choose_targets(documents, self.context, self.samples, self.seed)
-            sums = truncated_pass(
-                subject.model, corpus, targets, self.contexts, work, batch_tokens=subject.batch_tokens
-            )
+            assert self.samples is not None
+            targets = choose_targets(corpus, self.context, self.samples, self.seed, self.limit)
+            tokens = subject.batch_tokens
+            sums = truncated_pass(subject.model, corpus, targets, self.contexts, work, batch_tokens=tokens)
         bins, measures = curve_measures(sums, self.worth)
         summary = {
             "trained_context": trained,
@@ -138,11 +146,7 @@ class Curve(Measure):
         return Outcome(summary, {"curve": sums.curve_table(), "documents": sums.documents_table()})
 
     def _extend_positions(self, subject: Subject) -> float | None:
-        """Give the model positions for the longest context; returns the factor of the extension, None without one.
-
-        Raises:
-            ConfigError: it has none, or cannot be extended.
-        """
+        """Give the model positions for the longest context; returns the factor of the extension, None without one."""
         from contextwise.models.rope import extend_positions, rotary_modules
 
         assert self.context is not None
@@ -160,19 +164,6 @@ class Curve(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":
-        from rich.console import Group
-        from rich.text import Text
+        from contextwise.evaluation.measures.curve.readings import curve_tables
 
-        from contextwise.evaluation.measures.curve.tables import (
-            bins_table,
-            curve_heading,
-            measures_table,
-            notes,
-        )
-
-        return Group(
-            curve_heading(summary),
-            bins_table(summary),
-            measures_table(summary),
-            *(Text(f"Note: {note}") for note in notes(summary)),
-        )
+        return curve_tables(summary)

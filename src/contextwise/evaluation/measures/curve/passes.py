@@ -1,16 +1,23 @@
-"""The two ways to score: at each position of running windows, and the same targets at each context. Both can be stopped."""
+"""The two ways to score: at each position of running windows, and the same targets at each context. Both can be stopped.
+
+Each leaves sums, from which the contextwise loss curve and the intervals of all its readings are made.
+
+Legend of shapes: D documents, K bins of visible tokens, P numbers of visible tokens, T positions of a window, N targets.
+"""
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import DataError, Interrupted
+from contextwise.base.intervals import student_t
 from contextwise.base.progress import interruption, progress_bar, say
-from contextwise.data.windows.last_tenth import last_tenth_length
+from contextwise.data.windows.last_tenth import last_tenth_length, log_bins
 from contextwise.evaluation.kernel import Work
-from contextwise.evaluation.measures.curve.sums import CurveSums, RunningSums, truncated_sums
 from contextwise.evaluation.scoring.truncated import Targets, truncated_passes
 from contextwise.evaluation.scoring.windows import Documents, Plan, batches, plan_windows, window_losses
 
@@ -18,8 +25,161 @@ SECONDS_BETWEEN_SAVES = 30.0
 PART = "sums"
 
 
+@dataclass(frozen=True)
+class Bins:
+    """Bins of visible tokens: bin k holds ``low[k] <= visible <= high[k]``; both (K,) int64."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    @property
+    def centre(self) -> np.ndarray:
+        """(K,) geometric mean of the limits: the position of a bin on a logarithmic axis."""
+        return np.sqrt(self.low * self.high.astype(float))
+
+    @classmethod
+    def logarithmic(cls, context: int) -> "Bins":
+        """Two for each doubling, over 1 to ``context``. A last one that is cut short joins the one before it.
+
+        Otherwise the last bin would hold the few remaining positions, and its noise could pass for the best context.
+        """
+        edges = log_bins(context)
+        widths = np.diff(edges)
+        if len(widths) > 1 and widths[-1] < widths[-2] / 2:
+            edges = np.delete(edges, -2)
+        return cls(edges[:-1], edges[1:] - 1)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The last tenth of a training context: ``low <= visible <= high``, with its sums by document, both (D,)."""
+
+    low: int
+    high: int
+    nats: np.ndarray
+    targets: np.ndarray
+
+
+@dataclass(frozen=True)
+class CurveSums:
+    """Result of a scoring pass.
+
+    Attributes:
+        visible: (P,) numbers of visible tokens.
+        loss: (P,) mean loss at each, in nats.
+        error: (P,) its standard error over documents; NaN with one document.
+        targets: (P,) number of losses of each mean.
+        documents: (D,) index of each scored document in the corpus.
+        bin_nats, bin_targets: (D, K) sums and counts.
+        tail: of the training context; None for the truncated mode, which has no positions of a window.
+    """
+
+    visible: np.ndarray
+    loss: np.ndarray
+    error: np.ndarray
+    targets: np.ndarray
+    bins: Bins
+    documents: np.ndarray
+    bin_nats: np.ndarray
+    bin_targets: np.ndarray
+    tail: Tail | None = None
+
+    def curve_table(self) -> pa.Table:
+        """Loss at each number of visible tokens, with its 95% interval by Student's t over documents; null with one document."""
+        reach = student_t(max(1, len(self.documents) - 1)) * self.error
+        low, high = (pa.array(end, mask=np.isnan(end)) for end in (self.loss - reach, self.loss + reach))
+        columns = {"visible": self.visible.astype(np.int32), "loss": self.loss, "low": low, "high": high}
+        return pa.table(columns | {"targets": self.targets})
+
+    def documents_table(self) -> pa.Table:
+        """Sums of each document in each bin, which a bootstrap over documents draws from."""
+        documents, count = len(self.documents), len(self.bins)
+        return pa.table(
+            {
+                "document": np.repeat(self.documents.astype(np.int32), count),
+                "bin": np.tile(np.arange(count, dtype=np.int32), documents),
+                "nats": self.bin_nats.ravel(),
+                "targets": self.bin_targets.ravel().astype(np.int64),
+            }
+        )
+
+
+class RunningSums:
+    """Sums over windows that are added in the order of their documents; the state is a dictionary of arrays.
+
+    Args:
+        documents: (windows,) int64, document of each window, ascending.
+        context: T.
+        tail: limits of the last tenth of the training context, both included.
+    """
+
+    def __init__(self, documents: np.ndarray, context: int, tail: tuple[int, int]) -> None:
+        self.bins, self.tail, self.context = Bins.logarithmic(context), tail, context
+        self.documents, self.row_of, self.windows = np.unique(
+            documents, return_inverse=True, return_counts=True
+        )
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
+            ("position_nats", "squares", "crossed", "current"), (context,)
+        )
+        shapes |= {"bin_nats": (len(self.documents), len(self.bins)), "tail_nats": (len(self.documents),)}
+        self.state = {name: np.zeros(shape) for name, shape in shapes.items()}
+        self.state["done"] = np.zeros((), dtype=np.int64)
+
+    @property
+    def done(self) -> int:
+        """Windows that were added."""
+        return int(self.state["done"])
+
+    def add(self, nats_T: np.ndarray) -> None:
+        """Add the losses of the next window."""
+        nats_T, row, state = nats_T.astype(np.float64), self.row_of[self.done], self.state
+        state["position_nats"] += nats_T
+        state["current"] += nats_T
+        state["bin_nats"][row] += np.add.reduceat(nats_T, self.bins.low - 1)
+        state["tail_nats"][row] += nats_T[self.tail[0] - 1 : self.tail[1]].sum()
+        state["done"] += 1
+        if self.done == len(self.row_of) or self.row_of[self.done] != row:  # the document's last window
+            state["squares"] += state["current"] ** 2
+            state["crossed"] += state["current"] * self.windows[row]
+            state["current"][:] = 0
+
+    def finish(self) -> CurveSums:
+        """The sums, once all windows were added."""
+        state, (low, high), count = self.state, self.tail, len(self.row_of)
+        loss = state["position_nats"] / count
+        return CurveSums(
+            visible=np.arange(1, self.context + 1),
+            loss=loss,
+            error=_ratio_error(state["squares"], state["crossed"], loss, self.windows),
+            targets=np.full(self.context, count, dtype=np.int64),
+            bins=self.bins,
+            documents=self.documents,
+            bin_nats=state["bin_nats"],
+            bin_targets=self.windows[:, None] * (self.bins.high - self.bins.low + 1),
+            tail=Tail(low, high, state["tail_nats"], self.windows * (high - low + 1)),
+        )
+
+
+def _ratio_error(squares: np.ndarray, crossed: np.ndarray, mean: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Standard error of a ratio Σ s_d / Σ n_d of sums over documents, linearised; shaped as ``mean``, NaN for one document.
+
+    Args:
+        squares, crossed: Σ s_d² and Σ s_d n_d.
+        mean: the ratio.
+        sizes: (D,) n_d, targets of each document.
+    """
+    count, sizes = len(sizes), sizes.astype(float)
+    if count < 2:
+        return np.full_like(mean, np.nan)
+    residuals = squares - 2 * mean * crossed + mean**2 * (sizes**2).sum()
+    return np.sqrt(np.maximum(0, residuals) * count / (count - 1)) / sizes.sum()
+
+
 class _Saver:
-    """Saves the finished part of a pass now and then, and when the process is asked to stop."""
+    """Saves the finished part of a pass at intervals, and when the process is asked to stop."""
 
     def __init__(self, work: Work, total: int, unit: str) -> None:
         self.work, self.total, self.unit = work, total, unit
@@ -33,22 +193,16 @@ class _Saver:
         same = all(kept[n].shape == like[n].shape and kept[n].dtype == like[n].dtype for n in like)
         return kept if same and all(np.isfinite(array).all() for array in kept.values()) else None
 
-    def resume(self, done: int) -> None:
-        """Report that the pass begins behind ``done``."""
+    def report(self, done: int) -> None:
         say(f"resuming a stopped measurement: {done:,} of {self.total:,} {self.unit} are done")
 
     def after(self, done: int, arrays: dict[str, np.ndarray]) -> None:
-        """Call after each batch.
-
-        Raises:
-            Interrupted: the process was asked to stop; what is done is kept.
-        """
-        if done >= self.total:
-            return
+        """Save after a batch, if it is time; raise Interrupted if the process was asked to stop."""
         stop = interruption.requested
-        if stop or time.monotonic() - self.saved > SECONDS_BETWEEN_SAVES:
-            self.work.save(PART, arrays)
-            self.saved = time.monotonic()
+        if done >= self.total or not (stop or time.monotonic() - self.saved > SECONDS_BETWEEN_SAVES):
+            return
+        self.work.save(PART, arrays)
+        self.saved = time.monotonic()
         if stop:
             raise Interrupted(f"the measurement was stopped after {done:,} of {self.total:,} {self.unit}")
 
@@ -71,7 +225,7 @@ def running_pass(
     Raises:
         DataError: a token id is beyond the model's vocabulary.
         CheckpointError: a loss is not finite.
-        Interrupted: the process was asked to stop; what is done is kept.
+        Interrupted: the process was asked to stop; the finished part is kept.
     """
     context, total = int(plan.length[0]), len(plan.document)
     sums = RunningSums(plan.document, context, last_tenth(context, trained))
@@ -79,9 +233,8 @@ def running_pass(
     kept = saver.load(sums.state)
     if kept is not None and 0 < int(kept["done"]) <= total:
         sums.state.update(kept)
-        saver.resume(sums.done)
-    left = np.arange(sums.done, total)
-    rest = Plan(plan.document[left], plan.start[left], plan.length[left], plan.skip[left])
+        saver.report(sums.done)
+    rest = plan.chosen(np.arange(sums.done, total))
     was_training = model.training
     model.eval()
     try:
@@ -106,43 +259,46 @@ def truncated_pass(
     *,
     batch_tokens: int,
 ) -> CurveSums:
-    """Score the same targets at every context, only the nearest tokens visible. Raises as :func:`running_pass` does.
+    """Score the same targets at each of the ascending contexts C, only the nearest tokens visible.
 
-    Args:
-        contexts: visible tokens, ascending.
+    Raises as :func:`running_pass` does.
     """
     count = len(targets)
-    state: dict[str, np.ndarray] = {
-        "nats": np.zeros((len(contexts), count), np.float32),
-        "done": np.zeros(len(contexts), np.int64),
-    }
+    nats_CN, done_C = np.zeros((len(contexts), count), np.float32), np.zeros(len(contexts), np.int64)
     saver = _Saver(work, len(contexts) * count, "predictions")
-    kept = saver.load(state)
-    if (
-        kept is not None
-        and kept["done"].any()
-        and (kept["done"] >= 0).all()
-        and (kept["done"] <= count).all()
-    ):
-        state = kept
-        saver.resume(int(state["done"].sum()))
-    done = {context: int(state["done"][i]) for i, context in enumerate(contexts)}
+    kept = saver.load({"nats": nats_CN, "done": done_C})
+    if kept is not None and kept["done"].any() and ((kept["done"] >= 0) & (kept["done"] <= count)).all():
+        nats_CN, done_C = kept["nats"], kept["done"]
+        saver.report(int(done_C.sum()))
+    done = dict(zip(contexts, done_C.tolist(), strict=True))
     with progress_bar("curve", float(np.sum(contexts)) * count, "tokens") as advance:
         advance(sum(context * number for context, number in done.items()))
         for batch in truncated_passes(model, corpus, targets, contexts, batch_tokens=batch_tokens, done=done):
-            place = contexts.index(batch.context)
-            state["nats"][place, batch.start : batch.stop] = batch.nats
-            state["done"][place] = batch.stop
+            row = contexts.index(batch.context)
+            nats_CN[row, batch.start : batch.stop] = batch.nats
+            done_C[row] = batch.stop
             advance((batch.stop - batch.start) * batch.context)
-            saver.after(int(state["done"].sum()), state)
-    return truncated_sums(targets.document, contexts, state["nats"])
+            saver.after(int(done_C.sum()), {"nats": nats_CN, "done": done_C})
+    documents, row_of, sizes = np.unique(targets.document, return_inverse=True, return_counts=True)
+    sums_CD = np.stack([np.bincount(row_of, weights=nats, minlength=len(documents)) for nats in nats_CN])
+    loss, exact = sums_CD.sum(1) / count, np.array(contexts, dtype=np.int64)
+    return CurveSums(
+        visible=exact,
+        loss=loss,
+        error=_ratio_error((sums_CD**2).sum(1), (sums_CD * sizes).sum(1), loss, sizes),
+        targets=np.full(len(contexts), count, dtype=np.int64),
+        bins=Bins(exact, exact),
+        documents=documents,
+        bin_nats=sums_CD.T,
+        bin_targets=np.repeat(sizes[:, None], len(contexts), axis=1),
+    )
 
 
 def whole_windows(corpus: Documents, context: int, limit: int | None = None) -> Plan:
-    """Windows of ``context`` targets, one behind the other, in each document that is long enough; the rest is left out.
+    """Consecutive windows of ``context`` targets in each document that is long enough; the rest is left out.
 
-    Position t of a window (from 1) predicts the token behind t visible ones. Where the corpus has an end-of-text token, it
-    stands at the beginning of each document, and counts as visible.
+    Position t of a window (from 1) predicts the token after t visible ones. Where the corpus has an end-of-text token, each
+    document begins with it, and it counts as visible.
 
     Raises:
         ConfigError: the context is not positive.
@@ -157,11 +313,10 @@ def whole_windows(corpus: Documents, context: int, limit: int | None = None) -> 
             f"has {longest:,}; give a shorter context, or a corpus of longer documents"
         )
     plan = plan_windows(targets, context, context)
-    whole = plan.length == context
-    return Plan(plan.document[whole], plan.start[whole], plan.length[whole], plan.skip[whole])
+    return plan.chosen(plan.length == context)
 
 
 def last_tenth(context: int, trained: int | None) -> tuple[int, int]:
-    """Ends of the last 10% of the training context, in visible tokens; of the window where that is shorter or alone."""
+    """Limits of the last 10% of the training context, in visible tokens; of the window if that is shorter or alone."""
     high = min(context, trained or context)
     return high - last_tenth_length(high) + 1, high

@@ -13,85 +13,82 @@ Legend of shapes: D documents, K bins, R resamples.
 from typing import Any
 
 import numpy as np
+from rich.console import Group
+from rich.text import Text
 
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import NOT_KNOWN, Estimate
 from contextwise.base.intervals import percentile_estimate, resampled_ratios
-from contextwise.evaluation.measures.curve.sums import CurveSums
+from contextwise.base.tables import Column, Table
+from contextwise.evaluation.measures.curve.passes import CurveSums
+
+BAR = 16
+ENOUGH_TARGETS = 1000
+"""Below so many, a bin's mean is uncertain by a tenth of a nat or more: losses of single tokens vary by some three nats."""
+EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The bins and the measures of a curve, as they stand in ``summary.json``.
+    """The bins and the measures of a curve, in the format of ``summary.json``.
 
     Args:
         worth: nats that the next doubling of an effective context brings at most.
     """
-    bins, average = sums.bins, sums.tail is not None
-    columns = [sums.bin_nats, sums.bin_nats.sum(1, keepdims=True)]
+    bins, tail, count = sums.bins, sums.tail, len(sums.bins)
+    # Columns: the bins, all of them together, and the last tenth.
+    nats = [sums.bin_nats, sums.bin_nats.sum(1, keepdims=True)] + ([tail.nats[:, None]] if tail else [])
     sizes = [sums.bin_targets, sums.bin_targets.sum(1, keepdims=True)]
-    if sums.tail is not None:
-        columns.append(sums.tail.nats[:, None])
-        sizes.append(sums.tail.targets[:, None])
-    nats, targets = np.hstack(columns), np.hstack(sizes).astype(float)
-    losses = nats.sum(0) / targets.sum(0)
-    drawn = resampled_ratios(nats, targets) if len(nats) > 1 else None
-    found = [
-        percentile_estimate(losses[i], None if drawn is None else drawn[:, i]) for i in range(len(losses))
+    sizes += [tail.targets[:, None]] if tail else []
+    all_nats, all_sizes = np.hstack(nats), np.hstack(sizes).astype(float)
+    losses = all_nats.sum(0) / all_sizes.sum(0)
+    drawn = resampled_ratios(all_nats, all_sizes) if len(all_nats) > 1 else None
+    estimates = [
+        percentile_estimate(loss, None if drawn is None else drawn[:, i]) for i, loss in enumerate(losses)
     ]
-
-    count = len(bins)
     rows = [
         {
             "visible_from": int(bins.low[k]),
             "visible_to": int(bins.high[k]),
-            "loss": found[k].value,
-            "low": found[k].low,
-            "high": found[k].high,
+            "loss": estimates[k].value,
+            "low": estimates[k].low,
+            "high": estimates[k].high,
             "targets": int(sums.bin_targets[:, k].sum()),
         }
         for k in range(count)
     ]
     curves = None if drawn is None else drawn[:, :count]
+    best = int(losses[:count].argmin())
+    drawn_contexts = None if curves is None else bins.high[curves.argmin(1)]
+    context = percentile_estimate(bins.high[best], drawn_contexts, "nearest").to_dict()
     measures = {
-        "best_context_loss": best_context(sums, losses[:count], curves, found),
+        "best_context_loss": {
+            **estimates[best].to_dict(),
+            "visible_from": int(bins.low[best]),
+            "visible_to": int(bins.high[best]),
+            "context": {name: None if end is None else int(end) for name, end in context.items()},
+        },
         "last_tenth": None,
-        "effective_context": effective(sums, losses[:count], curves, worth),
-        "average_loss": found[count].to_dict() if average else None,
+        "effective_context": _effective(sums, losses[:count], curves, worth),
+        "average_loss": estimates[count].to_dict() if tail else None,
     }
-    if sums.tail is not None:
-        ends = {"visible_from": sums.tail.low, "visible_to": sums.tail.high}
-        measures["last_tenth"] = {**found[count + 1].to_dict(), **ends}
+    if tail:
+        limits = {"visible_from": tail.low, "visible_to": tail.high}
+        measures["last_tenth"] = {**estimates[count + 1].to_dict(), **limits}
     return rows, measures
 
 
-def best_context(
-    sums: CurveSums, losses_K: np.ndarray, drawn_RK: np.ndarray | None, found: list[Estimate]
-) -> dict[str, Any]:
-    """The lowest bin: its loss with the interval of that bin, and where the lowest bin lies in the resamples."""
-    bins, best = sums.bins, int(losses_K.argmin())
-    context = percentile_estimate(
-        bins.high[best], None if drawn_RK is None else bins.high[drawn_RK.argmin(1)], "nearest"
-    )
-    return {
-        **found[best].to_dict(),
-        "visible_from": int(bins.low[best]),
-        "visible_to": int(bins.high[best]),
-        "context": {name: None if end is None else int(end) for name, end in context.to_dict().items()},
-    }
-
-
-def effective(
+def _effective(
     sums: CurveSums, losses_K: np.ndarray, drawn_RK: np.ndarray | None, worth: float
 ) -> dict[str, Any]:
     """The effective context; ``value`` is None where every doubling up to ``measured_to`` is worth more.
 
-    An end that is None beside one that is a number lies beyond ``measured_to`` as well. One that equals ``measured_from`` may
+    A limit that is None beside one that is a number lies beyond ``measured_to`` as well. One that equals ``measured_from`` may
     be smaller: no shorter context was measured.
     """
     centre = sums.bins.centre
     measured = centre[2 * centre <= centre[-1]]
-    none = {"measured_from": None, "measured_to": None}
     if not len(measured):
-        return {"value": None, "low": None, "high": None, **none, "worth": worth}
+        unknown = dict.fromkeys(("value", "low", "high", "measured_from", "measured_to"))
+        return {**unknown, "worth": worth}
     value = effective_contexts(losses_K[None], centre, worth)[0]
     drawn = None if drawn_RK is None else effective_contexts(drawn_RK, centre, worth)
     reach = {"measured_from": float(measured[0]), "measured_to": float(measured[-1])}
@@ -106,21 +103,122 @@ def effective_contexts(losses_RK: np.ndarray, centre_K: np.ndarray, worth: float
     """
     x = np.log2(centre_K)
     last = int((2 * centre_K <= centre_K[-1]).sum())  # bins whose doubling lies on the curve
-    right = np.searchsorted(
-        centre_K, 2 * centre_K[:last]
-    )  # the doubled context lies between bins right - 1 and right
+    # The doubled context lies between bins right - 1 and right.
+    right = np.searchsorted(centre_K, 2 * centre_K[:last])
     share = (x[:last] + 1 - x[right - 1]) / (x[right] - x[right - 1])
     doubled = losses_RK[:, right - 1] * (1 - share) + losses_RK[:, right] * share
     gain = losses_RK[:, :last] - doubled
     end = np.searchsorted(centre_K[:last], 2 * centre_K[:last], side="right")
-    above = np.cumsum(
-        np.pad(gain >= worth, ((0, 0), (1, 0))), axis=1
-    )  # doublings before each bin that are worth it
+    # Doublings before each bin that are worth it.
+    above = np.cumsum(np.pad(gain >= worth, ((0, 0), (1, 0))), axis=1)
     below = above[:, end] == above[:, np.arange(last)]
     first = below.argmax(1)
     rows = np.arange(len(gain))
     before = np.maximum(first - 1, 0)
     drop = gain[rows, before] - gain[rows, first]
     part = np.where(first > 0, (gain[rows, before] - worth) / np.where(drop > 0, drop, 1), 1)
-    found = 2 ** (x[before] + part * (x[first] - x[before]))
-    return np.where(below.any(1), found, np.inf)
+    contexts = 2 ** (x[before] + part * (x[first] - x[before]))
+    return np.where(below.any(1), contexts, np.inf)
+
+
+# Tables
+
+
+def curve_tables(summary: dict[str, Any]) -> Group:
+    """The heading, the curve and its readings for the terminal, in 80 columns."""
+    settings = summary["settings"]
+    counts = f"{summary['documents']:,} document{'s' if summary['documents'] > 1 else ''}"
+    head = f"{summary['model']} on {summary['corpus']['path']}, split {summary['corpus']['split']}: "
+    if settings["mode"] == "running":
+        windows = summary["targets"] // settings["context"]
+        head += f"{windows:,} windows of {settings['context']:,} tokens in {counts}"
+    else:
+        contexts = len(settings["contexts"])
+        plural = "s" if contexts > 1 else ""
+        head += (
+            f"the same {summary['targets'] // contexts:,} targets at {contexts} context{plural}, in {counts}"
+        )
+    if summary["trained_context"]:
+        head += f"; trained with {summary['trained_context']:,}"
+    if settings["rope"] != "none":
+        head += f"; positions extended by {settings['rope']}, factor {summary['rope_factor']:g}"
+    if summary["documents"] == 1:
+        head += ". One document allows no interval"
+    parts = [Text(f"{head}."), _bins_table(summary), _measures_table(summary)]
+    best = summary["measures"]["best_context_loss"]
+    targets = next(row["targets"] for row in summary["bins"] if row["visible_from"] == best["visible_from"])
+    if settings["mode"] == "running" and targets < ENOUGH_TARGETS and len(summary["bins"]) > 1:
+        parts.append(
+            Text(
+                f"Note: The lowest bin has {targets:,} targets only, and each bin has others: it may be the lowest by chance. "
+                "Take more documents, or read the last tenth, or measure in the truncated mode, which has the same targets at "
+                "every context."
+            )
+        )
+    return Group(*parts)
+
+
+def _bins_table(summary: dict[str, Any]) -> Table:
+    """Loss by visible tokens. The bars show nats above the lowest bin, in eighths of a character."""
+    bins, trained = summary["bins"], summary["trained_context"]
+    losses = [row["loss"] for row in bins]
+    lowest, span = min(losses), max(losses) - min(losses)
+    beyond = any(trained and row["visible_to"] > trained for row in bins)
+    rows = []
+    for row in bins:
+        eighths = round((row["loss"] - lowest) / span * BAR * 8) if span > 0 else 0
+        bar = (EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()
+        mark = " *" if trained and row["visible_to"] > trained else "  " if beyond else ""
+        loss = Estimate(row["loss"], row["low"], row["high"])
+        rows.append([_limits(row) + mark, loss, row["targets"], bar])
+    columns = [
+        Column("visible tokens", align="right"),
+        Column("nats/token", "estimate", ".4f", interval="own"),
+        Column("targets", "integer"),
+        Column("above the lowest", align="left"),
+    ]
+    return Table("", columns, rows, [f"* beyond the training context of {trained:,}"] if beyond else [])
+
+
+def _measures_table(summary: dict[str, Any]) -> Table:
+    """Best context, effective context and average, with the bins that each is read from."""
+    measures = summary["measures"]
+    best, tenth, average = (measures[name] for name in ("best_context_loss", "last_tenth", "average_loss"))
+    effective = measures["effective_context"]
+
+    def loss(values: dict[str, Any]) -> tuple[str, str]:
+        estimate = Estimate.from_dict(values)
+        return f"{estimate.value:.4f}", estimate.interval("number", NOT_KNOWN)
+
+    rows: list[list[Any]] = [["best-context loss", *loss(best), f"at {_limits(best)} visible"]]
+    if tenth is not None:
+        rows.append(["  of the last tenth", *loss(tenth), f"mean of {_limits(tenth)}"])
+    worth = f"a doubling is worth < {effective['worth']:g}"
+    rows.append(["effective context", *_effective_cells(effective), worth])
+    if average is not None:
+        rows.append(["average loss", *loss(average), f"mean of 1–{summary['settings']['context']:,}"])
+    return Table("", ["", "value", "95% interval", Column("", align="left")], rows)
+
+
+def _effective_cells(effective: dict[str, Any]) -> tuple[str, str]:
+    """The effective context and its interval, in tokens; what was not reached is beyond the longest that was measured."""
+    first, last = effective["measured_from"], effective["measured_to"]
+    if last is None:
+        return NOT_KNOWN, NOT_KNOWN
+
+    def shown(limit: float | None) -> str:
+        if limit is None:
+            return f"> {last:,.0f}"
+        return f"{limit:,.0f}" if limit > max(first, 1) else f"≤ {limit:,.0f}" if first > 1 else "1"
+
+    value, low, high = (effective[name] for name in ("value", "low", "high"))
+    return shown(value), NOT_KNOWN if low is None else f"[{shown(low)}, {shown(high)}]"
+
+
+def _limits(values: dict[str, Any]) -> str:
+    return visible(values["visible_from"], values["visible_to"])
+
+
+def visible(low: int, high: int) -> str:
+    """A bin of visible tokens."""
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"

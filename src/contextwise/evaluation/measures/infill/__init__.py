@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field
 
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
+from contextwise.evaluation.measures.loss import evaluation_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -50,20 +51,20 @@ class Infill(Measure):
         return self.model_copy(update={"context": self.context or subject.run_context})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.evaluation.measures.infill.scores import fill_and_score
-        from contextwise.evaluation.measures.infill.tasks import open_tasks
+        from contextwise.evaluation.measures.infill.tasks import fill_and_score, open_tasks
 
         tasks = open_tasks(self.file, self.split, self.seed, self.limit)
-        summary = fill_and_score(
-            subject, tasks, spm=self.spm, max_new_tokens=self.max_new_tokens, context=self.context
-        )
-        return Outcome(summary, {"holes": summary.pop("rows")})
+        options: dict[str, Any] = {
+            "spm": self.spm,
+            "max_new_tokens": self.max_new_tokens,
+            "context": self.context,
+        }
+        return Outcome(*fill_and_score(subject, tasks, **options))
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":
         from rich.console import Group
 
-        from contextwise.evaluation.measures.infill.scores import SCORES, infill_heading
-        from contextwise.evaluation.tables import evaluation_table
+        from contextwise.evaluation.measures.infill.tasks import SCORES, infill_heading
 
         return Group(infill_heading(summary), evaluation_table(summary, SCORES))

@@ -7,7 +7,6 @@
    omitted (:meth:`Infiller.prompt`).
 3. ``generate()`` of transformers writes the middles of a batch of prompts (:meth:`Infiller.fill`).
 
-It shares its settings with the generation of text; the command line and the scores of known holes both use it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,13 +30,11 @@ from contextwise.objectives.infilling import Arrangement
 from contextwise.objectives.spans import sentinel_tokens
 
 FillingObjective = Infilling | SpanCorruption | UL2
+_NOTHING = np.empty(0, dtype=np.int64)
 KNOWN_NAMES = (
     Infilling(),
     Infilling(
-        prefix_token="<fim_prefix>",
-        suffix_token="<fim_suffix>",
-        middle_token="<fim_middle>",
-        end_token=None,
+        prefix_token="<fim_prefix>", suffix_token="<fim_suffix>", middle_token="<fim_middle>", end_token=None
     ),
 )
 """Names of the tokens in models without a recipe: those of this package, Qwen and CodeGemma, and those of StarCoder."""
@@ -84,9 +81,6 @@ class Filling(NamedTuple):
 
     text: str
     complete: bool
-
-
-_NOTHING = np.empty(0, dtype=np.int64)
 
 
 def infill(
@@ -154,13 +148,13 @@ class Infiller:
                 f"the context is {context}, but the model has only {limit} positions; give at most {limit}"
             )
         context = context or limit or DEFAULT_CONTEXT_LIMIT
+        self.room = context - self.form.special
         if self.form.opening:
             available = max_new_tokens if limit is None else limit - len(self.form.opening)
             self.new_tokens = min(max_new_tokens, available)
-            self.room = context - self.form.special
         else:
             self.new_tokens = min(max_new_tokens, context // 2)
-            self.room = context - self.form.special - self.new_tokens
+            self.room -= self.new_tokens
         if self.room < 1 or self.new_tokens < 1:
             raise ConfigError(
                 f"{context} positions are too few to fill a hole: {self.form.special} go to special tokens"
@@ -176,9 +170,8 @@ class Infiller:
         second = min(len(suffix_ids), self.room - first)
         dropped = len(prefix_ids) - first, len(suffix_ids) - second
         prefix_ids, suffix_ids = prefix_ids[dropped[0] :], suffix_ids[:second]
-        return Prompt(
-            self.form.write(prefix_ids, suffix_ids), int(prefix_ids[-1]) if first else None, dropped
-        )
+        before = int(prefix_ids[-1]) if first else None
+        return Prompt(self.form.write(prefix_ids, suffix_ids), before, dropped)
 
     def _encode(self, text: str) -> np.ndarray:
         ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
@@ -186,11 +179,8 @@ class Infiller:
 
     def note(self, prompt: Prompt) -> str:
         """Describe the tokens omitted from a prompt, for the terminal; empty if none were."""
-        parts = [
-            f"the {side} {count:,} tokens of the {name}"
-            for side, name, count in zip(("first", "last"), ("prefix", "suffix"), prompt.dropped, strict=True)
-            if count
-        ]
+        ends = zip(("first", "last"), ("prefix", "suffix"), prompt.dropped, strict=True)
+        parts = [f"the {side} {count:,} tokens of the {name}" for side, name, count in ends if count]
         if not parts:
             return ""
         return (
@@ -226,17 +216,17 @@ class Infiller:
             **opening,
             **(sampling or Sampling(greedy=True)).arguments(),
         )
-        new = out[:, len(self.form.opening) or ids.shape[1] :].tolist()
-        return [self._filling(prompt, row) for prompt, row in zip(prompts, new, strict=True)]
-
-    def _filling(self, prompt: Prompt, ids: list[int]) -> Filling:
-        end = next((index for index, token in enumerate(ids) if token in self.form.stops), None)
-        # Decoded after the preceding token: many tokenizers drop the space of a text's first word.
-        before = [] if prompt.before is None else [prompt.before]
-        known, decoded = (
-            self.tokenizer.decode(part, skip_special_tokens=True) for part in (before, before + ids[:end])
-        )
-        return Filling(decoded[len(known) :], end is not None)
+        fillings = []
+        for prompt, new in zip(
+            prompts, out[:, len(self.form.opening) or ids.shape[1] :].tolist(), strict=True
+        ):
+            end = next((index for index, token in enumerate(new) if token in self.form.stops), None)
+            # Decoded after the preceding token: many tokenizers drop the space of a text's first word.
+            before = [] if prompt.before is None else [prompt.before]
+            known = self.tokenizer.decode(before, skip_special_tokens=True)
+            text = self.tokenizer.decode(before + new[:end], skip_special_tokens=True)
+            fillings.append(Filling(text[len(known) :], end is not None))
+        return fillings
 
 
 def form_of(
@@ -245,14 +235,7 @@ def form_of(
     objective: FillingObjective | None = None,
     spm: bool = False,
 ) -> Form:
-    """Determine the prompt format of a model for filling a hole.
-
-    Args:
-        objective: objective of the model's training; by default its tokens are identified by their usual names.
-
-    Raises:
-        ConfigError: the model was not trained to fill holes, or not in the requested order.
-    """
+    """Determine the prompt format of a model; arguments and errors are those of :func:`infill`."""
     kind = kind_of(model.config)
     if kind == "encoder":
         raise ConfigError("the model is an encoder, which cannot fill a hole of unknown length; give another")
@@ -306,8 +289,8 @@ def _sentinel_form(ids: _Ids, end: int | None, objective: FillingObjective | Non
     numbers = ids(sentinel_tokens(spans.sentinels))
     if numbers[0] is None or end is None:
         raise ConfigError(
-            "the model cannot fill a hole: it has no token <extra_id_0>, or no end-of-text; "
-            "train it with the objective 'spans' or 'ul2'"
+            "the model cannot fill a hole: it has no token <extra_id_0>, or no end-of-text; train it with the objective "
+            "'spans' or 'ul2'"
         )
     sentinels = [number for number in numbers if number is not None]
     # UL2's models expect a mode token first. A hole inside a text is a short span: mode R, if it was trained.
@@ -328,7 +311,5 @@ def filling_objective(subject: Subject) -> FillingObjective | None:
     written = subject.run.recipe().get("objective") if subject.run else None
     if not isinstance(written, dict):
         return None
-    for objective in build_objective(**written).singles:
-        if isinstance(objective, FillingObjective):
-            return objective
-    return None
+    singles = build_objective(**written).singles
+    return next((single for single in singles if isinstance(single, FillingObjective)), None)

@@ -1,32 +1,47 @@
-"""Infilling tasks with known middles: lines cut out of documents, and tasks in the form of HumanEval-infilling.
+"""Holes with known middles, and the scores of the texts that a model fills in.
 
-HumanEval-infilling: Bavarian et al. 2022.
+The holes are lines cut out of documents, or tasks in the form of HumanEval-infilling (Bavarian et al. 2022). Trailing white
+space of the generated and the expected middle is removed before they are compared; generated text is never executed.
 
-Intervals are drawn over *documents*: a document of which one line was cut out, or a problem of HumanEval, which may have many
-holes.
+    exact match      = share of holes in which the two are the same
+    edit similarity  = mean of 1 - d / (m + n); d: characters to delete and insert to make one of the other,
+                       m and n: their lengths; 1 if both are empty
+
+The second is the value that ``Levenshtein.ratio`` returns, and ``fuzz.ratio`` times 100, by which CodeXGLUE, RepoBench and
+CrossCodeEval score completions. Both are ratios of sums over *documents* to numbers of holes, and the intervals are drawn over
+documents: a document of which one line was cut out, or a problem of HumanEval, which may have many holes.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from rapidfuzz.distance import Indel
+from rich.text import Text
 
 from contextwise.base.errors import DataError
 from contextwise.base.files import sha256_file
+from contextwise.base.intervals import ratios
+from contextwise.base.progress import interruption, progress_bar
 from contextwise.data import Corpus
 from contextwise.data.documents import text_digest
 from contextwise.data.input_files import read_objects, readable
+from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.measures.infill.filling import Filling, Infiller, Prompt, filling_objective
 from contextwise.objectives.objective import generator
 from contextwise.objectives.text import TokenText
 
+SCORES = {"exact_match": "exact match", "edit_similarity": "edit similarity"}
 WANTED = "a corpus, or JSON Lines of documents or tasks"
 FIELDS = ("task_id", "prompt", "canonical_solution")
 _PROBLEM = re.compile(r"HumanEval/\d+")
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """A hole with a known middle.
 
     Attributes:
@@ -44,15 +59,8 @@ class Task:
 
 @dataclass
 class TaskSet:
-    """Set of holes to fill.
+    """Set of holes to fill; ``source`` is its origin for the summary, ``notes`` are sentences about skipped documents."""
 
-    Attributes:
-        label: name of the set in results.
-        source: origin of the set for ``summary`` files; ``fingerprint`` identifies it.
-        notes: sentences about skipped documents.
-    """
-
-    label: str
     source: dict[str, Any]
     tasks: list[Task]
     notes: list[str] = field(default_factory=list)
@@ -71,10 +79,7 @@ def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int 
     Raises:
         DataError: the source does not exist, is damaged, or has no line to cut.
     """
-    if _is_file(path):
-        tasks = _of_file(path, seed, limit)
-    else:
-        tasks = _of_corpus(path, split, seed, limit)
+    tasks = _of_file(path, seed, limit) if _is_file(path) else _of_corpus(path, split, seed, limit)
     if not tasks.tasks:
         raise DataError(
             f"{path} gives no line to fill: a document needs a line behind its first that is not blank"
@@ -118,19 +123,14 @@ def cut_line(text: str, seed: int) -> tuple[int, str, str, str] | None:
         return None
     draw = generator(seed, 0, int.from_bytes(text_digest(text.encode()), "big"), "line to fill")
     index = candidates[int(draw.integers(len(candidates)))]
-    before, after = lines[:index], lines[index + 1 :]
-    return (
-        index,
-        "".join(f"{line}\n" for line in before),
-        lines[index],
-        "".join(f"\n{line}" for line in after),
-    )
+    before = "".join(f"{line}\n" for line in lines[:index])
+    return index, before, lines[index], "".join(f"\n{line}" for line in lines[index + 1 :])
 
 
 def _line_tasks(
-    documents: Iterable[tuple[str, str]], seed: int, limit: int | None
-) -> tuple[list[Task], list[str]]:
-    """Build a task for each of the first ``limit`` documents (name, text) that have a line to cut, and notes on the others."""
+    source: dict[str, Any], documents: Iterable[tuple[str, str]], seed: int, limit: int | None
+) -> TaskSet:
+    """A task for each of the first ``limit`` documents (name, text) that have a line to cut."""
     tasks: list[Task] = []
     without = 0
     for name, text in documents:
@@ -142,7 +142,8 @@ def _line_tasks(
             continue
         index, prefix, line, suffix = cut
         tasks.append(Task(f"{name}, line {index + 1}", name, prefix, suffix, line))
-    return tasks, [f"{without:,} documents without a line to cut were passed over"] if without else []
+    notes = [f"{without:,} documents without a line to cut were passed over"] if without else []
+    return TaskSet(source, tasks, notes)
 
 
 def _of_corpus(path: Path, split: str, seed: int, limit: int | None) -> TaskSet:
@@ -155,39 +156,29 @@ def _of_corpus(path: Path, split: str, seed: int, limit: int | None) -> TaskSet:
     corpus.verify()
     text = TokenText(tokenizer)
     documents = ((str(i), text.read(corpus.document(i))[0]) for i in range(len(corpus)))
-    tasks, notes = _line_tasks(documents, seed, limit)
-    about = {"path": str(corpus.path), "split": corpus.split, "fingerprint": corpus.fingerprint}
-    return TaskSet(tasks_label(path, corpus.split), about, tasks, notes)
+    source = {"path": str(corpus.path), "split": corpus.split, "fingerprint": corpus.fingerprint}
+    return _line_tasks(source, documents, seed, limit)
 
 
 def _of_file(path: Path, seed: int, limit: int | None) -> TaskSet:
-    about = {"path": str(path), "split": None, "fingerprint": fingerprint(path, "")}
-    rows = read_objects(path, WANTED)
-    first = next(rows, None)
+    source = {"path": str(path), "split": None, "fingerprint": fingerprint(path, "")}
+    others = read_objects(path, WANTED)
+    first = next(others, None)
     if first is None:
         raise DataError(f"{path} is empty; give {WANTED}")
-    rows = _with(first, rows)
+    rows = chain([first], others)
     if "canonical_solution" in first[1]:
-        tasks, notes = _tasks_of_rows(rows, limit)
-    else:
-        documents = (
-            (where.removeprefix(str(path)).lstrip(": "), _text(row, "text", where)) for where, row in rows
-        )
-        tasks, notes = _line_tasks(documents, seed, limit)
-    return TaskSet(tasks_label(path, ""), about, tasks, notes)
+        return _given_tasks(source, rows, limit)
+    documents = (
+        (where.removeprefix(str(path)).lstrip(": "), _text(row, "text", where)) for where, row in rows
+    )
+    return _line_tasks(source, documents, seed, limit)
 
 
-def _with(
-    first: tuple[str, dict[str, Any]], others: Iterator[tuple[str, dict[str, Any]]]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield first
-    yield from others
-
-
-def _tasks_of_rows(
-    rows: Iterable[tuple[str, dict[str, Any]]], limit: int | None
-) -> tuple[list[Task], list[str]]:
-    """Build tasks from rows in the format of HumanEval-infilling; a task without ``suffix`` has its hole at the end."""
+def _given_tasks(
+    source: dict[str, Any], rows: Iterable[tuple[str, dict[str, Any]]], limit: int | None
+) -> TaskSet:
+    """Tasks from rows in the format of HumanEval-infilling; a task without ``suffix`` has its hole at the end."""
     tasks: list[Task] = []
     documents: set[str] = set()
     at_the_end = 0
@@ -202,7 +193,7 @@ def _tasks_of_rows(
         suffix = _text(row, "suffix", where) if "suffix" in row else ""
         tasks.append(Task(name, document, prefix, suffix, expected))
     note = f"{at_the_end:,} of {len(tasks):,} tasks have no suffix: their hole is the end of the text"
-    return tasks, [note] if at_the_end else []
+    return TaskSet(source, tasks, [note] if at_the_end else [])
 
 
 def _text(row: dict[str, Any], key: str, where: str) -> str:
@@ -211,3 +202,106 @@ def _text(row: dict[str, Any], key: str, where: str) -> str:
         wanted = "a document has 'text', a task " + ", ".join(map(repr, (*FIELDS[:2], "suffix", FIELDS[2])))
         raise DataError(f"{where} has no text in the field {key!r}; {wanted}")
     return value
+
+
+# Scores
+
+
+def exact_match(filled: str, expected: str) -> bool:
+    """Whether the texts are equal, except for trailing white space."""
+    return filled.rstrip() == expected.rstrip()
+
+
+def edit_similarity(filled: str, expected: str) -> float:
+    """1 - indel distance / (sum of lengths), of the texts without trailing white space; 0 to 1."""
+    return float(Indel.normalized_similarity(filled.rstrip(), expected.rstrip()))
+
+
+def fill_and_score(
+    subject: Subject, tasks: TaskSet, *, spm: bool, max_new_tokens: int, context: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fill the holes with a model's likeliest tokens, and score the middles; returns the summary and the files.
+
+    Raises:
+        ConfigError: the model was not trained to fill holes, or a setting is out of range.
+        Interrupted: the process received a request to stop.
+    """
+    infiller = Infiller(
+        subject.model,
+        subject.tokenizer,
+        spm=spm,
+        objective=filling_objective(subject),
+        max_new_tokens=max_new_tokens,
+        context=context,
+    )
+    prompts = [infiller.prompt(task.prefix, task.suffix) for task in tasks.tasks]
+    with progress_bar(f"infill {subject.name}", len(prompts), "holes") as advance:
+        fillings = _fill(infiller, prompts, subject.batch_tokens, advance)
+    seen = ["the run was trained on these very documents; they are not held out"]
+    summary, rows = scores(tasks.tasks, fillings)
+    about = {
+        "data": tasks.source,
+        "form": infiller.form.name,
+        "max_new_tokens": infiller.new_tokens,
+        "room": infiller.room,
+        "shortened": sum(any(prompt.dropped) for prompt in prompts),
+        "notes": [*(seen if subject.trained_on(tasks.source["fingerprint"]) else []), *tasks.notes],
+    }
+    return about | summary, {"holes": rows}
+
+
+def _fill(
+    infiller: Infiller, prompts: list[Prompt], batch_tokens: int, advance: Callable[..., None]
+) -> list[Filling]:
+    """Generate the middles, in the order of the prompts; prompts of similar length are batched, longest first."""
+    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i].ids))
+    fillings: dict[int, Filling] = {}
+    while len(fillings) < len(order):
+        interruption.check("the evaluation was stopped")
+        first = len(fillings)
+        rows = max(1, batch_tokens // (len(prompts[order[first]].ids) + infiller.new_tokens))
+        chosen = order[first : first + rows]
+        fillings.update(zip(chosen, infiller.fill([prompts[i] for i in chosen]), strict=True))
+        advance(len(chosen))
+    return [fillings[i] for i in range(len(prompts))]
+
+
+def scores(tasks: list[Task], fillings: list[Filling]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Both measures with their intervals over documents and the counts, and the scores of each middle."""
+    rows: list[dict[str, Any]] = [
+        {
+            "task": task.name,
+            "document": task.document,
+            "expected": task.expected,
+            "filled": filling.text,
+            "complete": filling.complete,
+            "exact_match": exact_match(filling.text, task.expected),
+            "edit_similarity": edit_similarity(filling.text, task.expected),
+        }
+        for task, filling in zip(tasks, fillings, strict=True)
+    ]
+    documents = {name: index for index, name in enumerate(dict.fromkeys(task.document for task in tasks))}
+    indices = [documents[task.document] for task in tasks]
+    sizes = {"holes": np.bincount(indices)}
+    sums = {name: np.bincount(indices, weights=[row[name] for row in rows]) for name in SCORES}
+    unfinished = sum(not row["complete"] for row in rows)
+    counts = {"documents": len(documents), "holes": len(rows), "unfinished": unfinished}
+    return counts | {name: ratios(sums[name], sizes)["holes"].to_dict() for name in SCORES}, rows
+
+
+def infill_heading(summary: dict[str, Any]) -> Text:
+    """Build the heading: the holes, the settings, and notes on the results."""
+    parts = [
+        f"{summary['model']} on {summary['label']}: {summary['holes']:,} holes in {summary['documents']:,} documents, "
+        f"prompted as {summary['form']}, filled with the likeliest tokens, {summary['max_new_tokens']:,} at most."
+    ]
+    if summary["shortened"]:
+        parts.append(
+            f"In {summary['shortened']:,} the text did not fit, and the {summary['room']:,} tokens around the hole were read."
+        )
+    if summary["unfinished"]:
+        parts.append(f"{summary['unfinished']:,} middles did not end.")
+    parts += [f"{note[0].upper()}{note[1:]}." for note in summary["notes"]]
+    if summary["documents"] == 1:
+        parts.append("One document allows no interval.")
+    return Text(" ".join(parts))

@@ -24,12 +24,12 @@ from contextwise.evaluation.measures.rescoring.ranking import (
     rank_lists,
     sets_of,
 )
-from contextwise.evaluation.measures.sentences.conditioning import (
+from contextwise.evaluation.scoring.sentences import (
     ContextSets,
+    Further,
     open_text_encoder,
     trained_types,
 )
-from contextwise.evaluation.scoring.sentences import Further
 from contextwise.models.cue import CueConfig, CueContextConfig, CueContextEncoder
 from contextwise.models.cue.encoding import TextEncoder
 from contextwise.models.loading import load_as

@@ -15,8 +15,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.contexts import as_english
-from contextwise.evaluation.measures.sentences.conditioning import ContextSets, Texts, near, trained_types
-from contextwise.evaluation.scoring.sentences import Further, Rows, score_rows
+from contextwise.evaluation.scoring.sentences import (
+    ContextSets,
+    Further,
+    Rows,
+    Texts,
+    near,
+    score_rows,
+    trained_types,
+)
 from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise.models.cue.encoding import TextEncoder
 

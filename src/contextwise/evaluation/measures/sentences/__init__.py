@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field
 
 from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
-from contextwise.evaluation.kernel.measure import corpus_label
 from contextwise.evaluation.measures.loss import Evaluation
 
 if TYPE_CHECKING:
@@ -36,38 +35,20 @@ class SentenceLoss(Measure):
     limit: int | None = Field(None, ge=1, description="Score only the first N documents.")
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
-        from contextwise.evaluation.measures.sentences.running import Conditions
+        from contextwise.evaluation.measures.sentences.running import chosen_types
 
         assert corpus is not None
-        conditions = Conditions.of(subject, corpus, self.contexts, self.drop_contexts)
-        return self.model_copy(update={"contexts": conditions.types})
-
-    def label(self, corpus: "Corpus | None") -> str:
-        assert corpus is not None
-        return corpus_label(corpus)
+        types = chosen_types(subject, corpus, self.contexts, self.drop_contexts)
+        return self.model_copy(update={"contexts": types})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.evaluation.measures.sentences.running import Conditions, score_sentences
+        from contextwise.evaluation.measures.sentences.running import score_sentences
 
-        assert corpus is not None
-        given = self.contexts if subject.is_cue else None
-        conditions = Conditions.of(subject, corpus, given, self.drop_contexts)
-        return Outcome(*score_sentences(subject, corpus, conditions, self.limit))
+        assert corpus is not None and self.contexts is not None
+        return Outcome(*score_sentences(subject, corpus, self.contexts, self.drop_contexts, self.limit))
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":
-        from rich.console import Group
+        from contextwise.evaluation.measures.sentences.running import sentences_tables
 
-        from contextwise.evaluation.measures.sentences import tables
-        from contextwise.evaluation.tables import evaluation_table
-
-        parts = (
-            tables.against_sentence(summary),
-            tables.cache_table(summary),
-            tables.types_sentence(summary),
-        )
-        return Group(
-            tables.sentences_heading(summary),
-            evaluation_table(summary, tables.SENTENCE_MEASURES),
-            *(part for part in parts if part is not None),
-        )
+        return sentences_tables(summary)

@@ -30,8 +30,7 @@ from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, exponential
 from contextwise.base.intervals import ratios
 from contextwise.evaluation.measures.loss import Evaluation
-from contextwise.evaluation.measures.sentences.conditioning import Texts
-from contextwise.evaluation.scoring.sentences import Rows
+from contextwise.evaluation.scoring.sentences import Rows, Texts
 from contextwise.objectives.text import TokenText, next_visible, visible_positions
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -41,7 +40,7 @@ ALL = "all tokens"
 
 
 def words_of(text: str) -> list[tuple[int, str]]:
-    """The words of a text: where each begins, and the word without regard to case."""
+    """The words of a text, in lower case: the first character's index, and the word."""
     return [(match.start(), match.group().casefold()) for match in _WORD.finditer(text)]
 
 
@@ -51,11 +50,7 @@ def _vocabulary_of(text: str) -> frozenset[str]:
 
 
 def occurrences(text: TokenText, ids: np.ndarray, contexts: Texts) -> tuple[np.ndarray, np.ndarray]:
-    """Which tokens of a sentence are of a word that stands in its contexts.
-
-    Args:
-        ids: (T,) the sentence's tokens.
-        contexts: the texts of its K contexts; None for one that is missing.
+    """Which tokens of a sentence (T,) are of a word that occurs in its K contexts.
 
     Returns:
         (K, T) bool, for each context; and (T,) bool, which tokens are part of a word at all.
@@ -65,28 +60,27 @@ def occurrences(text: TokenText, ids: np.ndarray, contexts: Texts) -> tuple[np.n
     places = visible_positions(starts, visible)
     words = words_of(written)
     # The word that a token's first visible character is in: the last one that begins there or before.
-    word_T = (
-        np.searchsorted(np.array([start for start, _ in words], dtype=np.int64), places, side="right") - 1
-    )
+    starts_W = np.array([start for start, _ in words], dtype=np.int64)
+    word_T = np.searchsorted(starts_W, places, side="right") - 1
     visible_T = (visible[places] == places) & (places < len(written)) & (word_T >= 0)
-    found = np.zeros((len(contexts), len(ids)), dtype=bool)
+    occurs_KT = np.zeros((len(contexts), len(ids)), dtype=bool)
     for k, context in enumerate(contexts):
         if context is not None:
             known = _vocabulary_of(context)
-            stands = np.array([word in known for _, word in words], dtype=bool)
-            found[k, visible_T] = stands[word_T[visible_T]]
-    return found, visible_T
+            occurs_W = np.array([word in known for _, word in words], dtype=bool)
+            occurs_KT[k, visible_T] = occurs_W[word_T[visible_T]]
+    return occurs_KT, visible_T
 
 
 def bins_of(text: TokenText, rows: Rows, sets: Iterable[Texts], types: int) -> tuple[np.ndarray, np.ndarray]:
     """The bin of each target of the sentences, (N,) int8 (numbers of :data:`BINS`), and in which contexts it occurs, (K, N)."""
-    bins, found = [], []
+    bins, occurrences_of = [], []
     for tokens, contexts in zip(rows.tokens, sets, strict=True):
         occurs_KT, visible_T = occurrences(text, tokens, contexts)
         bin_T = np.where(visible_T, np.where(occurs_KT.any(axis=0), IN, NOT_IN), SPACE)
         bins.append(np.append(bin_T, END))
-        found.append(np.pad(occurs_KT, ((0, 0), (0, 1))))
-    occurs_KN = np.concatenate(found, axis=1) if found else np.zeros((types, 0), bool)
+        occurrences_of.append(np.pad(occurs_KT, ((0, 0), (0, 1))))
+    occurs_KN = np.concatenate(occurrences_of, axis=1) if occurrences_of else np.zeros((types, 0), bool)
     return np.concatenate(bins).astype(np.int8), occurs_KN
 
 
@@ -107,49 +101,45 @@ def cache_effect(
         ends, together. A bin without tokens is left out.
     """
     tokens_A = np.bincount(articles_N, weights=bins_N != END)
-    members = {name: bins_N == number for number, name in enumerate(BINS)} | {ALL: bins_N != END}
-    found = {}
-    for name, member_N in members.items():
-        if member_N.any():
-            own_A, with_A, without_A = (
-                np.bincount(articles_N, weights=values_N * member_N)
-                for values_N in (np.ones(len(bins_N)), with_N, without_N)
-            )
-            share = None if name == BINS[END] else _ratios(own_A, {"share": tokens_A})["share"].to_dict()
-            found[name] = {"share": share, **_gains(own_A, with_A, without_A)}
-    return found
+    masks = {name: bins_N == number for number, name in enumerate(BINS)} | {ALL: bins_N != END}
+    effect = {}
+    for name, mask_N in masks.items():
+        if not mask_N.any():
+            continue
+        own_A, with_A, without_A = (
+            np.bincount(articles_N, weights=values_N * mask_N)
+            for values_N in (np.ones(len(bins_N)), with_N, without_N)
+        )
+        gains = _ratios(without_A - with_A, {"gain": own_A, "log_likelihood_gain": without_A})
+        effect[name] = {
+            "share": None if name == BINS[END] else _ratios(own_A, {"share": tokens_A})["share"].to_dict(),
+            "tokens": int(own_A.sum()),
+            "loss_with": float(with_A.sum() / own_A.sum()),
+            "loss_without": float(without_A.sum() / own_A.sum()),
+            "gain": gains["gain"].to_dict(),
+            "log_likelihood_gain": gains["log_likelihood_gain"].to_dict(),
+            "likelihood_gain": gains["gain"].map(lambda gain: exponential(gain) - 1).to_dict(),
+        }
+    return effect
 
 
 def _ratios(sums_A: np.ndarray, sizes: dict[str, np.ndarray]) -> dict[str, Estimate]:
-    """As :func:`~contextwise.evaluation.metrics.ratios`; where resamples have no token of a bin, there is no interval."""
+    """:func:`~contextwise.base.intervals.ratios`, without an interval where resamples have no token of a bin."""
     with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", DegenerateDataWarning)
         return ratios(sums_A, sizes)
 
 
-def _gains(own_A: np.ndarray, with_A: np.ndarray, without_A: np.ndarray) -> dict[str, Any]:
-    """Measures of a bin, from each article's tokens in it, and their nats with contexts and without."""
-    gains = _ratios(without_A - with_A, {"gain": own_A, "log_likelihood_gain": without_A})
-    return {
-        "tokens": int(own_A.sum()),
-        "loss_with": float(with_A.sum() / own_A.sum()),
-        "loss_without": float(without_A.sum() / own_A.sum()),
-        "gain": gains["gain"].to_dict(),
-        "log_likelihood_gain": gains["log_likelihood_gain"].to_dict(),
-        "likelihood_gain": gains["gain"].map(lambda gain: exponential(gain) - 1).to_dict(),
-    }
-
-
 def shares_of_types(
     occurs_KN: np.ndarray, bins_N: np.ndarray, articles_N: np.ndarray, types: Sequence[str]
 ) -> dict[str, Any]:
-    """Context type -> share of all tokens (ends not counted) whose word stands in that context of their sentence."""
+    """Context type -> share of all tokens (ends not counted) whose word occurs in that context of their sentence."""
     tokens_A = np.bincount(articles_N, weights=bins_N != END)
-    found = {}
+    shares = {}
     for name, occurs_N in zip(types, occurs_KN, strict=True):
         occurring_A = np.bincount(articles_N, weights=occurs_N, minlength=len(tokens_A))
-        found[name] = _ratios(occurring_A, {"share": tokens_A})["share"].to_dict()
-    return found
+        shares[name] = _ratios(occurring_A, {"share": tokens_A})["share"].to_dict()
+    return shares
 
 
 def effect_between(with_contexts: Evaluation, without: Evaluation) -> dict[str, Any]:
@@ -158,16 +148,17 @@ def effect_between(with_contexts: Evaluation, without: Evaluation) -> dict[str, 
     Raises:
         DataError: they are not of that kind, or not of the same sentences.
     """
-    one, other = with_contexts.tokens(), without.tokens()
-    if "bin" not in one.column_names:
+    table, other = with_contexts.tokens(), without.tokens()
+    if "bin" not in table.column_names:
         raise DataError(
-            f"{with_contexts.path} knows no contexts; give the evaluation of a CUE model with its contexts"
+            f"{with_contexts.path} has no contexts; give the evaluation of a CUE model with its contexts"
         )
     keys = ("document", "sentence", "position")
-    if "sentence" not in other.column_names or one.select(keys) != other.select(keys):
+    if "sentence" not in other.column_names or table.select(keys) != other.select(keys):
         raise DataError(
             f"{with_contexts.path} and {without.path} are not of the same sentences; measure both with contextwise "
             "sentences on one corpus"
         )
-    bins_N = np.array([BINS.index(name) for name in one["bin"].to_pylist()], dtype=np.int8)
-    return cache_effect(bins_N, one["document"].to_numpy(), one["nats"].to_numpy(), other["nats"].to_numpy())
+    bins_N = np.array([BINS.index(name) for name in table["bin"].to_pylist()], dtype=np.int8)
+    nats = table["nats"].to_numpy(), other["nats"].to_numpy()
+    return cache_effect(bins_N, table["document"].to_numpy(), *nats)

@@ -1,199 +1,204 @@
-"""The losses of sentences, each scored on its own, with its contexts where the model takes any."""
+"""Losses of sentences, each scored on its own, with its contexts where the model takes any, and their tables."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from rich.console import Group
+from rich.text import Text
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import exponential
+from contextwise.base.estimates import Estimate, exponential, number
 from contextwise.base.intervals import estimate, ratios
 from contextwise.base.progress import progress_bar
+from contextwise.base.tables import Column, Table
+from contextwise.data.contexts import PREVIOUS
 from contextwise.data.corpus import Corpus
 from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.measures.loss import MEASURES, evaluation_table
 from contextwise.evaluation.measures.sentences.cache_effect import (
+    ALL,
     BINS,
     bins_of,
     cache_effect,
     shares_of_types,
 )
-from contextwise.evaluation.measures.sentences.conditioning import (
-    PROXY,
+from contextwise.evaluation.scoring.sentences import (
     ContextSets,
-    Proxies,
+    Further,
+    Sentences,
     Texts,
-    chosen_types,
+    dropped,
+    language_of,
+    near,
     open_text_encoder,
+    proxies,
+    score_rows,
     settings_of,
     trained_types,
+    window_of,
 )
-from contextwise.evaluation.scoring.sentences import Sentences, dropped, score_rows, window_of
 from contextwise.evaluation.scoring.windows import Scores, documents_table, totals
 from contextwise.models.cue.encoding import EncodedTexts
 from contextwise.objectives.sentence import ContextTexts
 from contextwise.objectives.text import TokenText
 
+PROXY = "proxy"
+"""In place of contexts: the input of a proxy-trained model's training."""
 
-@dataclass(frozen=True)
-class Conditions:
-    """With which contexts a model is scored.
 
-    Attributes:
-        types: names of the contexts; ``["proxy"]`` for proxies; empty: with none.
-        trained: those of the model's training.
-        dropped: share of the contexts that is withheld at random.
-        takes_contexts: False for a model that is no CUE model.
+def chosen_types(subject: Subject, corpus: Corpus, asked: Sequence[str] | None, drop: float) -> list[str]:
+    """Names of the contexts to score with: those asked for, or those of the training; none for a model that takes none.
+
+    ``proxy`` alone stands for the proxies of a model that was trained on them. Types that the model was not trained with are
+    allowed where the corpus has them: the text encoder reads any text, and what that is worth without adaptation is a
+    question of its own (CUE, Table 5, rows 5 and 9).
+
+    Raises:
+        ConfigError: the model takes no contexts, there is no such context (names a near one), or none to drop.
     """
+    if not subject.is_cue:
+        for name, given in (("contexts", asked is not None), ("drop_contexts", drop > 0)):
+            if given:
+                raise ConfigError(
+                    f"{name} is given, but {subject.source} is no CUE model and takes no contexts; leave it out"
+                )
+        return []
+    config, trained = subject.config, trained_types(subject.config)
+    if asked is None:
+        types = trained
+    elif list(asked) == [PROXY] and config.proxy is not None:
+        types = [PROXY]
+    else:
+        types = _known_types(asked, trained, corpus, config.context_encoder is not None)
+    if drop and types in ([], [PROXY]):
+        raise ConfigError(
+            f"drop_contexts is {drop}, but {subject.source} is scored without contexts; leave it out"
+        )
+    return types
 
-    types: list[str] = field(default_factory=list)
-    trained: list[str] = field(default_factory=list)
-    dropped: float = 0.0
-    takes_contexts: bool = False
 
-    @classmethod
-    def of(
-        cls, subject: Subject, corpus: Corpus, asked: Sequence[str] | None, dropped: float
-    ) -> "Conditions":
-        """What is asked of a model, checked.
-
-        Raises:
-            ConfigError: the model takes no contexts, there are no such contexts, or none to drop.
-        """
-        if not subject.is_cue:
-            for name, given in (("contexts", asked is not None), ("drop_contexts", dropped > 0)):
-                if given:
-                    raise ConfigError(
-                        f"{name} is given, but {subject.source} is no CUE model and takes no contexts; leave it out"
-                    )
-            return cls()
-        config = subject.config
-        types = chosen_types(asked, config, corpus)
-        if dropped and (not types or types == [PROXY]):
-            raise ConfigError(
-                f"drop_contexts is {dropped}, but {subject.source} is scored without contexts; leave it out"
-            )
-        return cls(types, trained_types(config), dropped, takes_contexts=True)
-
-    @property
-    def name(self) -> str | None:
-        """How they differ from those of the training, in words; None where they do not."""
-        parts = []
-        if self.types != self.trained:
-            parts.append("proxies" if self.types == [PROXY] else ", ".join(self.types) or "no contexts")
-        if self.dropped:
-            parts.append(f"{self.dropped:g} of the contexts dropped")
-        return "; ".join(parts) or None
+def _known_types(asked: Sequence[str], trained: list[str], corpus: Corpus, has_encoder: bool) -> list[str]:
+    if asked and not has_encoder:
+        raise ConfigError(
+            f"contexts names {asked[0]!r}, but the model has no context encoder; leave contexts out"
+        )
+    others = [name for name in (*corpus.columns, PREVIOUS) if name not in (*trained, "document_hash")]
+    known = [*trained, *others]
+    for name in asked:
+        if name not in known and name.partition(".")[0] not in known:
+            raise ConfigError(f"contexts names {name!r}, which is no context here; {near(name, known)}")
+    twice = [name for name in asked if list(asked).count(name) > 1]
+    if twice:
+        raise ConfigError(f"contexts names {twice[0]!r} twice; name it once")
+    return sorted(asked, key=known.index) if set(asked) <= set(known) else list(asked)
 
 
 def score_sentences(
-    subject: Subject, corpus: Corpus, conditions: Conditions, limit: int | None
+    subject: Subject, corpus: Corpus, types: list[str], drop: float, limit: int | None
 ) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-    """The summary and the tables of the sentences of a corpus, each scored on its own."""
-    sentences = Sentences(corpus, limit, language_of(subject))
-    scored = _score(subject, sentences, conditions)
-    documents = _documents(corpus, sentences, scored.nats)
-    summary = {
-        "by_sentence": True,
-        "condition": conditions.name,
-        "sentences": _about(subject, sentences),
-        **totals(documents),
-        **_without_ends(documents),
-        **scored.summary,
-    }
-    return summary, {"documents": documents, "tokens": _targets(sentences, scored)}
+    """The summary and the tables of the sentences of a corpus, each scored on its own.
 
+    Args:
+        types: names of the contexts; ``["proxy"]`` for proxies.
+        drop: share of the contexts that is withheld at random.
 
-def _about(subject: Subject, sentences: Sentences) -> dict[str, Any]:
-    """How many sentences there are, and how many are longer than the model."""
-    lengths = sentences.rows.lengths
-    return {
-        "count": len(sentences),
-        "language": sentences.index.language,
-        "longest": int(lengths.max()) - 1,
-        "positions": subject.positions,
-        "in_windows": int((lengths > window_of(subject.model, sentences.rows)).sum()),
-    }
-
-
-def language_of(subject: Subject) -> str:
-    """Whose rules cut a run's sentences; English for a model that is no run, or was trained on other things."""
-    objective = subject.run.recipe().get("objective", {}) if subject.run else {}
-    return str(objective.get("language", "en"))
-
-
-@dataclass
-class _Scored:
-    """The nats of each target; of a CUE model also those of its sentence encoder, and with contexts the target's bin."""
-
-    nats: np.ndarray
-    visible: np.ndarray
-    summary: dict[str, Any] = field(default_factory=dict)
-    alone: np.ndarray | None = None
-    bins: np.ndarray | None = None
-
-
-def _score(subject: Subject, sentences: Sentences, conditions: Conditions) -> _Scored:
-    """Score the sentences with their contexts; those of a CUE model also with its sentence encoder alone."""
+    Returns:
+        The summary; and the tables ``documents``, as :func:`~evaluation.scoring.windows.documents_table` with ``sentences``
+        and the nats of their ends, and ``tokens``: one row a target, with ``document``, ``sentence`` in it, ``position`` in
+        that, ``visible`` tokens, ``nats``; of a CUE model also ``sentence_encoder_nats``, and with contexts the ``bin``
+        (:mod:`.cache_effect`).
+    """
     model: Any = subject.model
-    sets, further, about = _contexts(model, subject.source, sentences, conditions)
-    total = int(sentences.rows.lengths.sum()) * (2 if conditions.takes_contexts else 1)
+    sentences = Sentences(corpus, limit, language_of(subject))
+    sets, further, about = _contexts(subject, sentences, types, drop)
+    total = int(sentences.rows.lengths.sum()) * (2 if subject.is_cue else 1)
     with progress_bar(f"score {subject.name}", total, "tokens") as advance:
 
-        def scored(scorer: PreTrainedModel, given: Any) -> Scores:
-            return score_rows(
-                scorer,
-                sentences.rows,
-                given,
-                batch_tokens=subject.batch_tokens,
-                on_progress=advance,
-            )
+        def score(scorer: PreTrainedModel, given: Further | None) -> Scores:
+            tokens = subject.batch_tokens
+            return score_rows(scorer, sentences.rows, given, batch_tokens=tokens, on_progress=advance)
 
-        scores = scored(model, further)
-        result = _Scored(scores.nats, scores.visible)
-        if not conditions.takes_contexts:
-            return result
-        result.alone = scored(model.sentence_encoder, None).nats
-    result.summary = about | _against(sentences, result)
-    if sets is not None:
+        scores = score(model, further)
+        # A CUE model is also compared with its sentence encoder alone.
+        alone = score(model.sentence_encoder, None).nats if subject.is_cue else None
+    articles_N = sentences.of_targets(sentences.articles)
+    columns: dict[str, Any] = {
+        "document": articles_N,
+        "sentence": sentences.of_targets(sentences.numbers),
+        "position": sentences.positions(),
+        "visible": scores.visible,
+        "nats": scores.nats,
+    }
+    if alone is not None:
+        columns["sentence_encoder_nats"] = alone
+        about["sentence_encoder"] = _difference(sentences, scores.nats, alone)
+    if alone is not None and sets is not None:
         tokenizer = sentences.index.vocabulary.tokenizer
         assert tokenizer is not None  # the sentences needed it
-        types = conditions.types
-        result.bins, occurs_KN = bins_of(TokenText(tokenizer), sentences.rows, sets, len(types))
-        articles_N = sentences.of_targets(sentences.articles)
-        result.summary["cache_effect"] = {
-            "bins": cache_effect(result.bins, articles_N, result.nats, result.alone),
-            "types": shares_of_types(occurs_KN, result.bins, articles_N, types),
+        bins, occurs_KN = bins_of(TokenText(tokenizer), sentences.rows, sets, len(types))
+        columns["bin"] = pa.DictionaryArray.from_arrays(pa.array(bins), pa.array(BINS))
+        about["cache_effect"] = {
+            "bins": cache_effect(bins, articles_N, scores.nats, alone),
+            "types": shares_of_types(occurs_KN, bins, articles_N, types),
         }
-    return result
+    documents = _documents(corpus, sentences, scores.nats)
+    lengths = sentences.rows.lengths
+    summary = {
+        "by_sentence": True,
+        "condition": _condition(types, trained_types(subject.config), drop),
+        "sentences": {
+            "count": len(sentences),
+            "language": sentences.index.language,
+            "longest": int(lengths.max()) - 1,
+            "positions": subject.positions,
+            "in_windows": int((lengths > window_of(model, sentences.rows)).sum()),
+        },
+        **totals(documents),
+        **_without_ends(documents),
+        **about,
+    }
+    return summary, {"documents": documents, "tokens": pa.table(columns)}
+
+
+def _condition(types: list[str], trained: list[str], drop: float) -> str | None:
+    """How the contexts differ from those of the training, in words; None where they do not."""
+    parts = []
+    if types != trained:
+        parts.append("proxies" if types == [PROXY] else ", ".join(types) or "no contexts")
+    if drop:
+        parts.append(f"{drop:g} of the contexts dropped")
+    return "; ".join(parts) or None
 
 
 def _contexts(
-    model: Any, source: str, sentences: Sentences, conditions: Conditions
-) -> tuple[Sequence[Texts] | None, Any, dict[str, Any]]:
-    """The texts of each sentence's contexts, what gives them to the model, and what the summary says of them."""
-    if not conditions.takes_contexts:
+    subject: Subject, sentences: Sentences, types: list[str], drop: float
+) -> tuple[Sequence[Texts] | None, Further | None, dict[str, Any]]:
+    """The texts of each sentence's contexts, the further inputs of the model, and their part of the summary."""
+    if not subject.is_cue:
         return None, None, {}
-    about: dict[str, Any] = {"types": conditions.types, "trained": conditions.trained}
-    if conditions.types == [PROXY]:
+    model: Any = subject.model
+    about: dict[str, Any] = {"types": types, "trained": trained_types(subject.config)}
+    if types == [PROXY]:
         about["noise"] = model.config.proxy.noise
-        return None, Proxies(sentences.rows.tokens, model).batch, {"contexts": about}
-    if not conditions.types:
+        return None, proxies(sentences.rows.tokens, model), {"contexts": about}
+    if not types:
         return None, None, {"contexts": about}
-    texts = ContextTexts(sentences.index, settings_of(conditions.types))
-    order = [texts.types.index(name) for name in conditions.types]
-    sets: Sequence[Texts] = [[texts.of(i)[k] for k in order] for i in range(len(sentences))]
-    if conditions.dropped:
-        sets = dropped(sets, conditions.dropped)
-    encoded = EncodedTexts(open_text_encoder(model, source), Path(sentences.index.corpus.path) / "encoded")
+    known = ContextTexts(sentences.index, settings_of(types))
+    order = [known.types.index(name) for name in types]
+    sets: Sequence[Texts] = [[known.of(i)[k] for k in order] for i in range(len(sentences))]
+    if drop:
+        sets = dropped(sets, drop)
+    encoder = open_text_encoder(model, subject.source)
+    encoded = EncodedTexts(encoder, Path(sentences.index.corpus.path) / "encoded")
     contexts = ContextSets(sets, encoded.vectors, model)
-    missing = np.array([[text is None for text in one] for one in sets]).mean(axis=0)
+    missing = np.array([[text is None for text in texts] for texts in sets]).mean(axis=0)
     about |= {
-        "dropped": conditions.dropped,
-        "missing": dict(zip(conditions.types, missing.tolist(), strict=True)),
+        "dropped": drop,
+        "missing": dict(zip(types, missing.tolist(), strict=True)),
         "texts": len(contexts.texts),
         "truncated": encoded.truncated(encoded.rows(contexts.texts)) if contexts.texts else 0,
     }
@@ -201,7 +206,6 @@ def _contexts(
 
 
 def _documents(corpus: Corpus, sentences: Sentences, nats_N: np.ndarray) -> pa.Table:
-    """The rows of :func:`~evaluation.loss.documents_table`, with ``sentences`` and the nats of their ends."""
     counts = np.bincount(sentences.articles, minlength=sentences.documents)
     targets = sentences.article_sums(np.ones(len(nats_N))).astype(np.int64)
     table = documents_table(corpus, Scores(targets, nats_N, sentences.positions(), 0))
@@ -211,46 +215,105 @@ def _documents(corpus: Corpus, sentences: Sentences, nats_N: np.ndarray) -> pa.T
 
 
 def _without_ends(documents: pa.Table) -> dict[str, Any]:
-    """Loss and perplexity of the tokens alone, the ends of the sentences left out."""
+    """Loss and perplexity of the tokens alone, without the ends of the sentences."""
     columns = {name: documents[name].to_numpy() for name in ("nats", "end_nats", "tokens", "sentences")}
     tokens = columns["tokens"] - columns["sentences"]
     loss = ratios(columns["nats"] - columns["end_nats"], {"tokens": tokens})["tokens"]
-    return {
-        "loss_without_ends": loss.to_dict(),
-        "perplexity_without_ends": loss.map(exponential).to_dict(),
-    }
+    return {"loss_without_ends": loss.to_dict(), "perplexity_without_ends": loss.map(exponential).to_dict()}
 
 
-def _against(sentences: Sentences, result: _Scored) -> dict[str, Any]:
+def _difference(sentences: Sentences, own_N: np.ndarray, alone_N: np.ndarray) -> dict[str, Any]:
     """The sentence encoder's own loss on the same targets, and the difference to it, paired by article."""
-    assert result.alone is not None
-    own, alone = sentences.article_sums(result.nats), sentences.article_sums(result.alone)
-    targets = sentences.article_sums(np.ones(len(result.nats)))
+    own, alone = sentences.article_sums(own_N), sentences.article_sums(alone_N)
+    targets = sentences.article_sums(np.ones(len(own_N)))
     loss = ratios(alone, {"tokens": targets})["tokens"]
     difference = estimate([(own - alone)[None]], targets)
     return {
-        "sentence_encoder": {
-            "loss": loss.to_dict(),
-            "perplexity": loss.map(exponential).to_dict(),
-            "difference": difference.to_dict(),
-            "relative_perplexity": difference.map(lambda nats: exponential(nats) - 1).to_dict(),
-        }
+        "loss": loss.to_dict(),
+        "perplexity": loss.map(exponential).to_dict(),
+        "difference": difference.to_dict(),
+        "relative_perplexity": difference.map(lambda nats: exponential(nats) - 1).to_dict(),
     }
 
 
-def _targets(sentences: Sentences, result: _Scored) -> pa.Table:
-    """One row a target: ``document``, ``sentence`` in it, ``position`` in that, ``visible`` tokens, ``nats``; of a CUE model
-    also ``sentence_encoder_nats``, and with contexts the ``bin`` (:mod:`evaluation.sentences.cache_effect`).
-    """
-    columns: dict[str, Any] = {
-        "document": sentences.of_targets(sentences.articles),
-        "sentence": sentences.of_targets(sentences.numbers),
-        "position": sentences.positions(),
-        "visible": result.visible,
-        "nats": result.nats,
+def sentences_tables(summary: dict[str, Any]) -> Group:
+    """The heading and the tables for the terminal, in 80 columns."""
+    about = summary["sentences"]
+    heading = (
+        f"{summary['model']} on {summary['label']}: {about['count']:,} sentences of {summary['documents']:,} documents, each "
+        f"on its own; {summary['tokens']:,} tokens, the end-of-text that ends each sentence among them. "
+        + _contexts_sentence(summary)
+    )
+    if about["in_windows"]:
+        heading += (
+            f" {about['in_windows']:,} sentences are longer than the model's {about['positions']:,} positions; they were "
+            "scored in overlapping windows."
+        )
+    if summary["documents"] == 1:
+        heading += " One document allows no interval."
+    without_ends = {
+        "loss_without_ends": "loss without ends",
+        "perplexity_without_ends": "perplexity without ends",
     }
-    if result.alone is not None:
-        columns["sentence_encoder_nats"] = result.alone
-    if result.bins is not None:
-        columns["bin"] = pa.DictionaryArray.from_arrays(pa.array(result.bins), pa.array(BINS))
-    return pa.table(columns)
+    parts: list[Any] = [Text(heading), evaluation_table(summary, MEASURES | without_ends)]
+    if alone := summary.get("sentence_encoder"):
+        gain, loss = Estimate.from_dict(alone["relative_perplexity"]), alone["difference"]
+        parts.append(
+            Text(
+                f"Its sentence encoder alone: perplexity {number(alone['perplexity']['value'])}. Relative to that: "
+                f"{gain:change}, {loss['value']:+.4f} nats per token."
+            )
+        )
+    if effect := summary.get("cache_effect"):
+        shares = sorted(effect["types"].items(), key=lambda item: -item[1]["value"])
+        known = ", ".join(f"{name} {share['value']:.1%}" for name, share in shares)
+        parts += [_cache_table(effect["bins"]), Text(f"Tokens whose word stands in the context: {known}.")]
+    return Group(*parts)
+
+
+def _contexts_sentence(summary: dict[str, Any]) -> str:
+    contexts = summary.get("contexts")
+    if contexts is None:
+        return "The model takes no contexts."
+    if contexts["types"] == [PROXY]:
+        return f"In place of contexts: proxies of the sentences' own words, noise {contexts['noise']:g} (an oracle)."
+    if not contexts["types"]:
+        return "No contexts."
+    missing = contexts["missing"]
+    given = [f"{name} ({1 - missing[name]:.0%})" for name in contexts["types"]]
+    words = f"Contexts (share of the sentences that have them): {', '.join(given)}."
+    if contexts["dropped"]:
+        words += f" {contexts['dropped']:.0%} of them withheld at random."
+    foreign = [name for name in contexts["types"] if name not in contexts["trained"]]
+    if foreign:
+        words += f" Not trained with: {', '.join(foreign)}."
+    if contexts["truncated"]:
+        were = "was" if contexts["truncated"] == 1 else "were"
+        words += f" {contexts['truncated']:,} of {contexts['texts']:,} texts {were} longer than the text encoder takes, and cut."
+    return words
+
+
+def _cache_table(bins: dict[str, Any]) -> Table:
+    """The gain for tokens of words that stand in the contexts, and for others."""
+    rows = [
+        [
+            name,
+            None if row["share"] is None else row["share"]["value"],
+            row["loss_without"],
+            row["loss_with"],
+            Estimate.from_dict(row["log_likelihood_gain"]),
+            Estimate.from_dict(row["likelihood_gain"]),
+        ]
+        for name in (*BINS, ALL)
+        if (row := bins.get(name)) is not None
+    ]
+    columns: list[Column | str] = [
+        "",
+        Column("of all\ntokens", "percent"),
+        Column("nats\nalone", "estimate", ".4f"),
+        Column("nats\nwith", "estimate", ".4f"),
+        Column("gain in log-\nlikelihood", "difference", "change", interval="below"),
+        Column("gain in\nlikelihood", "difference", "change", interval="below"),
+    ]
+    title = "gain over the sentence encoder alone (contexts and decoder together), by word"
+    return Table(title, columns, rows)
