@@ -303,8 +303,8 @@ def measures(
         words, n_bytes: (documents,) words and UTF-8 bytes of each document's text; None if the corpus does not know.
 
     Returns:
-        ``loss``, ``perplexity``, ``word_perplexity``, ``byte_perplexity``, ``bits_per_byte``; each ``{"value", "low", "high"}``,
-        or None where words or bytes are not known (or are all zero).
+        ``loss``, ``perplexity``, ``word_perplexity``, ``byte_perplexity``, ``bits_per_byte``: each with ``value``, ``low`` and
+        ``high``, or None where words or bytes are not known (or are all zero).
     """
     optional = {"words": words, "bytes": n_bytes}
     sizes = {name: size for name, size in optional.items() if size is not None and np.sum(size) > 0}

@@ -88,7 +88,7 @@ class CurveSums:
     tail: Tail | None = None
 
     def curve_table(self) -> pa.Table:
-        """Loss at each number of visible tokens, with its 95% interval by Student's t over documents; null with one document."""
+        """Loss at each number of visible tokens, with its 95% interval (Student's t over documents), null for one document."""
         reach = student_t(max(1, len(self.documents) - 1)) * self.error
         low, high = (pa.array(end, mask=np.isnan(end)) for end in (self.loss - reach, self.loss + reach))
         columns = {"visible": self.visible.astype(np.int32), "loss": self.loss, "low": low, "high": high}

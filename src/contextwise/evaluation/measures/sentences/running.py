@@ -289,7 +289,7 @@ def _contexts_sentence(summary: dict[str, Any]) -> str:
         words += f" Not trained with: {', '.join(foreign)}."
     if contexts["truncated"]:
         were = "was" if contexts["truncated"] == 1 else "were"
-        words += f" {contexts['truncated']:,} of {contexts['texts']:,} texts {were} longer than the text encoder takes, and cut."
+        words += f" {contexts['truncated']:,} of {contexts['texts']:,} texts {were} too long for the text encoder, and cut."
     return words
 
 
