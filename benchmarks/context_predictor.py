@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.harness import alternate, publish
 from benchmarks.training_step import step_of, synchronised
-from contextwise.base.memory import keep_freed_memory
+from contextwise.base.machine import keep_freed_memory
 from contextwise.models import ContextLMConfig, ModelSize, backbone_config, build_model, parameter_count
 from contextwise.training.model import TrainedModel
 

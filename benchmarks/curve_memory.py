@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.harness import peak_memory, publish
 from benchmarks.memory import HEADS, LAYERS, VOCABULARY, WIDTH, peak_bytes
-from contextwise.base.memory import keep_freed_memory
+from contextwise.base.machine import keep_freed_memory
 
 
 @dataclass

@@ -13,7 +13,7 @@ from transformers import CompileConfig
 
 from benchmarks.harness import Outcome, alternate, publish
 from benchmarks.training_step import synchronised
-from contextwise.base.memory import keep_freed_memory
+from contextwise.base.machine import keep_freed_memory
 from contextwise.models import ContextLMConfig, ModelSize, backbone_config, build_model
 
 PROMPTS = (32, 1024)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from contextwise.base.environment import describe_environment
+from contextwise.base.machine import describe_environment
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.harness import Worker, alternate, peak_memory, publish, serve
 from benchmarks.memory import HEADS, LAYERS, VOCABULARY, WIDTH
-from contextwise.base.memory import keep_freed_memory
+from contextwise.base.machine import keep_freed_memory
 
 MODULE = "benchmarks.harness_loglikelihood"
 CHOICES, CHOICE_TOKENS = 2, 8

@@ -13,7 +13,7 @@ import torch
 from benchmarks.harness import alternate
 from benchmarks.quality import read_settings
 from benchmarks.training_step import step_of
-from contextwise.base.memory import keep_freed_memory
+from contextwise.base.machine import keep_freed_memory
 from contextwise.data import Corpus
 from contextwise.data.windows import Windows, stack
 from contextwise.experiments.run_set import RunSet

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import peak_memory, publish
-from contextwise.base.memory import keep_freed_memory
+from contextwise.base.machine import keep_freed_memory
 
 VOCABULARY, WIDTH, LAYERS, HEADS = 50_304, 256, 4, 4
 

@@ -18,7 +18,7 @@ from benchmarks.harness import alternate, peak_memory, publish
 from benchmarks.memory import VOCABULARY, peak_bytes
 from benchmarks.training_step import synchronised
 from contextwise.base.errors import ConfigError
-from contextwise.base.memory import keep_freed_memory
+from contextwise.base.machine import keep_freed_memory
 from contextwise.data import Corpus
 from contextwise.models import ModelSize, backbone_config, load_model
 

@@ -78,7 +78,8 @@ def main(arguments: list[str] | None = None) -> None:
         way, tokenizer, out, *text = options.child
         one(way, tokenizer, Path(out), text)
         return
-    from contextwise.data import iter_stdlib_documents, prepare_corpus
+    from contextwise.data import prepare_corpus
+    from contextwise.data.sources.stdlib import iter_stdlib_documents
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

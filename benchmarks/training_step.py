@@ -19,7 +19,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks.harness import Worker, alternate, publish, serve
-from contextwise.base.memory import keep_freed_memory
+from contextwise.base.machine import keep_freed_memory
 from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.training.model import TrainedModel
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import BertConfig, BertModel
 
 from contextwise.base.config import validate
-from contextwise.data import byte_tokenizer
+from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.training import Recipe
 from small import WORDS
 

@@ -16,7 +16,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from contextwise.data import byte_tokenizer
+from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise.objectives import Infilling, SpanCorruption, Vocabulary, add_special_tokens
 

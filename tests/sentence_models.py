@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
-from contextwise.data import byte_tokenizer, prepare_corpus
+from contextwise.data import prepare_corpus
+from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models.cue import (
     CueConfig,
     CueContextConfig,

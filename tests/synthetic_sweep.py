@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from contextwise.base.files import write_json
-from contextwise.data.windows.last_tenth import log_bins
+from contextwise.data.windows import log_bins
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.sweep import Sweep
 

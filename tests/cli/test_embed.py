@@ -33,7 +33,7 @@ def write(folder, kind):
         T5ForConditionalGeneration,
     )
 
-    from contextwise.data import byte_tokenizer
+    from contextwise.data.tokenizers import byte_tokenizer
     from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 
     torch.manual_seed(0)

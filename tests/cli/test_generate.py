@@ -15,7 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.cli import main
-from contextwise.data import byte_tokenizer
+from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation import generation
 from contextwise.evaluation.generation import (
     Sampling,

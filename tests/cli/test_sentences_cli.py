@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from contextwise.data import byte_tokenizer
+from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models.cue import CueForCausalLM
 from contextwise.models.cue.encoding import TextEncoder
 from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder

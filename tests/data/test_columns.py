@@ -1,4 +1,4 @@
-"""Types of metadata columns, found batch by batch."""
+"""Types of metadata columns, inferred batch by batch."""
 
 import json
 from typing import Any
@@ -9,27 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextwise.data.corpus.columns import (
-    column_of,
-    columns_of,
-    final_column,
-    is_json,
-    rename_reserved,
-    settle,
-)
+from contextwise.data.corpus.writing import column_of, final_column, is_json, rename_reserved, settle
 
 
 def settled(*batches: list[dict[str, Any]]) -> tuple[dict[str, pa.DataType | None], list[dict[str, Any]]]:
     """Final types, and the rows as they would be read back (JSON columns still as text)."""
     stored = []
     for rows in batches:
-        fields, columns = columns_of(rows)
-        stored.append(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
-
-    def pieces(name: str) -> list[pa.Array]:
-        return [batch.column(name) for batch in stored if name in batch.schema.names]
-
-    types = settle([batch.schema for batch in stored], pieces)
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = [column_of(name, [row.get(name) for row in rows]) for name in names]
+        schema = pa.schema([field for field, _ in columns])
+        stored.append(pa.RecordBatch.from_arrays([column for _, column in columns], schema=schema))
+    types = settle(stored)
     rows = []
     for batch in stored:
         columns = [final_column(batch, name, kind) for name, kind in types.items()]

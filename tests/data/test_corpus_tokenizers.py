@@ -11,9 +11,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data import CorpusTokenizer, byte_tokenizer, learn_bpe, load_tokenizer
 from contextwise.data import tokenizers as module
-from contextwise.data.tokenizers import pieces, vocabulary_to_learn
+from contextwise.data.tokenizers import (
+    CorpusTokenizer,
+    byte_tokenizer,
+    learn_bpe,
+    load_tokenizer,
+    pieces,
+    vocabulary_to_learn,
+)
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tokenizers"
 TEXTS = [

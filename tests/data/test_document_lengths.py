@@ -23,7 +23,7 @@ lengths = st.lists(st.integers(0, 300), min_size=1, max_size=30).filter(any)
 @given(lengths, st.integers(0, 310))
 def test_shares_are_what_counting_gives(documents: list[int], visible: int) -> None:
     meter = DocumentLengths(np.array(documents))
-    before = [place for length in documents for place in range(length)]
+    before = [position for length in documents for position in range(length)]
     assert meter.preceded(visible) == sum(count >= visible for count in before) / len(before)
     assert meter.shorter(visible) == sum(length < visible for length in documents) / len(documents)
 
@@ -33,11 +33,11 @@ def test_bins_hold_every_document_once(documents: list[int]) -> None:
     meter = DocumentLengths(np.array(documents))
     bins = meter.bins()
     assert bins[-1].shortest <= meter.longest <= bins[-1].longest
-    for one in bins:
-        inside = [length for length in documents if one.shortest <= length <= one.longest]
-        assert (one.documents, one.tokens) == (len(inside), sum(inside))
-    assert sum(one.tokens for one in bins) == meter.tokens
-    assert [one.preceded for one in bins] == sorted((one.preceded for one in bins), reverse=True)
+    for part in bins:
+        inside = [length for length in documents if part.shortest <= length <= part.longest]
+        assert (part.documents, part.tokens) == (len(inside), sum(inside))
+    assert sum(part.tokens for part in bins) == meter.tokens
+    assert [part.preceded for part in bins] == sorted((part.preceded for part in bins), reverse=True)
 
 
 def test_a_corpus_worked_by_hand() -> None:
@@ -100,7 +100,7 @@ def test_documents_of_a_prepared_corpus(corpus: Corpus) -> None:
     assert boundary_note(corpus) is None
 
 
-def test_no_tokens() -> None:
-    for empty in ([], [0, 0]):
-        with pytest.raises(DataError, match="there are no tokens to measure; give a corpus with documents"):
-            DocumentLengths(np.array(empty, dtype=int))
+def test_no_tokens(corpus: Corpus) -> None:
+    corpus.lengths = np.zeros(2, dtype=int)
+    with pytest.raises(DataError, match="the split 'train' of .* has no tokens to measure; choose another"):
+        measure_lengths(corpus)

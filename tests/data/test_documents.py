@@ -12,23 +12,22 @@ from hypothesis import strategies as st
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import documents as module
 from contextwise.data.documents import (
-    BadRecord,
-    Document,
     Skipped,
+    SplitFractions,
     in_batches,
     read_ahead,
     read_documents,
     text_digest,
 )
-from contextwise.data.splits import SplitFractions
+from contextwise.data.sources import BadRecord, Document
 
 
 def test_split_follows_the_first_64_bits_of_blake2b() -> None:
     text = "héllo".encode()
-    place = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest()[:8], "big") / 2**64
-    assert SplitFractions(validation=place + 1e-9).split_of(text_digest(text)) == "validation"
-    assert SplitFractions(validation=place, test=1e-9).split_of(text_digest(text)) == "test"
-    assert SplitFractions(validation=place - 1e-9).split_of(text_digest(text)) == "train"
+    position = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest()[:8], "big") / 2**64
+    assert SplitFractions(validation=position + 1e-9).split_of(text_digest(text)) == "validation"
+    assert SplitFractions(validation=position, test=1e-9).split_of(text_digest(text)) == "test"
+    assert SplitFractions(validation=position - 1e-9).split_of(text_digest(text)) == "train"
 
 
 def test_shares_are_met_and_a_test_share_leaves_validation_alone() -> None:
@@ -65,11 +64,13 @@ def test_batches_keep_order_and_count_bytes_and_words(texts: list[str]) -> None:
         patch.setattr(module, "BATCH_BYTES", 40)
         patch.setattr(module, "BATCH_DOCUMENTS", 7)
         batches = list(in_batches(Document(text, {"n": i}) for i, text in enumerate(texts)))
-    assert [text for batch in batches for text in batch.texts] == texts
-    assert [row["n"] for batch in batches for row in batch.metadata] == list(range(len(texts)))
-    assert [n for batch in batches for n in batch.n_bytes] == [len(text.encode()) for text in texts]
-    assert [n for batch in batches for n in batch.n_words] == [len(text.split()) for text in texts]
-    assert all(len(batch) <= 7 and sum(batch.n_bytes[:-1]) < 40 for batch in batches)
+    documents = [document for batch in batches for document in batch]
+    assert [document.text for document in documents] == texts
+    assert [document.metadata["n"] for document in documents] == list(range(len(texts)))
+    assert [document.n_bytes for document in documents] == [len(text.encode()) for text in texts]
+    assert [document.n_words for document in documents] == [len(text.split()) for text in texts]
+    for batch in batches:
+        assert len(batch) <= 7 and sum(document.n_bytes for document in batch[:-1]) < 40
 
 
 def test_reading_ahead_keeps_order_and_passes_errors_on() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.windows.last_tenth import LastTenthWindows, last_tenth_length, log_bins
+from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
 
 
 class Text:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.cli.prepare import prepare
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.splits import read_splits
+from contextwise.data.documents import read_splits
 
 
 @pytest.fixture

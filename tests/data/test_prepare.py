@@ -17,8 +17,7 @@ from contextwise.base.files import sha256_file
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data import documents as documents_module
 from contextwise.data.corpus import writing as writing_module
-from contextwise.data.documents import text_digest
-from contextwise.data.splits import SplitFractions
+from contextwise.data.documents import SplitFractions, text_digest
 
 
 def texts_of(corpus: Corpus) -> list[str]:

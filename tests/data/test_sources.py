@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from contextwise.base.errors import DataError
-from contextwise.data import BadRecord, Document, open_source
+from contextwise.data.sources import BadRecord, Document, open_source
 from contextwise.data.sources import tables as module
 
 

@@ -2,8 +2,7 @@
 
 import ast
 
-from contextwise.data import iter_stdlib_documents
-from contextwise.data.sources.stdlib import docstring_summary, stdlib_files
+from contextwise.data.sources.stdlib import docstring_summary, iter_stdlib_documents, stdlib_files
 
 
 def test_modules_of_the_library_and_nothing_else() -> None:

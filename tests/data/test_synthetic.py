@@ -13,18 +13,9 @@ from hypothesis import strategies as st
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.synthetic import (
-    MASK,
-    Parity,
-    ParityData,
-    ParitySettings,
-    ParityStream,
-    Samples,
-    VisibleLaw,
-    open_samples,
-    task_token,
-    write_samples,
-)
+from contextwise.data.synthetic import MASK, Parity, ParityData, ParitySettings, VisibleLaw
+from contextwise.data.synthetic.parity import FIRST_TASK
+from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples, write_samples
 from contextwise.data.windows import stack
 
 # Intrinsic entropy, Table 1, "Minimum CE Loss Calculated"; the row of context 20 is in the module's own words.
@@ -102,7 +93,7 @@ def test_an_example_is_bits_then_task_and_its_answer_their_exclusive_or():
     batch = samples.batch(np.arange(500))
     assert batch["input_ids"].dtype == batch["labels"].dtype == torch.int64
     for ids, label in zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True):
-        task = ids[-1] - task_token(0)
+        task = ids[-1] - FIRST_TASK
         larger, smaller = samples.parity.larger[task], samples.parity.smaller[task]
         assert set(ids[:-1]) <= {0, 1}
         assert label == [ids[larger - 1] ^ ids[smaller - 1]]

@@ -17,7 +17,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from contextwise.data import byte_tokenizer
+from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import (
     ContextLMConfig,
     ContextLMForCausalLM,

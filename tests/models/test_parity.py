@@ -6,7 +6,8 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from contextwise.base.errors import ConfigError
-from contextwise.data.synthetic import MASK, ParityData, Samples
+from contextwise.data.synthetic import MASK, ParityData
+from contextwise.data.synthetic.samples import Samples
 from contextwise.models import build_model, parameter_count
 from contextwise.models.parity import ParityMLP, ParityMLPConfig, ParityTransformer, ParityTransformerConfig
 from contextwise.models.spec import pretraining_losses, training_flops_per_example

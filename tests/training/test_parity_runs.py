@@ -13,7 +13,8 @@ from transformers import AutoModelForSequenceClassification
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder
-from contextwise.data.synthetic import ParityData, Samples, write_samples
+from contextwise.data.synthetic import ParityData
+from contextwise.data.synthetic.samples import Samples, write_samples
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training

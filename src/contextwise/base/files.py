@@ -14,9 +14,11 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say
@@ -195,6 +197,23 @@ def _exchange(partial: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def _atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
+    """Yield a file next to ``path``; on success sync it and rename it to ``path``, on failure remove it."""
+    partial = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
+    with disk_errors(what, path):
+        try:
+            with partial.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            sync_directory(path.parent)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
 def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> None:
     """Replace the file at ``path`` by ``content`` (UTF-8 if text) atomically.
 
@@ -204,21 +223,46 @@ def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> No
     Raises:
         DataError: the disk is full, or ``path`` cannot be written.
     """
-    data = content.encode() if isinstance(content, str) else content
-    with disk_errors(what, path):
-        if not any(PARTIAL in parent.name and not parent.exists() for parent in path.parents):
+    if not any(PARTIAL in parent.name and not parent.exists() for parent in path.parents):
+        with disk_errors(what, path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
-        try:
-            with partial.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            sync_directory(path.parent)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+    with _atomic_file(path, what) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_vectors(path: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[int, int]:
+    """Write consecutive blocks of rows as one float32 array to a ``.npy`` file, in bounded memory, atomically.
+
+    It uses writes instead of a memory map: on a full disk a map would kill the process by a signal.
+
+    Args:
+        blocks: (rows of the block, D) each.
+        rows: number of rows of all blocks; the header, which comes first, contains it.
+
+    Returns:
+        (rows, D).
+
+    Raises:
+        DataError: the disk is full, the path cannot be written, or the number of rows is not ``rows``.
+    """
+    written = width = 0
+    with exclusive(path, "the vectors", wait=True):
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
+            leftover.unlink(missing_ok=True)
+        with _atomic_file(path, "the vectors") as file:
+            for block in blocks:
+                if written == 0:
+                    width = block.shape[1]
+                    header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+                    np.lib.format.write_array_header_1_0(file, header)
+                file.write(np.ascontiguousarray(block, dtype="<f4").data)
+                written += len(block)
+            if written != rows:
+                raise DataError(
+                    f"the input had {rows:,} texts when it was first read, and {written:,} now; "
+                    "do not change it while it is read"
+                )
+    return rows, width
 
 
 def write_json(path: Path, value: Any, what: str = "the file") -> None:

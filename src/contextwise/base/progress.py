@@ -31,7 +31,7 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def progress_bar(description: str, total: float | None, unit: str = "") -> Iterator[Callable[..., None]]:
-    """Show one bar; yields ``advance(amount=1, *, note="")``.
+    """Show one bar; yields ``advance(amount=1, *, done=None, note=None)``; ``done`` sets the total instead.
 
     Args:
         description: what is being done ("tokenize").
@@ -54,10 +54,10 @@ def progress_bar(description: str, total: float | None, unit: str = "") -> Itera
     with bar:
         task = bar.add_task(description, total=total, note="")
 
-        def advance(amount: float = 1, *, note: str | None = None) -> None:
+        def advance(amount: float = 1, *, done: float | None = None, note: str | None = None) -> None:
             if note is not None:
                 bar.update(task, note=note)
-            bar.update(task, advance=amount)
+            bar.update(task, advance=amount if done is None else None, completed=done)
 
         yield advance
 

@@ -101,7 +101,7 @@ def embed(
 
     with open_lines(file, text_field) as lines:
         count = lines.count()
-        from contextwise.base.vectors import write_vectors
+        from contextwise.base.files import write_vectors
         from contextwise.evaluation.kernel import Subject
         from contextwise.models.embedding import Embedder
         from contextwise.models.layers import load_text_model

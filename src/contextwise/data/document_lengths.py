@@ -5,6 +5,7 @@ at that position (context scaling, Section 1): the remainder of a longer window 
 """
 
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,10 +25,8 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 class LengthBin:
     """Bin of the documents with ``shortest`` to ``longest`` tokens, both included: one doubling of the length.
 
-    Attributes:
-        documents, tokens: number of documents in the bin, and of their tokens.
-        shorter: share of all documents that have fewer than ``shortest`` tokens.
-        preceded: share of all tokens that have ``shortest`` tokens or more before them in their document.
+    ``shorter`` is the share of all documents that have fewer than ``shortest`` tokens, ``preceded`` that of all tokens that
+    have ``shortest`` tokens or more before them in their document.
     """
 
     shortest: int
@@ -43,8 +42,7 @@ class Reward:
     """Whether the documents of a corpus reward a training context.
 
     Attributes:
-        context: tokens of the training context.
-        half: half of the context, rounded up.
+        half: half of the context in tokens, rounded up.
         preceded: share of the tokens that have ``half`` tokens or more before them in their document.
         documents: number of documents that are as long as the context.
         enough: whether ``preceded`` is :data:`LEAST_SHARE` or more, and at least one document is as long as the context.
@@ -68,22 +66,11 @@ class Reward:
 
 
 class DocumentLengths:
-    """Distribution of document lengths.
-
-    The first token of a document has no preceding tokens; end-of-text tokens are not counted.
-
-    Args:
-        lengths: tokens of each document.
-
-    Raises:
-        DataError: the documents hold no tokens.
-    """
+    """Distribution of the lengths of documents in tokens (not all 0); end-of-text tokens are not counted."""
 
     def __init__(self, lengths: np.ndarray) -> None:
         self.lengths = np.sort(np.asarray(lengths, dtype=np.int64))
         self.documents, self.tokens = len(self.lengths), int(self.lengths.sum())
-        if not self.tokens:
-            raise DataError("there are no tokens to measure; give a corpus with documents in it")
         self._sums = np.concatenate([[0], np.cumsum(self.lengths)])
 
     @property
@@ -110,17 +97,12 @@ class DocumentLengths:
         """Bins between powers of two, up to the longest document; empty documents are excluded."""
         edges = 2 ** np.arange(self.longest.bit_length() + 1)
         indices = np.searchsorted(self.lengths, edges)
-        return [
-            LengthBin(
-                int(low),
-                int(2 * low - 1),
-                int(last - first),
-                int(self._sums[last] - self._sums[first]),
-                self.shorter(int(low)),
-                self.preceded(int(low)),
-            )
-            for low, first, last in zip(edges, indices, indices[1:], strict=False)
-        ]
+        bins = []
+        for low, (first, last) in zip(edges.tolist(), pairwise(indices.tolist()), strict=False):
+            tokens = int(self._sums[last] - self._sums[first])
+            shares = self.shorter(low), self.preceded(low)
+            bins.append(LengthBin(low, 2 * low - 1, last - first, tokens, *shares))
+        return bins
 
     def reward(self, context: int) -> Reward:
         """Whether the corpus rewards a training context of ``context`` tokens."""
@@ -131,8 +113,8 @@ class DocumentLengths:
 
     def longest_rewarded(self) -> int | None:
         """Longest training context that the corpus rewards, among powers of two; None if it rewards none."""
-        contexts = 2 ** np.arange(self.longest.bit_length())
-        return max((int(n) for n in contexts if self.reward(int(n)).enough), default=None)
+        contexts = (2**power for power in range(self.longest.bit_length()))
+        return max((context for context in contexts if self.reward(context).enough), default=None)
 
 
 def measure_lengths(corpus: "Corpus") -> DocumentLengths:
@@ -141,12 +123,11 @@ def measure_lengths(corpus: "Corpus") -> DocumentLengths:
     Raises:
         DataError: the split has no tokens.
     """
-    try:
-        return DocumentLengths(corpus.lengths)
-    except DataError:
+    if not corpus.tokens:
         raise DataError(
             f"the split {corpus.split!r} of {corpus.path} has no tokens to measure; choose another split"
-        ) from None
+        )
+    return DocumentLengths(corpus.lengths)
 
 
 def boundary_note(corpus: "Corpus") -> str | None:

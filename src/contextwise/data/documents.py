@@ -1,32 +1,38 @@
-"""Documents, and their iteration in batches: skipping of bad records and empty texts, limits, reading ahead."""
+"""The documents of a corpus: which records of the sources are read, the split of each, and batches that are read ahead.
 
+A document's split is drawn from a hash of its text, or is that of its source (``train=a.jsonl test=b.jsonl``).
+"""
+
+import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.sources import BadRecord, Document, Record, Source
 
 BATCH_BYTES = 4_000_000
 BATCH_DOCUMENTS = 4096
-LONGEST_TEXT = 2**31 - 1  # Arrow's list offsets are 32-bit, and a token has at least one byte
+SPLITS = ("train", "validation", "test")
+_NAMED = re.compile(r"([^=/.:*?~]*)=(.*)", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z]\w*")  # as Hugging Face datasets requires
+_RESERVED = ("tokenizer", "parts", "encoded")  # other folders of a corpus
 T = TypeVar("T")
 
 
-class Document(NamedTuple):
-    """A text and its metadata."""
+class CountedDocument(NamedTuple):
+    """A document with the digest and the sizes of its text."""
 
     text: str
     metadata: dict[str, Any]
-
-
-class BadRecord(NamedTuple):
-    """An invalid record of a source: its location (``file:line``), and the reason."""
-
-    where: str
-    why: str
+    digest: bytes
+    n_bytes: int
+    n_words: int
 
 
 @dataclass
@@ -38,27 +44,126 @@ class Skipped:
     first_bad: BadRecord | None = None
 
 
+@dataclass(frozen=True)
+class SplitFractions:
+    """Held-out shares of the documents; a document's split depends on its text alone.
+
+    Raises:
+        ConfigError: a share is outside 0..1, or no documents remain for training.
+    """
+
+    validation: float = 0.05
+    test: float = 0.0
+
+    @classmethod
+    def given(cls, validation: float | None, test: float | None, names: list[str] | None) -> "SplitFractions":
+        """Build the shares from a user's options, with defaults for None.
+
+        Args:
+            names: splits that the sources name.
+
+        Raises:
+            ConfigError: as the class, or both shares and named splits are given.
+        """
+        options = {"validation": validation, "test": test}
+        shares = {name: share for name, share in options.items() if share is not None}
+        for name, share in shares.items() if names is not None else ():
+            raise ConfigError(
+                f"{name} {share} is a share of the documents, but the sources name their splits; "
+                f"leave it out, or name a source {name}=..."
+            )
+        return cls(**shares)
+
+    def __post_init__(self) -> None:
+        for name, value in (("validation", self.validation), ("test", self.test)):
+            if not 0 <= value < 1:
+                raise ConfigError(
+                    f"{name} is {value}, but must be a share of the documents from 0 to below 1"
+                )
+        if self.validation + self.test >= 1:
+            raise ConfigError(
+                f"validation {self.validation} and test {self.test} leave no document for training; "
+                "their sum must be below 1"
+            )
+
+    def split_of(self, digest: bytes) -> str:
+        """Split of the document with this digest; its first 64 bits are used as a number in [0, 1)."""
+        number = int.from_bytes(digest[:8], "big") / 2**64
+        if number < self.validation:
+            return "validation"
+        return "test" if number < self.validation + self.test else "train"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Documents to read from the sources; every pass over :meth:`documents` yields the same documents.
+
+    Attributes:
+        names: the split of each source; None if documents are split by shares.
+    """
+
+    sources: list[Source]
+    names: list[str] | None
+    text_field: str
+    fractions: SplitFractions
+    limit: int | None
+    skip_bad: bool
+
+    @property
+    def splits(self) -> list[str]:
+        """Names of the possible splits."""
+        return list(SPLITS) if self.names is None else list(dict.fromkeys(self.names))
+
+    @property
+    def source_names(self) -> str:
+        """Names of the sources, for messages."""
+        return ", ".join(source.name for source in self.sources)
+
+    @property
+    def done(self) -> float:
+        """Share of the sources that the current pass has read, from 0 to 1."""
+        return sum(source.done for source in self.sources) / len(self.sources)
+
+    def documents(self, skipped: Skipped, split: str | None = None) -> Iterator[Document]:
+        """Iterate over all documents in the order of the sources, or those of a named split; ``skipped`` counts the others."""
+        records = chain.from_iterable(source.records(self.text_field) for source in self._of(split))
+        return read_documents(records, self.skip_bad, self.limit, skipped)
+
+    def batches(self, skipped: Skipped) -> Iterator[tuple[str | None, list[CountedDocument]]]:
+        """Iterate over all documents in batches, each with its split if the sources name splits."""
+        for source in self.sources:
+            source.done = 0.0
+        for split in [None] if self.names is None else self.splits:
+            for batch in in_batches(self.documents(skipped, split)):
+                yield split, batch
+
+    def training_documents(self) -> Iterator[Document]:
+        """Iterate over the documents of the training split, on which a tokenizer may be trained."""
+        for document in self.documents(Skipped(), "train"):
+            if self.names or self.fractions.split_of(text_digest(document.text.encode())) == "train":
+                yield document
+
+    def where(self, split: str, digest: bytes) -> str:
+        """Location of the document with this digest in the sources of a split."""
+        for source in self._of(split):
+            for number, record in enumerate(source.records(self.text_field), start=1):
+                if not isinstance(record, BadRecord) and text_digest(record.text.encode()) == digest:
+                    return f"record {number:,} of {source.name}"
+        return "a source that has changed meanwhile"
+
+    def _of(self, split: str | None) -> list[Source]:
+        if self.names is None or split is None:
+            return self.sources
+        return [source for source, name in zip(self.sources, self.names, strict=True) if name == split]
+
+
 def text_digest(utf8: bytes) -> bytes:
     """128-bit BLAKE2b of a text's UTF-8 bytes: the identifier of the document."""
     return blake2b(utf8, digest_size=16).digest()
 
 
-@dataclass
-class Batch:
-    """Batch of documents that are tokenized together; all lists have one entry per document."""
-
-    texts: list[str] = field(default_factory=list)
-    metadata: list[dict[str, Any]] = field(default_factory=list)
-    digests: list[bytes] = field(default_factory=list)
-    n_bytes: list[int] = field(default_factory=list)
-    n_words: list[int] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-
 def read_documents(
-    records: Iterable[Document | BadRecord], skip_bad: bool, limit: int | None, skipped: Skipped
+    records: Iterable[Record], skip_bad: bool, limit: int | None, skipped: Skipped
 ) -> Iterator[Document]:
     """Yield the documents among ``records``, at most ``limit``; count the others in ``skipped``.
 
@@ -66,8 +171,6 @@ def read_documents(
         DataError: a bad record, unless ``skip_bad``.
     """
     count = 0
-    if limit == 0:
-        return
     for record in records:
         if isinstance(record, BadRecord):
             if not skip_bad:
@@ -85,21 +188,18 @@ def read_documents(
                 return
 
 
-def in_batches(documents: Iterable[Document]) -> Iterator[Batch]:
-    """Group documents, in order, into batches of bounded size, with their sizes and digests."""
-    batch, size = Batch(), 0
+def in_batches(documents: Iterable[Document]) -> Iterator[list[CountedDocument]]:
+    """Group documents, in order, into batches of bounded size, to be tokenized together."""
+    batch: list[CountedDocument] = []
+    size = 0
     for text, metadata in documents:
         utf8 = text.encode()
-        batch.texts.append(text)
-        batch.metadata.append(metadata)
-        batch.digests.append(text_digest(utf8))
-        batch.n_bytes.append(len(utf8))
-        batch.n_words.append(len(text.split()))
+        batch.append(CountedDocument(text, metadata, text_digest(utf8), len(utf8), len(text.split())))
         size += len(utf8)
         if size >= BATCH_BYTES or len(batch) >= BATCH_DOCUMENTS:
             yield batch
-            batch, size = Batch(), 0
-    if len(batch):
+            batch, size = [], 0
+    if batch:
         yield batch
 
 
@@ -114,3 +214,43 @@ def read_ahead(items: Iterator[T], depth: int = 2) -> Iterator[T]:
             yield cast(T, item)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def read_splits(given: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """Parse the sources to open, and the split of each; None if no source names a split.
+
+    A source whose complete text is the name of a file or folder (``year=2020/part.parquet``) names no split.
+
+    Raises:
+        ConfigError: some sources name a split and others do not, or a name or a source is missing, invalid or reserved.
+    """
+    matches = [None if _exists(source) else _NAMED.fullmatch(source) for source in given]
+    if not any(matches):
+        return list(given), None
+    named = []
+    for whole, match in zip(given, matches, strict=True):
+        if match is None:
+            raise ConfigError(
+                f"the source {whole} names no split, but others do; write train={whole}, or name no split at all"
+            )
+        name, source = match.groups()
+        if not source:
+            raise ConfigError(f"{name}= names a split, but no source; write {name}=FILE")
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"the split of the source {whole} is called {name!r}, but a split's name is a letter and then letters, digits "
+                "and underscores; choose such a name (a file with an equals sign in its path begins with ./)"
+            )
+        if name in _RESERVED:
+            raise ConfigError(
+                f"no split can be called {name!r}, which the corpus uses itself; choose another name"
+            )
+        named.append((source, name))
+    return [source for source, _ in named], [name for _, name in named]
+
+
+def _exists(source: str) -> bool:
+    try:
+        return Path(source).expanduser().exists()
+    except (OSError, RuntimeError):
+        return False

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import sha256_file
-from contextwise.base.hub import hub_problem
+from contextwise.base.machine import hub_problem
 
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_BPE = 257  # 256 bytes and end-of-text

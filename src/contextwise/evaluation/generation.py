@@ -10,9 +10,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
-from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import read_json, write_json
+from contextwise.base.machine import describe_environment
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.subject import positions

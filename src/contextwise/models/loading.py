@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from contextwise.base.errors import CheckpointError
-from contextwise.base.hub import hub_problem
+from contextwise.base.machine import hub_problem
 from contextwise.models.kinds import kind_of
 
 TOKENIZER_FILES = (

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from contextwise.base.config import Settings
 from contextwise.data import prepare_corpus
-from contextwise.data.corpus.manifest import FILE
+from contextwise.data.corpus import MANIFEST
 
 
 class CorpusSource(Settings):
@@ -28,7 +28,7 @@ class CorpusSource(Settings):
             folder: of the reproduction.
         """
         given = Path(self.corpus)
-        if (given / FILE).exists():
+        if (given / MANIFEST).exists():
             return given
         return folder / "corpora" / re.sub(r"[^\w.]+", "-", f"{given.name}-{self.tokenizer}")
 
@@ -39,7 +39,7 @@ class CorpusSource(Settings):
             DataError: the source cannot be read.
         """
         target = self.corpus_folder(folder)
-        if not (target / FILE).exists():
+        if not (target / MANIFEST).exists():
             prepare_corpus(self.corpus, self.tokenizer, target, validation=self.validation, reuse=True)
         return target
 

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
-from contextwise.base.environment import describe_environment
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import read_json, write_json
+from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.experiments.cost import RunCost

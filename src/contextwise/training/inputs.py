@@ -10,9 +10,8 @@ from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.base.progress import say
 from contextwise.data.corpus import Corpus
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
-from contextwise.data.synthetic import ParityStream, Samples, open_samples
-from contextwise.data.synthetic.storage import StoredSamples
-from contextwise.data.windows.last_tenth import LastTenthWindows
+from contextwise.data.synthetic.samples import ParityStream, Samples, StoredSamples, open_samples
+from contextwise.data.windows import LastTenthWindows
 from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import ExampleStream, Vocabulary, add_special_tokens

@@ -8,9 +8,9 @@ from typing import Any
 import torch.distributed as dist
 from accelerate import PartialState
 
-from contextwise.base.environment import describe_environment
 from contextwise.base.errors import CheckpointError, ContextwiseError
 from contextwise.base.files import PARTIAL, read_json, write_json
+from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
 from contextwise.training import checkpoints

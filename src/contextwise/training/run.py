@@ -8,7 +8,7 @@ from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from contextwise.base.errors import Interrupted
-from contextwise.base.memory import keep_freed_memory
+from contextwise.base.machine import keep_freed_memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.models.sizes import readable_count

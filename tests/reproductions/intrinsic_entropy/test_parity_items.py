@@ -11,7 +11,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from contextwise.analysis.fits import fit_line
 from contextwise.base.errors import ConfigError
-from contextwise.data.synthetic import MASK, ParityData, Samples
+from contextwise.data.synthetic import MASK, ParityData
+from contextwise.data.synthetic.samples import Samples
 from contextwise.reproductions.intrinsic_entropy.figures_12_17_parity import thresholds
 from contextwise.reproductions.intrinsic_entropy.parity_models import feature_eigenvalues, measure_contexts
 from contextwise.reproductions.intrinsic_entropy.table_1_figure_7_parity import first_lasting

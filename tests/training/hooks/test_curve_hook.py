@@ -14,7 +14,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.windows.last_tenth import LastTenthWindows, last_tenth_length, log_bins
+from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
 from contextwise.models import load_model
 from contextwise.training import Recipe, train
 from processes import finish_training, start_training

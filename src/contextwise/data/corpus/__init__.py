@@ -1,5 +1,5 @@
-"""Corpora on disk: reading, token storage, manifest and writing."""
+"""Corpora on disk: reading, token storage and writing."""
 
-from contextwise.data.corpus.corpus import Corpus
+from contextwise.data.corpus.corpus import MANIFEST, Corpus
 
-__all__ = ["Corpus"]
+__all__ = ["MANIFEST", "Corpus"]

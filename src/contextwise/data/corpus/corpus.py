@@ -1,21 +1,26 @@
-"""Corpus: memory-mapped documents of token ids on disk."""
+"""Corpus: memory-mapped documents of token ids on disk, with a manifest that has a hash of every file and of itself."""
 
 import difflib
 import hashlib
 import json
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.data.corpus.manifest import FILE, check_files, read_manifest
-from contextwise.data.corpus.stores import ArrowStore, BinStore, Store, open_zarr, zarr_store
+from contextwise.base.files import read_json, sha256_file, write_json
+from contextwise.data.corpus.stores import OWN_COLUMNS, ArrowStore, BinStore, Store, ZarrStore, open_zarr
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+MANIFEST = "manifest.json"
+_FORMAT, _VERSION = "contextwise-corpus", 1
+_AGAIN = "prepare the corpus again, or fetch it again"
 _ZARR_FILES = (".zarray", ".zgroup", "zarr.json")
 _BIN_SPLITS = {"train": "train.bin", "validation": "val.bin", "test": "test.bin"}
 
@@ -29,6 +34,8 @@ class Corpus:
         splits: names of all splits of the corpus.
         manifest: the manifest of a prepared corpus; empty for Zarr arrays and ``.bin`` files.
         lengths: int64, tokens of each document, without end-of-text.
+        dtype: type of the token ids.
+        columns: names of the metadata columns: ``document_hash`` (of the text, hexadecimal) and the source's.
     """
 
     def __init__(
@@ -36,8 +43,10 @@ class Corpus:
     ) -> None:
         self.path, self.split, self.splits, self.manifest = path, split, splits, manifest
         self._store = store
-        self.lengths: np.ndarray = store.lengths
         self._limit: int | None = None
+        self.lengths, self.dtype = store.lengths, store.dtype
+        names = store.table.column_names if store.table is not None else []
+        self.columns = [name for name in names if name not in OWN_COLUMNS or name == "document_hash"]
 
     @classmethod
     def open(cls, path: str | Path, split: str = "train") -> "Corpus":
@@ -52,44 +61,32 @@ class Corpus:
             DataError: the corpus or the split does not exist, or the files differ from those that the manifest lists.
         """
         path = Path(path).expanduser()
-        if (path / FILE).exists():
-            return cls._open_prepared(path, split)
-        if path.suffix == ".bin" and path.is_file():
-            return cls(path, "train", ["train"], BinStore(path), {})
-        if any((path / name).exists() for name in _ZARR_FILES):
+        manifest: dict[str, Any] = {}
+        stores: dict[str, Callable[[], Store]]
+        if (path / MANIFEST).exists():
+            manifest = read_manifest(path)
+            stores = {name: partial(_prepared_store, path, name, manifest) for name in manifest["splits"]}
+        elif path.suffix == ".bin" and path.is_file():
+            stores, split = {"train": partial(BinStore, path)}, "train"
+        elif any((path / name).exists() for name in _ZARR_FILES):
             arrays = open_zarr(path)
-            split = "train" if list(arrays.values()) == [path] else split
-            _check_split(path, split, list(arrays))
-            return cls(path, split, list(arrays), zarr_store(arrays[split]), {})
-        bins = {name: path / file for name, file in _BIN_SPLITS.items() if (path / file).is_file()}
-        if bins:
-            _check_split(path, split, list(bins))
-            return cls(path, split, list(bins), BinStore(bins[split]), {})
+            stores = {name: partial(ZarrStore, *array) for name, array in arrays.items()}
+            split = "train" if any(folder == path for _, folder in arrays.values()) else split
+        else:
+            files = {name: path / file for name, file in _BIN_SPLITS.items()}
+            stores = {name: partial(BinStore, file) for name, file in files.items() if file.is_file()}
         if not path.exists():
             raise DataError(
                 f"there is no corpus at {path}; make one with `contextwise prepare SOURCE --out {path}`"
             )
-        raise DataError(
-            f"{path} is not a corpus: neither a folder with a {FILE} (`contextwise prepare` writes it), a Zarr array, "
-            "a .bin file nor a folder with a train.bin"
-        )
-
-    @classmethod
-    def _open_prepared(cls, path: Path, split: str) -> "Corpus":
-        manifest = read_manifest(path)
-        _check_split(path, split, list(manifest["splits"]))
-        about = manifest["splits"][split]
-        check_files(path, {**about["files"], **manifest["tokenizer"]["files"]})
-        files = [path / name for name in about["files"] if name.endswith(".arrow")]
-        store = ArrowStore(files, about["fingerprint"])
-        counts = len(store.lengths), int(store.lengths.sum())
-        if counts != (about["documents"], about["tokens"]) or store.lengths.min(initial=0) < 0:
+        if not stores:
             raise DataError(
-                f"the corpus {path} is damaged: the split {split!r} has {counts[0]:,} documents of "
-                f"{counts[1]:,} tokens, its manifest says {about['documents']:,} of {about['tokens']:,}; "
-                "prepare the corpus again"
+                f"{path} is not a corpus: neither a folder with a {MANIFEST} (`contextwise prepare` writes it), a Zarr "
+                "array, a .bin file nor a folder with a train.bin"
             )
-        return cls(path, split, list(manifest["splits"]), store, manifest)
+        if split not in stores:
+            raise DataError(f"the corpus {path} has no split {split!r}; it has {', '.join(stores)}")
+        return cls(path, split, list(stores), stores[split](), manifest)
 
     def first(self, tokens: int) -> "Corpus":
         """Return the corpus truncated to its first ``tokens`` tokens; the last document is cut to fit.
@@ -129,11 +126,8 @@ class Corpus:
 
     def metadata(self, index: int) -> dict[str, Any]:
         """Values of the document in :attr:`columns`; values stored as JSON text are decoded."""
-        self._checked(index)
-        if not isinstance(self._store, ArrowStore):
-            return {}
-        row = self._store.row(index, self.columns)
-        return {name: self._decoded(name, value) for name, value in row.items()}
+        row = self._checked(index)
+        return {name: self._decoded(name, self._store.table[name][row].as_py()) for name in self.columns}
 
     def column(self, name: str) -> list[Any]:
         """Values of a metadata column, one per document.
@@ -141,13 +135,12 @@ class Corpus:
         Raises:
             DataError: the column does not exist.
         """
-        if name not in self.columns or not isinstance(self._store, ArrowStore):
+        if name not in self.columns:
             near = difflib.get_close_matches(name, self.columns, n=1)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else f"it has {', '.join(self.columns) or 'no metadata'}"
-            )
+            known = ", ".join(self.columns) or "no metadata"
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {known}"
             raise DataError(f"the corpus {self.path} has no metadata column {name!r}; {hint}")
-        return [self._decoded(name, value) for value in self._store.column(name)[: len(self)]]
+        return [self._decoded(name, value) for value in self._store.table[name][: len(self)].to_pylist()]
 
     def _decoded(self, name: str, value: Any) -> Any:
         return json.loads(value) if value is not None and name in self.manifest["columns_as_json"] else value
@@ -156,11 +149,6 @@ class Corpus:
         if not 0 <= index < len(self):
             raise IndexError(f"document {index} of {len(self)}")
         return index
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of the metadata columns: ``document_hash`` (of the text, hexadecimal) and the source's."""
-        return self._store.columns if isinstance(self._store, ArrowStore) else []
 
     @cached_property
     def tokens(self) -> int:
@@ -178,11 +166,9 @@ class Corpus:
         return self._numbers("n_words")
 
     def _numbers(self, name: str) -> np.ndarray | None:
-        if self._limit is not None or not isinstance(
-            self._store, ArrowStore
-        ):  # the counts of a truncated document differ
+        if self._limit is not None or self._store.table is None:  # the counts of a truncated document differ
             return None
-        return self._store.numbers(name)
+        return self._store.table[name].to_numpy()
 
     @property
     def vocab_size(self) -> int | None:
@@ -195,11 +181,6 @@ class Corpus:
         return self.manifest["tokenizer"]["end_of_text"] if self.manifest else None
 
     @property
-    def dtype(self) -> np.dtype:
-        """Type of the token ids."""
-        return self._store.dtype
-
-    @property
     def fingerprint(self) -> str:
         """SHA-256, hexadecimal, of the split's tokens (and the tokenizer).
 
@@ -207,11 +188,9 @@ class Corpus:
         1 MiB, read on first use: those arrays may be too large to read completely at every start.
         """
         complete = self._store.fingerprint
-        return (
-            complete
-            if self._limit is None
-            else hashlib.sha256(f"{complete} {self._limit}".encode()).hexdigest()
-        )
+        if self._limit is None:
+            return complete
+        return hashlib.sha256(f"{complete} {self._limit}".encode()).hexdigest()
 
     def tokenizer(self) -> "PreTrainedTokenizerFast | None":
         """Load the tokenizer in the corpus's folder; None for Zarr and ``.bin``.
@@ -227,8 +206,9 @@ class Corpus:
         try:
             return AutoTokenizer.from_pretrained(folder)
         except Exception as error:  # transformers and tokenizers raise errors of many classes here
+            reason = str(error)[:200]
             raise DataError(
-                f"the tokenizer {folder} is damaged: {str(error)[:200]}; prepare the corpus again"
+                f"the tokenizer {folder} is damaged: {reason}; prepare the corpus again"
             ) from None
 
     def verify(self) -> None:
@@ -241,22 +221,86 @@ class Corpus:
         """
         if self.manifest:
             read_manifest(self.path)
-            files = {**self.manifest["splits"][self.split]["files"], **self.manifest["tokenizer"]["files"]}
-            check_files(self.path, files, hashes=True)
+            _check_files(self.path, self.split, self.manifest, hashes=True)
 
 
-def _check_split(path: Path, split: str, splits: list[str]) -> None:
-    if split not in splits:
-        raise DataError(f"the corpus {path} has no split {split!r}; it has {', '.join(splits)}")
+def _prepared_store(path: Path, split: str, manifest: dict[str, Any]) -> ArrowStore:
+    _check_files(path, split, manifest)
+    about = manifest["splits"][split]
+    store = ArrowStore(
+        [path / name for name in about["files"] if name.endswith(".arrow")], about["fingerprint"]
+    )
+    counts = len(store.lengths), int(store.lengths.sum())
+    if counts != (about["documents"], about["tokens"]) or store.lengths.min(initial=0) < 0:
+        raise DataError(
+            f"the corpus {path} is damaged: the split {split!r} has {counts[0]:,} documents of {counts[1]:,} tokens, its "
+            f"manifest says {about['documents']:,} of {about['tokens']:,}; prepare the corpus again"
+        )
+    return store
 
 
 def _reopen(path: Path, split: str, digest: str | None, limit: int | None) -> Corpus:
-    """Reopen a pickled corpus (in a worker process, for example).
-
-    Raises:
-        DataError: the corpus at ``path`` has been replaced.
-    """
+    """Reopen a pickled corpus (in a worker process, for example); a corpus that was replaced is an error."""
     corpus = Corpus.open(path, split)
     if corpus.manifest.get("digest") != digest:
         raise DataError(f"the corpus {path} was replaced while it was in use; start again")
     return corpus if limit is None else corpus.first(limit)
+
+
+def write_manifest(folder: Path, content: dict[str, Any]) -> None:
+    """Write the manifest: ``content``, the format, its version and a digest of the manifest."""
+    created_with = f"contextwise {metadata.version('contextwise')}"
+    manifest = {"format": _FORMAT, "format_version": _VERSION, "created_with": created_with, **content}
+    write_json(folder / MANIFEST, {**manifest, "digest": _digest(manifest)}, "the manifest")
+
+
+def is_corpus(folder: Path) -> bool:
+    """Whether a folder has the manifest of a prepared corpus; the other files are not checked."""
+    try:
+        content = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("format") == _FORMAT
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read and check a manifest.
+
+    Raises:
+        DataError: the manifest is missing, damaged or changed, or its format version is not supported.
+    """
+    path = folder / MANIFEST
+    manifest = read_json(path, "the corpus's manifest")
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise DataError(
+            f"{path} is not the manifest of a corpus; give a folder that `contextwise prepare` wrote"
+        )
+    if (version := manifest.get("format_version")) != _VERSION:
+        raise DataError(
+            f"{path} has format version {version!r}, but this Contextwise reads version {_VERSION}; "
+            "prepare the corpus again with it"
+        )
+    digest = manifest.pop("digest", None)
+    if digest != _digest(manifest):
+        raise DataError(f"{path} was changed after the corpus was prepared; {_AGAIN}")
+    return {**manifest, "digest": digest}
+
+
+def _check_files(folder: Path, split: str, manifest: dict[str, Any], hashes: bool = False) -> None:
+    """Check the size of each file of the split and the tokenizer and, with ``hashes``, its content."""
+    for name, entry in {**manifest["splits"][split]["files"], **manifest["tokenizer"]["files"]}.items():
+        path = folder / name
+        if not path.is_file():
+            raise DataError(f"the corpus {folder} is incomplete: {name} is missing; {_AGAIN}")
+        if (size := path.stat().st_size) != entry["bytes"]:
+            raise DataError(
+                f"the corpus {folder} is damaged: {name} has {size:,} bytes, its manifest says {entry['bytes']:,}; {_AGAIN}"
+            )
+        if hashes and sha256_file(path) != entry["sha256"]:
+            raise DataError(
+                f"the corpus {folder} is damaged: the bytes of {name} changed since it was prepared; {_AGAIN}"
+            )
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

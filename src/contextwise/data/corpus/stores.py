@@ -1,11 +1,10 @@
 """Storage of a corpus's tokens: Arrow files, a flat ``.bin`` file, a Zarr array. Opening a store reads no tokens."""
 
 import hashlib
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,18 +19,23 @@ _BIN_MAGIC, _BIN_HEADER = 20240520, 1024
 _BLOCKS, _BLOCK = 64, 2**20
 
 
-class Store(Protocol):
-    """Interface of a store: documents of token ids."""
+class Store:
+    """Documents of token ids.
+
+    Attributes:
+        lengths: int64, tokens of each document.
+        fingerprint: SHA-256 of the tokens, hexadecimal.
+        table: all columns of a prepared corpus, memory-mapped; None for bare arrays of tokens.
+    """
 
     dtype: np.dtype
-    lengths: np.ndarray  # int64, tokens of each document
+    lengths: np.ndarray
+    fingerprint: str
+    table: Any = None
 
     def document(self, index: int) -> np.ndarray:
         """Token ids of a document."""
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the tokens."""
+        raise NotImplementedError
 
 
 def read_stream(path: Path) -> Iterator[pa.RecordBatch]:
@@ -40,7 +44,7 @@ def read_stream(path: Path) -> Iterator[pa.RecordBatch]:
         yield from reader
 
 
-class ArrowStore:
+class ArrowStore(Store):
     """Rows of Arrow stream files, memory-mapped. Token ids are views of the map; only the lengths are in memory.
 
     Raises:
@@ -49,55 +53,23 @@ class ArrowStore:
 
     def __init__(self, paths: Sequence[Path], fingerprint: str) -> None:
         self.fingerprint = fingerprint
-        self.batches: list[pa.RecordBatch] = []
-        ids: list[pa.ListArray] = []
+        batches: list[pa.RecordBatch] = []
         for path in paths:
             try:
-                batches = list(read_stream(path))
-                ids += [batch.column("input_ids") for batch in batches]
+                batches += read_stream(path)
+                self.table = pa.Table.from_batches(batches)
+                self._ids = self.table.column("input_ids")
             except (pa.ArrowException, OSError, KeyError) as error:
                 raise DataError(f"{path} is damaged: {str(error)[:200]}; prepare the corpus again") from None
-            self.batches += batches
-        self._values = [column.values.to_numpy(zero_copy_only=True) for column in ids]
-        self._offsets = [column.offsets.to_numpy(zero_copy_only=True) for column in ids]
-        self._starts = [0, *np.cumsum([batch.num_rows for batch in self.batches]).tolist()]
-        self.dtype = self._values[0].dtype
-        self.lengths = np.concatenate([np.diff(offsets) for offsets in self._offsets]).astype(np.int64)
-
-    def locate(self, index: int) -> tuple[int, int]:
-        """Index of the batch that holds a document, and the row in that batch."""
-        batch = bisect_right(self._starts, index) - 1
-        return batch, index - self._starts[batch]
+        self.dtype = np.dtype(self._ids.type.value_type.to_pandas_dtype())
+        offsets = [column.offsets.to_numpy(zero_copy_only=True) for column in self._ids.chunks]
+        self.lengths = np.concatenate([np.diff(starts) for starts in offsets]).astype(np.int64)
 
     def document(self, index: int) -> np.ndarray:
-        batch, row = self.locate(index)
-        offsets = self._offsets[batch]
-        return self._values[batch][offsets[row] : offsets[row + 1]]
-
-    @property
-    def columns(self) -> list[str]:
-        """``document_hash`` and the columns of the source."""
-        return [
-            name
-            for name in self.batches[0].schema.names
-            if name not in OWN_COLUMNS or name == "document_hash"
-        ]
-
-    def column(self, name: str) -> list[Any]:
-        """All values of a column, as Python objects."""
-        return [value for batch in self.batches for value in batch.column(name).to_pylist()]
-
-    def numbers(self, name: str) -> np.ndarray:
-        """All values of an int64 column."""
-        return np.concatenate([batch.column(name).to_numpy(zero_copy_only=True) for batch in self.batches])
-
-    def row(self, index: int, names: Sequence[str]) -> dict[str, Any]:
-        """Values of the named columns for a document."""
-        batch, row = self.locate(index)
-        return {name: self.batches[batch].column(name)[row].as_py() for name in names}
+        return self._ids[index].values.to_numpy(zero_copy_only=True)
 
 
-class BinStore:
+class BinStore(Store):
     """Flat file of uint16 token ids, as nanoGPT writes it: a single document, memory-mapped.
 
     The header of 1,024 bytes that llm.c and modded-nanogpt write is skipped.
@@ -123,15 +95,15 @@ class BinStore:
         return self.tokens
 
     @cached_property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> str:  # type: ignore[override]
         total = hashlib.sha256(f"{self.tokens.nbytes}".encode())
         content = self.tokens.view(np.uint8)
-        for start in _evenly(len(content) // _BLOCK + 1, _BLOCKS):
+        for start in _evenly(len(content) // _BLOCK + 1):
             total.update(content[start * _BLOCK : (start + 1) * _BLOCK].data)
         return total.hexdigest()
 
 
-class ZarrStore:
+class ZarrStore(Store):
     """Rows of a Zarr array (documents x length), as in LongCrawl64. A row is decompressed when it is read.
 
     Raises:
@@ -152,58 +124,44 @@ class ZarrStore:
         return np.asarray(self.array[index])
 
     @cached_property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> str:  # type: ignore[override]
         total = hashlib.sha256(f"{self.dtype.name} {self.array.shape}".encode())
         files = sorted(path for path in self.path.rglob("*") if path.is_file())
         for file in files:
             total.update(f"{file.relative_to(self.path).as_posix()} {file.stat().st_size} ".encode())
-        for number in _evenly(len(files), _BLOCKS):
+        for number in _evenly(len(files)):
             with files[number].open("rb") as content:
                 total.update(content.read(_BLOCK))
         return total.hexdigest()
 
 
-def _evenly(count: int, most: int) -> list[int]:
-    """Select at most ``most`` evenly spaced indices of ``range(count)``, including the first and the last."""
-    if count <= most:
+def _evenly(count: int) -> list[int]:
+    """Select at most ``_BLOCKS`` evenly spaced indices of ``range(count)``, including the first and the last."""
+    if count <= _BLOCKS:
         return list(range(count))
-    return [i * (count - 1) // (most - 1) for i in range(most)]
+    return [i * (count - 1) // (_BLOCKS - 1) for i in range(_BLOCKS)]
 
 
-def open_zarr(path: Path) -> dict[str, Path]:
-    """Folders of the arrays at ``path``, by split: a single array is ``train``; arrays of a group keep their names.
+def open_zarr(path: Path) -> dict[str, tuple[Any, Path]]:
+    """Arrays at ``path`` and their folders, by split: a single array is ``train``; arrays of a group keep their names.
 
     Raises:
         DataError: zarr is not installed, or no array exists at ``path``.
     """
-    opened = _zarr_open(path)
-    if hasattr(opened, "shape"):
-        return {"train": path}
-    names = sorted(name for name, _ in opened.arrays())
-    if not names:
-        raise DataError(
-            f"the Zarr group {path} holds no array; give the folder of one, (documents, length) of token ids"
-        )
-    return {name.removesuffix(".zarr"): path / name for name in names}
-
-
-def zarr_store(path: Path) -> ZarrStore:
-    """Open the Zarr array in a folder.
-
-    Raises:
-        DataError: zarr is not installed, or the array is damaged or not a corpus.
-    """
-    return ZarrStore(_zarr_open(path), path)
-
-
-def _zarr_open(path: Path) -> Any:
     try:
         import zarr
     except ModuleNotFoundError:
         raise DataError(f"{path} is a Zarr array; to read it: pip install contextwise[zarr]") from None
     try:
-        return zarr.open(str(path), mode="r")
+        opened = zarr.open(str(path), mode="r")
     except Exception as error:  # zarr's errors have no common class
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"the Zarr array {path} cannot be opened: {reason}") from None
+    if hasattr(opened, "shape"):
+        return {"train": (opened, path)}
+    arrays = {name: (array, path / name) for name, array in opened.arrays()}
+    if not arrays:
         raise DataError(
-            f"the Zarr array {path} cannot be opened: {' '.join(str(error).split())[:200]}"
-        ) from None
+            f"the Zarr group {path} holds no array; give the folder of one, (documents, length) of token ids"
+        )
+    return {name.removesuffix(".zarr"): arrays[name] for name in sorted(arrays)}

@@ -1,25 +1,35 @@
 """Write the Arrow files of a split in two steps: temporary parts as documents arrive, then the final files.
 
-Each part has the types of its own metadata; the final files share a schema that Hugging Face datasets can read.
+Records of a source may have different types in the same field. Each part is written with the types of its own metadata
+(:func:`column_of`); once all are written, :func:`settle` selects a type that fits all parts, or JSON text. The final files
+share a schema that Hugging Face datasets can read.
 """
 
+import contextlib
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from contextwise.base.files import sha256_file, write_json
-from contextwise.data.corpus.columns import columns_of, final_column
-from contextwise.data.corpus.stores import read_stream
+from contextwise.base.files import write_json
+from contextwise.data.corpus.stores import OWN_COLUMNS, read_stream
+from contextwise.data.documents import CountedDocument
 
 SHARD_BYTES = 500_000_000
+MOST_FIELDS = 256  # an object with more keys than that is a dictionary, not a record
+_AS_JSON = {b"contextwise": b"json"}
+_MISFIT = (pa.ArrowException, OverflowError, UnicodeEncodeError, ValueError, TypeError)
+
+Types = dict[str, pa.DataType | None]
+"""Types of the metadata columns, in order of first appearance; None for JSON text."""
 
 
 class SplitWriter:
-    """Context manager that writes the documents of a split to temporary Arrow files in ``folder``.
+    """Writes the documents of a split to temporary Arrow files in ``folder``.
 
     Attributes:
         documents, tokens, bytes, words: counts so far.
@@ -30,57 +40,44 @@ class SplitWriter:
         self.folder, self.dtype = folder, dtype
         self.documents = self.tokens = self.bytes = self.words = 0
         self.parts: list[Path] = []
-        self.schemas: list[pa.Schema] = []
-        self._writer: pa.RecordBatchStreamWriter | None = None
+        self.schema: pa.Schema | None = None
+        self._part = contextlib.ExitStack()
         self._token_hash, self._length_hash = hashlib.sha256(), hashlib.sha256()
-
-    def __enter__(self) -> "SplitWriter":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the current part."""
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            writer.close()
+        self._part.close()
 
-    def add(
-        self,
-        ids: list[np.ndarray],
-        hashes: list[str],
-        n_bytes: list[int],
-        n_words: list[int],
-        metadata: list[dict[str, Any]],
-    ) -> None:
-        """Append documents."""
-        lengths = np.array([len(document) for document in ids], dtype="<i8")
+    def add(self, encoded: list[tuple[CountedDocument, np.ndarray]]) -> None:
+        """Append documents with their token ids."""
+        documents, ids = zip(*encoded, strict=True)
+        lengths = np.array([len(tokens) for tokens in ids], dtype="<i8")
         tokens = np.concatenate(ids)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        fields, columns = columns_of(metadata)
-        own = {
+        columns = {
             "input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens)),
-            "n_bytes": pa.array(n_bytes, pa.int64()),
-            "n_words": pa.array(n_words, pa.int64()),
-            "document_hash": pa.array(hashes, pa.string()),
+            "n_bytes": pa.array([document.n_bytes for document in documents], pa.int64()),
+            "n_words": pa.array([document.n_words for document in documents], pa.int64()),
+            "document_hash": pa.array([document.digest.hex() for document in documents], pa.string()),
         }
-        schema = pa.schema([*(pa.field(name, column.type) for name, column in own.items()), *fields])
-        self._write(pa.RecordBatch.from_arrays([*own.values(), *columns], schema=schema))
-        self._token_hash.update(tokens.astype(tokens.dtype.newbyteorder("<"), copy=False).data)
-        self._length_hash.update(lengths.data)
-        self.documents += len(ids)
-        self.tokens += int(lengths.sum())
-        self.bytes += sum(n_bytes)
-        self.words += sum(n_words)
-
-    def _write(self, batch: pa.RecordBatch) -> None:
-        if self._writer is None or not self.schemas[-1].equals(batch.schema, check_metadata=True):
+        fields = [pa.field(name, column.type) for name, column in columns.items()]
+        metadata = [rename_reserved(document.metadata) for document in documents]
+        for name in dict.fromkeys(name for row in metadata for name in row):
+            field, columns[name] = column_of(name, [row.get(name) for row in metadata])
+            fields.append(field)
+        schema = pa.schema(fields)
+        if self.schema is None or not self.schema.equals(schema, check_metadata=True):
             self.close()
             self.parts.append(self.folder / f"part-{len(self.parts):05d}.arrow")
-            self.schemas.append(batch.schema)
-            self._writer = pa.ipc.new_stream(str(self.parts[-1]), batch.schema)
-        self._writer.write_batch(batch)
+            self._writer = self._part.enter_context(pa.ipc.new_stream(str(self.parts[-1]), schema))
+            self.schema = schema
+        self._writer.write_batch(pa.RecordBatch.from_arrays([*columns.values()], schema=schema))
+        self._token_hash.update(tokens.astype(tokens.dtype.newbyteorder("<"), copy=False).data)
+        self._length_hash.update(lengths.data)
+        self.documents += len(documents)
+        self.tokens += int(lengths.sum())
+        self.bytes += sum(document.n_bytes for document in documents)
+        self.words += sum(document.n_words for document in documents)
 
     def fingerprint(self, tokenizer_sha256: str) -> str:
         """SHA-256 of every token, every document's length, the token type and the tokenizer."""
@@ -95,77 +92,152 @@ class SplitWriter:
             yield from read_stream(part)
 
 
-def write_split(
-    writer: SplitWriter, folder: Path, types: dict[str, pa.DataType | None], fingerprint: str
-) -> list[Path]:
-    """Write the split as a Hugging Face dataset folder and delete the parts; returns the files.
+def rename_reserved(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Prefix the metadata names that the corpus reserves with ``source_``."""
+    renamed = {}
+    for name, value in metadata.items():
+        if name in OWN_COLUMNS:
+            name = f"source_{name}"
+            while name in metadata:
+                name = f"source_{name}"
+        renamed[name] = value
+    return renamed
 
-    Args:
-        types: types of the metadata columns, from :func:`contextwise.data.corpus.columns.settle`.
-    """
+
+def column_of(name: str, values: Sequence[Any]) -> tuple[pa.Field, pa.Array]:
+    """Build a column of the common type of ``values``, or of JSON text (marked in the field) if they have no common type."""
+    try:
+        column = pa.array(values)
+        if _acceptable(column.type) and not any(_bool_as_number(value, column.type) for value in values):
+            return pa.field(name, column.type), column
+    except _MISFIT:
+        pass
+    return pa.field(name, pa.string(), metadata=_AS_JSON), _to_json(values)
+
+
+def is_json(field: pa.Field) -> bool:
+    """Whether :func:`column_of` stored the column as JSON text."""
+    return bool(field.metadata) and field.metadata.get(b"contextwise") == b"json"
+
+
+def _to_json(values: Iterable[Any]) -> pa.Array:
+    """Convert each value to JSON text; null stays null. Types that JSON lacks (dates, for example) become strings."""
+    texts = [
+        None if value is None else json.dumps(value, ensure_ascii=False, default=str) for value in values
+    ]
+    return pa.array(texts, pa.string())
+
+
+def _bool_as_number(value: Any, kind: pa.DataType) -> bool:
+    """Whether Arrow would store true as 1.0, as it does for a bool among floats."""
+    if isinstance(value, bool):
+        return not pa.types.is_boolean(kind)
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        return any(_bool_as_number(inner, kind.field(name).type) for name, inner in value.items())
+    if isinstance(value, list) and pa.types.is_list(kind):
+        return any(_bool_as_number(inner, kind.value_type) for inner in value)
+    return False
+
+
+def _acceptable(kind: pa.DataType) -> bool:
+    """Whether Hugging Face datasets can serialize the type, and no struct has more than ``MOST_FIELDS`` fields."""
+    import datasets
+
+    try:
+        features = datasets.Features.from_arrow_schema(pa.schema([("column", kind)]))
+        again = datasets.Features.from_dict(json.loads(json.dumps(features.to_dict())))
+    except Exception:  # datasets raises errors of many classes here
+        return False
+    return again.arrow_schema.field("column").type == kind and _widest(kind) <= MOST_FIELDS
+
+
+def _widest(kind: pa.DataType) -> int:
+    return max([kind.num_fields, *(_widest(kind.field(i).type) for i in range(kind.num_fields))])
+
+
+def settle(batches: Sequence[pa.RecordBatch]) -> Types:
+    """Determine the final types of the metadata columns of all splits."""
+    kinds: dict[str, dict[pa.DataType, None]] = {}
+    as_json = set()
+    for field in (field for batch in batches for field in batch.schema):
+        if field.name not in OWN_COLUMNS:
+            kinds.setdefault(field.name, {})[field.type] = None
+            if is_json(field):
+                as_json.add(field.name)
+    return {
+        name: None
+        if name in as_json
+        else _common_type([*variants], (batch[name] for batch in batches if name in batch.schema.names))
+        for name, variants in kinds.items()
+    }
+
+
+def _common_type(kinds: list[pa.DataType], columns: Iterable[pa.Array]) -> pa.DataType | None:
+    if len(kinds) == 1:
+        return kinds[0]
+    try:
+        schemas = [pa.schema([("column", kind)]) for kind in kinds]
+        common = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+        if not _acceptable(common):
+            return None
+        for column in columns:
+            _convert(column, common)
+    except _MISFIT:
+        return None
+    return common
+
+
+def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Convert a column to another type, without a copy if it has that type; a value that would change raises ArrowInvalid."""
+    return column if column.type == kind else pa.array(column.to_pylist(), kind)
+
+
+def final_column(batch: pa.RecordBatch, name: str, kind: pa.DataType | None) -> pa.Array:
+    """Read a column of a stored batch as type ``kind``, or as JSON text if None; nulls if the batch lacks it."""
+    if name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, kind or pa.string())
+    column = batch[name]
+    if kind is None:
+        return column if is_json(batch.schema.field(name)) else _to_json(column.to_pylist())
+    return _convert(column, kind)
+
+
+def write_split(writer: SplitWriter, folder: Path, types: Types, fingerprint: str) -> list[Path]:
+    """Write the split as a Hugging Face dataset folder and delete the parts; returns the files."""
     import datasets
 
     folder.mkdir()
-    schema = _final_schema(writer.schemas[0], types)
+    own = [field for field in writer.schema or () if field.name in OWN_COLUMNS]
+    metadata = [pa.field(name, kind or pa.string()) for name, kind in types.items()]
+    features = datasets.Features.from_arrow_schema(pa.schema([*own, *metadata]))
+    schema = features.arrow_schema  # with the features in its metadata
     names: list[str] = []
-    sink: pa.RecordBatchStreamWriter | None = None
-    written = 0
-    try:
+    written = SHARD_BYTES
+    with contextlib.ExitStack() as shard:
         for part in writer.parts:
             for batch in read_stream(part):
-                if sink is None or written >= SHARD_BYTES:
-                    if sink is not None:
-                        sink.close()
+                if written >= SHARD_BYTES:
+                    shard.close()
                     names.append(f"data-{len(names):05d}.arrow")
-                    sink, written = pa.ipc.new_stream(str(folder / names[-1]), schema), 0
-                final = _final_batch(batch, schema, types)
+                    sink = shard.enter_context(pa.ipc.new_stream(str(folder / names[-1]), schema))
+                    written = 0
+                columns = [
+                    final_column(batch, name, types[name]) if name in types else batch[name]
+                    for name in schema.names
+                ]
+                final = pa.RecordBatch.from_arrays(columns, schema=schema)
                 sink.write_batch(final)
                 written += final.nbytes
             part.unlink()
-    finally:
-        if sink is not None:
-            sink.close()
-    write_json(
-        folder / "dataset_info.json", {"features": datasets.Features.from_arrow_schema(schema).to_dict()}
-    )
-    write_json(folder / "state.json", _dataset_state(names, folder.name, fingerprint))
-    return [folder / name for name in (*names, "dataset_info.json", "state.json")]
-
-
-def _final_schema(stored: pa.Schema, types: dict[str, pa.DataType | None]) -> pa.Schema:
-    import datasets
-
-    own = [pa.field(field.name, field.type) for field in stored if field.name not in types]
-    metadata = [pa.field(name, kind or pa.string()) for name, kind in types.items()]
-    schema = pa.schema([*own, *metadata])
-    return datasets.Features.from_arrow_schema(schema).arrow_schema  # with the features in its metadata
-
-
-def _final_batch(
-    batch: pa.RecordBatch, schema: pa.Schema, types: dict[str, pa.DataType | None]
-) -> pa.RecordBatch:
-    columns = [
-        final_column(batch, name, types[name])
-        if name in types
-        else batch.column(batch.schema.get_field_index(name))
-        for name in schema.names
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _dataset_state(names: list[str], split: str, fingerprint: str) -> dict[str, Any]:
-    """Content of ``state.json`` as ``Dataset.save_to_disk`` writes it."""
-    return {
+    write_json(folder / "dataset_info.json", {"features": features.to_dict()})
+    state: dict[str, Any] = {  # as Dataset.save_to_disk writes it
         "_data_files": [{"filename": name} for name in names],
         "_fingerprint": fingerprint[:16],
         "_format_columns": None,
         "_format_kwargs": {},
         "_format_type": None,
         "_output_all_columns": False,
-        "_split": split,
+        "_split": folder.name,
     }
-
-
-def file_entry(path: Path) -> dict[str, Any]:
-    """Manifest entry of a file: its hash and size."""
-    return {"sha256": sha256_file(path), "bytes": path.stat().st_size}
+    write_json(folder / "state.json", state)
+    return [folder / name for name in (*names, "dataset_info.json", "state.json")]

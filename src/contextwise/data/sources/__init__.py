@@ -1,40 +1,21 @@
-"""Sources of texts: one module per kind, registered by ``Source.kind``. :func:`open_source` selects the kind from the name."""
+"""Sources of texts: one module per kind. :func:`open_source` selects the kind from the name."""
 
-import functools
 import glob
-import importlib
 import os
-import pkgutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from contextwise.base.errors import DataError
 from contextwise.data.input_files import readable
-from contextwise.data.sources.source import FileSource, Record, Source, WrappedSource
-from contextwise.data.sources.tables import HUB_NAME, HubDataset
-from contextwise.data.sources.text import TextFiles
+from contextwise.data.sources.alpaca import Instructions
+from contextwise.data.sources.files import FileSource, JsonLines, TextFiles
+from contextwise.data.sources.source import BadRecord, Document, Record, Source
+from contextwise.data.sources.stdlib import StandardLibrary
+from contextwise.data.sources.tables import HUB_NAME, Parquet, open_hub, open_saved
 
-__all__ = ["Record", "Source", "open_source"]
-_FILE_SUFFIXES = {
-    ".txt",
-    ".md",
-    ".rst",
-    ".csv",
-    ".tsv",
-    ".gz",
-    ".zst",
-    ".zip",
-    ".bin",
-    ".arrow",
-}  # not on the Hub
-
-
-@functools.cache
-def _kinds() -> dict[str, type[Source]]:
-    """All kinds of sources; importing the modules of this package registers them."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    return Source.kinds
+__all__ = ["BadRecord", "Document", "Record", "Source", "open_source"]
+# Names with these suffixes are not looked up on the Hub.
+_FILE_SUFFIXES = {".txt", ".md", ".rst", ".csv", ".tsv", ".gz", ".zst", ".zip", ".bin", ".arrow"}
 
 
 def open_source(name: str | Path, limit: int | None = None) -> Source:
@@ -50,15 +31,13 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
     """
     given = str(name)
     prefix, _, inner = given.partition(":")
-    wrapper = _kinds().get(prefix)
-    if wrapper is not None and issubclass(wrapper, WrappedSource) and inner:
-        return wrapper(open_source(inner, limit))
-    for kind in _kinds().values():
-        if source := kind.named(given, limit):
-            return source
+    if prefix == Instructions.kind and inner:
+        return Instructions(open_source(inner, limit))
+    if given == StandardLibrary.kind:
+        return StandardLibrary()
     path = Path(given).expanduser()
     if path.is_dir():
-        return _open_folder(path)
+        return open_saved(path) or _open_folder(path)
     if path.exists():
         return _open_files(path.name, [path], path.parent)
     if glob.has_magic(given):
@@ -70,16 +49,14 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
     is_file_name = _kind_of(path) is not TextFiles or path.suffix in _FILE_SUFFIXES
     if is_file_name or not HUB_NAME.fullmatch(given):
         raise DataError(f"there is no file or folder {given}")
-    return HubDataset.from_hub(given, limit)
+    return open_hub(given, limit)
 
 
 def _kind_of(path: Path) -> type[FileSource]:
     """Kind of a file by its suffix; text if no kind has that suffix."""
     name = path.name.lower().removesuffix(".gz")
-    for kind in _kinds().values():
-        if issubclass(kind, FileSource) and name.endswith(kind.suffixes):
-            return kind
-    return TextFiles
+    kinds: tuple[type[FileSource], ...] = (JsonLines, Parquet)
+    return next((kind for kind in kinds if name.endswith(kind.suffixes)), TextFiles)
 
 
 def _open_files(name: str, files: Sequence[Path], root: Path) -> Source:

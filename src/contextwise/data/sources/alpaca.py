@@ -6,9 +6,9 @@ A record has an ``instruction``, an ``output``, and an ``input`` that may be emp
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
-from contextwise.data.documents import BadRecord, Document
-from contextwise.data.sources.source import Record, WrappedSource
+from contextwise.data.sources.source import BadRecord, Document, Record, Source
 
 PROMPT_CHARACTERS = "prompt_characters"
 RESPONSE = "### Response:"
@@ -36,21 +36,21 @@ end-of-text, after which a model expects another document.
 
 def prompt_text(instruction: str, input_text: str = "") -> str:
     """Build the published prompt, up to the beginning of the response."""
-    if not input_text:
-        return f"{_TASK}. {_REQUEST}### Instruction:\n{instruction}\n\n{RESPONSE}"
-    return (
-        f"{_TASK}{_WITH_INPUT}. {_REQUEST}"
-        f"### Instruction:\n{instruction}\n\n### Input:\n{input_text}\n\n{RESPONSE}"
-    )
+    more, given = (_WITH_INPUT, f"### Input:\n{input_text}\n\n") if input_text else ("", "")
+    return f"{_TASK}{more}. {_REQUEST}### Instruction:\n{instruction}\n\n{given}{RESPONSE}"
 
 
-class Instructions(WrappedSource):
-    """A source whose records are instructions: ``alpaca:SOURCE``.
-
-    Records with an empty output become empty documents, which are skipped.
-    """
+class Instructions(Source):
+    """The records of another source as instructions: ``alpaca:SOURCE``. Empty outputs become empty documents."""
 
     kind = "alpaca"
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source.name)
+        self.source = source
+
+    def description(self) -> dict[str, Any]:
+        return {**self.source.description(), "kind": self.kind, "form": self.source.kind}
 
     def records(self, text_field: str) -> Iterator[Record]:
         """Iterate over the formatted texts; ``text_field`` has no effect, since Alpaca's fields have fixed names."""
@@ -59,27 +59,21 @@ class Instructions(WrappedSource):
             if isinstance(record, BadRecord):
                 yield BadRecord(record.where, record.why.replace("; text_field names another", ""))
             else:
-                yield instruction_document(record, f"{self.name} record {number:,}")
+                yield _instruction(record, f"{self.name} record {number:,}")
 
 
-def instruction_document(record: Document, where: str) -> Record:
-    """Build the document of an instruction.
-
-    Args:
-        record: the output, with the other fields as metadata.
-        where: location of the record for error messages.
-    """
+def _instruction(record: Document, where: str) -> Record:
+    """Build the document of an instruction from the output, whose metadata are the other fields."""
     others = dict(record.metadata)
-    instruction, input_text = others.pop("instruction", None), others.pop("input", None)
-    for name, value in (("instruction", instruction), ("input", input_text or "")):
+    instruction, input_text = others.pop("instruction", None), others.pop("input", None) or ""
+    for name, value in (("instruction", instruction), ("input", input_text)):
         if not isinstance(value, str):
-            problem = (
-                "is missing" if value is None else f"is not a text but {json.dumps(value, default=str)[:40]}"
-            )
+            shown = json.dumps(value, default=str)[:40]
+            problem = "is missing" if value is None else f"is not a text but {shown}"
             return BadRecord(
                 where, f"the field {name!r} {problem}; Alpaca's fields are instruction, input, output"
             )
     if not record.text.strip():
         return Document("", {})
-    prompt = prompt_text(instruction, input_text or "")
+    prompt = prompt_text(instruction, input_text)
     return Document(prompt + record.text, {**others, PROMPT_CHARACTERS: len(prompt)})

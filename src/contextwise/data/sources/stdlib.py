@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from contextwise.base.errors import DataError
-from contextwise.data.documents import Document
 from contextwise.data.input_files import readable
-from contextwise.data.sources.source import Record, Source
+from contextwise.data.sources.source import Document, Source
 
 SMALLEST_FILE = 256
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -51,18 +50,8 @@ def docstring_summary(source: str) -> str:
     return lines[0].strip() if lines else ""
 
 
-def stdlib_document(module: str, path: Path) -> Document | None:
-    """Read a module as a document; None if its file is not UTF-8."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    metadata = {"module": module, "package": module.partition(".")[0], "docstring": docstring_summary(text)}
-    return Document(text, metadata)
-
-
 class StandardLibrary(Source):
-    """Source of the modules of the standard library, sorted by name.
+    """Source of the modules of the standard library in UTF-8, sorted by name.
 
     Metadata: ``module`` (dotted name), ``package`` (its first part), ``docstring`` (first line, or empty).
     """
@@ -72,18 +61,17 @@ class StandardLibrary(Source):
     def __init__(self) -> None:
         super().__init__("stdlib")
 
-    @classmethod
-    def named(cls, given: str, limit: int | None) -> Source | None:
-        return cls() if given == cls.kind else None
-
-    def records(self, text_field: str) -> Iterator[Record]:
+    def records(self, text_field: str) -> Iterator[Document]:
         modules = stdlib_files()
         for index, (module, path) in enumerate(modules):
-            with readable(path):
-                document = stdlib_document(module, path)
             self.done = (index + 1) / len(modules)
-            if document is not None:
-                yield document
+            try:
+                with readable(path):
+                    text = path.read_bytes().decode("utf-8")
+            except UnicodeDecodeError:
+                continue
+            package, docstring = module.partition(".")[0], docstring_summary(text)
+            yield Document(text, {"module": module, "package": package, "docstring": docstring})
 
     def description(self) -> dict[str, Any]:
         return {**super().description(), "python": platform.python_version()}
@@ -95,6 +83,4 @@ def iter_stdlib_documents() -> Iterator[Document]:
     Raises:
         DataError: this Python comes without the source of its library.
     """
-    for record in StandardLibrary().records("text"):
-        if isinstance(record, Document):
-            yield record
+    return StandardLibrary().records("text")

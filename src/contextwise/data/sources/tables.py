@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contextwise.base.errors import DataError
-from contextwise.base.hub import hub_problem
+from contextwise.base.machine import hub_problem
 from contextwise.data.input_files import damaged, readable
-from contextwise.data.sources.source import FileSource, Record, Source, as_record
+from contextwise.data.sources.files import FileSource
+from contextwise.data.sources.source import Record, Source, as_record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,25 +39,12 @@ class Parquet(FileSource):
             raise damaged(path, error) from None
 
 
-class SavedDataset(Source):
-    """Rows of a dataset in a folder that ``save_to_disk`` wrote."""
+class DatasetRows(Source):
+    """Rows of a Hugging Face dataset: in a folder (kind ``dataset``) or on the Hub (``hub``)."""
 
-    kind = "dataset"
-
-    def __init__(self, name: str, dataset: Any) -> None:
+    def __init__(self, kind: str, name: str, dataset: Any) -> None:
         super().__init__(name)
-        self.dataset = dataset
-
-    @classmethod
-    def named(cls, given: str, limit: int | None) -> Source | None:
-        folder = Path(given).expanduser()
-        if (folder / "dataset_dict.json").exists() and (folder / "manifest.json").exists():
-            raise DataError(
-                f"{folder} is a corpus that is already prepared; give the text that it was made from"
-            )
-        if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
-            return cls(folder.resolve().name, _load_folder(folder))
-        return None
+        self.kind, self.dataset = kind, dataset
 
     def records(self, text_field: str) -> Iterator[Record]:
         import pyarrow as pa
@@ -76,42 +64,16 @@ class SavedDataset(Source):
             raise damaged(Path(self.name), error) from None
 
 
-class HubDataset(SavedDataset):
-    """Rows of a dataset on the Hub: ``NAME``, ``NAME:CONFIG`` or ``NAME:CONFIG:SPLIT`` (``train`` by default)."""
+def open_saved(folder: Path) -> DatasetRows | None:
+    """Open a folder that ``save_to_disk`` wrote; None if it is another folder.
 
-    kind = "hub"
-
-    @classmethod
-    def named(cls, given: str, limit: int | None) -> Source | None:
-        return None  # any word could be a name on the Hub: `from_hub` is called last
-
-    @classmethod
-    def from_hub(cls, given: str, limit: int | None) -> "HubDataset":
-        """Load a dataset, or stream it if only ``limit`` documents are read.
-
-        Raises:
-            DataError: the Hub cannot be reached, or does not have the dataset.
-        """
-        problem = hub_problem()
-        if problem:
-            raise DataError(f"there is no file or folder {given} here, and {problem}")
-        import datasets
-
-        name, _, rest = given.partition(":")
-        config, _, split = rest.partition(":")
-        try:
-            dataset = datasets.load_dataset(
-                name, config or None, split=split or "train", streaming=limit is not None
-            )
-        except Exception as error:
-            reason = " ".join(str(error).split())[:300]
-            raise DataError(
-                f"there is no file or folder {given} here, and the Hub did not give that dataset: {reason}"
-            ) from None
-        return cls(given, dataset)
-
-
-def _load_folder(folder: Path) -> Any:
+    Raises:
+        DataError: the dataset is damaged or a prepared corpus, or has several splits without ``train``.
+    """
+    if not (folder / "dataset_dict.json").exists() and not (folder / "state.json").exists():
+        return None
+    if (folder / "dataset_dict.json").exists() and (folder / "manifest.json").exists():
+        raise DataError(f"{folder} is a corpus that is already prepared; give the text that it was made from")
     import datasets
 
     try:
@@ -127,16 +89,37 @@ def _load_folder(folder: Path) -> Any:
             raise DataError(
                 f"{folder} has no split 'train' but {', '.join(names)}; give {folder}/{names[0]}, for example"
             )
-        return dataset["train" if "train" in dataset else names[0]]
-    return dataset
+        dataset = dataset["train" if "train" in dataset else names[0]]
+    return DatasetRows("dataset", folder.resolve().name, dataset)
+
+
+def open_hub(given: str, limit: int | None) -> DatasetRows:
+    """Load ``NAME``, ``NAME:CONFIG`` or ``NAME:CONFIG:SPLIT`` (``train`` by default), or stream it if there is a ``limit``.
+
+    Raises:
+        DataError: the Hub cannot be reached, or does not have the dataset.
+    """
+    problem = hub_problem()
+    if problem:
+        raise DataError(f"there is no file or folder {given} here, and {problem}")
+    import datasets
+
+    name, _, rest = given.partition(":")
+    config, _, split = rest.partition(":")
+    try:
+        dataset = datasets.load_dataset(
+            name, config or None, split=split or "train", streaming=limit is not None
+        )
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(
+            f"there is no file or folder {given} here, and the Hub did not give that dataset: {reason}"
+        ) from None
+    return DatasetRows("hub", given, dataset)
 
 
 def _records(table: "pa.Table | pa.RecordBatch", name: str, first: int, text_field: str) -> Iterator[Record]:
-    """Convert rows of a table to documents; ``first`` is the number of its first row.
-
-    Raises:
-        DataError: the table has no column ``text_field``.
-    """
+    """Convert rows of a table to documents; ``first`` is the number of its first row."""
     if text_field not in table.schema.names:
         columns = ", ".join(map(repr, table.schema.names[:12]))
         raise DataError(

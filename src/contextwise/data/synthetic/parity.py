@@ -28,19 +28,8 @@ from pydantic import Field, model_validator
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 
-MASK = 2
-"""Token of a bit that is not visible; those of bits are 0 and 1."""
-_FIRST_TASK = 3
-
-
-def task_token(task: int) -> int:
-    """Token that queries task ``task``, counted from 0."""
-    return _FIRST_TASK + task
-
-
-def vocabulary(tasks: int) -> int:
-    """Vocabulary size of the inputs: the bits, the mask, and a token for each task."""
-    return _FIRST_TASK + tasks
+MASK, FIRST_TASK = 2, 3
+"""Tokens of a bit that is not visible and of the first task; those of bits are 0 and 1."""
 
 
 class VisibleLaw(Settings):
@@ -51,11 +40,7 @@ class VisibleLaw(Settings):
     exponent: float = Field(1.18, gt=0, description="gamma")
 
     def context_of(self, count: int) -> int:
-        """Shortest context at which ``count`` tasks are visible.
-
-        Raises:
-            ConfigError: ``count`` is at or above the limit of the law.
-        """
+        """Shortest context at which ``count`` tasks are visible; a count at or above the limit is a :class:`ConfigError`."""
         if count >= self.limit:
             raise ConfigError(
                 f"law.limit is {self.limit:g}, which never makes {count} tasks visible; give fewer tasks, or a larger limit"
@@ -88,8 +73,17 @@ class Parity:
     """
 
     def __init__(self, settings: ParitySettings) -> None:
-        self.bits, self.tasks = settings.bits, settings.tasks
-        self.larger = _larger_bits(settings)
+        bits, tasks, first = settings.bits, settings.tasks, settings.first
+        if settings.law is not None:
+            larger = [min(settings.law.context_of(k + 1), bits) for k in range(tasks)]
+            self.larger = np.array(larger, dtype=np.int64)
+        elif first > bits:
+            raise ConfigError(
+                f"the tasks cannot be placed: their larger bits begin at {first}, but there are only {bits} bits; lower first"
+            )
+        else:
+            self.larger = first + np.arange(tasks, dtype=np.int64) * (bits - first + 1) // tasks
+        self.bits, self.tasks = bits, tasks
         self.smaller = _smaller_bits(self.larger, settings.task_seed)
         weights = (self.larger - 1.0) ** -settings.frequency_exponent
         self.frequencies: np.ndarray = weights / weights.sum()
@@ -117,17 +111,6 @@ class Parity:
                 f"a context of {context} bits was asked for, but the task has {self.bits}; give 0 to {self.bits}"
             )
         return context
-
-
-def _larger_bits(settings: ParitySettings) -> np.ndarray:
-    bits, tasks, first = settings.bits, settings.tasks, settings.first
-    if settings.law is not None:
-        return np.array([min(settings.law.context_of(k + 1), bits) for k in range(tasks)], dtype=np.int64)
-    if first > bits:
-        raise ConfigError(
-            f"the tasks cannot be placed: their larger bits begin at {first}, but there are only {bits} bits; lower first"
-        )
-    return first + np.arange(tasks, dtype=np.int64) * (bits - first + 1) // tasks
 
 
 def _smaller_bits(larger: np.ndarray, seed: int) -> np.ndarray:
@@ -165,8 +148,8 @@ class ParityData(ParitySettings):
 
     @property
     def vocab_size(self) -> int:
-        """Vocabulary size of the inputs."""
-        return vocabulary(self.tasks)
+        """Vocabulary size of the inputs: the bits, the mask, and a token for each task."""
+        return FIRST_TASK + self.tasks
 
     def parity(self) -> Parity:
         """Build the task."""

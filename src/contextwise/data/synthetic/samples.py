@@ -1,7 +1,10 @@
-"""Samples of the parity task, generated when they are read: sample i depends only on (seed, split, i).
+"""Samples of the parity task, generated when they are read or stored on disk: sample i depends only on (seed, split, i).
 
 All randomness comes from one SplitMix64 stream (Steele, Lea and Flood 2014, Figure 16) for each seed and split, whose n-th
 word is a function of n. Sample i uses the words ``i * words`` to ``(i + 1) * words - 1``: its task, its mask, its bits.
+On disk (:func:`write_samples`) they are three memory-mapped NumPy files and a manifest: ``bits.npy`` (N, bits / 8) uint8, eight
+bits a byte · ``tasks.npy`` (N,) and ``visible.npy`` (N,) uint16 · ``manifest.json`` with the settings they were drawn from,
+written last. 10 million samples of 60 bits take 120 MB.
 
 An example for a model is a dictionary of int64 tensors like a decoder's (:mod:`contextwise.objectives.objective`), but
 with a single label: ``input_ids`` (context + 1,), the bits in their order, the nearest first, then the task's token; ``labels``
@@ -17,36 +20,30 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from contextwise.base.errors import ConfigError
-from contextwise.data.synthetic.parity import MASK, Parity, ParityData, task_token
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import atomic_directory, read_json, sha256_file, write_json
+from contextwise.base.progress import progress_bar
+from contextwise.data.synthetic.parity import FIRST_TASK, MASK, Parity, ParityData
 
 Split = Literal["train", "validation"]
+_MANIFEST = "manifest.json"
+_FILES = ("bits.npy", "tasks.npy", "visible.npy")
+_AT_ONCE = 1 << 17
 
 
 class Drawn(NamedTuple):
-    """N drawn samples.
+    """N drawn samples."""
 
-    Attributes:
-        bits: (N, bits) uint8, 0 or 1, before masking.
-        tasks: (N,) int64.
-        visible: (N,) int64, number of nearest bits that are visible.
-    """
-
-    bits: np.ndarray
-    tasks: np.ndarray
-    visible: np.ndarray
+    bits: np.ndarray  # (N, bits) uint8, 0 or 1, before masking
+    tasks: np.ndarray  # (N,) int64
+    visible: np.ndarray  # (N,) int64, number of nearest bits that are visible
 
 
 class Samples:
     """Samples of a split, indexed by number; a pickled copy draws the same samples.
 
-    Args:
-        data: the settings.
-        seed: seed of the run.
-        split: training samples are masked according to the settings, samples of ``validation`` never.
-
-    Attributes:
-        path, splits: as for a corpus; no file exists at ``path``.
+    Training samples are masked according to the settings, samples of ``validation`` never. The attributes ``path`` and
+    ``splits`` are as for a corpus; no file exists at ``path``.
     """
 
     splits = ("train", "validation")
@@ -57,16 +54,13 @@ class Samples:
         self.context = data.context or data.bits
         self.path = Path(f"parity-{data.bits}-bits-{data.tasks}-tasks")
         self.words = 2 + -(-data.bits // 64)
-        sequence = np.random.SeedSequence([seed, self.splits.index(split), 0x5A3]).generate_state(
-            1, np.uint64
-        )
-        self._start = sequence[0]
+        sequence = np.random.SeedSequence([seed, self.splits.index(split), 0x5A3])
+        self._start = sequence.generate_state(1, np.uint64)[0]
 
     def draw(self, numbers: np.ndarray) -> Drawn:
         """Draw the samples with these numbers, (N,)."""
-        words = _splitmix64(
-            self._start, np.asarray(numbers, np.uint64)[:, None] * np.uint64(self.words), self.words
-        )
+        first = np.asarray(numbers, np.uint64)[:, None] * np.uint64(self.words)
+        words = _splitmix64(self._start, first, self.words)
         tasks = np.searchsorted(self.parity.cumulative, (words[:, 0] >> np.uint64(11)) * 2.0**-53, "right")
         bits = np.unpackbits(words[:, 2:].astype("<u8").view(np.uint8), axis=1, bitorder="little")
         visible = np.full(len(words), self.context)
@@ -87,23 +81,20 @@ class Samples:
             ConfigError: ``visible`` exceeds the number of bits in the inputs.
         """
         drawn = self.draw(numbers)
-        shown = drawn.visible if visible is None else np.full(len(drawn.tasks), self._checked(visible))
-        return as_batch(self.parity, drawn._replace(visible=shown), self.context, numbers)
-
-    def _checked(self, visible: int) -> int:
-        if not 0 <= visible <= self.context:
-            raise ConfigError(
-                f"visible is {visible}, but the inputs have {self.context} bits; give 0 to {self.context}"
-            )
-        return visible
+        if visible is not None:
+            if not 0 <= visible <= self.context:
+                raise ConfigError(
+                    f"visible is {visible}, but the inputs have {self.context} bits; give 0 to {self.context}"
+                )
+            drawn = drawn._replace(visible=np.full(len(drawn.tasks), visible))
+        return as_batch(self.parity, drawn, self.context, numbers)
 
     @property
     def fingerprint(self) -> str:
         """SHA-256, hexadecimal, of the settings that determine the samples."""
         settings = self.data.model_dump(mode="json", exclude={"stored", "validation_samples"})
-        return hashlib.sha256(
-            json.dumps([settings, self.seed, self.split], sort_keys=True).encode()
-        ).hexdigest()
+        identity = json.dumps([settings, self.seed, self.split], sort_keys=True)
+        return hashlib.sha256(identity.encode()).hexdigest()
 
     def verify(self) -> None:
         """Do nothing: generated samples have no files to verify."""
@@ -112,16 +103,15 @@ class Samples:
 def as_batch(parity: Parity, drawn: Drawn, context: int, numbers: np.ndarray) -> dict[str, torch.Tensor]:
     """Build a batch of examples from drawn samples, with invisible bits masked."""
     rows = np.arange(len(drawn.tasks))
-    pair = [
-        drawn.bits[rows, places[drawn.tasks] - 1].astype(np.int64)
-        for places in (parity.larger, parity.smaller)
-    ]
+    larger, smaller = (
+        drawn.bits[rows, bit[drawn.tasks] - 1].astype(np.int64) for bit in (parity.larger, parity.smaller)
+    )
     inputs = np.empty((len(rows), context + 1), dtype=np.int64)
     inputs[:, :context] = np.where(np.arange(context) < drawn.visible[:, None], drawn.bits[:, :context], MASK)
-    inputs[:, context] = task_token(0) + drawn.tasks
+    inputs[:, context] = FIRST_TASK + drawn.tasks
     return {
         "input_ids": torch.from_numpy(inputs),
-        "labels": torch.from_numpy(pair[0] ^ pair[1])[:, None],
+        "labels": torch.from_numpy(larger ^ smaller)[:, None],
         "window": torch.from_numpy(np.asarray(numbers, dtype=np.int64)),
     }
 
@@ -130,12 +120,11 @@ class ParityStream(Dataset):
     """Dataset of a run's examples in training order: each epoch shuffled from (seed, epoch), or no sample repeated.
 
     Args:
-        samples: an object with ``batch(numbers)`` and ``seed``.
         length: number of examples of the run.
         epoch: number of samples in an epoch; if None, item i is sample i.
     """
 
-    def __init__(self, samples: Any, length: int, epoch: int | None) -> None:
+    def __init__(self, samples: "Samples | StoredSamples", length: int, epoch: int | None) -> None:
         self.samples, self.length, self.epoch = samples, length, epoch
         self._shuffled, self._order = -1, np.empty(0, dtype=np.int64)
 
@@ -180,3 +169,97 @@ def _splitmix64(start: np.uint64, first: np.ndarray, count: int) -> np.ndarray:
         state *= np.uint64(0x94D049BB133111EB)
         state ^= state >> np.uint64(31)
     return state
+
+
+def write_samples(samples: Samples, count: int, path: str | Path) -> "StoredSamples":
+    """Write the first ``count`` samples to the folder ``path``.
+
+    Raises:
+        ConfigError: ``path`` exists, or the samples have more bits or tasks than the files can store.
+        DataError: the disk is full, or ``path`` cannot be written.
+    """
+    path = Path(path)
+    if path.exists():
+        raise ConfigError(f"{path} exists already; choose another folder for the samples, or remove that one")
+    if max(samples.data.tasks, samples.data.bits) > 65535:
+        raise ConfigError(
+            "stored samples have at most 65,535 bits and tasks; leave data.synthetic.stored out for more"
+        )
+    width = -(-samples.data.bits // 8)
+    with atomic_directory(path, "the samples") as folder, progress_bar("draw", count, "samples") as advance:
+        shapes = [((count, width), np.uint8), ((count,), np.uint16), ((count,), np.uint16)]
+        bits, tasks, visible = (
+            np.lib.format.open_memmap(folder / name, "w+", dtype, shape)
+            for name, (shape, dtype) in zip(_FILES, shapes, strict=True)
+        )
+        for start in range(0, count, _AT_ONCE):
+            numbers = np.arange(start, min(start + _AT_ONCE, count))
+            drawn = samples.draw(numbers)
+            bits[numbers] = np.packbits(drawn.bits, axis=1, bitorder="little")
+            tasks[numbers], visible[numbers] = drawn.tasks, drawn.visible
+            advance(len(numbers))
+        for array in (bits, tasks, visible):
+            array.flush()
+        manifest = {
+            "format": 1,
+            "samples": count,
+            "fingerprint": samples.fingerprint,
+            "files": {name: sha256_file(folder / name) for name in _FILES},
+        }
+        write_json(folder / _MANIFEST, manifest, "the manifest")
+    return open_samples(samples, path)
+
+
+def open_samples(samples: Samples, path: str | Path) -> "StoredSamples":
+    """Open the samples that were written to ``path`` with the settings and the seed of ``samples``.
+
+    Raises:
+        DataError: the samples do not exist, are damaged, or were drawn with other settings.
+    """
+    path = Path(path)
+    manifest = read_json(path / _MANIFEST, "the manifest of the samples")
+    if manifest["fingerprint"] != samples.fingerprint:
+        raise DataError(
+            f"the samples in {path} were drawn with other settings or another seed; write them again, or leave "
+            "data.synthetic.stored out"
+        )
+    return StoredSamples(samples, path, manifest)
+
+
+class StoredSamples:
+    """Samples on disk, with the interface that training needs of :class:`Samples`."""
+
+    def __init__(self, samples: Samples, path: Path, manifest: dict[str, Any]) -> None:
+        self.samples, self.path, self.manifest = samples, path, manifest
+        self.seed, self.splits = samples.seed, samples.splits
+        try:
+            arrays = [np.load(path / name, mmap_mode="r", allow_pickle=False) for name in _FILES]
+        except (OSError, ValueError) as error:
+            raise DataError(f"the samples in {path} cannot be read: {error}; write them again") from None
+        self._bits, self._tasks, self._visible = arrays
+        if {len(array) for array in arrays} != {manifest["samples"]}:
+            raise DataError(f"the samples in {path} are not as many as their manifest says; write them again")
+
+    def __len__(self) -> int:
+        return self.manifest["samples"]
+
+    def draw(self, numbers: np.ndarray) -> Drawn:
+        """Read the samples with these numbers from the files."""
+        bits = np.unpackbits(self._bits[numbers], axis=1, bitorder="little", count=self.samples.data.bits)
+        return Drawn(bits, self._tasks[numbers].astype(np.int64), self._visible[numbers].astype(np.int64))
+
+    def batch(self, numbers: np.ndarray) -> dict[str, torch.Tensor]:
+        """Build a batch of the examples with these numbers."""
+        return as_batch(self.samples.parity, self.draw(numbers), self.samples.context, numbers)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.samples.fingerprint
+
+    def verify(self) -> None:
+        """Compare the files with their hashes; a file that has changed is a :class:`DataError`."""
+        for name, expected in self.manifest["files"].items():
+            if sha256_file(self.path / name) != expected:
+                raise DataError(
+                    f"{self.path / name} has changed since it was written; write the samples again"
+                )

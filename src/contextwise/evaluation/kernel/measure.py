@@ -240,9 +240,9 @@ def _header(
 
 
 def _footer(started: float) -> dict[str, Any]:
-    from contextwise.base.environment import describe_environment
     from contextwise.base.estimates import CONFIDENCE
     from contextwise.base.intervals import RESAMPLES
+    from contextwise.base.machine import describe_environment
 
     return {
         "confidence": CONFIDENCE,

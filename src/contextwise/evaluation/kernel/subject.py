@@ -130,7 +130,7 @@ class Subject:
             CheckpointError: there is no such model, it is damaged, or it is an encoder.
             ConfigError: this machine does not have the device.
         """
-        from contextwise.base.memory import keep_freed_memory
+        from contextwise.base.machine import keep_freed_memory
         from contextwise.models.loading import load_generating_model
 
         if self.device.type == "cpu":

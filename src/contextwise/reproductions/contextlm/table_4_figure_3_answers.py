@@ -23,9 +23,8 @@ from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.data import prepare_corpus
-from contextwise.data.corpus.manifest import FILE
-from contextwise.data.documents import BadRecord
-from contextwise.data.sources import open_source
+from contextwise.data.corpus import MANIFEST
+from contextwise.data.sources import BadRecord, open_source
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.answers import Answers, AnswersResult
 from contextwise.evaluation.measures.judging.files import Benchmark, read_questions, read_references
@@ -140,13 +139,13 @@ class InstructionAnswers(TrainedModels):
                 else f"there is no file {self.instructions}"
             )
             raise DataError(
-                f"{what}; give a file of Alpaca's form (instruction, input, output) with --set instructions=FILE"
+                f"{what}; give a file of Alpaca's form (instruction, input, output) with --set instructions=MANIFEST"
             )
         check_instructions(self.instructions)
         if self.questions is None:
             raise DataError(
                 "no questions are given; give MT-Bench's question.jsonl or AlpacaEval's alpaca_eval.json with "
-                "--set questions=FILE"
+                "--set questions=MANIFEST"
             )
         self._answering("model")
         self._check_judging(read_questions(self.questions)[0])
@@ -195,7 +194,7 @@ class InstructionAnswers(TrainedModels):
         bases = super().run_set(folder)
         bases.train_missing()
         corpus = self.instruction_corpus(folder)
-        if not (corpus / FILE).exists():
+        if not (corpus / MANIFEST).exists():
             tokenizer = bases.runs[0].folder
             prepare_corpus(
                 f"alpaca:{self.instructions}",

@@ -19,8 +19,8 @@ from pydantic import Field
 from contextwise.base.config import validate
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
-from contextwise.base.hub import hub_problem
 from contextwise.base.intervals import NORMAL, estimate_over_seeds
+from contextwise.base.machine import hub_problem
 from contextwise.base.progress import say
 from contextwise.base.tables import Table
 from contextwise.evaluation.kernel import measure

@@ -14,7 +14,8 @@ import torch
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import NORMAL, plus_minus
 from contextwise.base.runs import RunFolder
-from contextwise.data.synthetic import ParityData, Samples
+from contextwise.data.synthetic import ParityData
+from contextwise.data.synthetic.samples import Samples
 from contextwise.experiments.run_set import Run, RunSet, RunSetSettings
 from contextwise.models.parity import ParityMLP, ParityTransformer
 from contextwise.reproductions.item import Plot

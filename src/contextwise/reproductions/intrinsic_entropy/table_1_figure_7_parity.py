@@ -10,7 +10,7 @@ from contextwise.analysis.spectra import intrinsic_entropies, relative_eigenvalu
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
-from contextwise.data.synthetic import Samples
+from contextwise.data.synthetic.samples import Samples
 from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Claim, exact, point, undecided
 from contextwise.reproductions.intrinsic_entropy.parity_models import (

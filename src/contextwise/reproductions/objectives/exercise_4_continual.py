@@ -16,7 +16,7 @@ from contextwise.base.files import atomic_write
 from contextwise.base.tables import Table
 from contextwise.comparison.forgetting import Forgetting, measure_forgetting
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.corpus.manifest import FILE
+from contextwise.data.corpus import MANIFEST
 from contextwise.data.sources.stdlib import iter_stdlib_documents
 from contextwise.experiments.naming import slug
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
@@ -56,17 +56,17 @@ class ContinualPretraining(CorpusSource, ItemMeasure):
     def new_folder(self, folder: Path) -> Path:
         """Folder of the new corpus."""
         given = Path(self.new)
-        if (given / FILE).exists():
+        if (given / MANIFEST).exists():
             return given
         return folder / "corpora" / slug(f"{given.name}-with-{self.corpus_folder(folder).name}")
 
     def prepared(self, folder: Path) -> Path:
         """Both corpora; returns the old one's folder."""
         old, new = self.corpus_folder(folder), self.new_folder(folder)
-        if not (old / FILE).exists():
+        if not (old / MANIFEST).exists():
             source = _source(self.corpus, folder)
             prepare_corpus(source, self.tokenizer, old, validation=self.validation, reuse=True)
-        if not (new / FILE).exists():
+        if not (new / MANIFEST).exists():
             source = _source(self.new, folder)
             prepare_corpus(source, old / "tokenizer", new, validation=self.validation, reuse=True)
         return old

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from contextwise.base.errors import ConfigError
 from contextwise.data.corpus import Corpus
-from contextwise.data.windows.last_tenth import LastTenthWindows, last_tenth_length, log_bins
+from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
 from contextwise.training.hooks.validation import shared_batches
 from contextwise.training.recipe import CorpusData, Recipe
 

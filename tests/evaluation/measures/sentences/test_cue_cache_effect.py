@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import DataError
-from contextwise.data import Corpus, byte_tokenizer, load_tokenizer
+from contextwise.data import Corpus
+from contextwise.data.tokenizers import byte_tokenizer, load_tokenizer
 from contextwise.evaluation.measures.sentences.cache_effect import (
     ALL,
     BINS,

@@ -11,7 +11,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data import Corpus, byte_tokenizer
+from contextwise.data import Corpus
+from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.rescoring import RankedLists, Rescore
 from contextwise.evaluation.measures.rescoring.files import write_cue_vectors

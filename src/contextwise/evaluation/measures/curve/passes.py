@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from contextwise.base.errors import DataError, Interrupted
 from contextwise.base.intervals import student_t
 from contextwise.base.progress import interruption, progress_bar, say
-from contextwise.data.windows.last_tenth import last_tenth_length, log_bins
+from contextwise.data.windows import last_tenth_length, log_bins
 from contextwise.evaluation.kernel import Work
 from contextwise.evaluation.scoring.truncated import Targets, truncated_passes
 from contextwise.evaluation.scoring.windows import Documents, Plan, batches, plan_windows, window_losses

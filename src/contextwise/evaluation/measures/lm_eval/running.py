@@ -24,7 +24,7 @@ from lm_eval import evaluator
 from lm_eval.utils import handle_non_serializable
 
 from contextwise.base.errors import DataError
-from contextwise.base.hub import hub_problem
+from contextwise.base.machine import hub_problem
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.measures.lm_eval.model import BoundedLM
 from contextwise.evaluation.measures.lm_eval.tables import table_rows

@@ -13,8 +13,8 @@ import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import write_vectors
 from contextwise.base.progress import progress_bar, say
-from contextwise.base.vectors import write_vectors
 from contextwise.data.input_files import read_objects, read_value
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.measures.rescoring.ranking import (

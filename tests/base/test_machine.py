@@ -1,24 +1,24 @@
-"""Freed memory is kept where the C library can."""
+"""Freed memory is kept if the C library supports that."""
 
 import ctypes
 import platform
 
 import pytest
 
-from contextwise.base import memory
+from contextwise.base import machine
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the setting")
-def test_glibc_takes_the_setting():
-    assert memory.keep_freed_memory()
+def test_glibc_accepts_the_setting():
+    assert machine.keep_freed_memory()
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_other_systems_are_left_alone(system, monkeypatch):
-    monkeypatch.setattr(memory.sys, "platform", system)
-    assert not memory.keep_freed_memory()
+    monkeypatch.setattr(machine.sys, "platform", system)
+    assert not machine.keep_freed_memory()
 
 
 def test_a_c_library_without_the_setting_is_left_alone(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    assert not memory.keep_freed_memory()
+    assert not machine.keep_freed_memory()

@@ -1,0 +1,99 @@
+"""The machine: its hardware and versions, how it reuses freed memory, and whether it reaches the Hugging Face Hub."""
+
+import contextlib
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("contextwise", "torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
+_LARGEST = 2**31 - 1  # bytes; mallopt takes an int
+
+
+def describe_environment() -> dict[str, Any]:
+    """Hardware, versions and the source revision as JSON values, without names of users, hosts or folders."""
+    import psutil
+    import torch
+
+    versions: dict[str, str | None] = dict.fromkeys(PACKAGES)
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "cuda": torch.version.cuda,
+        "versions": versions,
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """The commit of this package's source tree, with ``+`` for uncommitted changes; None outside a repository."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).resolve().parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def keep_freed_memory() -> bool:
+    """Let the C library keep freed memory for the next tensor instead of returning it to the system.
+
+    On a CPU torch allocates each tensor with ``malloc``, and glibc maps blocks of this size anew each time: every page is
+    cleared and faulted in again in every step, which costs up to a fifth of a training step (``benchmarks/README.md``).
+    The process then keeps its peak memory. This matters only on a CPU; torch has its own allocator on a GPU.
+
+    Returns:
+        Whether the C library accepted the setting; False if it is not glibc.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST) and mallopt(_M_TRIM_THRESHOLD, _LARGEST))
+
+
+def hub_problem() -> str | None:
+    """Describe why the Hub cannot be reached, or return None if it can.
+
+    The Hub's own clients retry for most of a minute; this function makes one request, with a timeout of five seconds. With
+    ``HF_HUB_OFFLINE`` set, the local cache is used and no request is made.
+    """
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return None
+    try:
+        huggingface_hub.utils.get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception:  # the errors depend on the client's HTTP library
+        return (
+            "the Hugging Face Hub cannot be reached from this machine "
+            "(a copy in the local cache is used with HF_HUB_OFFLINE=1)"
+        )
+    return None
