@@ -20,10 +20,10 @@ def test_a_longbench_line_is_a_question(tmp_path):
     assert (first.context, first.question) == (line["context"], line["input"])
     assert (first.answers, first.length, first.language) == (("number 103",), 3000, "en")
     assert (first.metric, first.group, first.new_tokens) == ("qa_f1", "Multi-Doc", 32)
-    assert first.where == f"{path}:1" and first.in_chat and not first.few_shot
+    assert first.where == f"{path}:1" and not first.few_shot
     # LongBench-E's names are those of LongBench's tasks.
     assert (second.metric, second.group, second.new_tokens) == ("classification", "Code & Class.", 64)
-    assert second.few_shot and not second.in_chat and notes == []
+    assert second.few_shot and notes == []
 
 
 def test_a_line_may_say_its_own_prompt_metric_group_and_length(tmp_path):

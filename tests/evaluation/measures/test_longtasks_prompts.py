@@ -30,7 +30,7 @@ def item_of(tmp_path, **values):
 
 
 def made(body, text, keep="ends", head=(), tail=(), item=None):
-    return LongPrompt(item, keep, tuple(head), tuple(body), tuple(tail), text)
+    return LongPrompt(tuple(head), tuple(body), tuple(tail), item, keep, text)
 
 
 def test_the_middle_is_cut_out_exactly():

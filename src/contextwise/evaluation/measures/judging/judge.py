@@ -104,11 +104,8 @@ class Endpoint:
         import openai
 
         try:
-            answer = client.chat.completions.create(
-                model=self.model,
-                messages=messages,
-                extra_body=self.parameters,  # type: ignore[arg-type]
-            )
+            request: dict[str, Any] = {"messages": messages, "extra_body": self.parameters}
+            answer = client.chat.completions.create(model=self.model, **request)
             # A server may answer 200 with a body of another protocol; the client lets it through.
             choice, usage = answer.choices[0], answer.usage
             if not isinstance(choice.message.content, str | None):

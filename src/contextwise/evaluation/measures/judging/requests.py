@@ -157,7 +157,7 @@ class Match:
 
     def requests(self) -> list[Request]:
         """All requests, question by question: to rate every turn of every answer, or to compare it in both orders."""
-        pairs = [(model,) for model in self.models]
+        pairs: list[tuple[ModelAnswers, ...]] = [(model,) for model in self.models]
         if self.against is not None:
             pairs = [(self.models[0], self.against), (self.against, self.models[0])]
         requests = []

@@ -28,7 +28,7 @@ class LongBench(Measure):
     """Ask the long questions of LongBench or L-Eval files, at several visible contexts.
 
     Prints the score of each data set, of each group and of all, by LongBench's metrics, at each visible context, and where more
-    input stops helping. Inputs may be longer than the training context, with --rope dynamic. A stopped measurement resumes.
+    input stops helping. Inputs may be longer than the training context (rope). A stopped measurement resumes.
     """
 
     name = "longbench"
@@ -106,11 +106,11 @@ class LongBench(Measure):
         lengths = None if self.lengths is None else read_range(self.lengths)
         items, notes = chosen_items(self.files, lengths, self.limit, self.new_tokens)
         templates = {} if self.prompts is None else long_prompts.read_templates(self.prompts)
-        plain = sorted(
-            {item.dataset for item in items if long_prompts.given_template(item, templates) is None}
-        )
+        plain = {item.dataset for item in items if long_prompts.given_template(item, templates) is None}
         if templates and plain:
-            notes.append(f"{self.prompts} has no template for {', '.join(plain)}; plain ones were used")
+            notes.append(
+                f"{self.prompts} has no template for {', '.join(sorted(plain))}; plain ones were used"
+            )
         encoder = Encoder(subject.tokenizer, name=subject.source)
         chat = Encoder(subject.tokenizer, True, subject.source) if self.chat else None
         prompts = long_prompts.encode_items(items, templates, encoder, chat, self.keep)
@@ -131,42 +131,35 @@ class LongBench(Measure):
 
         Returns:
             The visible contexts, ascending; and the factor of the extension, None without one.
-
-        Raises:
-            ConfigError: the model has too few positions and rope is not given, or they cannot be extended.
         """
         from contextwise.evaluation.answering.prompts import check_positions
         from contextwise.evaluation.measures.long_tasks.prompts import check_visible
         from contextwise.models.rope import extend_positions, rotary_modules
 
-        limit = subject.positions
         around = max(len(p.head) + len(p.tail) + p.item.new_tokens for p in prompts)
-        visible = {size for size in self.visible or () if size != "all"}
-        if "all" in (self.visible or ()):
-            visible.add(max(len(prompt.body) for prompt in prompts))
-        if not visible:
-            room = LONGEST_DEFAULT if limit is None else limit - around
+        if self.visible:
+            longest = max(len(prompt.body) for prompt in prompts)
+            visible = sorted({longest if size == "all" else size for size in self.visible})
+        else:
+            room = LONGEST_DEFAULT if subject.positions is None else subject.positions - around
             if room < 2 * PARTS[0]:
                 raise ConfigError(
-                    f"{subject.source} has {limit} positions, and answers take up to {around} of them, which leaves too few "
-                    "for questions; give fewer new tokens"
+                    f"{subject.source} has {subject.positions} positions, and answers take up to {around} of them, which "
+                    "leaves too few for questions; give fewer new tokens"
                 )
-            visible = {room // part for part in PARTS}
-        check_visible(prompts, min(visible))
+            visible = [room // part for part in PARTS]
+        check_visible(prompts, visible[0])
         if self.rope is not None:
-            needed = max(len(p.prompt(max(visible))) + p.item.new_tokens for p in prompts)
+            needed = max(len(p.prompt(visible[-1])) + p.item.new_tokens for p in prompts)
             factor = extend_positions(
                 subject.model, needed, self.rope, self.rope_factor, subject.trained_context
             )
-            return sorted(visible), factor
+            return visible, factor
         every = [(f"the question at {p.item.where}", p, p.item.new_tokens) for p in prompts]
-        rotary = (
-            ", or the rope method dynamic"
-            if rotary_modules(subject.model)
-            else ", or a model with rotary positions"
-        )
-        check_positions(subject, every, max(visible), rotary)
-        return sorted(visible), None
+        rotary = bool(rotary_modules(subject.model))
+        further = ", or the rope method dynamic" if rotary else ", or a model with rotary positions"
+        check_positions(subject, every, visible[-1], further)
+        return visible, None
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":

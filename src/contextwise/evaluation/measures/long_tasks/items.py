@@ -7,9 +7,10 @@ that a data set of one's own needs no code.
 """
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import Field, PositiveInt
@@ -23,20 +24,14 @@ from contextwise.evaluation.measures.long_tasks.metrics import (
     true_paragraph,
 )
 
-SINGLE, MULTI, SUMMARY, SYNTHETIC, CODE = (
-    "Single-Doc",
-    "Multi-Doc",
-    "Summary",
-    "Synthetic",
-    "Code & Class.",
-)
+SINGLE, MULTI, SUMMARY, SYNTHETIC, CODE = "Single-Doc", "Multi-Doc", "Summary", "Synthetic", "Code & Class."
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """
+    """A data set of questions.
+
     Attributes:
-        metric: of its answers.
         group: its score is averaged with those of the same group.
         new_tokens: most tokens of an answer.
         few_shot: the text holds examples: only the first line of an answer counts, and no chat template is used.
@@ -85,14 +80,8 @@ LEVAL = {
 }
 """L-Eval's kinds of evaluation; those by judges ("LLM", "human") have no metric."""
 
-OTHER = "Other"
-OTHER_NEW_TOKENS = 64
-"""For a data set of the user's own, whose lines do not give it."""
-
-
-def longbench_dataset(name: str) -> Dataset | None:
-    """LongBench's task of that name, or LongBench-E's (``qasper_e``); None for another."""
-    return LONGBENCH.get(name.removesuffix("_e"))
+OTHER = Dataset("qa_f1", "Other", 64)
+"""For a data set of the user's own, as far as its lines do not give it."""
 
 
 FORMS = (
@@ -101,32 +90,30 @@ FORMS = (
 )
 
 
-@dataclass(frozen=True)
-class Item:
+@dataclass(frozen=True, kw_only=True)
+class Item(Dataset):
     """One question on a long text.
 
     Attributes:
-        document: identifies the text: questions on one text are not independent of each other.
         where: file and line.
         length: words of the text (characters of Chinese), as the file gives it.
         template: the line's own prompt; None without one.
     """
 
     dataset: str
-    document: str
     where: str
     context: str
     question: str
     answers: tuple[str, ...]
-    metric: Metric
-    group: str
-    new_tokens: int
     length: int
     language: str = "en"
     classes: tuple[str, ...] = ()
     template: str | None = None
-    few_shot: bool = False
-    in_chat: bool = True
+
+    @cached_property
+    def document(self) -> str:
+        """Identifies the text: questions on one text are not independent of each other."""
+        return hashlib.sha256(self.context.encode()).hexdigest()[:16]
 
 
 class LongBenchLine(Form):
@@ -187,47 +174,32 @@ def read_items(paths: Sequence[Path]) -> tuple[list[Item], list[str]]:
 
 
 def _longbench_item(line: LongBenchLine, where: str) -> Item:
-    known = longbench_dataset(line.dataset)
+    known = LONGBENCH.get(line.dataset.removesuffix("_e"))  # LongBench-E's tasks are qasper_e and so on
     if known is None and line.metric is None:
         raise DataError(
             f"{where}: 'dataset' is {line.dataset!r}, which is none of LongBench's; add the field 'metric', "
             f"one of {', '.join(METRICS)}"
         )
-    known = known or Dataset("qa_f1", OTHER, OTHER_NEW_TOKENS)
-    item = Item(
+    own = {"metric": line.metric, "group": line.group, "new_tokens": line.max_new_tokens}
+    known = replace(known or OTHER, **{name: value for name, value in own.items() if value})  # type: ignore[arg-type]
+    if known.metric == "classification" and not set(line.answers) <= set(line.all_classes or ()):
+        raise DataError(
+            f"{where}: 'answers' must be among 'all_classes', which has all the class names; add them there"
+        )
+    if known.metric == "retrieval" and not all(map(true_paragraph, line.answers)):
+        raise DataError(f"{where}: 'answers' must be of the form 'Paragraph 12' for the metric retrieval")
+    return Item(
+        **vars(known),
         dataset=line.dataset,
-        document=_same_text(line.context),
         where=where,
         context=line.context,
         question=line.input,
         answers=tuple(line.answers),
-        metric=line.metric or known.metric,
-        group=line.group or known.group,
-        new_tokens=line.max_new_tokens or known.new_tokens,
         length=len(line.context.split()) if line.length is None else line.length,
         language=line.language or "en",
         classes=tuple(line.all_classes or ()),
         template=line.prompt,
-        few_shot=known.few_shot,
-        in_chat=not (known.few_shot or known.continues),
     )
-    _check_answers(item)
-    return item
-
-
-def _same_text(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _check_answers(item: Item) -> None:
-    if item.metric == "classification" and not set(item.answers) <= set(item.classes):
-        raise DataError(
-            f"{item.where}: 'answers' must be among 'all_classes', which has all the class names; add them there"
-        )
-    if item.metric == "retrieval" and not all(map(true_paragraph, item.answers)):
-        raise DataError(
-            f"{item.where}: 'answers' must be of the form 'Paragraph 12' for the metric retrieval"
-        )
 
 
 def _leval_items(line: LEvalLine, path: Path, where: str) -> list[Item]:
@@ -241,19 +213,16 @@ def _leval_items(line: LEvalLine, path: Path, where: str) -> list[Item]:
         raise DataError(
             f"{where}: 'evaluation' is {line.evaluation!r}; it must be one of {', '.join(LEVAL)}, LLM, human"
         )
-    document = _same_text(line.input)
+    known = replace(known, new_tokens=line.max_new_tokens or known.new_tokens)
     name = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json").removeprefix("leval_")
     return [
         Item(
+            **vars(known),
             dataset=name,
-            document=document,
             where=f"{where}, question {i}",
             context=line.input,
             question=question,
             answers=(answer,),
-            metric=known.metric,
-            group=known.group,
-            new_tokens=line.max_new_tokens or known.new_tokens,
             length=len(line.input.split()),
             template=line.prompt,
         )
@@ -271,37 +240,31 @@ def chosen_items(
 
     Args:
         lengths: words of a text, from and below; None below: without a limit.
-        limit: questions of each data set, the first ones.
-        new_tokens: most tokens of an answer, in place of each data set's own.
+        limit: use only the first questions of each data set.
+        new_tokens: most tokens of an answer, instead of each data set's own.
 
     Raises:
         DataError: a file is wrong, or no question is in the range.
         ConfigError: a package that scores the answers is missing.
     """
     items, notes = read_items(files)
-    if lengths is not None:
-        low, high = lengths
-        kept = [item for item in items if item.length >= low and (high is None or item.length < high)]
-        if not kept:
-            words = [item.length for item in items]
-            raise DataError(
-                f"no text has a length from {low:,} to below {'any' if high is None else format(high, ',')} words: the "
-                f"shortest has {min(words):,}, the longest {max(words):,}; give other lengths"
-            )
-        if len(kept) < len(items):
-            notes.append(
-                f"{len(items) - len(kept):,} of {len(items):,} questions were left out for their text's length"
-            )
-        items = kept
-    if limit is not None:
-        taken: dict[str, int] = defaultdict(int)
-        limited = []
-        for item in items:
-            taken[item.dataset] += 1
-            if taken[item.dataset] <= limit:
-                limited.append(item)
-        items = limited
-    if new_tokens is not None:
-        items = [replace(item, new_tokens=new_tokens) for item in items]
-    check_installed({item.metric for item in items})
-    return items, notes
+    low, high = lengths or (0, None)
+    kept = [item for item in items if item.length >= low and (high is None or item.length < high)]
+    if not kept:
+        words = [item.length for item in items]
+        raise DataError(
+            f"no text has a length from {low:,} to below {'any' if high is None else format(high, ',')} words: the "
+            f"shortest has {min(words):,}, the longest {max(words):,}; give other lengths"
+        )
+    if len(kept) < len(items):
+        notes.append(
+            f"{len(items) - len(kept):,} of {len(items):,} questions were left out for their text's length"
+        )
+    taken: Counter[str] = Counter()
+    chosen = []
+    for item in kept:
+        taken[item.dataset] += 1
+        if limit is None or taken[item.dataset] <= limit:
+            chosen.append(item if new_tokens is None else replace(item, new_tokens=new_tokens))
+    check_installed({item.metric for item in chosen})
+    return chosen, notes

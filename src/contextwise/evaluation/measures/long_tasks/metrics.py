@@ -23,7 +23,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, get_args
 
 from rapidfuzz import fuzz
@@ -67,21 +67,16 @@ def score(
     """
     if first_line:
         answer = answer.lstrip("\n").split("\n")[0]
-    return max(_one_score(answer, reference, metric, classes, language) for reference in wanted)
-
-
-def _one_score(answer: str, reference: str, metric: Metric, classes: Sequence[str], language: str) -> float:
-    if metric == "qa_f1":
-        return qa_f1(answer, reference, language)
-    if metric == "rouge":
-        return float(_rouge(language).score(reference, answer)["rougeL"].fmeasure)
-    if metric == "classification":
-        return classification(answer, reference, classes)
-    if metric == "retrieval":
-        return share_of_numbers(answer, true_paragraph(reference) or "")
-    if metric == "count":
-        return share_of_numbers(answer, reference.strip())
-    return code(answer, reference) if metric == "code" else exam(answer, reference)
+    functions: dict[str, Callable[[str], float]] = {
+        "qa_f1": lambda reference: qa_f1(answer, reference, language),
+        "rouge": lambda reference: float(_rouge(language).score(reference, answer)["rougeL"].fmeasure),
+        "classification": lambda reference: classification(answer, reference, classes),
+        "retrieval": lambda reference: share_of_numbers(answer, true_paragraph(reference) or ""),
+        "count": lambda reference: share_of_numbers(answer, reference.strip()),
+        "code": lambda reference: code(answer, reference),
+        "exam": lambda reference: exam(answer, reference),
+    }
+    return max(map(functions[metric], wanted))
 
 
 def words(text: str, language: str = "en") -> list[str]:
@@ -130,7 +125,7 @@ def exam(answer: str, reference: str) -> float:
     - References of options (``C``, ``AC``, ``(B) because …``): the first group of letters A to D in the answer must be these;
       0.25 where it is some of several. L-Eval counts an answer without any letter as A; here it is wrong.
     - ``True [fact: False]``: the first of "true" and "false" in the answer must be what the document says. L-Eval asks for the
-      fact in the real world too, without the document; that is no question of context, and left out.
+      fact in the real world too, without the document; that does not depend on the context, and is left out.
     - Other references must occur in the first line that is longer than one character, white space and capitals aside.
     """
     options = _ONLY_OPTIONS.fullmatch((reference.split() or [""])[0])
@@ -155,7 +150,7 @@ class _Characters:
 
 
 def check_installed(metrics: Iterable[Metric]) -> None:
-    """Find out before anything is answered whether all of it can be scored.
+    """Check before anything is answered that all metrics can be computed.
 
     Raises:
         ConfigError: a package is missing.

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.data.input_files import read_value
-from contextwise.evaluation.answering.prompts import Batch, Encoded, Encoder, Question, split
+from contextwise.evaluation.answering.prompts import Batch, Encoder, Prompt, Question, split
 from contextwise.evaluation.measures.long_tasks.items import SUMMARY, Item
 from contextwise.models.rope import follows_length, rotary_modules
 
@@ -36,7 +36,7 @@ PLAIN_CONTINUED = "{context}{input}"
 
 
 @dataclass(frozen=True)
-class LongPrompt:
+class LongPrompt(Prompt):
     """A question as token ids.
 
     Attributes:
@@ -47,9 +47,6 @@ class LongPrompt:
 
     item: Item
     keep: Keep
-    head: tuple[int, ...]
-    body: tuple[int, ...]
-    tail: tuple[int, ...]
     text: tuple[int, int]
 
     @property
@@ -66,10 +63,6 @@ class LongPrompt:
             half = visible // 2
             return body[:half] + body[len(body) - half :]
         return body[:first] + body[last - (visible - self.around) : last] + body[last:]
-
-    def prompt(self, visible: int) -> list[int]:
-        """Token ids (T,) with at most ``visible`` tokens of the prompt."""
-        return [*self.head, *self.visible_body(visible), *self.tail]
 
 
 def read_templates(path: Path) -> dict[str, str]:
@@ -97,30 +90,22 @@ def filled(item: Item, templates: dict[str, str]) -> tuple[str, tuple[int, int]]
         DataError: the template names the text not once, or another name than ``context`` and ``input``.
     """
     template = given_template(item, templates) or _plain(item)
+    where = f"{item.where}: the template of {item.dataset!r}"
     try:
         pieces = [(text, name) for text, name, _, _ in string.Formatter().parse(template)]
     except ValueError as error:
-        raise DataError(
-            f"{item.where}: the template of {item.dataset!r} cannot be read ({error}); write {{{{ for a brace"
-        ) from None
+        raise DataError(f"{where} cannot be read ({error}); write {{{{ for a brace") from None
     names = [name for _, name in pieces if name is not None]
     unknown = sorted(set(names) - {"context", "input"})
     if unknown:
-        raise DataError(
-            f"{item.where}: the template of {item.dataset!r} names {{{unknown[0]}}}; it may name {{context}} and {{input}}"
-        )
+        raise DataError(f"{where} names {{{unknown[0]}}}; it may name {{context}} and {{input}}")
     if names.count("context") != 1:
-        raise DataError(
-            f"{item.where}: the template of {item.dataset!r} names {{context}} {names.count('context')} times; once is needed"
-        )
+        raise DataError(f"{where} names {{context}} {names.count('context')} times; once is needed")
     prompt, start = "", 0
     for text, name in pieces:
         prompt += text
-        if name == "context":
-            start = len(prompt)
-            prompt += item.context
-        elif name == "input":
-            prompt += item.question
+        start = len(prompt) if name == "context" else start
+        prompt += {"context": item.context, "input": item.question}.get(name or "", "")
     return prompt, (start, start + len(item.context))
 
 
@@ -146,14 +131,13 @@ def encode_item(
         chat: with one, for the questions that are asked through it; None without chat.
     """
     prompt, span = filled(item, templates)
-    chosen = chat if chat is not None and item.in_chat else encoder
+    chosen = encoder if chat is None or item.few_shot or item.continues else chat
     # For the encoder the whole prompt is the text, and the text in it the needle.
-    encoded: Encoded = chosen.encode(Question("", prompt, "", "", item.answers, (span,)))
+    encoded = chosen.encode(Question("", prompt, "", "", item.answers, (span,)))
     (text,) = encoded.needles
     count = len(encoded.body)
-    return LongPrompt(
-        item, keep, encoded.head, encoded.body, encoded.tail, (count - text.reach, count - text.behind)
-    )
+    span = (count - text.reach, count - text.behind)
+    return LongPrompt(encoded.head, encoded.body, encoded.tail, item, keep, span)
 
 
 def check_visible(prompts: Sequence[LongPrompt], visible: int) -> None:

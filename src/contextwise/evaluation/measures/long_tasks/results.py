@@ -102,108 +102,99 @@ def level_of(scores_QV: np.ndarray, documents: Sequence[str], stream: int = 0) -
     sums_DV = np.zeros((len(sizes_D), scores_QV.shape[1]))
     np.add.at(sums_DV, document_Q, scores_QV)
     values_V = scores_QV.mean(axis=0)
-    limits = [wilson(float(value), len(sizes_D)) for value in values_V]
-    return Level(
-        values_V,
-        None if len(sizes_D) < 2 else resampled_ratios(sums_DV, sizes_D, (SEED, stream)),
-        np.array([limit.low for limit in limits]),
-        np.array([limit.high for limit in limits]),
-        float(wilson(0.0, len(sizes_D)).high or 0.0),
-    )
+    draws_RV = None if len(sizes_D) < 2 else resampled_ratios(sums_DV, sizes_D, (SEED, stream))
+    low_V, high_V = np.array([wilson(float(value), len(sizes_D)).limits for value in values_V]).T
+    return Level(values_V, draws_RV, low_V, high_V, wilson(0.0, len(sizes_D)).limits[1])
 
 
 def mean_level(levels: Sequence[Level]) -> Level:
     """The mean of several levels, each with the same weight."""
     draws = [level.draws_RV for level in levels if level.draws_RV is not None]
-    return Level(
-        np.mean([level.values_V for level in levels], axis=0),
-        np.mean(draws, axis=0) if len(draws) == len(levels) else None,
-        np.mean([level.low_V for level in levels], axis=0),
-        np.mean([level.high_V for level in levels], axis=0),
-        float(np.mean([level.unseen for level in levels])),
-    )
-
-
-def scores_of(
-    name: str, prompts: Sequence[LongPrompt], visible: Sequence[int], answers: dict[Key, str]
-) -> np.ndarray:
-    """Scores (Q, V) of the answers of one data set."""
-    return np.array(
-        [
-            [_score(prompt, answers[name, shown_at(prompt, context, visible), index]) for context in visible]
-            for index, prompt in enumerate(prompts)
-        ]
-    )
-
-
-def _score(prompt: LongPrompt, answer: str) -> float:
-    item = prompt.item
-    return score(
-        answer,
-        item.answers,
-        item.metric,
-        classes=item.classes,
-        language=item.language,
-        first_line=item.few_shot,
-    )
+    values_V, low_V, high_V = np.mean([[x.values_V, x.low_V, x.high_V] for x in levels], axis=0)
+    draws_RV = np.mean(draws, axis=0) if len(draws) == len(levels) else None
+    return Level(values_V, draws_RV, low_V, high_V, float(np.mean([level.unseen for level in levels])))
 
 
 def summarize(
     prompts: dict[str, list[LongPrompt]], visible: Sequence[int], answers: dict[Key, str]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """``datasets``, ``groups`` and ``overall`` of ``summary.json``; and the rows of ``answers.jsonl``."""
-    scores = {name: scores_of(name, encoded, visible, answers) for name, encoded in prompts.items()}
-    levels = {
-        name: level_of(scores[name], [prompt.item.document for prompt in encoded], stream)
-        for stream, (name, encoded) in enumerate(prompts.items())
-    }
-    names: dict[str, list[str]] = defaultdict(list)
-    for name, encoded in prompts.items():
-        names[encoded[0].item.group].append(name)
-    groups = {group: mean_level([levels[name] for name in datasets]) for group, datasets in names.items()}
+    """``datasets``, ``groups`` and ``overall`` of ``summary.json``; and the rows of ``answers.jsonl``, one a question.
+
+    In a row, ``seen`` counts the prompt's tokens that were visible.
+    """
+    rows: list[dict[str, Any]] = []
+    datasets: dict[str, Any] = {}
+    of_group: dict[str, dict[str, Level]] = defaultdict(dict)
+    for stream, (name, encoded) in enumerate(prompts.items()):
+        answered = [_answer_row(name, index, p, visible, answers) for index, p in enumerate(encoded)]
+        rows += answered
+        scores_QV = np.array([[given["score"] for given in row["answered"]] for row in answered])
+        documents = [prompt.item.document for prompt in encoded]
+        level = level_of(scores_QV, documents, stream)
+        first, lengths = encoded[0].item, [len(prompt.body) for prompt in encoded]
+        of_group[first.group][name] = level
+        datasets[name] = {
+            "metric": first.metric,
+            "group": first.group,
+            "new_tokens": max(prompt.item.new_tokens for prompt in encoded),
+            "questions": len(encoded),
+            "documents": len(set(documents)),
+            "prompt_tokens": {
+                "mean": sum(lengths) / len(lengths),
+                "least": min(lengths),
+                "most": max(lengths),
+            },
+            "whole": [float(np.mean([length <= context for length in lengths])) for context in visible],
+            **level_rows(level, visible),
+        }
+    groups = {group: mean_level(list(levels.values())) for group, levels in of_group.items()}
     summary = {
-        "datasets": {
-            name: {**_about(encoded, visible), **level_rows(levels[name], visible)}
-            for name, encoded in prompts.items()
-        },
+        "datasets": datasets,
         "groups": {
-            group: {"datasets": names[group], **level_rows(level, visible)} for group, level in groups.items()
+            group: {"datasets": list(of_group[group]), **level_rows(level, visible)}
+            for group, level in groups.items()
         },
         "overall": level_rows(mean_level(list(groups.values())), visible),
     }
-    rows = [
-        row
-        for name, encoded in prompts.items()
-        for row in _answer_rows(name, encoded, visible, answers, scores[name])
-    ]
     return summary, rows
 
 
-def _about(prompts: Sequence[LongPrompt], visible: Sequence[int]) -> dict[str, Any]:
-    lengths = [len(prompt.body) for prompt in prompts]
-    first = prompts[0].item
+def _answer_row(
+    name: str, index: int, prompt: LongPrompt, visible: Sequence[int], answers: dict[Key, str]
+) -> dict[str, Any]:
+    item, answered = prompt.item, []
+    for context in visible:
+        answer = answers[name, shown_at(prompt, context, visible), index]
+        points = score(
+            answer,
+            item.answers,
+            item.metric,
+            classes=item.classes,
+            language=item.language,
+            first_line=item.few_shot,
+        )
+        seen = len(prompt.visible_body(context))
+        answered.append({"visible": context, "seen": seen, "answer": answer, "score": points})
     return {
-        "metric": first.metric,
-        "group": first.group,
-        "new_tokens": max(prompt.item.new_tokens for prompt in prompts),
-        "questions": len(prompts),
-        "documents": len({prompt.item.document for prompt in prompts}),
-        "prompt_tokens": {"mean": sum(lengths) / len(lengths), "least": min(lengths), "most": max(lengths)},
-        "whole": [float(np.mean([length <= context for length in lengths])) for context in visible],
+        "dataset": name,
+        "index": index,
+        "where": item.where,
+        "document": item.document,
+        "question": item.question,
+        "answers": list(item.answers),
+        "words": item.length,
+        "prompt_tokens": len(prompt.body),
+        "answered": answered,
     }
 
 
 def level_rows(level: Level, visible: Sequence[int]) -> dict[str, Any]:
     """A level as JSON: a row for each visible context, and where more input stops helping."""
     last = len(visible) - 1
-    rows = [
-        {
-            "visible": context,
-            "score": level.estimate(i).to_dict(),
-            "to_the_next": level.gain(i, i + 1).to_dict() if i < last else None,
-        }
-        for i, context in enumerate(visible)
-    ]
+    rows = []
+    for i, context in enumerate(visible):
+        gain = level.gain(i, i + 1).to_dict() if i < last else None
+        rows.append({"visible": context, "score": level.estimate(i).to_dict(), "to_the_next": gain})
     stop = level.stops_helping()
     if stop is None:
         return {"scores": rows, "stops_helping": None}
@@ -211,58 +202,24 @@ def level_rows(level: Level, visible: Sequence[int]) -> dict[str, Any]:
     return {"scores": rows, "stops_helping": {"visible": visible[stop], "to_the_largest": rest}}
 
 
-def _answer_rows(
-    name: str,
-    prompts: Sequence[LongPrompt],
-    visible: Sequence[int],
-    answers: dict[Key, str],
-    scores_QV: np.ndarray,
-) -> list[dict[str, Any]]:
-    """One row a question, for ``answers.jsonl``; ``seen`` counts the prompt's tokens that were visible."""
-    return [
-        {
-            "dataset": name,
-            "index": index,
-            "where": prompt.item.where,
-            "document": prompt.item.document,
-            "question": prompt.item.question,
-            "answers": list(prompt.item.answers),
-            "words": prompt.item.length,
-            "prompt_tokens": len(prompt.body),
-            "answered": [
-                {
-                    "visible": context,
-                    "seen": len(prompt.visible_body(context)),
-                    "answer": answers[name, shown_at(prompt, context, visible), index],
-                    "score": float(scores_QV[index, i]),
-                }
-                for i, context in enumerate(visible)
-            ],
-        }
-        for index, prompt in enumerate(prompts)
-    ]
-
-
 def longbench_tables(summary: dict[str, Any]) -> RenderableType:
     """All data sets beside each other, then each group and the mean of all against visible context, and verdicts."""
-    contexts = summary["visible"]
-    tables = [
-        _scores_table(summary, range(first, min(first + MOST_COLUMNS, len(contexts))))
-        for first in range(0, len(contexts), MOST_COLUMNS)
-    ]
-    levels = {**summary["groups"], "Overall": summary["overall"]}
-    if len(summary["groups"]) == 1:
-        levels = {"Overall": summary["overall"]}
-    verdicts = [f"{name}: {verdict(level)}" for name, level in levels.items()]
-    notes = [f"Note: {note}." for note in summary["notes"]]
+    columns = range(len(summary["visible"]))
+    groups = summary["groups"] if len(summary["groups"]) > 1 else {}
+    levels = {**groups, "Overall": summary["overall"]}
+    rows = []
+    for row in summary["overall"]["scores"]:
+        gain = row["to_the_next"] and Estimate.from_dict(row["to_the_next"]).scaled(100)
+        rows.append((row["visible"], Estimate.from_dict(row["score"]).scaled(100), gain))
     return Group(
         Text(_heading(summary)),
         "",
-        *tables,
+        *(_scores_table(summary, columns[i : i + MOST_COLUMNS]) for i in columns[::MOST_COLUMNS]),
         "",
         terminal("Overall: the mean over groups, of the mean over their data sets"),
-        Table("", LEVEL_COLUMNS, [_level_row(row) for row in summary["overall"]["scores"]]),
-        terminal(*verdicts, *notes),
+        Table("", LEVEL_COLUMNS, rows),
+        terminal(*(f"{name}: {verdict(level)}" for name, level in levels.items())),
+        terminal(*(f"Note: {note}." for note in summary["notes"])),
     )
 
 
@@ -278,20 +235,18 @@ def verdict(level: dict[str, Any]) -> str:
     if stop["to_the_largest"] is None:
         return f"more input still helps at {stop['visible']:,} visible tokens, the most that were measured."
     rest = Estimate.from_dict(stop["to_the_largest"])
-    least = stop["visible"] == level["scores"][0]["visible"]
-    text = (
-        f"no visible context is significantly better than {stop['visible']:,} tokens, the least that were measured"
-        if least
-        else f"more input stops helping at {stop['visible']:,} visible tokens"
-    )
+    text = f"more input stops helping at {stop['visible']:,} visible tokens"
+    if stop["visible"] == level["scores"][0]["visible"]:
+        text = f"no visible context is significantly better than {stop['visible']:,} tokens, the least that were measured"
     harm = ", which harms" if rest.above(0.0) is False else ""
     return f"{text}; from there to the most, {rest.scaled(100):+.2f}{harm}."
 
 
 def _heading(summary: dict[str, Any]) -> str:
     settings = summary["settings"]
-    questions = sum(dataset["questions"] for dataset in summary["datasets"].values())
-    documents = sum(dataset["documents"] for dataset in summary["datasets"].values())
+    questions, documents = (
+        sum(dataset[name] for dataset in summary["datasets"].values()) for name in ("questions", "documents")
+    )
     chat = ", in its chat template" if settings["chat"] else ""
     rope = ""
     if settings["rope"] is not None:
@@ -303,7 +258,7 @@ def _heading(summary: dict[str, Any]) -> str:
     )
 
 
-def _scores_table(summary: dict[str, Any], contexts: range) -> Table:
+def _scores_table(summary: dict[str, Any], contexts: Sequence[int]) -> Table:
     """Scores at some of the visible contexts, times 100, as LongBench prints them."""
 
     def row(name: str, level: dict[str, Any], *about: Any, **style: Any) -> Row:
@@ -324,9 +279,3 @@ def _scores_table(summary: dict[str, Any], contexts: range) -> Table:
         rows.append(row(group, level, bold=True, last=True))
     rows.append(row("Overall", summary["overall"], bold=True))
     return Table("score", columns, rows)
-
-
-def _level_row(row: dict[str, Any]) -> tuple[int, Estimate, Estimate | None]:
-    gain = row["to_the_next"]
-    next_gain = None if gain is None else Estimate.from_dict(gain).scaled(100)
-    return row["visible"], Estimate.from_dict(row["score"]).scaled(100), next_gain

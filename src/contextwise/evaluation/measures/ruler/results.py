@@ -64,7 +64,7 @@ def task_results(
 
     A row has a question; its ``needles`` are (tokens behind, reach) of each.
     """
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "task": task.name,
             "index": index,
