@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from test_run import half_done, same, write_recipe
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import get_scheduler
 
 from contextwise.base.runs import RunFolder
@@ -18,6 +19,7 @@ from contextwise.training import Recipe, train
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import JoinedOptimizer, create_optimizer, schedule_arguments
 from contextwise.training.recipe import TrainingSettings
+from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training
 from small import recipe_values
 
@@ -176,3 +178,39 @@ def test_muon_in_two_processes_gives_the_losses_of_one(corpus_folder, tmp_path, 
     one, two = (RunFolder(tmp_path / name).metrics() for name in ("one", "two"))
     assert one[-1]["loss"] < one[0]["loss"] - 0.5
     assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], abs=2e-3)
+
+
+class Reads(TorchDispatchMode):
+    """Counts the values of tensors that Python reads, each of which would wait for an accelerator."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_step_reads_no_value_but_those_of_its_check(corpus_folder, tmp_path, monkeypatch, optimizer):
+    """The check copies all its values at once (``tolist``), so that a step waits for an accelerator once."""
+    reads, lists = Reads(), []
+
+    def counted(cls, name):
+        sound = getattr(cls, name)
+
+        def method(self, *args, **kwargs):
+            with reads:
+                return sound(self, *args, **kwargs)
+
+        monkeypatch.setattr(cls, name, method)
+
+    counted(PretrainingTrainer, "training_step")
+    counted(PretrainingTrainer, "check_step")
+    counted(JoinedOptimizer if optimizer == "muon" else torch.optim.AdamW, "step")
+    tolist = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: lists.append(self) or tolist(self))
+    values = recipe_values(corpus_folder, tmp_path / "run", optimizer=optimizer, steps=3)
+    monkeypatch.setattr("contextwise.models.composition.readable_without_sync", lambda x: False)
+    train(Recipe.model_validate(values))
+    assert reads.count == 0
+    assert len([values for values in lists if values.dtype == torch.float64]) == 3

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
@@ -162,11 +163,14 @@ class PretrainingTrainer(Trainer):
         stop_here = torch.tensor(float(interruption.requested), device=self.args.device)
         encoder_decoder = self.unwrapped(self.model_wrapped).model.config.is_encoder_decoder
         read = torch.stack([tokens_read(inputs, encoder_decoder) for inputs in self._windows]).sum()
-        loss_here = torch.stack(self._losses).sum() / self.accelerator.num_processes
+        processes = self.accelerator.num_processes
+        loss_here = torch.stack(self._losses).sum() / processes
         parts_here = torch.stack(self._parts).sum(0).flatten()
-        values = torch.cat([torch.stack([loss_here, stop_here, read]).to(self.wide), parts_here])
-        loss, stop, inputs_read, *parts = self.sum_over_processes(values).tolist()
-        norm = float(self._norm) if self._norm is not None else 0.0
+        norm = torch.zeros(()) if self._norm is None else self._norm
+        norm_here = (norm.full_tensor() if isinstance(norm, DTensor) else norm).to(loss_here) / processes
+        here = torch.stack([loss_here, norm_here, stop_here, read]).to(self.wide)
+        # One transfer from the device for all values: a step waits for the device once.
+        loss, norm, stop, inputs_read, *parts = self.sum_over_processes(torch.cat([here, parts_here])).tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._refuse_step(loss, norm)
         if stop:
