@@ -170,7 +170,9 @@ class PretrainingTrainer(Trainer):
         norm_here = (norm.full_tensor() if isinstance(norm, DTensor) else norm).to(loss_here) / processes
         here = torch.stack([loss_here, norm_here, stop_here, read]).to(self.wide)
         # One transfer from the device for all values: a step waits for the device once.
-        loss, norm, stop, inputs_read, *parts = self.sum_over_processes(torch.cat([here, parts_here])).tolist()
+        loss, norm, stop, inputs_read, *parts = self.sum_over_processes(
+            torch.cat([here, parts_here])
+        ).tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._refuse_step(loss, norm)
         if stop:
