@@ -8,8 +8,8 @@ import pytest
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
-from contextwise.cli import demo
-from contextwise.cli.demo import run_demo
+from contextwise.cli import start
+from contextwise.cli.start import run_demo
 from contextwise.data import Corpus
 from contextwise.data.sources import stdlib
 from contextwise.experiments.demo import ARMS, FULL, PROMPT, QUICK
@@ -107,7 +107,7 @@ def test_scales_and_seeds_have_folders_of_their_own(
         called.append(arguments)
         return Path("page")
 
-    monkeypatch.setattr(demo, "run_demo", run)
-    demo.demo(**{"quick": False, "out": None, "seed": 0, **options})
+    monkeypatch.setattr(start, "run_demo", run)
+    start.demo(**{"quick": False, "out": None, "seed": 0, **options})
     scale = QUICK if options.get("quick") else FULL
     assert called == [(scale, Path(folder), options.get("seed", 0), command)]

@@ -15,14 +15,14 @@ COMMAND = re.compile(r"^(?:    |\$ )contextwise ((?:[^\n]|(?<=\\)\n)+)", re.MULT
 
 def options_of(name: str) -> set[str]:
     single = typer.Typer()
-    single.command(name)(cli.function_of(name))
+    single.command(name)(cli.verbs()[name][1])
     parameters = typer.main.get_command(single).params
     return {"--help"} | {option for each in parameters for option in (*each.opts, *each.secondary_opts)}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_exist(document: Path) -> None:
-    verbs = {name for verbs in cli.panels().values() for name in verbs} | {"surprise"}
+    verbs = {*cli.verbs(), "surprise"}
     for command in COMMAND.findall(document.read_text()):
         verb, *words = re.split(r"\s+", command.split("#")[0].replace("\\\n", " ").strip())
         if verb.startswith("--") or verb == "surprise":

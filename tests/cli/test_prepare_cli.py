@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from contextwise.base.errors import ContextwiseError
-from contextwise.cli.prepare import prepare
+from contextwise.cli.start import prepare
 from contextwise.data import Corpus
 
 app = typer.Typer()

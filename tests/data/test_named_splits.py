@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.cli.prepare import prepare
+from contextwise.cli.start import prepare
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.documents import read_splits
 

@@ -4,6 +4,7 @@ All messages for people are written to :data:`console` (standard error); standar
 """
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -22,6 +23,11 @@ from rich.progress import (
 from contextwise.base.errors import Interrupted
 
 console = Console(stderr=True, highlight=False)
+
+
+def first_process() -> bool:
+    """Whether this is the first process of its launch, which prints for all; torchrun numbers them in ``RANK``."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def say(text: str) -> None:

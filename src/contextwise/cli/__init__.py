@@ -1,6 +1,6 @@
-"""The command line: a verb for each measure, made from its settings, and a module for each other verb.
+"""The command line: a module for each panel of ``--help``, with a function for each verb, and a verb for each measure.
 
-A verb's module is imported when it is run, so ``--help``, ``--version`` and a mistyped verb are answered without torch.
+The verbs import what they run inside their functions: ``--help``, ``--version`` and mistyped verbs are answered without torch.
 
 Exit status: 0 done; 2 the input is at fault; 130 stopped by Ctrl-C; 1 anything else.
 """
@@ -9,57 +9,32 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Callable
+from functools import cache, cached_property
 from importlib import metadata
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from contextwise.base.errors import ConfigError, ContextwiseError
-from contextwise.cli.errors import INTERRUPTED, print_error
+from contextwise.base.progress import console, first_process
 
 PANELS = {
-    "Start": {
-        "demo": "Train three small models on real text, and see which is better, by how much, at what cost.",
-        "prepare": "Tokenize text into a corpus: documents, split by their content, with their metadata.",
-        "corpus": "Report how long the documents of a corpus are, and how much training context they can reward.",
-    },
-    "Train": {
-        "train": "Train the model of a recipe; run the same command again to resume.",
-        "sweep": "Train a grid of model sizes and contexts; run it again to resume.",
-        "parameters": "Report where a model's parameters are, and which of them are trained.",
-    },
-    "Measure": {
-        "attention": "Show which tokens a model attends to, and where predicting the context helped.",
-        "entropy": "Measure a model's loss and the spectrum of its features at several contexts.",
-        "judge": "Let a judge behind an OpenAI-compatible endpoint grade or compare answers.",
-    },
-    "Decide": {
-        "compare": "Compare runs on the same documents.",
-        "compare-curves": "Compare context curves: average and best-context loss.",
-        "ledger": "List objectives side by side: tokens read and predicted, FLOPs, own losses.",
-        "forgetting": "Measure what models forget of an old corpus while they are trained on a new one.",
-        "plan": "Recommend model size, training context and tokens for a budget, from a sweep.",
-        "report": "Write one page about runs: losses, differences, curves, texts, and how they were made.",
-    },
-    "Use": {
-        "generate": "Continue a prompt with a model, or fill in between --prefix and --suffix.",
-        "embed": "Turn each text of a file into a vector; row i of the NumPy file is the vector of line i.",
-        "serve": "Answer OpenAI-compatible requests, with the server of transformers.",
-        "export": "Copy a model into a folder of its own, with a model card, ready to be shared.",
-    },
-    "Papers": {
-        "reproduce": "Reproduce a table or figure of a source document, and print it beside theirs.",
-    },
+    "Start": ["demo", "prepare", "corpus"],
+    "Train": ["train", "sweep", "parameters"],
+    "Measure": ["attention", "entropy", "judge"],
+    "Decide": ["compare", "compare-curves", "ledger", "forgetting", "plan", "report"],
+    "Use": ["generate", "embed", "serve", "export"],
+    "Papers": ["reproduce"],
 }
-"""The verbs with a module of their own, by panel of ``--help``: name and first line of help.
+"""The verbs that are written by hand; a panel's verbs are functions of the module with its name.
 
-The verbs of all other measures stand in the panel of measures too; they are made from their settings.
+The verbs of all other measures are in the panel of measures too; they are made from their settings.
 """
-COMMANDS = {name: text for verbs in PANELS.values() for name, text in verbs.items()}
-MEASURE_PANEL = "Measure"
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells give it (128 + SIGINT)."""
 
 
 class Verb(TyperCommand):
@@ -70,7 +45,12 @@ class Verb(TyperCommand):
             return super().invoke(ctx)
         except ConfigError as error:
             options = {str(parameter.name): parameter.opts[0] for parameter in self.params}
-            raise ConfigError(in_options(str(error), options)) from error
+            message = re.sub(
+                r"((?:^|problem: |\n  - ))(\w+)(?:\.\d+(?:\.\w+)*)?(?=:? )",
+                lambda match: match[1] + options.get(match[2], match[2]),
+                str(error),
+            )
+            raise ConfigError(message) from error
 
 
 class LazyCommand(TyperCommand):
@@ -78,12 +58,12 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(self.name, cls=Verb)(function_of(str(self.name)))
+        single.command(self.name, cls=Verb)(verbs()[str(self.name)][1])
         return typer.main.get_command(single).make_context(info_name, args, parent=parent, **extra)
 
 
 class LazyCommands(TyperGroup):
-    """The verbs of :data:`PANELS` and of all measures, in that order."""
+    """All verbs, in the order of :data:`PANELS`."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -93,53 +73,31 @@ class LazyCommands(TyperGroup):
     def commands(self) -> dict[str, Any]:  # type: ignore[override]
         """Name -> verb."""
         return {
-            name: LazyCommand(name, help=text, rich_help_panel=panel)
-            for panel, verbs in panels().items()
-            for name, text in verbs.items()
+            name: LazyCommand(
+                name, help=(function.__doc__ or "").strip().split("\n")[0], rich_help_panel=panel
+            )
+            for name, (panel, function) in verbs().items()
         }
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
 
 
-def panels() -> dict[str, dict[str, str]]:
-    """All verbs with the first lines of their helps, by panel."""
+@cache
+def verbs() -> dict[str, tuple[str, Callable[..., None]]]:
+    """Name -> panel and function of each verb, in the order of ``--help``."""
+    from contextwise.cli.common import verb
     from contextwise.evaluation.kernel import measures
 
-    measured = {name: first_line(measure) for name, measure in measures().items() if name not in COMMANDS}
-    return {
-        panel: dict(sorted((verbs | measured).items())) if panel == MEASURE_PANEL else verbs
-        for panel, verbs in PANELS.items()
-    }
-
-
-def first_line(documented: Any) -> str:
-    """Of a docstring."""
-    return (documented.__doc__ or "").strip().split("\n")[0]
-
-
-def function_of(name: str) -> Callable[..., None]:
-    """The function of a verb: ``contextwise.cli.NAME.NAME``, or made from the settings of the measure."""
-    if name in COMMANDS:
-        identifier = name.replace("-", "_")
-        return getattr(importlib.import_module(f"contextwise.cli.{identifier}"), identifier)
-    from contextwise.cli.measuring import verb
-    from contextwise.evaluation.kernel import measures
-
-    return verb(measures()[name])
-
-
-def in_options(message: str, options: Mapping[str, str]) -> str:
-    """An error with the settings that it, or one of its problems, opens with written as options.
-
-    Args:
-        options: name of a setting -> option.
-    """
-    return re.sub(
-        r"((?:^|problem: |\n  - ))(\w+)(?:\.\d+(?:\.\w+)*)?(?=:? )",
-        lambda match: match[1] + options.get(match[2], match[2]),
-        message,
-    )
+    result: dict[str, tuple[str, Callable[..., None]]] = {}
+    for panel, names in PANELS.items():
+        module = importlib.import_module(f"contextwise.cli.{panel.lower()}")
+        functions = {name: getattr(module, name.replace("-", "_")) for name in names}
+        if panel == "Measure":
+            made = {name: verb(measure) for name, measure in measures().items() if name not in functions}
+            functions = dict(sorted((functions | made).items()))
+        result |= {name: (panel, function) for name, function in functions.items()}
+    return result
 
 
 app = typer.Typer(
@@ -170,17 +128,26 @@ def _options(
 
 
 def quieten_libraries() -> None:
-    """Keep other libraries' progress bars and warnings off the terminal; what the user has set himself stays.
+    """Keep other libraries' progress bars and warnings off the terminal, unless the user has set them.
 
     Set before those libraries are imported, which is when they read it. It changes what is shown, no result.
     """
-    for name, value in {
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-        "TRANSFORMERS_VERBOSITY": "error",
-        "DATASETS_VERBOSITY": "error",
-    }.items():
-        os.environ.setdefault(name, value)
+    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
+        os.environ.setdefault(name, "1")
+    for name in ("TRANSFORMERS_VERBOSITY", "DATASETS_VERBOSITY"):
+        os.environ.setdefault(name, "error")
+
+
+def print_error(error: ContextwiseError) -> None:
+    """Print ``error: <message>`` on standard error, once for all the processes of a launch.
+
+    The message holds text of users (paths, values): it is shown as it is, brackets included, and control
+    characters, which could steer the terminal, are shown as escapes.
+    """
+    if first_process():
+        message = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(error))
+        # Lines are broken to fit a terminal only: in a log file a broken path could not be searched for.
+        console.print(Text.assemble(("error", "bold red"), ": ", message), soft_wrap=not console.is_terminal)
 
 
 def main() -> None:
@@ -193,6 +160,3 @@ def main() -> None:
         sys.exit(error.exit_status)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-
-
-__all__ = ["app", "main"]

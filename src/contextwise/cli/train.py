@@ -1,30 +1,31 @@
-"""``contextwise train``."""
+"""Verbs of training: ``contextwise train``, ``sweep`` and ``parameters``."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from contextwise.cli.errors import first_process
+from contextwise.base.errors import ConfigError
+from contextwise.base.progress import first_process
+from contextwise.base.tables import Column, Row, Table
+from contextwise.cli.common import AsJson, show, show_json, show_line
+
+if TYPE_CHECKING:
+    from contextwise.experiments.sweep import Sweep
 
 
 def train(
-    recipe: Annotated[
-        Path,
-        typer.Argument(help="A YAML file; its settings are listed in the reference.", show_default=False),
-    ],
+    recipe: Annotated[Path, Argument(help="A YAML file; its settings are listed in the reference.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--set",
             metavar="KEY=VALUE",
             help="A setting in place of the recipe's: --set training.steps=500. Repeatable.",
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The run folder.", show_default="runs/NAME-seedN"),
-    ] = None,
+    out: Annotated[Path | None, Option(help="The run folder.", show_default="runs/NAME-seedN")] = None,
 ) -> None:
     """Train the model of a recipe; run the same command again to resume.
 
@@ -38,3 +39,115 @@ def train(
     run = train_model(loaded)
     if first_process():
         print(run.path)
+
+
+def sweep(
+    recipe: Annotated[
+        Path | None, Argument(help="A YAML file: a base recipe and a grid of settings.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting before the file's: --set base.training.weight_decay=0. Repeatable.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, Option(help="The sweep's folder.", show_default="sweeps/NAME")] = None,
+    jobs: Annotated[int | None, Option(help="Runs at a time here.")] = None,
+    executor: Annotated[str | None, Option(help="Where runs run: local or ray.")] = None,
+    address: Annotated[str | None, Option(help="Of a Ray cluster, or auto.")] = None,
+    retries: Annotated[int | None, Option(help="How often a failed run is tried again in one call.")] = None,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
+    ] = False,
+    status: Annotated[
+        Path | None, Option(help="List the runs of this sweep's folder and how far they are.")
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="With --dry-run or --status: the list as JSON.")] = False,
+) -> None:
+    """Train a grid of model sizes and contexts; run it again to resume.
+
+    Every run keeps its tokens per step while the context grows, and measures its
+    best-context loss along the way, so that one run stands for every smaller one.
+    Finished runs are skipped, failed ones are listed and tried again.
+    """
+    if status is not None and recipe is not None:
+        raise ConfigError(f"--status lists the sweep in the folder {status}; leave the recipe {recipe} out")
+    if status is None and recipe is None:
+        raise ConfigError("a sweep file is missing; give its path, or --status and a sweep's folder")
+    if as_json and not dry_run and status is None:
+        raise ConfigError("--json goes with --dry-run or --status")
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs is {jobs}, but at least one run at a time is needed")
+    from contextwise.experiments.sweep import Sweep, load_sweep, notes, run_sweep
+
+    if recipe is None:
+        _list_runs(Sweep.open(status or ""), as_json)
+        return
+    given = {"kind": executor, "jobs": jobs, "address": address, "retries": retries}
+    options = [f"executor.{name}={value}" for name, value in given.items() if value is not None]
+    sweep_settings = load_sweep(recipe, [*(settings or []), *options], out)
+    if not dry_run:
+        print(run_sweep(sweep_settings).path)
+        return
+    planned = Sweep.planned(sweep_settings)
+    _list_runs(planned, as_json)
+    if not as_json:
+        show(*(f"note: {note}" for note in notes(planned.plan)))
+
+
+def _list_runs(sweep: "Sweep", as_json: bool) -> None:
+    """Print the runs, what they cost and how far they are."""
+    from contextwise.experiments.progress import plan_table
+    from contextwise.models.sizes import readable_count
+
+    states = sweep.states()
+    if as_json:
+        runs = [asdict(state) for state in states]
+        flat = [{**run.pop("run"), **run} for run in runs]
+        show_json({"sweep": str(sweep.path), "flops": sweep.flops, "runs": flat})
+        return
+    parts = ", ".join(f"{number} {state}" for state, number in sweep.count().items() if number)
+    tokens = readable_count(sum(run.tokens for run in sweep.plan))
+    runs_counted = f"{len(states)} run{'s' * (len(states) != 1)}"
+    show(plan_table(states), f"{runs_counted} ({parts}), {tokens} tokens, {sweep.flops:.2e} FLOPs")
+    for state in states:
+        if failure := state.failure:
+            times = f"{failure.attempts} time{'s' * (failure.attempts != 1)}"
+            show_line(f"{state.run.id} failed {times}: {failure.reason}")
+
+
+def parameters(
+    source: Annotated[
+        str,
+        Argument(
+            metavar="RECIPE_OR_RUN",
+            help="A recipe (a YAML file), a run, a Hugging Face model folder, or a name on the Hub.",
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Report where a model's parameters are, and which of them are trained.
+
+    Nothing is trained and no weights are loaded. The runs that a recipe
+    builds on need not be there yet if their recipes lie beside it.
+    """
+    from contextwise.training.cue.parameters import Module, modules_of
+
+    what, modules = modules_of(source)
+    if as_json:
+        show_json([vars(module) for module in modules])
+        return
+    total = Module("total", sum(m.parameters for m in modules), sum(m.trained for m in modules))
+    staged = any(module.stages for module in modules)
+    rows = []
+    for module in [*modules, total]:
+        cells = [module.name, f"{module.parameters:,}", f"{module.parameters / total.parameters:.1%}"]
+        cells.append(f"{module.trained:,}" if module.trained else "frozen")
+        stages = "" if module is total else ", ".join(module.stages) or "none"
+        rows.append(Row([*cells, *([stages] if staged else [])], last=module is modules[-1]))
+    columns: list[Column | str] = ["Module", "Parameters", "Share", "Trained"]
+    columns += [Column("Stages that train", align="left")] if staged else []
+    show_line(f"Parameters of {what}:")
+    show(Table("", columns, rows))

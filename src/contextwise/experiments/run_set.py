@@ -23,7 +23,6 @@ that exists already::
 import contextlib
 import copy
 import json
-import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from pydantic import Field, field_validator, model_validator
 from contextwise.base.config import Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import exclusive, is_held
-from contextwise.base.progress import interruption, say
+from contextwise.base.progress import first_process, interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
 from contextwise.experiments.cost import cost_of
@@ -271,7 +270,7 @@ def train_or_wait(recipe: Recipe) -> RunFolder:
     if run.finished:
         return run
     # Of several processes of one training (torchrun) the first alone holds the lock.
-    first = os.environ.get("RANK", "0") == "0"
+    first = first_process()
     with exclusive(run.path, "the run", wait=True) if first else contextlib.nullcontext():
         if first and is_held(run.path, inside=True):
             say(f"another process is training {run.path}; waiting for it to end")

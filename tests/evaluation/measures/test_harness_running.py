@@ -27,7 +27,7 @@ from lm_eval.tasks.hellaswag.utils import preprocess
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
-from contextwise.cli.measuring import verb
+from contextwise.cli.common import verb
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.lm_eval import HarnessTasks
 from contextwise.evaluation.measures.lm_eval.running import quiet

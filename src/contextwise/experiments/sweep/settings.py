@@ -45,7 +45,7 @@ class SweepRecipe(Settings):
     )
     grid: dict[str, list[Any]] = Field(
         description="settings of the recipe, and the values that they take; settings that change together: "
-        "'model.size, training.tokens': [[pico, 1000000], [nano, 2000000]]",
+        "'model.size, training.tokens': [[pico, 1000000], [nano, 2000000]]"
     )
     learning_rate: LearningRateRule = Field(
         "size",

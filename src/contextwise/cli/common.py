@@ -1,10 +1,10 @@
-"""Verbs of the command line that are made from measures: each field of the settings is an option.
+"""Common to the verbs: options, how results are printed, and verbs that are made from measures.
 
-A field without a default is an argument behind MODEL. Help, default and bounds are those of the field; values are read as text
-and checked by pydantic, so that all problems come in one message. Typer with this adapter was chosen over cyclopts, tyro
-and pydantic-settings, each tried on two verbs: they make options of a pydantic model themselves, but lists with commas, lazy
-imports, the common options and errors in one sentence took more code of ours there than the options do here, and tyro and
-pydantic-settings have no panels of verbs.
+In a verb that is made from a measure, each field of the settings is an option. A field without a default is an argument
+behind MODEL. Help, default and bounds are those of the field; values are read as text and checked by pydantic, so that all
+problems come in one message. Typer with this adapter was chosen over cyclopts, tyro and pydantic-settings, each tried on two
+verbs: they make options of a pydantic model themselves, but lists with commas, lazy imports, the common options and errors in
+one sentence took more code of ours there than the options do here, and tyro and pydantic-settings have no panels of verbs.
 """
 
 import inspect
@@ -17,14 +17,25 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
+from rich.console import Console, RenderableType
+from typer import Argument, Option
 
 from contextwise.base.config import validate
 from contextwise.base.progress import say
-from contextwise.cli.options import AsJson, BatchTokens, Corpus, Device, Dtype, Model, Out, Overwrite, Split
 from contextwise.evaluation.kernel import Measure, Result, Subject, measures
 from contextwise.evaluation.kernel import measure as measure_model
 
-Show = Callable[..., None]
+Model = Annotated[str, Argument(help="A run, a Hugging Face model folder, or a name on the Hub.")]
+Split = Annotated[str, Option(help="Which documents of the corpus.")]
+BatchTokens = Annotated[int, Option(help="Tokens of one forward pass.")]
+Dtype = Annotated[str, Option(help="float32, bfloat16, float16; auto: float32 on the CPU, else as saved.")]
+Out = Annotated[Path | None, Option(help="Folder of the result.", show_default="with the run's evaluations")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace another result in --out.")]
+Corpus = Annotated[Path, Option(help="A prepared corpus.")]
+SummaryAsJson = Annotated[bool, Option("--json", help="Print the summary as JSON.")]
+AsJson = Annotated[bool, Option("--json", help="Print everything as JSON.")]
+Device = Annotated[str, Option(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")]
+Label = Annotated[str | None, Option(help="Which evaluation (CORPUS-SPLIT), where the runs have several.")]
 
 COMMON: dict[str, tuple[Any, Any]] = {
     "batch_tokens": (BatchTokens, 16384),
@@ -37,7 +48,28 @@ COMMON: dict[str, tuple[Any, Any]] = {
 BOUNDS = {Ge: ("≥", "ge"), Gt: (">", "gt"), Le: ("≤", "le"), Lt: ("<", "lt")}
 
 
-def verb(measure: type[Measure], show: Show | None = None) -> Callable[..., None]:
+def show(*parts: RenderableType) -> None:
+    """Print tables and sentences on standard output."""
+    printed = Console(highlight=False)
+    for part in parts:
+        printed.print(part, markup=False)
+
+
+def show_line(text: str) -> None:
+    """Print one line on standard output; long paths are not wrapped."""
+    Console(highlight=False).print(text, markup=False, soft_wrap=True)
+
+
+def show_json(values: Any, **options: Any) -> None:
+    """Print JSON on standard output.
+
+    Args:
+        options: of ``json.dumps``.
+    """
+    print(json.dumps(values, indent=2, ensure_ascii=False, **options))
+
+
+def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Callable[..., None]:
     """The function of the verb of a measure, for Typer.
 
     Args:
@@ -45,31 +77,26 @@ def verb(measure: type[Measure], show: Show | None = None) -> Callable[..., None
     """
     show = show or show_result
     fields = measure.model_fields
-    further = _parameters(show)
+    show_parameters = inspect.signature(show, eval_str=True).parameters.values()
+    further = [parameter for parameter in show_parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
     def run(model: str, **given: Any) -> None:
         values = {name: read_value(info, given.pop(name)) for name, info in fields.items()}
-        settings = validate(
-            measure, {k: v for k, v in values.items() if v is not None}, f"contextwise {measure.name}"
-        )
+        values = {name: value for name, value in values.items() if value is not None}
+        settings = validate(measure, values, f"contextwise {measure.name}")
         extra = {parameter.name: given.pop(parameter.name) for parameter in further}
         as_json = given.pop("as_json")
-        show(
-            measured(model, settings, given.pop("corpus", None), given.pop("split", ""), **given),
-            as_json,
-            **extra,
-        )
+        corpus, split = given.pop("corpus", None), given.pop("split", "")
+        show(measured(model, settings, corpus, split, **given), as_json, **extra)
 
-    data = (
-        [_parameter("corpus", Corpus), _parameter("split", Split, "validation")] if measure.on_corpus else []
-    )
-    arguments = [field_parameter(name, info) for name, info in fields.items() if info.is_required()]
-    options = [field_parameter(name, info) for name, info in fields.items() if not info.is_required()]
-    common = [
-        _parameter(name, *pair) for name, pair in (COMMON | {"dtype": (Dtype, measure.default_dtype)}).items()
-    ]
-    parameters = [_parameter("model", Model), *arguments, *data, *options, *further, *common]
-    parameters.append(_parameter("as_json", AsJson, False))
+    parameters = [_parameter("model", Model)]
+    parameters += [field_parameter(name, info) for name, info in fields.items() if info.is_required()]
+    if measure.on_corpus:
+        parameters += [_parameter("corpus", Corpus), _parameter("split", Split, "validation")]
+    parameters += [field_parameter(name, info) for name, info in fields.items() if not info.is_required()]
+    common = COMMON | {"dtype": (Dtype, measure.default_dtype)}
+    parameters += [*further, *(_parameter(name, *pair) for name, pair in common.items())]
+    parameters.append(_parameter("as_json", SummaryAsJson, False))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     paragraphs = (inspect.getdoc(measure) or "").split("\n\n")
@@ -102,15 +129,12 @@ def show_result(result: Result, as_json: bool) -> None:
     Raises:
         typer.Exit: with status 1, if the result is not as it must be.
     """
-    from rich.console import Console
-
     measure = measures()[result.measure]
     if as_json:
-        print(json.dumps(result.summary, indent=2, ensure_ascii=False))
+        show_json(result.summary)
     else:
-        printed = Console(highlight=False)
-        printed.print(measure.table(result.summary))
-        printed.print(f"written to {result.path}/", markup=False, soft_wrap=True)
+        show(measure.table(result.summary))
+        show_line(f"written to {result.path}/")
     if not measure.passed(result.summary):
         raise typer.Exit(1)
 
@@ -121,20 +145,21 @@ def field_parameter(name: str, info: FieldInfo) -> inspect.Parameter:
     A description ``…; default: WORDS.`` says what holds where nothing is given.
     """
     text, _, words = (info.description or "").partition("; default: ")
-    text, words = text.rstrip("."), words.rstrip(".")
-    help_text = f"{text}."
+    text, words = f"{text.rstrip('.')}.", words.rstrip(".")
     if info.is_required():
-        several = _is_list(info) and _accepts(info, Path)
-        argument = typer.Argument(help=help_text, metavar=name.upper(), show_default=False)
-        return _parameter(name, Annotated[list[str] if several else str, argument])
+        several = _is_list(info) and Path in _elements(info)
+        return _parameter(
+            name, Annotated[list[str] if several else str, Argument(help=text, metavar=name.upper())]
+        )
     default = info.get_default(call_default_factory=True)
     if isinstance(default, bool):
-        option = f"--{_option(name)}"
-        flags = f"{option}/--no-{_option(name)}" if default else option
-        return _parameter(name, Annotated[bool, typer.Option(flags, help=help_text)], default)
+        option = name.replace("_", "-")
+        flags = f"--{option}/--no-{option}" if default else f"--{option}"
+        return _parameter(name, Annotated[bool, Option(flags, help=text)], default)
     shown: Any = words or (default is not None and default != () and default != [])
-    option = typer.Option(help=help_text, metavar=_metavar(info), show_default=shown)
-    return _parameter(name, Annotated[str | None, option], _text(default) if shown is True else None)
+    option_info = Option(help=text, metavar=_metavar(info), show_default=shown)
+    written = ",".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
+    return _parameter(name, Annotated[str | None, option_info], written if shown is True else None)
 
 
 def read_value(info: FieldInfo, value: Any) -> Any:
@@ -145,7 +170,7 @@ def read_value(info: FieldInfo, value: Any) -> Any:
     if not isinstance(value, str) or not _is_list(info):
         return value
     parts = [] if value == "none" else [part.strip() for part in value.split(",")]
-    if not _accepts(info, int) or len(parts) != 4 or parts[2] not in ("…", "..."):
+    if int not in _elements(info) or len(parts) != 4 or parts[2] not in ("…", "..."):
         return parts
     numbers = [int(part) if part.isdecimal() else 0 for part in parts]
     first, second, last = numbers[0], numbers[1], numbers[3]
@@ -157,21 +182,8 @@ def read_value(info: FieldInfo, value: Any) -> Any:
     return [*result, last]
 
 
-def _option(name: str) -> str:
-    return name.replace("_", "-")
-
-
 def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _parameters(show: Show) -> list[inspect.Parameter]:
-    parameters = inspect.signature(show, eval_str=True).parameters.values()
-    return [parameter for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _types(annotation: Any) -> list[Any]:
@@ -196,25 +208,19 @@ def _elements(info: FieldInfo) -> list[Any]:
     return kinds
 
 
-def _accepts(info: FieldInfo, kind: type) -> bool:
-    return kind in _elements(info)
-
-
 def _metavar(info: FieldInfo) -> str:
     names = {int: "int", float: "float", Path: "path"}
-    parts: list[str] = []
+    words: dict[str, None] = {}
     for kind in _elements(info):
-        words = (
-            [str(word) for word in get_args(kind)]
-            if get_origin(kind) is Literal
-            else [names.get(kind, "str")]
-        )
-        parts += [word for word in words if word not in parts]
+        choices = get_args(kind) if get_origin(kind) is Literal else [names.get(kind, "str")]
+        words |= dict.fromkeys(map(str, choices))
+    text = f"<{'|'.join(words)}>"
+    if _is_list(info):
+        return f"{text},…"
     bounds = [
-        f"{sign}{getattr(m, key):,}"
-        for m in info.metadata
+        f"{sign}{getattr(bound, key):,}"
+        for bound in info.metadata
         for kind, (sign, key) in BOUNDS.items()
-        if isinstance(m, kind)
+        if isinstance(bound, kind)
     ]
-    text = f"<{'|'.join(parts)}>"
-    return f"{text},…" if _is_list(info) else f"{text} [{', '.join(bounds)}]" if bounds else text
+    return f"{text} [{', '.join(bounds)}]" if bounds else text

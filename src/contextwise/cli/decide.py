@@ -1,0 +1,333 @@
+"""Verbs of deciding: ``compare``, ``compare-curves``, ``ledger``, ``forgetting``, ``plan`` and ``report``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.console import RenderableType
+from typer import Argument, Option
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import write_json
+from contextwise.base.progress import say
+from contextwise.cli.common import AsJson, Label, show, show_json, show_line
+
+if TYPE_CHECKING:
+    from contextwise.analysis.scaling import Budget, Observations
+
+ComparisonFile = Annotated[Path | None, Option(help="Write the comparison to this JSON file.")]
+
+
+def compare(
+    runs: Annotated[list[str], Argument(help="Runs, evaluation folders, or models evaluated from here.")],
+    corpus: Annotated[
+        Path | None, Option(help="Evaluate on this corpus the runs that lack it, then compare.")
+    ] = None,
+    split: Annotated[str, Option(help="Which documents of --corpus.")] = "validation",
+    label: Label = None,
+    reference: Annotated[
+        str | None, Option(help="Name of the model to compare the others to.", show_default="the first")
+    ] = None,
+    all_pairs: Annotated[bool, Option("--all-pairs", help="Compare every pair of models.")] = False,
+    unit: Annotated[str, Option(help="Of differences: token (nats) or byte (bits).")] = "token",
+    out: ComparisonFile = None,
+    html: Annotated[Path | None, Option(help="Write a page with the table and the curves.")] = None,
+) -> None:
+    """Compare runs on the same documents.
+
+    Runs of one recipe with different seeds count as one model. Differences are
+    paired by document, and by seed where the seeds are the same; their 95%
+    intervals say whether a difference is more than chance.
+    """
+    from contextwise.comparison.compared_runs import evaluate_all
+    from contextwise.comparison.comparison import compare as compare_evaluations
+    from contextwise.comparison.tables import comparison_tables
+    from contextwise.data import Corpus
+
+    if corpus is not None and label is not None:
+        raise ConfigError("--label and --corpus both choose the evaluation; give one of them")
+    results = None if corpus is None else evaluate_all(runs, Corpus.open(corpus, split=split))
+    comparison = compare_evaluations(
+        runs, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit
+    )
+    _show_and_write(comparison_tables(comparison), comparison, out)
+    if html is not None:
+        from contextwise.reports.runs import write_comparison_page
+
+        write_comparison_page(comparison, html)
+        show_line(f"page: {html}")
+
+
+def _show_and_write(tables: RenderableType, result: Any, out: Path | None) -> None:
+    show(tables)
+    if out is not None:
+        result.write(out)
+        show_line(f"written to {out}")
+
+
+def compare_curves(
+    runs: Annotated[list[str], Argument(help="Runs, or folders of contextwise curve.")],
+    out: ComparisonFile = None,
+) -> None:
+    """Compare context curves: average and best-context loss.
+
+    The models may have different training contexts; contextwise curve has
+    measured them on the same documents.
+    """
+    from contextwise.comparison.curves import compare_curves, open_curves
+    from contextwise.comparison.tables import curves_table
+
+    curves = compare_curves(open_curves(runs))
+    show(
+        curves_table(curves),
+        "Below a loss: minus the first model's, with its 95% interval over documents. Lower bins: of the numbers of visible "
+        "tokens that both have, so many at which it is lower than the first.",
+    )
+    if out is not None:
+        write_json(out, [curve.to_dict() for curve in curves], "the comparison")
+        show_line(f"written to {out}")
+
+
+def ledger(
+    runs: Annotated[list[str], Argument(help="Runs.")],
+    out: Annotated[Path | None, Option(help="Write the ledger to this JSON file.")] = None,
+) -> None:
+    """List objectives side by side: tokens read and predicted, FLOPs, own losses.
+
+    The losses are each objective's own, at equal tokens and at equal FLOPs.
+    """
+    from contextwise.comparison.ledger import ledger
+    from contextwise.comparison.tables import ledger_table
+
+    result = ledger(runs)
+    _show_and_write(ledger_table(result), result, out)
+
+
+def forgetting(
+    models: Annotated[
+        list[str],
+        Argument(
+            metavar="BEFORE AFTER...",
+            help="The model that training continued from, then the runs that continued; runs of one recipe with different "
+            "seeds count as one.",
+        ),
+    ],
+    old: Annotated[Path, Option(help="The corpus that BEFORE was trained on.")],
+    new: Annotated[Path, Option(help="The corpus that AFTER continued on.")],
+    split: Annotated[str, Option(help="Which documents of both corpora.")] = "validation",
+    context: Annotated[
+        int | None,
+        Option(help="Tokens of a window.", show_default="the smallest training context of the runs"),
+    ] = None,
+    stride: Annotated[int | None, Option(help="Between windows.", show_default="half the context")] = None,
+    limit: Annotated[int | None, Option(help="Score only the first N documents of each corpus.")] = None,
+    out: Annotated[Path | None, Option(help="Write the report to this JSON file.")] = None,
+) -> None:
+    """Measure what models forget of an old corpus while they are trained on a new one.
+
+    Forgetting is the loss on held-out old documents after, minus before. Models
+    that lack an evaluation on one of the corpora are evaluated first. The 95%
+    intervals are over documents, and over seeds where there are several.
+    """
+    from contextwise.comparison.forgetting import measure_forgetting
+    from contextwise.comparison.tables import forgetting_tables
+    from contextwise.data import Corpus
+
+    corpora = [Corpus.open(path, split=split) for path in (old, new)]
+    result = measure_forgetting(models, *corpora, context=context, stride=stride, limit=limit)
+    _show_and_write(forgetting_tables(result), result, out)
+
+
+def plan(
+    sweep: Annotated[Path, Argument(help="Folder of a sweep.")],
+    budget: Annotated[float | None, Option(help="FLOPs of the training run to plan.")] = None,
+    hours: Annotated[
+        float | None,
+        Option(
+            help="Hours of it instead: on the sweep's machine, at the speeds measured there, or with --tokens-per-second."
+        ),
+    ] = None,
+    tokens_per_second: Annotated[float | None, Option(help="Training speed of another machine.")] = None,
+    measured_at: Annotated[
+        str | None,
+        Option(
+            metavar="SIZE:CONTEXT",
+            help="What that speed was measured with.",
+            show_default="the sweep's largest size at its shortest context",
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        Option("--check", help="Hide the largest budgets, predict them, and compare with what was measured."),
+    ] = False,
+    hide_above: Annotated[
+        float | None, Option(help="The same, hiding what lies above so many FLOPs.")
+    ] = None,
+    far: Annotated[
+        bool,
+        Option(
+            "--far",
+            help="Answer beyond 30 times the sweep's largest run too, and where it shows no best context.",
+        ),
+    ] = False,
+    partial: Annotated[
+        bool, Option("--partial", help="Use what there is of runs that are not finished.")
+    ] = False,
+    early: Annotated[
+        float, Option(help="Share of a run's tokens before which its points are left out.")
+    ] = 0.05,
+    resamples: Annotated[int, Option(help="Of whole runs, for the intervals.")] = 200,
+    confidence: Annotated[float, Option(help="Of the intervals.")] = 0.9,
+    seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
+    residuals: Annotated[bool, Option("--residuals", help="Show how far each run lies off the law.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Recommend model size, training context and tokens for a budget, from a sweep.
+
+    A law of the loss over context, size and tokens is fitted to the sweep, its
+    form chosen by held-out runs; every number has an interval over runs. Where
+    the sweep cannot carry an answer, it is refused, with the reason.
+    """
+    from contextwise.analysis.scaling import analyse, hindcast, make_plan, read_observations
+    from contextwise.reports.scaling import hindcast_tables, law_tables, plan_tables, residual_table
+
+    checking = check or hide_above is not None
+    if budget is not None and hours is not None:
+        raise ConfigError("--budget and --hours both say what may be spent; give one of them")
+    if budget is None and hours is None and not checking:
+        raise ConfigError(
+            "there is no budget; give --budget (FLOPs) or --hours, or --check to see how well the sweep predicts itself"
+        )
+    if tokens_per_second is not None and hours is None:
+        raise ConfigError("--tokens-per-second says how fast the --hours pass; give both")
+    if measured_at is not None and tokens_per_second is None:
+        raise ConfigError("--measured-at belongs to --tokens-per-second; give both")
+    speed = {"--tokens-per-second": tokens_per_second, "--hide-above": hide_above}
+    for name, value in {"--budget": budget, "--hours": hours, **speed}.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigError(f"{name} is {value:g}, but must be a positive number")
+    if not 0 <= early < 1:
+        raise ConfigError(f"--early is {early:g}, but must be a share: 0 or more, below 1")
+    if not 0 < confidence < 1:
+        raise ConfigError(f"--confidence is {confidence:g}, but must be between 0 and 1")
+    if resamples < 20:
+        raise ConfigError(f"--resamples is {resamples}, but intervals need 20 at least")
+
+    observations = read_observations(sweep, early=early, partial=partial)
+    values: dict[str, Any] = {}
+    tables: list[RenderableType] = []
+    if budget is not None or hours is not None:
+        spent = _budget(observations, budget, hours or 0, tokens_per_second, measured_at)
+        analysis = analyse(observations, resamples, confidence, seed)
+        answer = make_plan(analysis, spent, far=far)
+        values |= {"plan": answer.to_dict(), "law": analysis.to_dict()}
+        tables += [plan_tables(answer, analysis), law_tables(analysis)]
+        tables += [residual_table(analysis)] if residuals else []
+    if checking:
+        compared = hindcast(observations, hide_above, resamples, confidence, seed)
+        values["check"] = compared.to_dict() | {"law": compared.analysis.to_dict()}
+        tables += [hindcast_tables(compared)]
+        tables += [residual_table(compared.analysis)] if residuals and len(tables) == 1 else []
+    if as_json:
+        show_json(values, allow_nan=False)
+    else:
+        show(*tables)
+
+
+def _budget(
+    sweep: "Observations", flops: float | None, hours: float, speed: float | None, measured_at: str | None
+) -> "Budget":
+    """What may be spent, in FLOPs, or in seconds of the sweep's machine.
+
+    Args:
+        speed: tokens per second of another machine.
+        measured_at: size and context of that speed, such as ``nano:512``.
+    """
+    from contextwise.analysis.scaling import Budget
+    from contextwise.analysis.scaling.optimum import measured_cost
+    from contextwise.base.estimates import count, duration
+
+    if flops is not None:
+        return Budget("flops", flops, f"{flops:.3g} FLOPs")
+    seconds = 3600 * hours
+    if speed is None:
+        label = f"{duration(seconds)} on the sweep's machine, at the speeds it measured"
+        return Budget("seconds", seconds, label)
+    size, context = sweep.sizes[-1], float(sweep.context.min())
+    if measured_at is not None:
+        size, colon, text = measured_at.rpartition(":")
+        if not colon or not text.isdigit() or int(text) < 1:
+            raise ConfigError(
+                f"--measured-at is {measured_at!r}, but must be SIZE:CONTEXT, such as {sweep.sizes[-1]}:512"
+            )
+        if size not in sweep.sizes:
+            raise ConfigError(
+                f"--measured-at names the size {size!r}, but the sweep's are {', '.join(sweep.sizes)}"
+            )
+        context = float(text)
+    parameters = sweep.size_parameters[sweep.sizes.index(size)]
+    per_token = float(measured_cost(sweep, "flops").per_token(parameters, context))
+    flops = seconds * speed * per_token
+    return Budget(
+        "flops",
+        flops,
+        f"{flops:.3g} FLOPs: {duration(seconds)} at {count(speed)} tokens/s of {size} with a context of {context:.0f} "
+        f"({per_token:.2g} FLOPs a token)",
+    )
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        Argument(
+            help="Run folders, finished or not; or a sweep's folder, and after it runs whose contextwise curves are shown "
+            "beside the sweep's.",
+            metavar="RUN_OR_SWEEP...",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        Option(help="The page; report.html in the folder of one run or a sweep, else report.html here."),
+    ] = None,
+    label: Label = None,
+    csv: Annotated[
+        Path | None, Option(help="Of a sweep: also write the table behind every figure into this folder.")
+    ] = None,
+) -> None:
+    """Write one page about runs: losses, differences, curves, texts, and how they were made.
+
+    About a sweep: the best training context at every budget, with a slider.
+
+    It is a single file that opens from disk, without a network. Only files
+    are read; nothing is trained or evaluated.
+    """
+    page = out or (Path("report.html") if len(runs) > 1 else runs[0] / "report.html")
+    if (runs[0] / "sweep.yaml").is_file():
+        if label is not None:
+            raise ConfigError("--label chooses an evaluation of runs, and a sweep has none; leave it out")
+        from contextwise.reports.sweep import write_sweep_page
+
+        page = out or runs[0] / "report.html"
+        for path in (page, *write_sweep_page(runs[0], page, others=runs[1:], tables=csv)):
+            print(path)
+        return
+    if len(runs) == 1 and not (runs[0] / "recipe.yaml").is_file():
+        raise ConfigError(
+            f"{runs[0]} is neither a run (it has no recipe.yaml) nor a sweep (it has no sweep.yaml); give the folder of one"
+        )
+    if csv is not None:
+        raise ConfigError(f"--csv writes the tables of a sweep, and {runs[0]} is none; leave it out")
+    from contextwise.base.runs import RunFolder
+    from contextwise.comparison.comparison import compare
+    from contextwise.reports.runs import write_report
+
+    folders = [RunFolder.open(run) for run in runs]
+    comparison, notes = None, []
+    if len(folders) > 1:
+        try:
+            comparison = compare([str(run.path) for run in folders], label=label, all_pairs=True)
+        except DataError as error:
+            # Not evaluated yet, or on different documents: the page has the curves all the same.
+            notes.append(f"The runs are not compared on held-out documents: {error}.")
+            say(f"note: {notes[0]}")
+    write_report(folders, page, comparison, notes=notes)
+    print(page)

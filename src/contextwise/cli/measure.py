@@ -1,0 +1,232 @@
+"""Verbs of measuring with options beside a measure's own: ``contextwise attention``, ``entropy`` and ``judge``."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from contextwise.base.config import with_overrides
+from contextwise.base.errors import ConfigError, DataError, Interrupted
+from contextwise.base.progress import say
+from contextwise.cli.common import Device, Dtype, SummaryAsJson, show, show_json, show_line, verb
+from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
+
+
+def attention(
+    models: Annotated[
+        list[str],
+        Argument(
+            help="One to three runs, Hugging Face model folders, or names on the Hub, with the same tokenizer."
+        ),
+    ],
+    text: Annotated[
+        str, Option(help="File with the text; - is standard input. One last line break is left out.")
+    ],
+    context_chunk: Annotated[
+        int | None,
+        Option(
+            help="Tokens of a chunk in which attention is summed.", show_default="the ContextLM's, else 4"
+        ),
+    ] = None,
+    start: Annotated[
+        bool,
+        Option(
+            "--start/--no-start", help="The token that begins a document before the text, as in training."
+        ),
+    ] = True,
+    out: Annotated[Path, Option(help="The page.")] = Path("attention.html"),
+    csv: Annotated[
+        Path | None, Option(help="Write tokens.csv and attention.csv (each layer and head) into this folder.")
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the numbers as JSON, not a table.")] = False,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+) -> None:
+    """Show which tokens a model attends to, and where predicting the context helped.
+
+    One page: the text coloured by the attention that each token receives, for
+    one to three models side by side, by layer and head, and in bars by chunk.
+    For a ContextLM also the context lens: the loss of each token without the
+    predicted context, less the loss with it.
+    """
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder; give the name of a file for the page with --out")
+    if csv is not None and csv.exists() and not csv.is_dir():
+        raise ConfigError(f"{csv} is a file; give a folder for the CSV files with --csv")
+    if text != "-" and out.exists() and Path(text).exists() and out.samefile(text):
+        raise ConfigError(f"--out is {out}, the file with the text, which would be lost; give another name")
+    words = _read_text(text)
+
+    from contextwise.evaluation.attention import read_with_models
+    from contextwise.reports.attention import numbers, terminal_report, write_attention_page, write_csv
+
+    reading = read_with_models(
+        models, words, context_chunk=context_chunk, start=start, dtype=dtype, device=device
+    )
+    write_attention_page(reading, out, ["contextwise", *sys.argv[1:]])
+    if csv is not None:
+        write_csv(reading, csv)
+    if as_json:
+        show_json(numbers(reading), allow_nan=False)
+        return
+    show(terminal_report(reading))
+    show_line(f"page: {out}" + (f"\nCSV: {csv}" if csv is not None else ""))
+
+
+def _read_text(source: str) -> str:
+    """The text of a file or of standard input, less one last line break.
+
+    Raises:
+        DataError: there is no such file, or it is no UTF-8 text.
+    """
+    name = "standard input" if source == "-" else source
+    try:
+        content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        return content.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name} is no UTF-8 text (byte {error.start}); save it as UTF-8 and try again"
+        ) from None
+    except OSError as error:
+        raise DataError(
+            f"the text {name} cannot be read: {error.strerror}; give a file, or - for standard input"
+        ) from None
+
+
+def _bandwidth(value: float | None) -> float | None:
+    if value is not None:
+        from contextwise.analysis.density import check_bandwidth
+
+        check_bandwidth(value)
+    return value
+
+
+def show_analysis(
+    result: EntropyResult,
+    as_json: bool,
+    *,
+    bandwidth: Annotated[
+        float | None,
+        Option(
+            help="Of the kernel density, in standard deviations.", show_default="Scott's", callback=_bandwidth
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None, Option(help="The page.", show_default="entropy.html in the result", dir_okay=False)
+    ] = None,
+    csv: Annotated[
+        Path | None, Option(help="Write the numbers of each figure as CSV into this folder.", file_okay=False)
+    ] = None,
+) -> None:
+    """Print losses, entropies, dimensions and fits, and write the page."""
+    from contextwise.analysis.intrinsic import analyse
+    from contextwise.reports.entropy import terminal_report, write_csv, write_entropy_page
+
+    analysis = analyse(result, bandwidth)
+    if as_json:
+        show_json(analysis.to_dict())
+    else:
+        show(terminal_report(analysis))
+    page = html or result.path / "entropy.html"
+    write_entropy_page(analysis, page, ["contextwise", *sys.argv[1:]])
+    if csv is not None:
+        write_csv(analysis, csv)
+    written = f"measurement: {result.path}\npage: {page}" + (f"\nCSV: {csv}" if csv is not None else "")
+    (say if as_json else show_line)(written)
+
+
+entropy = verb(Entropy, show_analysis)
+
+
+def judge(
+    answers: Annotated[
+        list[Path],
+        Argument(
+            metavar="ANSWERS...",
+            help="Files of answers, one a model, as `contextwise answers`, FastChat or alpaca_eval write them.",
+        ),
+    ],
+    endpoint: Annotated[str, Option(help="The judge's base URL, such as http://localhost:8000/v1.")],
+    judge_model: Annotated[str, Option(help="The judge's name there.")],
+    questions: Annotated[Path | None, Option(help="MT-Bench's questions, for its answers.")] = None,
+    references: Annotated[
+        Path | None, Option(help="MT-Bench's reference answers, for math, coding, reasoning.")
+    ] = None,
+    against: Annotated[
+        Path | None,
+        Option(help="Another model's answers: compare with them, in both orders, instead of rating."),
+    ] = None,
+    length_controlled: Annotated[
+        bool,
+        Option("--length-controlled", help="AlpacaEval's win rate at equal lengths, by its own package."),
+    ] = False,
+    out: Annotated[
+        Path | None, Option(help="Folder to write.", show_default="beside the first answers")
+    ] = None,
+    key_file: Annotated[
+        Path | None, Option(help="File with the endpoint's key.", show_default="OPENAI_API_KEY")
+    ] = None,
+    limit: Annotated[int | None, Option(min=1, help="The first so many questions only.")] = None,
+    concurrency: Annotated[int, Option(help="Requests at once.")] = 4,
+    timeout: Annotated[float, Option(help="Seconds for one attempt.")] = 120.0,
+    retries: Annotated[
+        int, Option(min=0, help="Further attempts after a timeout, 429 or 5xx; the waits grow.")
+    ] = 5,
+    parameters: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            help="Of each request, such as max_tokens=500; NAME=null leaves one out.",
+            show_default="temperature=0, max_tokens=2048",
+        ),
+    ] = None,
+    price_in: Annotated[
+        float | None, Option(min=0, help="Of a million prompt tokens, for the estimate.")
+    ] = None,
+    price_out: Annotated[float | None, Option(min=0, help="Of a million answer tokens.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the cost, and make no request.")] = False,
+    as_json: SummaryAsJson = False,
+) -> None:
+    """Let a judge behind an OpenAI-compatible endpoint grade or compare answers.
+
+    MT-Bench answers are rated from 1 to 10 by category; with --against they
+    are compared. AlpacaEval outputs are compared with --against a reference.
+
+    A stopped judging resumes.
+    """
+    from contextwise.evaluation.measures.judging.judge import Endpoint, judge_answers, read_key
+    from contextwise.evaluation.measures.judging.requests import Match
+    from contextwise.evaluation.measures.judging.results import judging_tables
+
+    match = Match.read(answers, against, questions, references, limit)
+    values = with_overrides({"temperature": 0, "max_tokens": 2048}, parameters or [])
+    for name in ("model", "messages", "stream", "n"):
+        if name in values:
+            raise ConfigError(f"--set {name}=… cannot be changed; leave it out")
+    values = {name: value for name, value in values.items() if value is not None}
+    label = re.sub(r"[^\w.-]+", "-", Path(judge_model).name) or "judge"
+    folder = out or answers[0].parent / f"judged-by-{label}"
+    summary = judge_answers(
+        match,
+        Endpoint(endpoint, judge_model, read_key(key_file), timeout, retries, values),
+        folder,
+        concurrency=concurrency,
+        price_in=price_in,
+        price_out=price_out,
+        dry_run=dry_run,
+        length_controlled=length_controlled,
+    )
+    if summary is None:
+        return
+    if as_json:
+        show_json(summary)
+    else:
+        show(judging_tables(summary))
+    say(f"written to {folder}/")
+    if missing := summary["missing"]:
+        raise Interrupted(
+            f"{missing:,} of {missing + summary['judgments']:,} judgments are missing: {summary['why_missing']}; run the same "
+            "command again to make the missing requests"
+        )

@@ -1,0 +1,150 @@
+"""The verb ``contextwise reproduce``: a table or figure of a source document, reproduced, beside the printed one."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.padding import Padding
+from rich.text import Text
+from typer import Argument, Option
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.tables import Column, Table
+from contextwise.cli.common import show, show_line
+
+if TYPE_CHECKING:
+    from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Scale
+
+RUNS = Path("runs/reproduce")
+ASSUMED_FLOPS = 989e12 * 0.3
+"""FLOPs a second of an H100 at 30% of its dense bf16 throughput."""
+A100_FLOPS = 312e12
+
+
+def reproduce(
+    item: Annotated[str | None, Argument(metavar="DOCUMENT/ITEM", help="See --list.")] = None,
+    scale: Annotated[str, Option(help="How large: tiny, gpu or paper.")] = "tiny",
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="List the runs it would train and their cost; train nothing.")
+    ] = False,
+    list_: Annotated[
+        bool, Option("--list", help="List all items; with an item, what each of its scales can support.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        Option(help="Folder of the runs and outcomes.", show_default="runs/reproduce/DOCUMENT/SCALE"),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the item's scale to change, such as corpus=corpora/mine; may be given again.",
+        ),
+    ] = None,
+    recipes: Annotated[
+        Path | None, Option(help="Folder of the items.", show_default="the checkout's recipes")
+    ] = None,
+) -> None:
+    """Reproduce a table or figure of a source document, and print it beside theirs.
+
+    Run the same command again to resume; runs that have finished are used again.
+    """
+    from contextwise.base.files import read_json
+    from contextwise.reports.reproduction import write_reproduction_page
+    from contextwise.reproductions.item import find_item, measure_at, recipes_folder
+
+    items = recipes_folder(recipes)
+    if list_:
+        _show_list(items, item)
+        return
+    if item is None:
+        raise ConfigError("no item is given; give DOCUMENT/ITEM (--list shows all)")
+    name, read = find_item(item, items)
+    measure = measure_at(read, scale, set_)
+    folder = out or RUNS / name.split("/")[0] / scale
+    if dry_run:
+        _show_plan(read, scale, measure, folder)
+        return
+    outcome = measure.measure(read, folder)
+    _show_outcome(outcome, read, scale)
+    file = folder / f"{name.split('/')[1]}.json"
+    outcome.write(file, read, scale)
+    page, settings = file.with_suffix(".html"), [f"--set={setting}" for setting in set_ or []]
+    command = shlex.join(["contextwise", "reproduce", name, "--scale", scale, *settings])
+    write_reproduction_page(read_json(file, "the outcome"), page, command)
+    show_line(f"written to {file}; page: {page}")
+
+
+def _show_list(folder: Path, only: str | None) -> None:
+    """All items, a line or two each; or one with its recipe, and what each scale can support."""
+    from contextwise.reproductions.item import find_item, last_run, list_items
+
+    items = list_items(folder) if only is None else dict([find_item(only, folder)])
+    for name, item in items.items():
+        lines = [item.title + (f" (also {', '.join(item.also)})" if item.also else "")]
+        runs = [run for scale in item.scales if (run := last_run(RUNS, name, scale))]
+        scales = {
+            label: label + (f" ({scale.minutes:g} min)" if scale.minutes else "")
+            for label, scale in item.scales.items()
+        }
+        if only is None:
+            lines.append(" · ".join([", ".join(scales.values()), *runs]))
+        else:
+            lines.append(f"{item.source}; recipe: {folder / f'{name}.yaml'}")
+            for label, scale in item.scales.items():
+                supports = scale.supports or "all of its claims"
+                lines.append(f"{scales[label]}, {scale.machine}; it can support: {supports}")
+            lines.append(f"last run: {', '.join(runs) or 'none'}")
+        show(Text(name, style="bold"), *(Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines))
+
+
+def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path) -> None:
+    """The cost of each run, and of all together."""
+    from contextwise.base.estimates import duration
+    from contextwise.experiments.cost import costs_of
+    from contextwise.models.sizes import readable_count
+
+    costs = costs_of(measure.recipes(folder), measure.vocab_size) + measure.passes(folder)
+    if not costs:
+        show("trains nothing, and measuring takes little")
+        return
+    rows = []
+    for cost in costs:
+        counts = map(readable_count, (cost.parameters, cost.steps, cost.examples, cost.tokens))
+        rows.append([cost.name, *counts, f"{cost.flops:.2e}"])
+    flops = sum(cost.flops for cost in costs)
+    state, activations = (max(getattr(c, f"{part}_bytes") for c in costs) for part in ("state", "activation"))
+    seconds = flops / ASSUMED_FLOPS
+    time = duration(seconds) if seconds >= 1 else "under a second"
+    small = "" if flops > 1e18 else " (models this small reach less)"
+    show(
+        Table("", [Column("run"), "parameters", "steps", "examples", "tokens", "FLOPs"], rows),
+        f"{len(costs)} run{'s' * (len(costs) > 1)}, {flops:.2e} FLOPs: {time} of an H100 at 30% of its peak{small}; weights "
+        f"(in training with gradients and optimizer) take {state / 1e9:.2g} GB at most, the activations of a micro-batch about "
+        f"{activations / 1e9:.2g} GB",
+    )
+    for cost in costs:
+        if hours := item.gpu_hours.get(cost.name):
+            share = cost.flops / (hours * 3600 * A100_FLOPS)
+            show(
+                f"{cost.name}: the document spent {hours:,.0f} A100 hours, {share:.0%} of that GPU's peak by these FLOPs"
+            )
+    _show_support(item.scales[scale])
+
+
+def _show_support(scale: "Scale") -> None:
+    if scale.supports:
+        show(f"what this scale can support: {scale.supports}")
+
+
+def _show_outcome(outcome: "Outcome", item: "Item", scale: str) -> None:
+    """Our tables and claims, and what the document prints, where the item has it as a table."""
+    from contextwise.reproductions.claims import VERDICTS
+    from contextwise.reproductions.item import printed_table
+
+    show(Text.assemble((item.title, "bold"), f" ({item.source}), scale {scale}\n"), *outcome.tables)
+    _show_support(item.scales[scale])
+    show(*(f"{VERDICTS[claim.holds]}: {claim.text} ({claim.evidence})" for claim in outcome.claims))
+    theirs = printed_table(item.printed, "The document prints:")
+    show(*([theirs] if theirs else []), *(f"inferred: {note}" for note in item.inferred))

@@ -1,0 +1,249 @@
+"""Verbs to start with: ``contextwise demo``, ``prepare`` and ``corpus``."""
+
+import dataclasses
+import shlex
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.table import Table as RichTable
+from typer import Argument, Option
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.progress import console, say
+from contextwise.base.tables import Column, Table
+from contextwise.cli.common import AsJson, Split, show, show_json, show_line
+
+if TYPE_CHECKING:
+    from contextwise.data.document_lengths import DocumentLengths
+    from contextwise.experiments.demo import DemoScale
+
+SHORTEST_ROW = 64
+
+
+def demo(
+    quick: Annotated[
+        bool, Option("--quick", help="A smaller corpus and fewer steps: about a minute.")
+    ] = False,
+    out: Annotated[
+        Path | None, Option(help="Folder for corpus, runs and page.", show_default="runs/demo")
+    ] = None,
+    seed: Annotated[int, Option(min=0, help="Of the weights and of the order of the data.")] = 0,
+) -> None:
+    """Train three small models on real text, and see which is better, by how much, at what cost.
+
+    The text is the source of Python's own standard library. Run the same command again to resume.
+    """
+    from contextwise.experiments.demo import FULL, QUICK
+
+    started = time.monotonic()
+    command = f"contextwise demo{' --quick' * quick}{f' --seed {seed}' * bool(seed)}"
+    if out is None:
+        # A folder for each scale and seed: what has finished in it is used again.
+        out = Path("runs/demo" + "-quick" * quick + f"-seed{seed}" * bool(seed))
+    else:
+        command += f" --out {shlex.quote(str(out))}"
+    page = run_demo(QUICK if quick else FULL, out, seed, command)
+    say(f"{(time.monotonic() - started) / 60:.1f} minutes; runs and corpus: {out}/")
+    show_line(f"page: {page}")
+
+
+def run_demo(scale: "DemoScale", out: Path, seed: int, command: str) -> Path:
+    """Prepare, train, evaluate and compare; what an earlier call with the same settings finished is used again.
+
+    Args:
+        command: what a reader of the page types to repeat it.
+
+    Returns:
+        The page.
+
+    Raises:
+        ConfigError, DataError: ``out`` holds something else, or cannot be written to.
+    """
+    from contextwise.base.runs import RunFolder
+    from contextwise.comparison.compared_runs import evaluate_all
+    from contextwise.comparison.comparison import compare
+    from contextwise.comparison.tables import comparison_tables
+    from contextwise.comparison.verdict import verdict
+    from contextwise.data import Corpus
+    from contextwise.evaluation.generation import Sampling, sample_runs, time_runs
+    from contextwise.experiments.demo import PROMPT, demo_corpus, demo_runs
+    from contextwise.reports.runs import write_report
+
+    say_step = partial(console.print, style="bold", markup=False)
+    say_step("1/4 the corpus: the source of Python's standard library")
+    corpus = demo_corpus(scale, out / "corpus")
+    say_step(f"2/4 three models, trained on the same {scale.tokens:,} tokens in the same order")
+    run_set = demo_runs(scale, out, corpus.path, seed)
+    run_set.train_missing()
+    runs = [RunFolder(run.folder) for run in run_set.runs]
+    sources = [str(run.path) for run in runs]
+    say_step("3/4 their loss on documents that none of them has seen")
+    results = evaluate_all(sources, Corpus.open(corpus.path, split="validation"))
+    say_step("4/4 the time of a generated token, and a text of each")
+    time_runs(runs, new_tokens=scale.timed_tokens)
+    sample_runs(runs, PROMPT, scale.sample_tokens, Sampling(seed=seed))
+    comparison = compare(sources, results=results, all_pairs=True)
+    page, title = out / "report.html", "Contextwise: three models on Python's standard library"
+    write_report(runs, page, comparison, title=title, command=command)
+    table_alone = dataclasses.replace(comparison, differences=[], budgets=[], notes=[])
+    show(comparison_tables(table_alone), *verdict(comparison), *comparison.notes)
+    return page
+
+
+def prepare(
+    sources: Annotated[
+        list[str],
+        Argument(
+            metavar="SOURCE...",
+            help="JSON Lines (.jsonl, .jsonl.gz), Parquet or text files, folders or patterns of them, "
+            "a Hugging Face dataset (folder, or Hub name, name:config or name:config:split), or stdlib. "
+            "train=SOURCE test=SOURCE names the split of each, in place of shares. "
+            "alpaca:SOURCE holds instructions, to be formatted.",
+        ),
+    ],
+    tokenizer: Annotated[
+        str,
+        Option(
+            help="A tokenizer's folder or Hub name, train:N (learn a byte-level BPE of N tokens), or bytes."
+        ),
+    ],
+    out: Annotated[Path, Option(help="Folder to write the corpus to.")],
+    text_field: Annotated[str, Option(help="Field or column that holds the text.")] = "text",
+    limit: Annotated[int | None, Option(help="Take at most so many documents (of each named split).")] = None,
+    validation: Annotated[
+        float | None, Option(help="Share of the documents held out for validation.", show_default="0.05")
+    ] = None,
+    test: Annotated[
+        float | None, Option(help="Share of the documents held out for testing.", show_default="0")
+    ] = None,
+    end_of_text: Annotated[
+        str | None, Option(help="Token that ends a document, if the tokenizer names none.")
+    ] = None,
+    skip_bad: Annotated[bool, Option("--skip-bad", help="Leave out bad records, and count them.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace the corpus at --out.")] = False,
+) -> None:
+    """Tokenize text into a corpus: documents, split by their content, with their metadata."""
+    from contextwise.data import prepare_corpus
+
+    options: dict[str, Any] = {"text_field": text_field, "limit": limit, "validation": validation, "test": test}
+    started = time.perf_counter()
+    corpus = prepare_corpus(
+        sources, tokenizer, out, **options, end_of_text=end_of_text, skip_bad=skip_bad, overwrite=overwrite
+    )
+    seconds = time.perf_counter() - started
+    manifest = corpus.manifest
+    table = RichTable("split")
+    for name in ("documents", "tokens", "bytes", "bytes/token"):
+        table.add_column(name, justify="right")
+    for name, split in manifest["splits"].items():
+        counts = [f"{split[key]:,}" for key in ("documents", "tokens", "bytes")]
+        table.add_row(name, *counts, f"{split['bytes'] / split['tokens']:.2f}")
+    console.print(table)
+    megabytes = sum(split["bytes"] for split in manifest["splits"].values()) / 1e6
+    console.print(
+        f"vocabulary {corpus.vocab_size:,} ({manifest['tokenizer']['name']}), {manifest['dtype']}; "
+        f"{megabytes:.1f} MB in {seconds:.1f} s: {megabytes / seconds:.1f} MB/s",
+        markup=False,
+    )
+    skipped = manifest["skipped"]
+    if skipped["bad"] or skipped["empty"]:
+        console.print(f"left out: {skipped['bad']:,} bad records, {skipped['empty']:,} empty texts")
+    if manifest["columns_as_json"]:
+        console.print(f"kept as JSON text: {', '.join(manifest['columns_as_json'])}", markup=False)
+    say(f"corpus: {corpus.path}")
+
+
+def corpus(
+    path: Annotated[
+        Path, Argument(metavar="CORPUS", help="A prepared corpus, a Zarr array, or a flat .bin file.")
+    ],
+    split: Split = "train",
+    context: Annotated[
+        list[int] | None,
+        Option(
+            help="A training context, in tokens, to judge; may be repeated. Not given: each power of two."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Report how long the documents of a corpus are, and how much training context they can reward.
+
+    A training context is longer than the corpus can reward if less than 10% of
+    the tokens have half of it or more before them in their own document, or if
+    no document is as long.
+    """
+    from contextwise.data import Corpus, document_lengths
+
+    for length in context or []:
+        if length < 2:
+            raise ConfigError(
+                f"--context is {length}; give a training context in tokens, at least 2, such as 1024"
+            )
+    documents = Corpus.open(path, split=split)
+    lengths = document_lengths.measure_lengths(documents)
+    if as_json:
+        contexts = context or [2**power for power in range(1, lengths.longest.bit_length() + 1)]
+        show_json(document_lengths.as_json(documents, lengths, contexts))
+        return
+    counts = f"{lengths.documents:,} documents, {lengths.tokens:,} tokens"
+    if lengths.documents == 1:
+        counts = f"one document of {lengths.tokens:,} tokens"
+    show(f"{documents.path}, split {documents.split}: {counts}.")
+    if lengths.documents > 1:
+        quantiles = ", ".join(f"{length:,} ({share})" for share, length in lengths.quantiles().items())
+        show(f"Quantiles of the documents' lengths: {quantiles}.")
+    show(_lengths_table(lengths))
+    if note := document_lengths.boundary_note(documents):
+        show(f"Note: {note}")
+    show(*_rewards(lengths, context))
+
+
+def _lengths_table(lengths: "DocumentLengths") -> Table:
+    """A row for each power of two, without those below 64 that hold no document."""
+    from contextwise.data.document_lengths import token_count
+
+    columns = ["documents\nof l to 2l", "tokens\nin them", "their\nshare"]
+    columns += ["documents\nunder l", "tokens with l\nor more before"]
+    rows = [
+        [
+            token_count(row.shortest),
+            f"{row.documents:,}",
+            f"{row.tokens:,}",
+            *(f"{share:.1%}" for share in (row.tokens / lengths.tokens, row.shorter, row.preceded)),
+        ]
+        for row in lengths.bins()
+        if row.shortest >= SHORTEST_ROW or row.shorter or row.documents
+    ]
+    return Table("", [Column("length l", align="right"), *columns], rows)
+
+
+def _rewards(lengths: "DocumentLengths", contexts: list[int] | None) -> list[str]:
+    """Which training contexts the documents reward; without ``contexts``, which of the powers of two."""
+    from contextwise.data.document_lengths import in_tokens
+
+    longest = lengths.longest_rewarded()
+    too_short = "Warning: the documents are too short to reward any training context; take longer documents."
+    judged = contexts or ([longest, 2 * longest] if longest else [])
+    if not judged:
+        return [too_short]
+    sentences, all_enough = [], True
+    for reward in map(lengths.reward, judged):
+        all_enough = all_enough and reward.enough
+        name = in_tokens(reward.context)
+        if reward.enough:
+            what = f"A training context of {name} is" if contexts else f"Training contexts up to {name} are"
+            sentences.append(
+                f"{what} rewarded: {reward.preceded:.1%} of the tokens have {in_tokens(reward.half)} or more (half of it) "
+                "before them in their document."
+            )
+        else:
+            what = f"a training context of {name} is" if contexts else f"{name} and more are"
+            sentences.append(f"Warning: {what} longer than this corpus can reward: {reward.shortfall}.")
+    if contexts and not all_enough:
+        advice = (
+            "" if longest is None else f"Train with {in_tokens(longest)} or less, or take longer documents."
+        )
+        sentences.append(advice or too_short)
+    return sentences

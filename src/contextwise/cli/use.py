@@ -1,0 +1,316 @@
+"""Verbs of use: ``contextwise generate``, ``embed``, ``serve`` and ``export``."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typer import Argument, Option
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.progress import progress_bar, say
+from contextwise.cli.common import Device, Dtype, Model
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from contextwise.evaluation.generation import Sampling
+
+BETWEEN = "-" * 8
+
+
+def generate(
+    model: Model,
+    prompt: Annotated[
+        str, Argument(help="What the text begins with; nothing: the start of a document.", show_default=False)
+    ] = "",
+    max_new_tokens: Annotated[int, Option(min=1, help="Most tokens behind the prompt.")] = 100,
+    temperature: Annotated[float, Option(help="Below 1 favours likely tokens.")] = 0.8,
+    top_k: Annotated[int | None, Option(help="Draw from the K likeliest tokens only.")] = None,
+    top_p: Annotated[
+        float | None, Option(help="Draw from the likeliest tokens of this joint probability only.")
+    ] = None,
+    seed: Annotated[int, Option(min=0, help="Of the draws; the same seed gives the same text.")] = 0,
+    greedy: Annotated[bool, Option("--greedy", help="Always take the likeliest token.")] = False,
+    num_samples: Annotated[int, Option("--num-samples", "-n", min=1, help="How many texts.")] = 1,
+    prefix: Annotated[
+        str | None, Option(help="Instead of a prompt: what stands before a hole that the model is to fill.")
+    ] = None,
+    suffix: Annotated[str | None, Option(help="What stands behind the hole.")] = None,
+    whole: Annotated[
+        bool, Option("--whole", help="Print prefix, middle and suffix, not the middle alone.")
+    ] = False,
+    spm: Annotated[
+        bool, Option("--spm", help="Ask a decoder in the order suffix, prefix, middle, not PSM.")
+    ] = False,
+    contexts: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="What a CUE model is to know of the sentence: a JSON file with one object from context to value.",
+        ),
+    ] = None,
+) -> None:
+    """Continue a prompt with a model, or fill in between --prefix and --suffix.
+
+    The text goes to standard output as it is made.
+
+    With --prefix, --suffix or both, fill the hole between them; the model
+    must have been trained to: a decoder with the objective infilling, an
+    encoder-decoder with spans or ul2.
+
+    A sentence model, a CUE model too, writes one sentence.
+    """
+    from contextwise.evaluation.generation import Sampling
+
+    sampling = Sampling(temperature, top_k, top_p, seed, greedy)
+    if prefix is None and suffix is None:
+        if whole or spm:
+            raise ConfigError(
+                f"{'--whole' if whole else '--spm'} is of use with a hole to fill only; give --prefix and --suffix"
+            )
+        _continue(model, prompt, max_new_tokens, sampling, num_samples, contexts)
+        return
+    if contexts is not None:
+        raise ConfigError(
+            "--contexts is given together with --prefix or --suffix, but contexts are for a prompt; leave one of the two out"
+        )
+    if prompt:
+        raise ConfigError(
+            "a prompt is given together with --prefix or --suffix; what stands before the hole is the prefix alone"
+        )
+    from contextwise.evaluation.kernel import Subject
+    from contextwise.evaluation.measures.infill.filling import Infiller, filling_objective
+    from contextwise.models import load_generating_model, load_tokenizer
+
+    subject = Subject(model)
+    infiller = Infiller(
+        load_generating_model(model),
+        load_tokenizer(model),
+        spm=spm,
+        objective=filling_objective(subject),
+        max_new_tokens=max_new_tokens,
+        context=subject.run_context,
+    )
+    if infiller.new_tokens < max_new_tokens:
+        say(f"note: the middle ends after {infiller.new_tokens} tokens at most, for the model's positions")
+    filled = infiller.prompt(prefix or "", suffix or "")
+    if note := infiller.note(filled):
+        say(note)
+    for number, middle in enumerate(infiller.texts(filled, sampling, num_samples)):
+        if number:
+            print(BETWEEN)
+        print(f"{prefix or ''}{middle}{suffix or ''}" if whole else middle)
+
+
+def _continue(
+    source: str, prompt: str, max_new_tokens: int, sampling: "Sampling", samples: int, contexts: Path | None
+) -> None:
+    """Print continuations of a prompt, token by token."""
+    from transformers import TextStreamer
+
+    from contextwise.evaluation import generation
+    from contextwise.models import load_model, load_tokenizer
+
+    starts_sentence = generation.reads_sentences(source)
+    tokenizer, model = load_tokenizer(source), load_model(source)
+    given = {}
+    if contexts is not None:
+        from contextwise.evaluation.measures.rescoring.files import contexts_for
+
+        given = contexts_for(model, source, contexts)
+    elif model.config.model_type == "cue":
+        say(f"note: {source} is a CUE model; it continues without contexts")
+    prompt_tokens = generation.encode_prompt(tokenizer, prompt, starts_sentence).shape[1]
+    allowed = generation.allowed_new_tokens(model, prompt_tokens, max_new_tokens)
+    if allowed < max_new_tokens:
+        say(
+            f"note: the text ends after {allowed} tokens at most: the model has {prompt_tokens + allowed} positions, and the "
+            f"prompt takes {prompt_tokens} of them"
+        )
+
+    class Separated(TextStreamer):
+        """Prints the tokens of one text after the other, with a line between."""
+
+        finished = 0
+
+        def end(self) -> None:
+            super().end()
+            self.finished += 1
+            if self.finished < samples:
+                print(BETWEEN)
+
+    generation.sample_text(
+        model,
+        tokenizer,
+        prompt,
+        max_new_tokens=allowed,
+        sampling=sampling,
+        samples=samples,
+        streamer=Separated(tokenizer, skip_special_tokens=True),
+        starts_sentence=starts_sentence,
+        contexts=given,
+    )
+
+
+def embed(
+    model: Model,
+    out: Annotated[Path, Option(help="The NumPy file (.npy) to write.")],
+    file: Annotated[
+        str | None,
+        Argument(help="One text a line; or JSON Lines (.jsonl, .ndjson, .json); .gz too; -: standard input."),
+    ] = None,
+    contexts: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="In place of texts, the contexts of a CUE model: JSON Lines of objects from context to value; each becomes "
+            "one vector, e_cue.",
+        ),
+    ] = None,
+    text_field: Annotated[
+        str | None,
+        Option(
+            help="Of JSON Lines, the field with the text; given, FILE is read as JSON Lines.",
+            show_default="text",
+        ),
+    ] = None,
+    pooling: Annotated[
+        Literal["cls", "mean", "last"] | None,
+        Option(
+            help="The state at [CLS], the mean over all tokens, or the last token's.",
+            show_default="last for a decoder, else mean",
+        ),
+    ] = None,
+    layer: Annotated[
+        int | None, Option(help="Whose output is pooled; 0: the embeddings.", show_default="the last")
+    ] = None,
+    normalize: Annotated[bool, Option("--normalize", help="Scale each vector to length 1.")] = False,
+    batch_size: Annotated[
+        int | None, Option(min=1, help="Texts of one forward pass.", show_default="32")
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        Option(help="Longer texts are cut, and counted in a note.", show_default="what the model allows"),
+    ] = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+) -> None:
+    """Turn each text of a file into a vector; row i of the NumPy file is the vector of line i.
+
+    Vectors are float32. An interrupted run leaves no file.
+    """
+    if out.suffix != ".npy":
+        raise ConfigError(f"--out is {out}, but a NumPy file is written; give a name that ends in .npy")
+    options: dict[str, Any] = {"pooling": pooling, "layer": layer, "normalize": normalize or None}
+    options |= {"batch_size": batch_size, "max_tokens": max_tokens}
+    if contexts is not None:
+        for name, value in {"FILE": file, "text_field": text_field, **options}.items():
+            if value is not None:
+                option = name if name == "FILE" else f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{option} is given together with --contexts; leave one of the two out")
+        from contextwise.evaluation.measures.rescoring.files import write_cue_vectors
+
+        rows, width = write_cue_vectors(model, contexts, out, dtype=dtype, device=device)
+        what = "e_cue of contexts"
+    elif file is None:
+        raise ConfigError("there is nothing to embed; give a file of texts, or contexts with --contexts FILE")
+    else:
+        rows, width, what = _embed_texts(model, file, text_field, out, dtype, device, options)
+    say(f"{'1 vector' if rows == 1 else f'{rows:,} vectors'} of {width} numbers ({what}) in {out}")
+
+
+def _embed_texts(
+    source: str,
+    file: str,
+    text_field: str | None,
+    out: Path,
+    dtype: str,
+    device: str,
+    options: dict[str, Any],
+) -> tuple[int, int, str]:
+    """Write the vectors of the texts of a file; gives their number, their width, and what they are."""
+    from contextwise.data.input_files import open_lines
+
+    with open_lines(file, text_field) as lines:
+        count = lines.count()  # before torch is imported: a bad file is refused at once
+        from contextwise.base.files import write_vectors
+        from contextwise.evaluation.kernel import Subject
+        from contextwise.models.embedding import Embedder
+        from contextwise.models.layers import load_text_model
+
+        subject = Subject(source, dtype=dtype, device=device)
+        tokenizer = subject.tokenizer  # before the weights: a folder without one is refused at once
+        given = {name: value for name, value in options.items() if value is not None}
+        embedder = Embedder(load_text_model(source, subject.dtype, subject.device), tokenizer, **given)
+
+        def blocks() -> Iterator["np.ndarray"]:
+            with progress_bar("embed", count, "texts") as advance:
+                for block in embedder.blocks(lines):
+                    yield block
+                    advance(len(block))
+
+        rows, width = write_vectors(out, blocks(), count)
+    if embedder.cut:
+        were = "was" if embedder.cut == 1 else "were"
+        say(
+            f"note: {embedder.cut:,} of {rows:,} texts {were} longer than {embedder.max_tokens} tokens, and cut there"
+        )
+    pooled = {"cls": "[CLS]", "mean": "mean", "last": "last token"}[embedder.pooling]
+    return rows, width, f"{pooled}, layer {embedder.layer.number} of {embedder.layer.last}"
+
+
+def serve(
+    model: Model,
+    host: Annotated[str, Option(help="Address to listen on.")] = "localhost",
+    port: Annotated[int, Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    device: Annotated[str, Option(help="cpu, cuda, …; auto: a GPU if there is one.")] = "auto",
+) -> None:
+    """Answer OpenAI-compatible requests, with the server of transformers.
+
+    POST /v1/completions continues a prompt; /v1/chat/completions needs a
+    tokenizer with a chat template. Requests name the model as it is printed.
+    """
+    import torch
+    from transformers.utils.import_utils import is_serve_available
+
+    from contextwise.models import model_folder
+    from contextwise.models.loading import load_config, load_tokenizer, model_class
+
+    if not is_serve_available():
+        raise ConfigError("the server's packages are not installed; pip install 'contextwise[serve]'")
+    from transformers.cli.serve import Serve
+    from transformers.cli.serving import model_manager
+
+    folder = model_folder(model)
+    kind = model_class(load_config(folder))
+    # The server looks for the class in the module that it imported as transformers, which may have been replaced since.
+    setattr(model_manager.transformers, kind.__name__, kind)
+    if device == "auto" and not torch.cuda.is_available():
+        device = "cpu"
+    if load_tokenizer(folder).chat_template is None:
+        say("note: its tokenizer has no chat template, so that only /v1/completions answers")
+    say(f"serving the model {folder} at http://{host}:{port}/v1; Ctrl-C ends it")
+    Serve(force_model=folder, host=host, port=port, device=device)
+
+
+def export(
+    model: Annotated[str, Argument(help="A finished run, or a model's folder.")],
+    out: Annotated[Path, Option(help="The folder to write.")],
+    standalone: Annotated[
+        bool,
+        Option(
+            "--standalone",
+            help="Add the code of the model, so that it opens with trust_remote_code=True "
+            "where Contextwise is not installed.",
+        ),
+    ] = False,
+) -> None:
+    """Copy a model into a folder of its own, with a model card, ready to be shared."""
+    from contextwise.base.runs import RunFolder
+    from contextwise.models.standalone import export_model_folder
+    from contextwise.training.card import context_encoder_card, model_card
+
+    run = RunFolder(model)
+    card = model_card(run, standalone) if run.finished else context_encoder_card(model)
+    export_model_folder(model, out, standalone, card)
+    say(f"{out}")
