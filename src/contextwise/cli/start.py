@@ -127,7 +127,12 @@ def prepare(
     """Tokenize text into a corpus: documents, split by their content, with their metadata."""
     from contextwise.data import prepare_corpus
 
-    options: dict[str, Any] = {"text_field": text_field, "limit": limit, "validation": validation, "test": test}
+    options: dict[str, Any] = {
+        "text_field": text_field,
+        "limit": limit,
+        "validation": validation,
+        "test": test,
+    }
     started = time.perf_counter()
     corpus = prepare_corpus(
         sources, tokenizer, out, **options, end_of_text=end_of_text, skip_bad=skip_bad, overwrite=overwrite
