@@ -62,6 +62,12 @@ def test_an_estimate_is_written_with_its_interval():
     ]
 
 
+def test_a_missing_value_is_named_once():
+    column = Column("slope", "difference", interval="own", missing="no line")
+    assert column.lines(None) == ["no line"] and column.limits(None) == "–"
+    assert Column("change", "difference", interval="own", missing="").limits(None) == ""
+
+
 def test_json_holds_no_infinity():
     assert as_json({"a": [Estimate(math.inf, 1.0, math.nan)], "b": math.nan}) == {
         "a": [{"value": None, "low": 1.0, "high": None}],

@@ -12,7 +12,7 @@ import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import results_of
+from contextwise.evaluation.kernel import results_of, work
 from contextwise.evaluation.measures.curve import passes
 
 COMMAND = ("curve", "runs/alpha", "--corpus", "corpus")
@@ -107,7 +107,7 @@ def test_of_a_damaged_model_nothing_is_left_behind(contextwise, workplace, monke
         return np.ones((2, 32), np.float32) if len(calls) < 3 else real(trained, *arguments)
 
     monkeypatch.setattr(passes, "window_losses", at_first_whole)
-    monkeypatch.setattr(passes, "SECONDS_BETWEEN_SAVES", -1.0)
+    monkeypatch.setattr(work, "SECONDS_BETWEEN_SAVES", -1.0)
     arguments = ("--corpus", "corpus", "--context", 32, "--batch-tokens", 64, "--out", "b/c")
     status, _, errors = contextwise("curve", "broken", *arguments)
     assert status == 2 and len(calls) == 3 and "loss is not finite" in " ".join(errors.split())

@@ -18,8 +18,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.evaluation.kernel.result import write_result
 from contextwise.evaluation.measures.entropy import EntropyResult
 from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
-from contextwise.evaluation.measures.entropy.running import entropy_files
-from contextwise.evaluation.measures.entropy.state import ContextState
+from contextwise.evaluation.measures.entropy.running import ContextState, entropy_files
 from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch
 from contextwise.reports.entropy import FIGURES, csv_files, verdict, write_csv, write_entropy_page
 from contextwise.reports.entropy_figures import MOST_POINTS, figures_of
@@ -35,8 +34,8 @@ def state_of(context, growth, rotation, draw):
     root = torch.linalg.cholesky(features.mT @ features / (SAMPLES - 1))
     features = torch.linalg.solve_triangular(root, features.mT, upper=False).mT * scales
     nats = (3 - 2 * growth + 0.3 * np.sin(np.arange(SAMPLES))).astype(np.float32)
-    state = ContextState(context, WIDTH)
-    state.add(TruncatedBatch(context, 0, SAMPLES, nats, features), np.arange(SAMPLES))
+    state = ContextState(context, SAMPLES, np.arange(SAMPLES))
+    state.add(TruncatedBatch(context, 0, SAMPLES, nats, features))
     state.finish(centred=True)
     return state
 

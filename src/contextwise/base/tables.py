@@ -72,9 +72,10 @@ class Column:
 
     def limits(self, cell: Cell) -> str:
         """Format the cell of the interval's own column."""
+        missing = self.missing and NOT_KNOWN  # a text such as "no line" stands in the column of the value
         if cell is None:
-            return self.missing
-        return cell.interval(self.format, self.missing) if isinstance(cell, Estimate) else ""
+            return missing
+        return cell.interval(self.format, missing) if isinstance(cell, Estimate) else ""
 
     def bold(self, cell: Cell) -> bool:
         """Whether the cell is a significant difference."""

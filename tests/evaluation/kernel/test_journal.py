@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.evaluation.kernel.journal import Journal, content_key
+from contextwise.evaluation.kernel.work import Journal, content_key
 
 
 def by_number(row):
@@ -58,7 +58,7 @@ def test_a_row_that_was_not_written_to_its_end_is_written_anew(tmp_path):
 def test_what_is_damaged_is_named_and_kept(tmp_path, content):
     (tmp_path / "x").write_text(content)
     with (
-        pytest.raises(DataError, match="x is damaged .*; mend that line, or remove the file"),
+        pytest.raises(DataError, match="x is damaged .*; fix that line, or remove the file"),
         Journal.opened(tmp_path / "x"),
     ):
         pass

@@ -12,7 +12,6 @@ from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.entropy import Entropy, EntropyResult
 from contextwise.evaluation.measures.entropy import running as module
-from contextwise.evaluation.measures.entropy.state import Rows
 from contextwise.evaluation.scoring.truncated import choose_targets
 
 CONTEXTS = [4, 8, 16]
@@ -112,7 +111,9 @@ def test_differences_are_of_the_same_targets(measured):
 def test_a_stopped_run_resumes_to_the_same_files(looks, measured, model_folder, corpus, tmp_path, stop_at):
     out = tmp_path / "entropy"
     stop_at(looks)
-    with pytest.raises(Interrupted, match=r"stopped at a context of \d+ tokens, .* to resume"):
+    with pytest.raises(
+        Interrupted, match=r"the measurement was stopped at a context of \d+ tokens, .* to resume"
+    ):
         measure_entropy(model_folder, corpus, CONTEXTS, out=out, **SETTINGS)
     assert [path.name for path in tmp_path.iterdir()] == ["entropy.unfinished"]
     whole = sum(-(-120 // (160 // context)) for context in CONTEXTS)
@@ -255,16 +256,3 @@ def test_damaged_files_are_named(measured, tmp_path):
         copy.spectra()
     with pytest.raises(DataError, match="features.safetensors cannot be read"):
         copy.features(4)
-
-
-def test_rows_keep_what_came_in_few_blocks_of_memory():
-    draw, rows, blocks, whole = np.random.default_rng(0), Rows(), set(), []
-    for size in draw.integers(0, 7, 300):
-        whole.append(torch.from_numpy(draw.normal(size=(size, 3))))
-        rows.add(whole[-1])
-        blocks.add(rows.all().untyped_storage().nbytes())
-    assert torch.equal(rows.all(), torch.cat(whole)) and len(rows) == sum(map(len, whole))
-    assert len(blocks) <= 2 + np.log2(len(rows))  # it doubles: each batch leaves no block of its own behind
-    again = Rows(rows.all())
-    again.add(whole[1])
-    assert torch.equal(again.all(), torch.cat([*whole, whole[1]]))

@@ -1,7 +1,7 @@
-"""The parts that all measurements share: the subject, the measure, the result on disk, and its unfinished work.
+"""The common parts of all measurements: the subject, the measure, the result on disk, and its unfinished work.
 
     subject = Subject("runs/contextlm")                      # a run, a folder, a Hub name, or a loaded model
-    result = measure(subject, Loss(context=256), corpus)     # found again if it was made before
+    result = measure(subject, Loss(context=256), corpus)     # opened again if it was made before
     print(result.summary["loss"], result.path)
 
 A new measure is a subclass of :class:`Measure` in a module of ``contextwise.evaluation.measures``
@@ -9,23 +9,10 @@ A new measure is a subclass of :class:`Measure` in a module of ``contextwise.eva
 Nothing here imports torch before a model is opened, so that settings are checked and help is printed at once.
 """
 
-from contextwise.evaluation.kernel.journal import Journal, content_key
 from contextwise.evaluation.kernel.measure import InputFile, Measure, Outcome, measure, measures
 from contextwise.evaluation.kernel.result import Result, is_result, results_of
 from contextwise.evaluation.kernel.subject import Subject
-from contextwise.evaluation.kernel.work import Work
+from contextwise.evaluation.kernel.work import Journal, Work, content_key
 
-__all__ = [
-    "InputFile",
-    "Journal",
-    "Measure",
-    "Outcome",
-    "Result",
-    "Subject",
-    "Work",
-    "content_key",
-    "is_result",
-    "measure",
-    "measures",
-    "results_of",
-]
+__all__ = ["InputFile", "Journal", "Measure", "Outcome", "Result", "Subject", "Work", "content_key"]
+__all__ += ["is_result", "measure", "measures", "results_of"]

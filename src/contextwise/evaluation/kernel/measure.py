@@ -13,10 +13,9 @@ from contextwise.base.config import Settings
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.base.files import sha256_file
 from contextwise.base.progress import interruption, say
-from contextwise.evaluation.kernel.journal import content_key
 from contextwise.evaluation.kernel.result import Result, finished, write_result
 from contextwise.evaluation.kernel.subject import Subject
-from contextwise.evaluation.kernel.work import Work
+from contextwise.evaluation.kernel.work import Work, content_key
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,12 +30,7 @@ InputFile = Annotated[Path, CONTENT]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a measurement gives.
-
-    Attributes:
-        summary: JSON-ready; goes into ``summary.json`` beside what all results have.
-        files: as :func:`~.result.write_result` takes them.
-    """
+    """Outcome of a measurement: its part of ``summary.json``, and the files for :func:`~.result.write_result`."""
 
     summary: dict[str, Any]
     files: Mapping[str, Any] = field(default_factory=dict)
@@ -52,11 +46,11 @@ class Measure(Settings):
         name: of the verb and of the results.
         version: raised when the same settings give other numbers than before.
         on_corpus: whether it is made on the documents of a corpus.
-        model_types: what it can be made of: ``decoder``, ``encoder-decoder``.
-        takes_cue: whether it gives a CUE model its contexts; a model of another measure goes without, which is noted.
-        changes_model: whether it changes the model, such as its positions; a subject then loads it anew for the next measure.
+        model_types: kinds of models that it can measure: ``decoder``, ``encoder-decoder``.
+        takes_cue: whether it gives a CUE model its contexts; other measures read it without contexts, with a note.
+        changes_model: whether it changes the model, such as its positions; a subject then loads it again for the next measure.
         result: class of its results.
-        default_dtype: number format that the weights are loaded in where none is chosen, as :class:`Subject` takes it.
+        default_dtype: default number format of the weights, as for :class:`Subject`.
     """
 
     name: ClassVar[str]
@@ -69,23 +63,16 @@ class Measure(Settings):
     default_dtype: ClassVar[str] = "auto"
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
-        """A copy with the settings that follow from the subject or the data; refuses what does not fit them.
-
-        Raises:
-            ConfigError: a setting does not fit the model.
-        """
+        """A copy with the settings that follow from the subject or the data; raises ConfigError for one that does not fit."""
         return self
 
     def label(self, corpus: "Corpus | None") -> str:
-        """What it is made on, in the name of the result's folder."""
+        """Name of the data in the name of the result's folder."""
         return "" if corpus is None else corpus_label(corpus)
 
     @abstractmethod
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        """Measure.
-
-        Args:
-            work: what an earlier, stopped run has kept; keep there what is worth resuming from.
+        """Measure; ``work`` holds what an earlier, stopped run has kept, and keeps what this one can resume from.
 
         Raises:
             Interrupted: the process was asked to stop (:data:`contextwise.base.progress.interruption`).
@@ -98,7 +85,7 @@ class Measure(Settings):
 
     @classmethod
     def passed(cls, summary: dict[str, Any]) -> bool:
-        """Whether the result is as it must be; if not, the command has exit status 1."""
+        """Whether the model passes; if not, the command has exit status 1."""
         return True
 
     def identity(self) -> dict[str, Any]:
@@ -123,10 +110,10 @@ def measure(
     device: str = "auto",
     batch_tokens: int | None = None,
 ) -> Any:
-    """Measure a model, or find the result that was made before; a stopped measurement resumes.
+    """Measure a model, or open the result that was made before; a stopped measurement resumes.
 
-    A result answers one question: the model's weights and tokenizer, the data, the settings and the number format. It is found
-    again for the same question only.
+    A result answers one question: the model's weights and tokenizer, the data, the settings and the number format. It is
+    reused for the same question only.
 
     Args:
         source: a run folder, a Hugging Face model folder, a name on the Hub, a loaded model, or a subject.
@@ -146,22 +133,28 @@ def measure(
         CheckpointError: there is no such model, or it is damaged.
         Interrupted: the process was asked to stop; what is done is kept.
     """
+    from contextwise.models.kinds import kind_of
+
     started = time.monotonic()
-    if isinstance(source, Subject):
-        subject = source
-    else:
-        dtype = dtype or settings.default_dtype
-        subject = Subject(source, dtype=dtype, device=device, batch_tokens=batch_tokens)
+    subject = (
+        source
+        if isinstance(source, Subject)
+        else Subject(source, dtype=dtype or settings.default_dtype, device=device, batch_tokens=batch_tokens)
+    )
     if settings.on_corpus and corpus is None:
         raise ConfigError(f"{settings.name} needs documents; give a prepared corpus")
-    _check_type(subject, settings)
+    kind = kind_of(subject.config)
+    if kind not in settings.model_types:
+        raise CheckpointError(
+            f"{subject.source} is an {kind} ({subject.config.model_type}), but {settings.name} needs a "
+            f"{' or '.join(settings.model_types)}"
+        )
     asked, settings = settings.identity(), settings.resolved(subject, corpus)
     question, key = question_of(settings, asked, corpus), result_key(settings, subject, corpus)
     label = settings.label(corpus)
     path = Path(out) if out else subject.home / "-".join(filter(None, (settings.name, label, key[:8])))
-    with Work.opened(
-        path, key, {"measure": settings.name, "settings": settings.identity()}, overwrite
-    ) as work:
+    content = {"measure": settings.name, "settings": settings.identity()}
+    with Work.opened(path, key, content, overwrite) as work:
         if (result := finished(path, key, overwrite, settings.result)) is not None:
             return result
         if corpus is not None:
@@ -171,18 +164,20 @@ def measure(
             say(f"note: {subject.source} is a CUE model; it is measured without contexts")
         try:
             outcome = _run(settings, subject, corpus, work)
-            header = _header(settings, subject, corpus, key, question, label)
+            about = {"measure": settings.name, "key": key, "question": question, "label": label}
+            about |= _about(subject, corpus)
         finally:
             if settings.changes_model:
                 subject.forget_model()
-        summary = header | outcome.summary | _footer(started)
+        about |= {"settings": settings.model_dump(mode="json"), **outcome.summary}
+        summary = about | {"seconds": round(time.monotonic() - started, 3)}
         write_result(path, summary, outcome.files, overwrite=overwrite, held=True)
         work.discard()
     return settings.result(path, summary)
 
 
 def question_of(settings: Measure, asked: dict[str, Any], corpus: "Corpus | None") -> str:
-    """Identifies what was asked, of whichever model: results with the same question can be compared."""
+    """Identifies the question, asked of any model: results with the same question can be compared."""
     data = None if corpus is None else [corpus.fingerprint, corpus.split]
     return content_key(measure=settings.name, version=settings.version, data=data, settings=asked)
 
@@ -206,48 +201,24 @@ def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Wor
         raise Interrupted(f"{str(error).split(';')[0]}; {end}") from None
 
 
-def _check_type(subject: Subject, settings: Measure) -> None:
-    from contextwise.models.kinds import kind_of
+def _about(subject: Subject, corpus: "Corpus | None") -> dict[str, Any]:
+    """The part of ``summary.json`` about model, data, intervals and machine."""
+    from contextwise.base.machine import describe_environment
+    from contextwise.base.estimates import CONFIDENCE
+    from contextwise.base.intervals import RESAMPLES
+    from contextwise.models.tokenizers import corpus_tokenizer_hash
 
-    kind = kind_of(subject.config)
-    if kind not in settings.model_types:
-        raise CheckpointError(
-            f"{subject.source} is an {kind} ({subject.config.model_type}), but {settings.name} needs a "
-            f"{' or '.join(settings.model_types)}"
-        )
-
-
-def _header(
-    settings: Measure, subject: Subject, corpus: "Corpus | None", key: str, question: str, label: str
-) -> dict[str, Any]:
-    header = {
-        "measure": settings.name,
-        "key": key,
-        "question": question,
-        "label": label,
-        **subject.describe(),
-    }
+    about = subject.describe()
     if corpus is not None:
-        from contextwise.models.tokenizers import corpus_tokenizer_hash
-
-        header["corpus"] = {
+        about["corpus"] = {
             "path": str(corpus.path),
             "fingerprint": corpus.fingerprint,
             "split": corpus.split,
             "tokenizer_hash": corpus_tokenizer_hash(corpus.path),
         }
-    return header | {"settings": settings.model_dump(mode="json")}
-
-
-def _footer(started: float) -> dict[str, Any]:
-    from contextwise.base.estimates import CONFIDENCE
-    from contextwise.base.intervals import RESAMPLES
-    from contextwise.base.machine import describe_environment
-
-    return {
+    return about | {
         "confidence": CONFIDENCE,
         "resamples": RESAMPLES,
-        "seconds": round(time.monotonic() - started, 3),
         "environment": describe_environment(),
     }
 
@@ -264,11 +235,10 @@ def _is_input(annotation: Any) -> bool:
 def _content(name: str, path: Path) -> str:
     """SHA-256 of a file, or of the files of a folder."""
     try:
-        if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.is_file())
-            content = {str(file.relative_to(path)): sha256_file(file) for file in files}
-            return content_key(files=content)
-        return sha256_file(path)
+        if not path.is_dir():
+            return sha256_file(path)
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return content_key(files={str(file.relative_to(path)): sha256_file(file) for file in files})
     except OSError as error:
         raise DataError(f"{name} is {path}, which cannot be read: {error.strerror}") from None
 
@@ -276,10 +246,7 @@ def _content(name: str, path: Path) -> str:
 def measures() -> dict[str, type[Measure]]:
     """All measures by name: the subclasses of :class:`Measure` in the modules of ``contextwise.evaluation.measures``."""
     package = importlib.import_module("contextwise.evaluation.measures")
-    found: dict[str, type[Measure]] = {}
-    for module in pkgutil.iter_modules(package.__path__):
-        content = vars(importlib.import_module(f"{package.__name__}.{module.name}"))
-        for value in content.values():
-            if isinstance(value, type) and issubclass(value, Measure) and "name" in vars(value):
-                found[value.name] = value
-    return found
+    modules = [f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
+    values = [value for name in modules for value in vars(importlib.import_module(name)).values()]
+    classes = [value for value in values if isinstance(value, type) and issubclass(value, Measure)]
+    return {measure.name: measure for measure in classes if "name" in vars(measure)}

@@ -19,7 +19,7 @@ HEADER = {"measure", "key", "question"}
 
 @dataclass(frozen=True)
 class Result:
-    """A finished measurement. ``summary`` is the content of ``summary.json`` in the folder ``path``."""
+    """A finished measurement; ``summary`` is the content of ``summary.json`` in the folder ``path``."""
 
     path: Path
     summary: dict[str, Any]
@@ -28,11 +28,8 @@ class Result:
     def open(cls, path: str | Path, measure: str | None = None) -> Self:
         """Open the folder of a result.
 
-        Args:
-            measure: name of the measure that it must be of.
-
         Raises:
-            DataError: it holds no result, a damaged one, or one of another measure.
+            DataError: it holds no result, a damaged one, or one that is not of ``measure``.
         """
         path = Path(path)
         what = f"result of contextwise {measure}" if measure else "result of a measurement"
@@ -53,11 +50,7 @@ class Result:
         return self.summary["measure"]
 
     def table_of(self, name: str) -> "pa.Table":
-        """The table ``NAME.parquet``.
-
-        Raises:
-            DataError: it is missing or damaged.
-        """
+        """The table ``NAME.parquet``; raises DataError if it is missing or damaged."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -71,11 +64,7 @@ class Result:
             ) from None
 
     def rows_of(self, name: str) -> list[dict[str, Any]]:
-        """The rows of ``NAME.jsonl``.
-
-        Raises:
-            DataError: the file is missing or damaged.
-        """
+        """The rows of ``NAME.jsonl``; raises DataError if the file is missing or damaged."""
         file = self.path / f"{name}.jsonl"
         try:
             return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
@@ -91,25 +80,19 @@ def is_result(path: str | Path) -> bool:
 
 
 def results_of(folder: Path, measure: str | None = None) -> list[Result]:
-    """The results in the folders of ``folder`` (a model's :attr:`~.subject.Subject.home`), by name.
-
-    Args:
-        measure: only those of this measure.
-    """
-    if not folder.is_dir():
-        return []
-    found = []
+    """The results below ``folder`` (a model's :attr:`~.subject.Subject.home`), by name; only those of ``measure`` if given."""
+    results = []
     for summary in sorted(folder.glob(f"*/{SUMMARY}")):
         if summary.parent.name.startswith(".") or ".partial-" in summary.parent.name:
             continue
         content = read_json(summary, "the summary of a result")
         if isinstance(content, dict) and content.keys() >= HEADER and measure in (None, content["measure"]):
-            found.append(Result(summary.parent, content))
-    return found
+            results.append(Result(summary.parent, content))
+    return results
 
 
 def finished(path: Path, key: str, overwrite: bool = False, result: type[Result] = Result) -> Result | None:
-    """The result at ``path`` if it answers the same question; None if nothing is there that must stay.
+    """The result at ``path`` if it answers the same question; None if the folder is free.
 
     Raises:
         ConfigError: the folder holds something else, and is not to be overwritten.
@@ -117,16 +100,16 @@ def finished(path: Path, key: str, overwrite: bool = False, result: type[Result]
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return None
     try:
-        there = result.open(path)
+        existing = result.open(path)
     except DataError as error:
         raise ConfigError(f"{error}; choose another folder for the result, or remove that one") from None
-    if there.summary["key"] == key:
-        return there
+    if existing.summary["key"] == key:
+        return existing
     if overwrite:
         return None
     raise ConfigError(
-        f"{path} holds another result of contextwise {there.measure} (of {there.summary['model']}, "
-        f"{there.summary.get('label') or 'other settings'}); choose another folder, or overwrite it"
+        f"{path} holds another result of contextwise {existing.measure} (of {existing.summary['model']}, "
+        f"{existing.summary.get('label') or 'other settings'}); choose another folder, or overwrite it"
     )
 
 

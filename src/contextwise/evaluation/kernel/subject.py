@@ -11,6 +11,7 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.files import sha256_file
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.result import Result, results_of
+from contextwise.evaluation.kernel.work import content_key
 
 if TYPE_CHECKING:
     import torch
@@ -22,25 +23,22 @@ DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_BATCH_TOKENS = 16384
 DEFAULT_CONTEXT_LIMIT = 1024
 """Tokens of the default context of a model that is no run: larger ones are asked for."""
-MODEL_FILES = (
+MODEL_FILES: tuple[str, ...] = (
     "*.safetensors",
     "*.safetensors.index.json",
     "config.json",
     "generation_config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
-    "vocab.*",
-    "merges.txt",
-    "spiece.model",
-    "*.py",
 )
-"""Files of a model folder that decide what the model computes and how text becomes tokens."""
+MODEL_FILES += ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*")
+MODEL_FILES += ("vocab.*", "merges.txt", "spiece.model", "*.py")
+"""Files of a model folder that determine the model's outputs and its tokens."""
 
 
 class Subject:
-    """A model as it is measured. Weights and tokenizer are loaded when they are first asked for.
+    """A model as it is measured. Weights and tokenizer are loaded when they are first used.
+
+    Its properties raise CheckpointError if there is no such model or it is damaged, and ConfigError if this machine does not
+    have the device.
 
     Args:
         source: a run folder, a Hugging Face model folder, a name on the Hub, or a loaded model.
@@ -91,16 +89,12 @@ class Subject:
 
     @property
     def home(self) -> Path:
-        """The folder of the model's results: ``RUN/evaluation``, or ``evaluation/NAME`` for a model that is no run."""
+        """Folder of the model's results: ``RUN/evaluation``, or ``evaluation/NAME`` for a model that is no run."""
         return self.run.evaluation if self.run else Path("evaluation") / self.name
 
     @cached_property
     def folder(self) -> Path:
-        """The local folder of the model's files; of a Hub name its snapshot in the local cache.
-
-        Raises:
-            CheckpointError: there is no such model, or the run has not finished.
-        """
+        """Local folder of the model's files; for a Hub name its snapshot in the local cache."""
         from contextwise.models.loading import model_folder
 
         folder = Path(model_folder(self.source))
@@ -113,23 +107,14 @@ class Subject:
 
     @cached_property
     def config(self) -> "PreTrainedConfig":
-        """The model's configuration, read without the weights.
-
-        Raises:
-            CheckpointError: there is no such model, or its configuration cannot be read.
-        """
+        """The model's configuration, read without the weights."""
         from contextwise.models.loading import load_config
 
         return self.model.config if self.loaded else load_config(self.source)
 
     @cached_property
     def model(self) -> "PreTrainedModel":
-        """The model in evaluation mode: a causal language model, or an encoder-decoder.
-
-        Raises:
-            CheckpointError: there is no such model, it is damaged, or it is an encoder.
-            ConfigError: this machine does not have the device.
-        """
+        """The model in evaluation mode: a causal language model or an encoder-decoder; CheckpointError for an encoder."""
         from contextwise.base.machine import keep_freed_memory
         from contextwise.models.loading import load_generating_model
 
@@ -138,17 +123,13 @@ class Subject:
         return load_generating_model(self.source, dtype=self.dtype, device=self.device)
 
     def forget_model(self) -> None:
-        """Load the weights anew when they are next asked for; a loaded model stays."""
+        """Load the weights again at their next use; a model that was given loaded stays."""
         if not self.loaded:
             self.__dict__.pop("model", None)
 
     @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """The tokenizer that is saved with the model.
-
-        Raises:
-            CheckpointError: there is none.
-        """
+        """The tokenizer that is saved with the model."""
         from contextwise.models.loading import load_tokenizer
 
         if self.loaded:
@@ -157,10 +138,6 @@ class Subject:
 
     @cached_property
     def device(self) -> "torch.device":
-        """
-        Raises:
-            ConfigError: this machine does not have the device.
-        """
         import torch
 
         if self.loaded:
@@ -190,10 +167,9 @@ class Subject:
         """SHA-256, hexadecimal, of the model's configuration, weights and tokenizer."""
         if self.loaded:
             return _digest_of_loaded(self)
-        folder = self.folder
-        files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
-        content = {file.name: sha256_file(file) for file in files}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        patterns = (self.folder.glob(pattern) for pattern in MODEL_FILES)
+        files = {file.name: sha256_file(file) for found in patterns for file in found if file.is_file()}
+        return content_key(**files)
 
     @property
     def positions(self) -> int | None:
@@ -202,7 +178,7 @@ class Subject:
 
     @property
     def run_context(self) -> int | None:
-        """Tokens of a window that the run was trained on; None for a model that is no run."""
+        """Tokens of a training window of the run; None for a model that is no run."""
         context = self.run.recipe().get("data", {}).get("context") if self.run else None
         return context if isinstance(context, int) else None
 
@@ -215,7 +191,7 @@ class Subject:
         """Tokens of a window to measure with: ``wanted``, else the run's training context, else at most 1,024.
 
         Raises:
-            ConfigError: the model does not have so many positions.
+            ConfigError: the model has fewer positions.
         """
         limit = self.positions
         if wanted is None:
@@ -232,11 +208,7 @@ class Subject:
         return self.config.model_type == "cue"
 
     def check_corpus(self, corpus: "Corpus") -> None:
-        """Refuse a corpus whose token ids mean something else to the model, or nothing.
-
-        Raises:
-            DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
-        """
+        """Raise DataError if the tokenizers differ, or the corpus has more tokens in its vocabulary than the model."""
         from contextwise.models.tokenizers import check_tokenizer
 
         if not self.loaded:
@@ -262,9 +234,7 @@ class Subject:
 
 
 def results_of_model(source: str, measures: Sequence[str]) -> list[Result]:
-    """The results of these measures that a run or model has, with the weights that it has now.
-
-    A run whose model is gone keeps its results.
+    """The results of these measures of a run or model with its present weights; all of them for a run without a model.
 
     Raises:
         CheckpointError: there is no such model.

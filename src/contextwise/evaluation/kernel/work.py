@@ -1,20 +1,102 @@
 """The finished part of a measurement that was stopped, kept beside the folder of its result."""
 
 import contextlib
+import fcntl
+import hashlib
+import json
+import os
 import shutil
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import atomic_write, exclusive, read_json, write_json
-from contextwise.evaluation.kernel.journal import Journal
+from contextwise.base.errors import ConfigError, DataError, Interrupted
+from contextwise.base.files import atomic_write, disk_errors, exclusive, read_json, write_json
+from contextwise.base.progress import interruption
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
 QUESTION = "question.json"
+WHAT = "the unfinished work"
+SECONDS_BETWEEN_SAVES = 30.0
+OWN_KEY = itemgetter("key")
+Row = dict[str, Any]
+
+
+def content_key(**content: Any) -> str:
+    """SHA-256, hexadecimal, of all that a result depends on."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class Journal:
+    """Finished rows, one JSON line each, written as soon as they are computed; a stopped run resumes from them.
+
+    Attributes:
+        rows: key -> row, in the order in which they were added.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO, key: Callable[[Row], Hashable]) -> None:
+        self.path, self.key, self._file, self._writing = path, key, file, threading.Lock()
+        file.seek(0)
+        *lines, rest = file.read().split(b"\n")  # the rest is a row that was not written to its end
+        try:
+            self.rows: dict[Hashable, Row] = {key(row): row for row in map(json.loads, lines)}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path} is damaged ({str(error)[:100]}); fix that line, or remove the file"
+            ) from None
+        file.truncate(file.tell() - len(rest))
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: Path, key: Callable[[Row], Hashable] = OWN_KEY) -> Iterator["Journal"]:
+        """Read the rows of the file, and keep other processes out while the block runs.
+
+        Args:
+            key: identifies a row; by default its field ``key``.
+
+        Raises:
+            ConfigError: another process has it open.
+            DataError: it cannot be read or written.
+        """
+        fresh = not path.parent.exists()
+        with disk_errors("the answers", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a+b")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another process is writing {path}; wait for it, or choose another folder"
+                ) from None
+            journal = cls(path, file, key)
+            try:
+                yield journal
+            finally:
+                if not journal.rows:
+                    path.unlink()
+                    if fresh:
+                        path.parent.rmdir()
+
+    def add(self, *rows: Row) -> None:
+        """Keep rows; they are on the disk when this returns. Several threads may call it at once.
+
+        Raises:
+            DataError: the disk is full, or the file cannot be written.
+        """
+        # Half of a surrogate pair, which a model can write, has no UTF-8: JSON's escapes are ASCII.
+        lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        with self._writing, disk_errors("the answers", self.path):
+            self._file.write(lines)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self.rows.update((self.key(row), row) for row in rows)
 
 
 class Work:
@@ -26,6 +108,7 @@ class Work:
 
     def __init__(self, path: Path, key: str, question: dict[str, Any]) -> None:
         self.path, self.key, self.question = path, key, question
+        self._saved = time.monotonic()
 
     @classmethod
     @contextlib.contextmanager
@@ -37,7 +120,7 @@ class Work:
         A second process with the same result waits.
 
         Args:
-            question: what ``key`` is made of, for messages.
+            question: the content of ``key``, for messages.
             overwrite: discard unfinished work of another question instead of refusing.
 
         Raises:
@@ -51,21 +134,21 @@ class Work:
                 work._check(overwrite)
                 yield work
         finally:
-            with contextlib.suppress(OSError):  # what is empty is removed again
+            with contextlib.suppress(OSError):  # empty folders are removed again
                 for folder in made:
                     folder.rmdir()
 
     def _check(self, overwrite: bool) -> None:
-        if not self.path.is_dir():
+        if self.empty:
             return
         try:
-            there = read_json(self.path / QUESTION, "the unfinished work")
+            kept = read_json(self.path / QUESTION, WHAT)
         except DataError:
-            there = {}
-        if there.get("key") == self.key:
+            kept = {}
+        if kept.get("key") == self.key:
             return
-        if there and not overwrite:
-            ours, theirs = self.question.get("settings", {}), there.get("settings", {})
+        if kept and not overwrite:
+            ours, theirs = self.question.get("settings", {}), kept.get("settings", {})
             different = [name for name in ours if ours[name] != theirs.get(name)] or ["model or data"]
             raise ConfigError(
                 f"{self.path} holds unfinished work of another measurement ({', '.join(different[:5])} differ); choose "
@@ -75,7 +158,7 @@ class Work:
 
     def _start(self) -> None:
         if not (self.path / QUESTION).exists():
-            write_json(self.path / QUESTION, {"key": self.key, **self.question}, "the unfinished work")
+            write_json(self.path / QUESTION, {"key": self.key, **self.question}, WHAT)
 
     @property
     def empty(self) -> bool:
@@ -83,19 +166,14 @@ class Work:
         return not self.path.is_dir()
 
     @contextlib.contextmanager
-    def journal(self, name: str, key: Any = None) -> Iterator[Journal]:
-        """Rows of JSON that are kept as soon as they are added.
-
-        Args:
-            name: of the file, without ``.jsonl``.
-            key: tells rows apart; by default their field ``key``.
-        """
+    def journal(self, name: str, key: Callable[[Row], Hashable] = OWN_KEY) -> Iterator[Journal]:
+        """Rows that are kept as soon as they are added, in ``NAME.jsonl``; ``key`` as for :meth:`Journal.opened`."""
         self._start()
-        with Journal.opened(self.path / f"{name}.jsonl", *([] if key is None else [key])) as journal:
+        with Journal.opened(self.path / f"{name}.jsonl", key) as journal:
             yield journal
 
     def save(self, name: str, arrays: "Mapping[str, np.ndarray | torch.Tensor]") -> None:
-        """Keep arrays, or tensors, under a name instead of those that were kept under it before, in one step.
+        """Keep arrays, or tensors, under a name, in place of the earlier ones of that name, in one step.
 
         Raises:
             DataError: the disk is full, or the folder cannot be written.
@@ -104,14 +182,34 @@ class Work:
         import torch
         from safetensors.torch import save
 
-        def tensor(array: Any) -> torch.Tensor:
-            return (
-                torch.from_numpy(np.array(array)) if isinstance(array, np.ndarray) else array
-            ).contiguous()
-
+        tensors = {
+            key: (torch.from_numpy(np.array(array)) if isinstance(array, np.ndarray) else array).contiguous()
+            for key, array in arrays.items()
+        }
         self._start()
-        content = save({key: tensor(array) for key, array in arrays.items()})
-        atomic_write(self.path / f"{name}.safetensors", content, "the unfinished work")
+        atomic_write(self.path / f"{name}.safetensors", save(tensors), WHAT)
+
+    def checkpoint(
+        self,
+        name: str,
+        arrays: "Callable[[], Mapping[str, np.ndarray | torch.Tensor]]",
+        where: str,
+        now: bool = False,
+    ) -> None:
+        """Save arrays as :meth:`save` does if the last time was long ago or ``now``; on a request to stop save, and raise.
+
+        Args:
+            where: what the message about a stop says after "stopped".
+
+        Raises:
+            Interrupted: the process was asked to stop.
+        """
+        stop = interruption.requested
+        if stop or now or time.monotonic() - self._saved > SECONDS_BETWEEN_SAVES:
+            self.save(name, arrays())
+            self._saved = time.monotonic()
+        if stop:
+            raise Interrupted(f"the measurement was stopped {where}")
 
     def load(self, name: str, torch: bool = False) -> Any:
         """The arrays that were kept under a name, as tensors if ``torch``; None if there are none, or they are damaged."""

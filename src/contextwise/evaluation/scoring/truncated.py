@@ -18,7 +18,12 @@ from transformers import PreTrainedModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.evaluation.kernel.subject import positions
-from contextwise.evaluation.scoring.windows import DEFAULT_BATCH_TOKENS, Documents, vocabulary_size
+from contextwise.evaluation.scoring.windows import (
+    DEFAULT_BATCH_TOKENS,
+    Documents,
+    check_ids,
+    vocabulary_size,
+)
 
 Features = Literal["last"] | int | None
 LAST: Literal["last"] = "last"
@@ -169,13 +174,7 @@ def _tokens(
     for row, i in enumerate(range(start, stop)):
         end = int(targets.position[i]) + 1
         tokens_BT[row] = corpus.document(int(targets.document[i]))[end - context - 1 : end]
-    highest = int(tokens_BT.max())
-    if highest >= vocabulary_size(model):
-        document = int(targets.document[start + int(tokens_BT.max(axis=1).argmax())])
-        raise DataError(
-            f"document {document} holds token id {highest}, but the model's vocabulary has {vocabulary_size(model)} tokens; "
-            "use the corpus that was prepared with the model's tokenizer"
-        )
+    check_ids(model, tokens_BT, targets.document[start:stop])
     return torch.from_numpy(tokens_BT).to(next(model.parameters()).device)
 
 

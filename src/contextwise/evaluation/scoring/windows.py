@@ -214,14 +214,7 @@ def window_losses(
         CheckpointError: a loss is not finite.
     """
     input_ids_BT, targets_BT = _padded(corpus, plan, rows)
-    vocabulary = vocabulary_size(model)
-    highest_B = np.maximum(input_ids_BT.max(axis=1), targets_BT.max(axis=1))
-    worst = int(highest_B.argmax())
-    if highest_B[worst] >= vocabulary:
-        raise DataError(
-            f"document {int(plan.document[rows[worst]])} holds token id {int(highest_B[worst])}, but the model's "
-            f"vocabulary has {vocabulary} tokens; use the corpus that was prepared with the model's tokenizer"
-        )
+    check_ids(model, np.hstack([input_ids_BT, targets_BT]), plan.document[rows])
     device = next(model.parameters()).device
     losses_BT = token_losses(
         model, torch.from_numpy(input_ids_BT).to(device), torch.from_numpy(targets_BT).to(device), **further
@@ -262,6 +255,17 @@ def _padded(corpus: Documents, plan: Plan, rows: np.ndarray) -> tuple[np.ndarray
 def vocabulary_size(model: PreTrainedModel) -> int:
     """Rows of the model's input embedding."""
     return int(model.get_input_embeddings().weight.shape[0])
+
+
+def check_ids(model: PreTrainedModel, ids_BT: np.ndarray, documents_B: np.ndarray) -> None:
+    """Raise DataError if a token id is beyond the model's vocabulary."""
+    vocabulary, highest_B = vocabulary_size(model), ids_BT.max(axis=1)
+    worst = int(highest_B.argmax())
+    if highest_B[worst] >= vocabulary:
+        raise DataError(
+            f"document {int(documents_B[worst])} holds token id {int(highest_B[worst])}, but the model's vocabulary has "
+            f"{vocabulary} tokens; use the corpus that was prepared with the model's tokenizer"
+        )
 
 
 def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:

@@ -5,7 +5,6 @@ Each leaves sums, from which the contextwise loss curve and the intervals of all
 Legend of shapes: D documents, K bins of visible tokens, P numbers of visible tokens, T positions of a window, N targets.
 """
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,15 +12,14 @@ import pyarrow as pa
 import torch
 from transformers import PreTrainedModel
 
-from contextwise.base.errors import DataError, Interrupted
+from contextwise.base.errors import DataError
 from contextwise.base.intervals import student_t
-from contextwise.base.progress import interruption, progress_bar, say
+from contextwise.base.progress import progress_bar, say
 from contextwise.data.windows import last_tenth_length, log_bins
 from contextwise.evaluation.kernel import Work
 from contextwise.evaluation.scoring.truncated import Targets, truncated_passes
 from contextwise.evaluation.scoring.windows import Documents, Plan, batches, plan_windows, window_losses
 
-SECONDS_BETWEEN_SAVES = 30.0
 PART = "sums"
 
 
@@ -178,33 +176,13 @@ def _ratio_error(squares: np.ndarray, crossed: np.ndarray, mean: np.ndarray, siz
     return np.sqrt(np.maximum(0, residuals) * count / (count - 1)) / sizes.sum()
 
 
-class _Saver:
-    """Saves the finished part of a pass at intervals, and when the process is asked to stop."""
-
-    def __init__(self, work: Work, total: int, unit: str) -> None:
-        self.work, self.total, self.unit = work, total, unit
-        self.saved = time.monotonic()
-
-    def load(self, like: dict[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-        """The part that an earlier, stopped pass has saved; None unless it has the names, shapes and types of ``like``."""
-        kept = self.work.load(PART)
-        if kept is None or kept.keys() != like.keys():
-            return None
-        same = all(kept[n].shape == like[n].shape and kept[n].dtype == like[n].dtype for n in like)
-        return kept if same and all(np.isfinite(array).all() for array in kept.values()) else None
-
-    def report(self, done: int) -> None:
-        say(f"resuming a stopped measurement: {done:,} of {self.total:,} {self.unit} are done")
-
-    def after(self, done: int, arrays: dict[str, np.ndarray]) -> None:
-        """Save after a batch, if it is time; raise Interrupted if the process was asked to stop."""
-        stop = interruption.requested
-        if done >= self.total or not (stop or time.monotonic() - self.saved > SECONDS_BETWEEN_SAVES):
-            return
-        self.work.save(PART, arrays)
-        self.saved = time.monotonic()
-        if stop:
-            raise Interrupted(f"the measurement was stopped after {done:,} of {self.total:,} {self.unit}")
+def _kept(work: Work, like: dict[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+    """The part that an earlier, stopped pass has saved; None unless it has the names, shapes and types of ``like``."""
+    kept = work.load(PART)
+    if kept is None or kept.keys() != like.keys():
+        return None
+    same = all(kept[n].shape == like[n].shape and kept[n].dtype == like[n].dtype for n in like)
+    return kept if same and all(np.isfinite(array).all() for array in kept.values()) else None
 
 
 def running_pass(
@@ -223,17 +201,15 @@ def running_pass(
         trained: training context, for the last tenth of it.
 
     Raises:
-        DataError: a token id is beyond the model's vocabulary.
-        CheckpointError: a loss is not finite.
+        DataError, CheckpointError: as :func:`~evaluation.scoring.windows.window_losses`.
         Interrupted: the process was asked to stop; the finished part is kept.
     """
     context, total = int(plan.length[0]), len(plan.document)
     sums = RunningSums(plan.document, context, last_tenth(context, trained))
-    saver = _Saver(work, total, "windows")
-    kept = saver.load(sums.state)
+    kept = _kept(work, sums.state)
     if kept is not None and 0 < int(kept["done"]) <= total:
         sums.state.update(kept)
-        saver.report(sums.done)
+        say(f"resuming a stopped measurement: {sums.done:,} of {total:,} windows are done")
     rest = plan.chosen(np.arange(sums.done, total))
     was_training = model.training
     model.eval()
@@ -244,7 +220,8 @@ def running_pass(
                 for nats_T in window_losses(model, corpus, rest, rows):
                     sums.add(nats_T)
                 advance(len(rows) * context)
-                saver.after(sums.done, sums.state)
+                if sums.done < total:
+                    work.checkpoint(PART, lambda: sums.state, f"after {sums.done:,} of {total:,} windows")
     finally:
         model.train(was_training)
     return sums.finish()
@@ -263,13 +240,12 @@ def truncated_pass(
 
     Raises as :func:`running_pass` does.
     """
-    count = len(targets)
+    count, total = len(targets), len(targets) * len(contexts)
     nats_CN, done_C = np.zeros((len(contexts), count), np.float32), np.zeros(len(contexts), np.int64)
-    saver = _Saver(work, len(contexts) * count, "predictions")
-    kept = saver.load({"nats": nats_CN, "done": done_C})
+    kept = _kept(work, {"nats": nats_CN, "done": done_C})
     if kept is not None and kept["done"].any() and ((kept["done"] >= 0) & (kept["done"] <= count)).all():
         nats_CN, done_C = kept["nats"], kept["done"]
-        saver.report(int(done_C.sum()))
+        say(f"resuming a stopped measurement: {done_C.sum():,} of {total:,} predictions are done")
     done = dict(zip(contexts, done_C.tolist(), strict=True))
     with progress_bar("curve", float(np.sum(contexts)) * count, "tokens") as advance:
         advance(sum(context * number for context, number in done.items()))
@@ -278,7 +254,9 @@ def truncated_pass(
             nats_CN[row, batch.start : batch.stop] = batch.nats
             done_C[row] = batch.stop
             advance((batch.stop - batch.start) * batch.context)
-            saver.after(int(done_C.sum()), {"nats": nats_CN, "done": done_C})
+            if done_C.sum() < total:
+                where = f"after {done_C.sum():,} of {total:,} predictions"
+                work.checkpoint(PART, lambda: {"nats": nats_CN, "done": done_C}, where)
     documents, row_of, sizes = np.unique(targets.document, return_inverse=True, return_counts=True)
     sums_CD = np.stack([np.bincount(row_of, weights=nats, minlength=len(documents)) for nats in nats_CN])
     loss, exact = sums_CD.sum(1) / count, np.array(contexts, dtype=np.int64)

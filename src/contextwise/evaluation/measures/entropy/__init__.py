@@ -1,7 +1,7 @@
 """Losses and spectra of a model's features at several visible contexts: ``contextwise entropy``.
 
 The same targets are predicted from the nearest l tokens, for each context l (:mod:`evaluation.scoring.truncated`). The features
-that they are predicted from, one for each target, go into a running covariance in 64-bit numbers; its eigenvalues, the losses
+from which they are predicted, one for each target, go into a running covariance in 64-bit numbers; its eigenvalues, the losses
 and a bounded sample of features are kept (intrinsic entropy, Section 2.2.2). Everything derived from them is computed from the
 files (:mod:`contextwise.analysis`).
 """
@@ -32,7 +32,10 @@ def _layer(value: Any) -> Any:
 
 
 class EntropyResult(Result):
-    """Losses, spectra and kept features at several contexts."""
+    """Losses, spectra and kept features at several contexts.
+
+    Each method raises DataError if its file cannot be read.
+    """
 
     @property
     def contexts(self) -> list[int]:
@@ -44,11 +47,7 @@ class EntropyResult(Result):
         return {int(context): loss["value"] for context, loss in self.summary["losses"].items()}
 
     def spectra(self) -> "dict[int, np.ndarray]":
-        """Context -> (D,) eigenvalues, the largest first.
-
-        Raises:
-            DataError: the table cannot be read.
-        """
+        """Context -> (D,) eigenvalues, the largest first."""
         table = self.table_of("spectra")
         context, values = table["context"].to_numpy(), table["eigenvalue"].to_numpy()
         return {length: values[context == length] for length in self.contexts}
@@ -58,11 +57,7 @@ class EntropyResult(Result):
         return self.table_of("losses")
 
     def features(self, context: int) -> "torch.Tensor":
-        """(K, D) features that were kept at a context.
-
-        Raises:
-            DataError: they cannot be read.
-        """
+        """(K, D) features that were kept at a context."""
         from safetensors import SafetensorError, safe_open
 
         file = self.path / "features.safetensors"

@@ -1,9 +1,9 @@
 """Mean and covariance of features that come in batches, in 64-bit numbers whatever the model computes in.
 
-Only the sums are kept: D × D numbers, however many features go by. Rows are gathered into blocks of :data:`BLOCK`; each block
-is centred on its own mean and joined to what went before by the pairwise update of Chan, Golub and LeVeque (1979), so that no
-large mean is ever squared and subtracted again. Where the blocks begin does not depend on how the rows came in batches: a
-stream that was stopped, saved and taken up again gives the same bits.
+Only the sums are kept: D × D numbers for any number of features. Rows are gathered into blocks of :data:`BLOCK`; each block
+is centred on its own mean and joined to the ones before it by the pairwise update of Chan, Golub and LeVeque (1979), so that no
+large mean is ever squared and subtracted again. The limits of the blocks do not depend on the batches: a stream that was
+stopped, saved and resumed gives the same bits.
 
 Legend of shapes: B rows in a batch, D channels.
 """
@@ -19,7 +19,7 @@ class RunningCovariance:
 
     Args:
         width: D, channels of a feature.
-        device: where the features come from; the sums stay there, or on the CPU where the device has no 64-bit numbers.
+        device: of the features; the sums stay there, or on the CPU where the device has no 64-bit numbers.
     """
 
     def __init__(self, width: int, device: torch.device | str = "cpu") -> None:
@@ -60,7 +60,7 @@ class RunningCovariance:
         return upper_DD + upper_DD.triu(1).mT
 
     def eigenvalues(self, centred: bool = True) -> torch.Tensor:
-        """(D,) float64 on the CPU: of :meth:`covariance`, the largest first; what rounding pushed below zero is zero.
+        """(D,) float64 on the CPU: of :meth:`covariance`, the largest first; negative ones, due to rounding, become zero.
 
         Raises:
             ValueError: there are fewer than two features.
@@ -68,7 +68,7 @@ class RunningCovariance:
         return torch.linalg.eigvalsh(self._upper(centred), UPLO="U").flip(0).clamp(min=0).cpu()
 
     def _upper(self, centred: bool) -> torch.Tensor:
-        """(D, D): the covariance on and right of the diagonal; what lies left of it is not kept up."""
+        """(D, D): the covariance on and right of the diagonal; the rest is not valid."""
         self._fold_rest()
         if self._folded < 2:
             raise ValueError(f"a covariance needs two features or more, and there are {self._folded}")

@@ -3,24 +3,102 @@
 Legend of shapes: N targets, K kept features, D channels.
 """
 
-import time
+import contextlib
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 from safetensors.torch import save
 
-from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
+from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.intervals import ratios
-from contextwise.base.progress import interruption, progress_bar, say
+from contextwise.base.progress import progress_bar, say
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject, Work
-from contextwise.evaluation.measures.entropy.state import ContextState
-from contextwise.evaluation.scoring.truncated import Features, Targets, choose_targets, truncated_passes
+from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
+from contextwise.evaluation.scoring.truncated import (
+    Features,
+    Targets,
+    TruncatedBatch,
+    choose_targets,
+    truncated_passes,
+)
 
 LEAST_PER_CHANNEL = 0.25
-SAVE_SECONDS = 60.0
-Contexts = dict[int, ContextState]
+
+
+class ContextState:
+    """Losses, sums and kept features of one context.
+
+    The arrays have their full size from the start: a small block for each batch would be allocated in memory that the batch's
+    logits have freed, and the process would grow by the logits of a batch with each of them.
+
+    Args:
+        samples: N.
+        kept_rows: (K,) numbers of the targets whose features are kept, ascending.
+
+    Attributes:
+        done: number of targets that were added.
+        nats: (N,) float32, losses of the targets.
+        kept: (K, D), as soon as features were added.
+        eigenvalues: (D,) float64 once it is finished, the largest first.
+        scale: mean square of a feature's length, with which its variation is compared.
+    """
+
+    def __init__(self, context: int, samples: int, kept_rows: np.ndarray) -> None:
+        self.context, self.kept_rows = context, kept_rows
+        self.done, self.scale = 0, 0.0
+        self.nats = np.zeros(samples, np.float32)
+        self.kept = torch.empty(len(kept_rows), 0)
+        self.running: RunningCovariance | None = None
+        self.eigenvalues: np.ndarray | None = None
+
+    def add(self, batch: TruncatedBatch) -> None:
+        """Add the next batch."""
+        assert batch.start == self.done and batch.features is not None
+        if self.running is None:
+            width, device = batch.features.shape[1], batch.features.device
+            self.running = RunningCovariance(width, device)
+            self.kept = torch.empty(len(self.kept_rows), width, dtype=batch.features.dtype)
+        self.running.add(batch.features)
+        self.nats[batch.start : batch.stop] = batch.nats
+        first, last = np.searchsorted(self.kept_rows, [batch.start, batch.stop])
+        rows = torch.from_numpy(self.kept_rows[first:last] - batch.start)
+        self.kept[first:last] = batch.features[rows.to(batch.features.device)].cpu()
+        self.done = batch.stop
+
+    def finish(self, centred: bool) -> None:
+        """Turn the sums into eigenvalues, and drop the sums."""
+        assert self.running is not None
+        self.eigenvalues = self.running.eigenvalues(centred).numpy()
+        spread = self.eigenvalues if centred else self.running.eigenvalues(True)
+        self.scale = float(self.running.mean().square().sum()) + float(spread.sum())
+        self.running = None
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The finished part, from which :meth:`load` continues."""
+        kept = self.kept[: np.searchsorted(self.kept_rows, self.done)]
+        state = {"nats": torch.from_numpy(self.nats[: self.done]), "kept": kept}
+        state["scale"] = torch.tensor(self.scale)
+        if self.eigenvalues is not None:
+            return state | {"eigenvalues": torch.from_numpy(self.eigenvalues)}
+        assert self.running is not None
+        return state | {f"running.{name}": value for name, value in self.running.state().items()}
+
+    def load(self, state: dict[str, torch.Tensor], device: torch.device | str) -> None:
+        """Continue from :meth:`tensors`; a KeyError leaves the state as it was."""
+        nats, kept, scale = state["nats"], state["kept"], float(state["scale"])
+        if "eigenvalues" in state:
+            self.eigenvalues = state["eigenvalues"].numpy()
+        else:
+            prefix = "running."
+            sums = {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}
+            self.running = RunningCovariance.from_state(sums, device)
+        self.done, self.scale = len(nats), scale
+        self.nats[: self.done] = nats.numpy()
+        self.kept = torch.empty(len(self.kept_rows), kept.shape[1], dtype=kept.dtype)
+        self.kept[: len(kept)] = kept
 
 
 def measure_entropy(
@@ -40,34 +118,49 @@ def measure_entropy(
     Raises:
         ConfigError: there are too few samples for the features' width.
         DataError: no document is long enough.
-        CheckpointError: the model hands out no features, or features that are not finite or do not vary.
-        Interrupted: the process was asked to stop; what is done is kept.
+        CheckpointError: the model returns no features, or features that are not finite or do not vary.
+        Interrupted: the process was asked to stop; the finished part is kept.
     """
     targets = choose_targets(corpus, contexts[-1], samples, seed)
     kept = min(density_samples, len(targets))
     rows = np.sort(np.random.default_rng([seed, 1]).choice(len(targets), size=kept, replace=False))
-    states = _measure(subject, corpus, targets, contexts, work, rows, layer, centred)
+    states = {context: ContextState(context, len(targets), rows) for context in contexts}
+    _measure(subject, corpus, targets, states, work, layer, centred)
     width, longest = states[contexts[0]].kept.shape[1], states[contexts[-1]]
+    differences = {str(length): states[length].nats - longest.nats for length in contexts[:-1]}
     summary = {
         "samples": len(targets),
         "documents": len(np.unique(targets.document)),
         "width": width,
         "kept": kept,
         "losses": {str(length): _mean(states[length].nats, targets) for length in contexts},
-        "differences": {
-            str(length): _mean(states[length].nats - longest.nats, targets) for length in contexts[:-1]
-        },
+        "differences": {length: _mean(nats, targets) for length, nats in differences.items()},
         "notes": _notes(len(targets), samples, width),
     }
     return summary, entropy_files(targets, states)
 
 
-def entropy_files(targets: Targets, states: Contexts) -> dict[str, Any]:
+def entropy_files(targets: Targets, states: dict[int, ContextState]) -> dict[str, Any]:
     """The tables of losses and spectra, and the kept features."""
-    features = {str(length): state.kept.contiguous() for length, state in states.items()}
+    contexts = np.array(sorted(states), np.int32)
+    nats = [states[context].nats for context in contexts]
+    spectra = [np.asarray(states[context].eigenvalues) for context in contexts]
+    width = len(spectra[0])
+    losses = {
+        "context": np.repeat(contexts, len(targets)),
+        "document": np.tile(targets.document, len(contexts)),
+        "position": np.tile(targets.position, len(contexts)),
+        "nats": np.concatenate(nats),
+    }
+    eigenvalues = {
+        "context": np.repeat(contexts, width),
+        "index": np.tile(np.arange(1, width + 1, dtype=np.int32), len(contexts)),
+        "eigenvalue": np.concatenate(spectra),
+    }
+    features = {str(length): state.kept for length, state in states.items()}
     return {
-        "losses": _losses(targets, states),
-        "spectra": _spectra(states),
+        "losses": pa.table(losses),
+        "spectra": pa.table(eigenvalues),
         "features.safetensors": save(features),
     }
 
@@ -76,67 +169,38 @@ def _measure(
     subject: Subject,
     corpus: Corpus,
     targets: Targets,
-    contexts: list[int],
+    states: dict[int, ContextState],
     work: Work,
-    kept_rows: np.ndarray,
     layer: Features,
     centred: bool,
-) -> Contexts:
-    """Go through all contexts, saving what is done from time to time."""
-    model = subject.model
-    all_states = {context: _load(work, context, model.device) for context in contexts}
-    done = {context: state.done for context, state in all_states.items() if state is not None}
+) -> None:
+    """Go through all contexts, saving the finished part from time to time."""
+    model, contexts, total = subject.model, list(states), len(targets) * len(states)
+    for context, state in states.items():
+        if (kept := work.load(f"context-{context}", torch=True)) is not None:
+            with contextlib.suppress(KeyError):  # a damaged file
+                state.load(kept, model.device)
+    done = {context: state.done for context, state in states.items()}
     if sum(done.values()):
-        say(f"resuming: {sum(done.values()):,} of {len(targets) * len(contexts):,} predictions are done")
-    last_save = time.monotonic()
+        say(f"resuming: {sum(done.values()):,} of {total:,} predictions are done")
+    tokens = subject.batch_tokens
     passes = truncated_passes(
-        model,
-        corpus,
-        targets,
-        contexts,
-        batch_tokens=subject.batch_tokens,
-        features=layer,
-        done=done,
+        model, corpus, targets, contexts, batch_tokens=tokens, features=layer, done=done
     )
-    with progress_bar("measure", len(targets) * len(contexts), "predictions") as advance:
+    with progress_bar("measure", total, "predictions") as advance, contextlib.closing(passes):
         advance(sum(done.values()))
-        try:
-            for batch in passes:
-                assert batch.features is not None
-                current = all_states[batch.context]
-                if current is None:
-                    width = batch.features.shape[1]
-                    _check_samples(len(targets), width)
-                    current = all_states[batch.context] = ContextState(batch.context, width, model.device)
-                current.add(batch, kept_rows)
-                if current.done == len(targets):
-                    current.finish(centred)
-                    _check_variation(current, layer)
-                stop = interruption.requested
-                if stop or current.finished or time.monotonic() - last_save > SAVE_SECONDS:
-                    _save(work, current)
-                    last_save = time.monotonic()
-                if stop:
-                    raise Interrupted(
-                        f"stopped at a context of {batch.context} tokens, {batch.stop:,} targets in"
-                    )
-                advance(batch.stop - batch.start, note=f"context {batch.context:,}")
-        finally:
-            passes.close()
-    return {context: state for context, state in all_states.items() if state is not None}
-
-
-def _save(work: Work, state: ContextState) -> None:
-    work.save(f"context-{state.context}", state.tensors())
-
-
-def _load(work: Work, context: int, device: Any) -> ContextState | None:
-    """What was done of a context; None if that is nothing, or its file is damaged."""
-    tensors = work.load(f"context-{context}", torch=True)
-    try:
-        return None if tensors is None else ContextState.from_tensors(context, tensors, device)
-    except KeyError:
-        return None
+        for batch in passes:
+            assert batch.features is not None
+            state = states[batch.context]
+            if not state.done:
+                _check_samples(len(targets), batch.features.shape[1])
+            state.add(batch)
+            if state.done == len(targets):
+                state.finish(centred)
+                _check_variation(state, layer)
+            where = f"at a context of {batch.context} tokens, after {batch.stop:,} targets"
+            work.checkpoint(f"context-{state.context}", state.tensors, where, state.eigenvalues is not None)
+            advance(batch.stop - batch.start, note=f"context {batch.context:,}")
 
 
 def _check_samples(samples: int, width: int) -> None:
@@ -144,9 +208,8 @@ def _check_samples(samples: int, width: int) -> None:
     if samples < least:
         raise ConfigError(
             f"{samples:,} samples are too few for features of {width:,} channels: even features that vary alike in all "
-            f"directions would then show eigenvalues of which the largest is nine times the smallest, and "
-            "three of four are zero; "
-            f"set samples to {least:,} or more, better {width * 5:,}"
+            "directions would then show eigenvalues of which the largest is nine times the smallest, and three of four are "
+            f"zero; set samples to {least:,} or more, better {width * 5:,}"
         )
 
 
@@ -161,8 +224,8 @@ def _check_variation(state: ContextState, layer: Features) -> None:
 
 def _mean(nats: np.ndarray, targets: Targets) -> dict[str, float | None]:
     """Mean over targets, in nats, with its 95% interval over documents."""
-    _, place = np.unique(targets.document, return_inverse=True)
-    sums, counts = np.bincount(place, weights=nats), np.bincount(place)
+    _, document = np.unique(targets.document, return_inverse=True)
+    sums, counts = np.bincount(document, weights=nats), np.bincount(document)
     return ratios(sums, {"loss": counts})["loss"].to_dict()
 
 
@@ -170,7 +233,7 @@ def _notes(samples: int, asked: int, width: int) -> list[str]:
     notes = []
     if samples < asked:
         notes.append(
-            f"There are only {samples:,} tokens with the longest context before them, not {asked:,}: all of them were taken."
+            f"There are only {samples:,} tokens with the longest context before them, not {asked:,}: all of them were used."
         )
     if samples <= width:
         notes.append(
@@ -180,34 +243,6 @@ def _notes(samples: int, asked: int, width: int) -> list[str]:
     elif samples < 5 * width:
         notes.append(
             f"{samples:,} samples are few for {width:,} channels: small eigenvalues come out too small, large ones too large. "
-            f"Five times as many samples as channels ({5 * width:,}) or more say more."
+            f"Five times as many samples as channels ({5 * width:,}) or more are better."
         )
     return notes
-
-
-def _losses(targets: Targets, states: Contexts) -> pa.Table:
-    return pa.concat_tables(
-        pa.table(
-            {
-                "context": pa.array(np.full(len(targets), context, np.int32)),
-                "document": pa.array(targets.document),
-                "position": pa.array(targets.position),
-                "nats": pa.array(state.nats),
-            }
-        )
-        for context, state in sorted(states.items())
-    )
-
-
-def _spectra(states: Contexts) -> pa.Table:
-    return pa.concat_tables(
-        pa.table(
-            {
-                "context": pa.array(np.full(len(values), context, np.int32)),
-                "index": pa.array(np.arange(1, len(values) + 1, dtype=np.int32)),
-                "eigenvalue": pa.array(values),
-            }
-        )
-        for context, values in ((c, state.eigenvalues) for c, state in sorted(states.items()))
-        if values is not None
-    )
