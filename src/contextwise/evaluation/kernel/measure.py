@@ -203,9 +203,9 @@ def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Wor
 
 def _about(subject: Subject, corpus: "Corpus | None") -> dict[str, Any]:
     """The part of ``summary.json`` about model, data, intervals and machine."""
-    from contextwise.base.machine import describe_environment
     from contextwise.base.estimates import CONFIDENCE
     from contextwise.base.intervals import RESAMPLES
+    from contextwise.base.machine import describe_environment
     from contextwise.models.tokenizers import corpus_tokenizer_hash
 
     about = subject.describe()
