@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from contextwise.experiments.cost import cost_of
-from contextwise.reproductions.given_model import GivenModel
-from contextwise.reproductions.item import list_items, measure_at, printed_table
+from contextwise.reproductions.item import list_items, measure_at
+from contextwise.reproductions.models import GivenModel
+from contextwise.reproductions.tables import printed_table
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 DOCUMENTS = ("intrinsic_entropy", "context_scaling", "objectives")

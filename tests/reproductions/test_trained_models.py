@@ -9,7 +9,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import cost_of
 from contextwise.reproductions.item import Item, Scale, list_items, measure_at
-from contextwise.reproductions.trained_models import TrainedModels
+from contextwise.reproductions.models import TrainedModels
 from small import write_documents
 
 SHIPPED = {

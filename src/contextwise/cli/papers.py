@@ -141,7 +141,7 @@ def _show_support(scale: "Scale") -> None:
 def _show_outcome(outcome: "Outcome", item: "Item", scale: str) -> None:
     """Our tables and claims, and what the document prints, where the item has it as a table."""
     from contextwise.reproductions.claims import VERDICTS
-    from contextwise.reproductions.item import printed_table
+    from contextwise.reproductions.tables import printed_table
 
     show(Text.assemble((item.title, "bold"), f" ({item.source}), scale {scale}\n"), *outcome.tables)
     _show_support(item.scales[scale])

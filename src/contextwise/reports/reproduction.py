@@ -22,7 +22,7 @@ from contextwise.reports.page import (
     plain,
 )
 from contextwise.reproductions.claims import VERDICTS
-from contextwise.reproductions.item import printed_table
+from contextwise.reproductions.tables import printed_table
 
 
 def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -> None:

@@ -8,7 +8,6 @@ interval is on the other side. It is undecided where the interval contains the b
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pydantic import Field
 
@@ -29,12 +28,28 @@ class Better(Settings):
     better: str
     than: str
 
+    @property
+    def names(self) -> list[str]:
+        return [self.better, self.than]
+
+    def decided(self, verdict: "Verdict", difference: str, where: str = "") -> "Claim":
+        """The claim with its verdict and a difference, the better one minus the other.
+
+        Args:
+            where: ends the claim's text.
+        """
+        return Claim.of(self.text + where, verdict, f"{self.better} minus {self.than}{difference}")
+
 
 class Growing(Settings):
     """A claim: how much better one model is than another grows from pair to pair."""
 
     text: str
     pairs: list[tuple[str, str]] = Field(min_length=2, description="better and than")
+
+    @property
+    def names(self) -> list[str]:
+        return [name for pair in self.pairs for name in pair]
 
 
 class Kept(Settings):
@@ -45,6 +60,10 @@ class Kept(Settings):
     base: str
     best: str
     printed: float | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [self.part, self.base, self.best]
 
 
 @dataclass(frozen=True)
@@ -192,9 +211,3 @@ def check_names(named: Mapping[str, Iterable[str]], known: Iterable[str], what: 
 def percentage_points(difference: Estimate) -> str:
     """A difference of shares: ``+1.20 [-0.35, +2.75] points``."""
     return f"{difference.scaled(100):+.2f} points"
-
-
-def point(x: float | str, estimate: Estimate) -> dict[str, Any]:
-    """A point of a :class:`~contextwise.reproductions.item.Plot`."""
-    limits = {"low": estimate.low, "high": estimate.high} if estimate.has_interval else {}
-    return {"x": x, "y": estimate.value, **limits}

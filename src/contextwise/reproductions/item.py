@@ -11,8 +11,9 @@
 import difflib
 import importlib
 import pkgutil
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,13 +23,18 @@ from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import as_json
 from contextwise.base.files import read_json, write_json
 from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
+from contextwise.data import prepare_corpus
+from contextwise.data.corpus import MANIFEST
+from contextwise.evaluation.kernel import Measure
 from contextwise.experiments.cost import RunCost
 from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Claim
+from contextwise.reproductions.tables import Plot
 from contextwise.training.recipe import Recipe
 
 
@@ -60,6 +66,9 @@ class Item(Settings):
     scales: dict[str, Scale]
 
 
+_Settings = TypeVar("_Settings", bound=Measure)
+
+
 class ItemMeasure(Settings, ABC):
     """Settings of an item's measure at one scale; subclasses give the training runs it needs and the tables made from them."""
 
@@ -80,9 +89,81 @@ class ItemMeasure(Settings, ABC):
         """Size of the models' vocabulary, where it is known before the corpus exists."""
         return None
 
+    def prepared(self, folder: Path) -> Path | None:
+        """Prepare what the training runs read; returns the folder of the corpus, if there is one."""
+        return None
+
+    def train(self, folder: Path) -> RunSet:
+        """Train the missing runs."""
+        self.prepared(folder)
+        runs = self.run_set(folder)
+        runs.train_missing()
+        return runs
+
+    def settings_of(self, measure: type[_Settings], *shared: str, **own: Any) -> _Settings:
+        """Settings of a measure of models, to be made before any training.
+
+        Args:
+            shared: names of settings that both have.
+
+        Raises:
+            ConfigError: a value is out of range.
+        """
+        values = {name: getattr(self, name) for name in shared} | own
+        return validate(measure, values, f"the settings of {measure.name}")
+
     @abstractmethod
     def measure(self, item: Item, folder: Path) -> "Outcome":
         """Train the missing runs, and measure."""
+
+
+class CorpusMeasure(ItemMeasure):
+    """Settings of a measure on a corpus: a prepared one, or a source that is prepared once, in the folder of the item."""
+
+    corpus: str = Field(
+        "stdlib", description="a prepared corpus; or a source that `contextwise prepare` knows"
+    )
+    tokenizer: str = Field("train:4096", description="for a source that has to be prepared")
+    validation: float = Field(
+        0.1, gt=0, lt=1, description="share held out of a source that has to be prepared"
+    )
+
+    @property
+    def corpus_tokenizer(self) -> str:
+        """The tokenizer of a source that has to be prepared."""
+        return self.tokenizer
+
+    def corpus_folder(self, folder: Path) -> Path:
+        """Folder of the corpus; nothing is prepared.
+
+        Args:
+            folder: of the reproduction.
+        """
+        given = Path(self.corpus)
+        if (given / MANIFEST).exists():
+            return given
+        return folder / "corpora" / re.sub(r"[^\w.]+", "-", f"{given.name}-{self.corpus_tokenizer}")
+
+    def prepared(self, folder: Path) -> Path:
+        """The corpus; a source is prepared, once.
+
+        Raises:
+            DataError: the source cannot be read.
+        """
+        return prepared_once(self.corpus, self.corpus_tokenizer, self.corpus_folder(folder), self.validation)
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Size of the vocabulary of a tokenizer that has to be trained; None for any other."""
+        kind, _, size = self.tokenizer.partition(":")
+        return int(size) if kind == "train" and size.isdigit() else None
+
+
+def prepared_once(source: str, tokenizer: str | Path, target: Path, validation: float) -> Path:
+    """The corpus in ``target``, prepared where it is not there."""
+    if not (target / MANIFEST).exists():
+        prepare_corpus(source, tokenizer, target, validation=validation, reuse=True)
+    return target
 
 
 _MEASURES: dict[str, type[ItemMeasure]] = {}
@@ -108,33 +189,12 @@ def all_measures() -> dict[str, type[ItemMeasure]]:
     return dict(sorted(_MEASURES.items()))
 
 
-@dataclass(frozen=True)
-class Plot:
-    """A figure as numbers.
-
-    Attributes:
-        kind: ``lines``, ``bars`` or ``points``.
-        series: by name, points ``{"x": …, "y": …}``, with ``low`` and ``high`` where there is an interval, and ``text`` where a
-            point has a name.
-        levels: horizontal lines by name.
-        logarithmic: the axes that are, ``""``, ``"x"``, ``"y"`` or ``"xy"``.
-    """
-
-    title: str
-    x: str
-    y: str
-    series: dict[str, list[dict[str, Any]]]
-    kind: str = "lines"
-    levels: dict[str, float] = field(default_factory=dict)
-    logarithmic: str = ""
-
-
 @dataclass
 class Outcome:
     """The result of a reproduction.
 
     Attributes:
-        figures: the numbers of the tables, and further ones, for computing.
+        figures: the numbers of the tables, and further ones, for computing; estimates and arrays become JSON values.
         runs: folders of the training runs behind them.
     """
 
@@ -144,44 +204,24 @@ class Outcome:
     runs: list[Path] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.figures = as_json(self.figures)
+
     def write(self, path: Path, item: Item, scale: str) -> None:
         """Write everything to a JSON file, with what the document prints."""
         about = {"title": item.title, "source": item.source, "scale": scale, "printed": item.printed}
         about |= {"supports": item.scales[scale].supports, "inferred": item.inferred}
         provenance = {"date": datetime.now(UTC).date().isoformat(), "environment": describe_environment()}
+        facts = ("name", "seed", "parameters", "tokens", "flops", "seconds", "corpus")
+        summaries = (RunFolder(run).summary() for run in self.runs)
         result = {
             "tables": [table.to_dict() for table in self.tables],
             "claims": [asdict(claim) for claim in self.claims],
             "plots": [asdict(plot) for plot in self.plots],
-            "runs": [_run_facts(RunFolder(run)) for run in self.runs],
+            "runs": [{name: summary[name] for name in facts} for summary in summaries],
             "figures": self.figures,
         }
         write_json(path, {**about, **provenance, **result}, "the outcome")
-
-
-def printed_table(printed: dict[str, Any], title: str = "") -> Table | None:
-    """The printed figures of a document as a table; None where they are not one.
-
-    Columns may leave out that of the rows' names.
-    """
-    if not {"columns", "rows"} <= set(printed):
-        return None
-    columns = [str(column) for column in printed["columns"]]
-    rows = [[str(name), *map(str, values)] for name, values in printed["rows"].items()]
-    most = max(len(columns), *(len(row) for row in rows))
-    return Table(
-        title,
-        ["", *columns] if len(columns) < most else columns,
-        [[*row, *[""] * (most - len(row))] for row in rows],
-    )
-
-
-def _run_facts(run: RunFolder) -> dict[str, Any]:
-    """Identity and cost of a run."""
-    summary = run.summary()
-    return {
-        name: summary[name] for name in ("name", "seed", "parameters", "tokens", "flops", "seconds", "corpus")
-    }
 
 
 def recipes_folder(given: Path | None = None) -> Path:
@@ -199,10 +239,10 @@ def recipes_folder(given: Path | None = None) -> Path:
     return folder
 
 
-def list_items(recipes: Path) -> dict[str, Item]:
+def list_items(recipes: Path, pattern: str = "*/*.yaml") -> dict[str, Item]:
     """All items by name, ``document/item``."""
     items = {}
-    for path in sorted(recipes.glob("*/*.yaml")):
+    for path in sorted(recipes.glob(pattern)):
         values = read_yaml(path)
         if "scales" in values:
             items[f"{path.parent.name}/{path.stem}"] = validate(Item, values, f"the item {path}")
@@ -215,19 +255,21 @@ def find_item(name: str, recipes: Path) -> tuple[str, Item]:
     Raises:
         ConfigError: there is none of that name, or its file is wrong.
     """
-    path = recipes / f"{name}.yaml"
-    if name.count("/") == 1 and ".." not in name and path.is_file():
-        values = read_yaml(path)
-        if "scales" in values:
-            return name, validate(Item, values, f"the item {path}")
+    if re.fullmatch(r"[\w-]+/[\w.-]+", name) and (items := list_items(recipes, f"{name}.yaml")):
+        return name, items[name]
     items = list_items(recipes)
     for known, item in items.items():
         if name in {f"{known.split('/')[0]}/{other}" for other in item.also}:
             return known, item
     near = [known for known in items if name.lower() in known][:6]
-    near = near or difflib.get_close_matches(name, list(items), n=1, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(items) or 'none'}"
+    hint = f"did you mean {' or '.join(near)}?" if near else _nearest(name, items, "there are", cutoff=0.4)
     raise ConfigError(f"there is no item {name!r} in {recipes}; {hint}")
+
+
+def _nearest(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
+    """A hint at the name that was meant, or at all that there are."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {near[0]}?" if near else f"{otherwise} {', '.join(known) or 'none'}"
 
 
 def last_run(runs: Path, name: str, scale: str) -> str | None:
@@ -244,10 +286,8 @@ def last_run(runs: Path, name: str, scale: str) -> str | None:
     outcome = read_json(file, "the outcome")
     verdicts = [claim["holds"] for claim in outcome["claims"]]
     words = {True: "hold", False: "do not hold", None: "undecided"}
-    counts = ", ".join(
-        f"{verdicts.count(holds)} {word}" for holds, word in words.items() if holds in verdicts
-    )
-    return f"{scale}: {counts or 'no claims'} ({outcome.get('date', 'no date')})"
+    counts = [f"{verdicts.count(holds)} {word}" for holds, word in words.items() if holds in verdicts]
+    return f"{scale}: {', '.join(counts) or 'no claims'} ({outcome.get('date', 'no date')})"
 
 
 def measure_at(item: Item, scale: str, overrides: list[str] | None = None) -> ItemMeasure:
@@ -260,16 +300,11 @@ def measure_at(item: Item, scale: str, overrides: list[str] | None = None) -> It
         ConfigError: there is no such scale or measure, or a setting is wrong.
     """
     if scale not in item.scales:
-        near = difflib.get_close_matches(scale, list(item.scales), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(item.scales)}"
+        hint = _nearest(scale, item.scales, "it has")
         raise ConfigError(f"{item.title!r} has no scale {scale!r}; {hint}")
     measures = all_measures()
     if item.measure not in measures:
-        near = difflib.get_close_matches(item.measure, list(measures), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(measures)}"
+        hint = _nearest(item.measure, measures, "there are")
         raise ConfigError(f"{item.title!r} names the measure {item.measure!r}, which does not exist; {hint}")
-    return validate(
-        measures[item.measure],
-        with_overrides(item.scales[scale].settings, overrides or []),
-        f"scale {scale!r} of {item.title!r}",
-    )
+    settings = with_overrides(item.scales[scale].settings, overrides or [])
+    return validate(measures[item.measure], settings, f"scale {scale!r} of {item.title!r}")

@@ -125,7 +125,7 @@ def test_bad_settings_get_one_sentence_before_any_training(name, settings, words
 def test_no_task_data_and_no_hub_says_how_to_give_it(tmp_path, monkeypatch):
     pytest.importorskip("lm_eval", reason="the eval extra is not installed")
     monkeypatch.setattr(
-        "contextwise.reproductions.contextlm.tables_3_12_accuracy.hub_problem", lambda: "there is no hub"
+        "contextwise.reproductions.contextlm.tables_1_2_3_12_harness.hub_problem", lambda: "there is no hub"
     )
     item = ITEMS["contextlm/table3"]
     with pytest.raises(ContextwiseError, match="--set task_data=FOLDER"):

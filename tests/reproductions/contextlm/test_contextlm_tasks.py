@@ -10,8 +10,13 @@ import pytest
 from contextwise.base.config import validate
 from contextwise.data import prepare_corpus
 from contextwise.reproductions.contextlm.table_5_long_tasks import OVERALL, LongTaskScores, levels_of
-from contextwise.reproductions.contextlm.tables_1_2_perplexity import TextPerplexity
-from contextwise.reproductions.contextlm.tables_3_12_accuracy import NORMAL, Average, TaskAccuracy, accuracy
+from contextwise.reproductions.contextlm.tables_1_2_3_12_harness import (
+    NORMAL,
+    Average,
+    TaskAccuracy,
+    TextPerplexity,
+    accuracy,
+)
 from contextwise.reproductions.item import Item, Scale
 from longtasks_files import longbench_line, write_lines
 from small import write_documents
@@ -145,7 +150,7 @@ def test_perplexities_of_texts_stand_beside_the_corpus(corpus, tmp_path, monkeyp
     monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.harness_tasks", few_tasks)
     monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.running.harness_tasks", few_tasks)
     monkeypatch.setattr(
-        "contextwise.reproductions.contextlm.tables_1_2_perplexity.TEXTS",
+        "contextwise.reproductions.contextlm.tables_1_2_3_12_harness.TEXTS",
         ("lambada_openai", "lambada_standard"),
     )
     sets = tmp_path / "sets"

@@ -20,7 +20,7 @@ from contextwise.reproductions.cue.figure_6_clusters import (
     salient_words,
     word_vectors,
 )
-from contextwise.reproductions.cue.one_run import HeldOut, some
+from contextwise.reproductions.cue.runs import HeldOut, some
 from contextwise.reproductions.cue.section_7_cache import bins_table, cache_claims, types_table
 from contextwise.reproductions.cue.tables_1_2_counts import ModuleCounts, module_claims, no_article_twice
 from contextwise.reproductions.item import Item, list_items, measure_at

@@ -21,7 +21,7 @@ from contextwise.reproductions.cue.figure_3_attention import (
 from contextwise.reproductions.cue.figure_6_clusters import (
     ContextClusters,
 )
-from contextwise.reproductions.cue.one_run import HeldOut
+from contextwise.reproductions.cue.runs import HeldOut
 from contextwise.reproductions.cue.section_7_cache import CacheOfWords
 from contextwise.reproductions.cue.tables_1_2_counts import CorpusCounts, ModuleCounts
 from contextwise.reproductions.item import Item, list_items

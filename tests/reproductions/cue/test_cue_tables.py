@@ -9,9 +9,12 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.experiments.cost import costs_of
-from contextwise.reproductions.cue.scores import Scored, kept_gain
-from contextwise.reproductions.cue.table_5_partitions import CuePartitions
-from contextwise.reproductions.cue.tables_3_4_6_perplexity import CuePerplexity
+from contextwise.reproductions.cue.tables_3_to_6_perplexity import (
+    CuePartitions,
+    CuePerplexity,
+    Scored,
+    kept_gain,
+)
 from contextwise.reproductions.item import Item, Scale, list_items, measure_at
 from cue_runs import save_text_encoder, write_articles
 

@@ -8,13 +8,13 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.intrinsic_entropy.figure_4_optimum import (
+from contextwise.reproductions.intrinsic_entropy.figures_4_12_14_optimum import (
     LAW,
     CorpusOptimum,
+    Optima,
     best_context_of,
     fit_law,
 )
-from contextwise.reproductions.intrinsic_entropy.optima import Optima
 from contextwise.reproductions.item import Item, Scale
 
 KNOWN = {"E": 1.5, "C": 4.0, "gamma": 0.5, "A": 60.0, "alpha": 0.4, "b": 0.25}

@@ -5,15 +5,13 @@ import pytest
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
-from contextwise.reproductions.intrinsic_entropy.figure_5_needles import (
+from contextwise.reproductions.intrinsic_entropy.figures_5_9_long_texts import (
     NeedleCurves,
+    RulerCurves,
+    inner_optimum,
     needle_claims,
     needle_costs,
     needle_losses,
-)
-from contextwise.reproductions.intrinsic_entropy.figure_9_ruler import (
-    RulerCurves,
-    inner_optimum,
     optimum_claims,
 )
 from contextwise.reproductions.item import Item, Scale
@@ -41,10 +39,11 @@ def needles(*nats):
 def test_the_cost_of_each_needle_is_per_token_and_over_the_steps_between():
     found = needles((2.0, 4.0, 9.0, 10.0))
     assert needle_losses(found).tolist() == [[1.5, 4.5, 5.0]]
-    first, second = needle_costs(found)
+    first, second, _ = needle_costs(needle_losses(found))
     assert (first.value, second.value) == (3.0, 0.5)
     assert first.low is None
-    first, second = needle_costs(needles((2.0, 4.0, 9.0, 10.0), (2.0, 4.0, 11.0, 10.0)))
+    losses = needle_losses(needles((2.0, 4.0, 9.0, 10.0), (2.0, 4.0, 11.0, 10.0)))
+    first, second, _ = needle_costs(losses)
     assert (first.low, first.high) == (3.0, 4.0)
     assert second.value == pytest.approx(0.0)
 
@@ -134,3 +133,18 @@ def test_ruler_in_miniature(corpus, tmp_path):
 def test_a_wrong_task_gets_one_sentence(changes, words):
     with pytest.raises(ConfigError, match=words):
         validate(RulerCurves, {"recipe": RECIPE, "lengths": [64], **changes}, "the settings")
+
+
+@pytest.mark.parametrize(
+    ("measure", "changes", "words"),
+    [
+        (NeedleCurves, {"length": 10**9}, "the settings of needles has a problem: length is 1000000000"),
+        (RulerCurves, {"tasks": ["vt"], "lengths": [0]}, "the settings of ruler has a problem: length is 0"),
+    ],
+)
+def test_values_that_the_measure_refuses_get_one_sentence_before_any_training(
+    measure, changes, words, tmp_path
+):
+    with pytest.raises(ConfigError, match=words):
+        validate(measure, {"recipe": RECIPE, **changes}, "the settings").measure(ITEM, tmp_path)
+    assert not list(tmp_path.iterdir())

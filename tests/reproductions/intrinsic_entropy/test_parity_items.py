@@ -13,9 +13,12 @@ from contextwise.analysis.fits import fit_line
 from contextwise.base.errors import ConfigError
 from contextwise.data.synthetic import MASK, ParityData
 from contextwise.data.synthetic.samples import Samples
-from contextwise.reproductions.intrinsic_entropy.figures_12_17_parity import thresholds
-from contextwise.reproductions.intrinsic_entropy.parity_models import feature_eigenvalues, measure_contexts
-from contextwise.reproductions.intrinsic_entropy.table_1_figure_7_parity import first_lasting
+from contextwise.reproductions.intrinsic_entropy.table_1_figures_7_17_parity import (
+    feature_eigenvalues,
+    first_lasting,
+    measure_contexts,
+    thresholds,
+)
 
 SAMPLES = Samples(ParityData(bits=12, tasks=18, first=4, shortest=3), 0, "validation")
 

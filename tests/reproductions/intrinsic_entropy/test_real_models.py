@@ -12,10 +12,8 @@ from contextwise.base.estimates import Estimate
 from contextwise.data import prepare_corpus
 from contextwise.reproductions.claims import Claim
 from contextwise.reproductions.intrinsic_entropy.figures_1_to_15_real_models import (
-    RealEntropy,
-)
-from contextwise.reproductions.intrinsic_entropy.views import (
     Limits,
+    RealEntropy,
     context_view,
     dimension_view,
     entropy_view,

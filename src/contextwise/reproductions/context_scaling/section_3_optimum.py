@@ -7,23 +7,24 @@ import numpy as np
 from pydantic import Field
 
 from contextwise.analysis.optimum import Landscape, landscape
-from contextwise.analysis.sweep_points import SweepPoint, sweep_points
+from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
+from contextwise.base.intervals import plus_minus
 from contextwise.base.tables import Table
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.sweep import SweepRecipe, grid_runs, run_sweep
 from contextwise.experiments.sweep.settings import LearningRateRule
 from contextwise.models.sizes import readable_count
 from contextwise.reproductions.claims import Claim, Verdict, all_hold, exact, undecided
-from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
+from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
+from contextwise.reproductions.tables import Plot, point, table_of
 
 SHOWN = 6
 """Budgets of the tables."""
 
 
 @registered("optimal_context")
-class OptimalContext(CorpusSource, ItemMeasure):
+class OptimalContext(CorpusMeasure):
     """A sweep of model sizes and training contexts, and where the best-context loss is lowest at each budget."""
 
     name: str = "optimal-context"
@@ -63,20 +64,14 @@ class OptimalContext(CorpusSource, ItemMeasure):
             claim = Claim.of("an optimal context was measured", undecided("nothing was measured"))
             return Outcome([], [claim], {}, runs)
         tables = [losses_table(result, planned, self.budget), optima_table(result, planned, self.budget)]
-        claims = context_claims(result, planned)
-        figures = {
-            "budgets": result.budgets.tolist(),
-            "contexts": result.contexts,
-            "pairs": [None if pair is None else list(pair) for pair in result.pairs],
-        }
-        return Outcome(tables, claims, figures, runs, optimum_plots(result, planned, points, self.budget))
+        figures = {"budgets": result.budgets, "contexts": result.contexts, "pairs": result.pairs}
+        plots = optimum_plots(result, planned, self.budget)
+        return Outcome(tables, context_claims(result, planned), figures, runs, plots)
 
 
 def _steps(result: Landscape) -> list[int]:
     """Steps of the tables: evenly over those at which some optimum is decided, else over all."""
-    decided = [
-        i for i, optima in enumerate(result.optima) if any(optimum.decided for optimum in optima.values())
-    ]
+    decided = [i for i, optima in enumerate(result.optima) if any(o.decided for o in optima.values())]
     every = decided or list(range(len(result.budgets)))
     return [every[i] for i in np.unique(np.linspace(0, len(every) - 1, SHOWN).round().astype(int))]
 
@@ -84,24 +79,19 @@ def _steps(result: Landscape) -> list[int]:
 def losses_table(result: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
     """Best-context loss of each size and context at the largest budget whose optimum is known."""
     step = result.last_decided
-    cells = {(cell.size, cell.context): cell for cell in result.cells[step]}
     best = {size: optimum.cell.context for size, optimum in result.optima[step].items()}
+    losses = {}
+    for cell in result.cells[step]:
+        error = "" if cell.standard_error is None else f" ± {1.96 * cell.standard_error:.3f}"
+        mark = "*" if best.get(cell.size) == cell.context else ""
+        losses[cell.size, cell.context] = f"{cell.loss:.3f}{error}{mark}"
     contexts = sorted({context for own in planned.values() for context in own})
-    rows = []
-    for context in contexts:
-        row = [f"{context:,}"]
-        for size in planned:
-            cell = cells.get((size, context))
-            mark = "*" if best.get(size) == context else ""
-            error = (
-                "" if cell is None or cell.standard_error is None else f" ± {1.96 * cell.standard_error:.3f}"
-            )
-            row.append("" if cell is None else f"{cell.loss:.3f}{error}{mark}")
-        rows.append(row)
-    title = (
-        f"Best-context loss at {_budget(result.budgets[step], unit)}, nats per token (* the lowest of a size)"
+    budget = _budget(result.budgets[step], unit)
+    return table_of(
+        f"Best-context loss at {budget}, nats per token (* the lowest of a size)",
+        [("training context", ","), *planned],
+        [[context, *(losses.get((size, context)) for size in planned)] for context in contexts],
     )
-    return Table(title, ["training context", *planned], rows)
 
 
 def optima_table(result: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
@@ -109,13 +99,11 @@ def optima_table(result: Landscape, planned: dict[str, list[int]], unit: str) ->
     rows = []
     for step in _steps(result):
         pair = result.pairs[step]
-        contexts = [result.contexts[size][step] for size in planned]
+        contexts = (result.contexts[size][step] or "not known" for size in planned)
         overall = "not known" if pair is None else f"{pair[0]}, {pair[1]:,}"
-        rows.append([
-            _budget(result.budgets[step], unit), *("not known" if c is None else f"{c:,}" for c in contexts), overall
-        ])  # fmt: skip
+        rows.append([_budget(result.budgets[step], unit), *contexts, overall])
     title = "Best training context by budget: the most common one in a window; known where its neighbours were measured"
-    return Table(title, ["budget", *planned, "of all"], rows)
+    return table_of(title, ["budget", *((size, ",") for size in planned), "of all"], rows)
 
 
 def _budget(value: float, unit: str) -> str:
@@ -134,10 +122,8 @@ def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Cla
     grows = [exact(each > 0) if each is not None else _NO_GROWTH for each in growth.values()]
     pairs = [pair for pair in result.pairs if pair is not None]
     best = [f"{size}: best at {result.optima[step][size].cell.context:,}" for size in shapes]
-    doublings = [
-        f"{size}: {'undecided' if each is None else f'{each:+.1f} doublings'}"
-        for size, each in growth.items()
-    ]
+    words = {size: "undecided" if each is None else f"{each:+.1f} doublings" for size, each in growth.items()}
+    doublings = [f"{size}: {word}" for size, word in words.items()]
     first_to_last = "" if not pairs else "from {}, {:,} to {}, {:,}".format(*pairs[0], *pairs[-1])
     return [
         Claim.of(
@@ -199,24 +185,17 @@ def _both_grow(pairs: list[tuple[str, int]], sizes: list[str]) -> Verdict:
     return exact(sizes.index(last) > sizes.index(first) and long > short)
 
 
-def optimum_plots(
-    result: Landscape, planned: dict[str, list[int]], points: list[SweepPoint], unit: str
-) -> list[Plot]:
+def optimum_plots(result: Landscape, planned: dict[str, list[int]], unit: str) -> list[Plot]:
     """Best-context loss over training context at the last known budget, and the best context over the budget."""
     step = result.last_decided
     curves: dict[str, list[dict[str, Any]]] = {}
     for cell in result.cells[step]:
-        half = 1.96 * (cell.standard_error or 0)
-        mark = {"x": cell.context, "y": cell.loss, "low": cell.loss - half, "high": cell.loss + half}
-        curves.setdefault(cell.size, []).append(mark)
-    optima = {
-        size: [
-            {"x": float(result.budgets[i]), "y": context}
-            for i, context in enumerate(result.contexts[size])
-            if context is not None
-        ]
-        for size in planned
-    }
+        loss = plus_minus(cell.loss, 1.96 * (cell.standard_error or 0))
+        curves.setdefault(cell.size, []).append(point(cell.context, loss))
+    optima = {}
+    for size in planned:
+        pairs = zip(result.budgets.tolist(), result.contexts[size], strict=True)
+        optima[size] = [point(float(budget), context) for budget, context in pairs if context is not None]
     label = {"flops": "training FLOPs", "tokens": "training tokens", "seconds": "seconds of training"}[unit]
     return [
         Plot(f"At {_budget(result.budgets[step], unit)}", "training context", "best-context loss, nats per token", curves,

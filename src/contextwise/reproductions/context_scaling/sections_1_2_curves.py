@@ -14,12 +14,10 @@ from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.curve import Curve, CurveResult
 from contextwise.experiments.run_set import RunSet, RunSetSettings
-from contextwise.reproductions.claims import Claim, above, all_hold, below, point
-from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.given_model import GivenModel
-from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
-
-LOSS = "loss, nats per token"
+from contextwise.reproductions.claims import Claim, above, all_hold, below
+from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
+from contextwise.reproductions.models import GivenModel
+from contextwise.reproductions.tables import Plot, points, table_of
 
 
 @registered("context_curve")
@@ -39,67 +37,59 @@ class ContextCurve(GivenModel):
         return min(own or self.context, self.context)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        subject = self.subject(folder)
-        settings = Curve(context=self.context, limit=self.limit_documents)
-        curve = measure(
-            subject,
-            settings,
-            self.held_out(folder),
-            out=self.measured_folder(folder, f"curve-{self.context}"),
-        )
+        settings = self.settings_of(Curve, "context", limit=self.limit_documents)
+        curve = self.measured(settings, folder, f"curve-{self.context}")
         claims = [_improves(curve, self.trained)]
         if self.trained < self.context:
             claims.append(_deteriorates(curve, self.trained))
-        series = {Path(subject).name: curve_points(curve)}
-        plot = Plot("Context curve", "visible tokens", LOSS, series, logarithmic="x")
         figures = {"bins": curve.bins, "measures": curve.measures}
-        return Outcome([bins_table([curve]), _read_off(curve)], claims, figures, self.runs(folder), [plot])
+        tables = [bins_table([curve]), _read_off(curve)]
+        return Outcome(tables, claims, figures, self.run_set(folder).paths, [curves_plot([curve])])
 
 
 def bins_table(curves: list[CurveResult]) -> Table:
     """Losses of the bins of some curves."""
-    columns = [{(b["visible_from"], b["visible_to"]): b for b in curve.bins} for curve in curves]
-    rows = []
-    for interval in sorted(set().union(*columns)):
-        bins = [column.get(interval) for column in columns]
-        cells = ["" if b is None else f"{_bin_loss(b):.3f}" for b in bins]
-        rows.append([" to ".join(f"{end:,}" for end in sorted(set(interval))), *cells])
-    names = [Path(curve.summary["model"]).name for curve in curves]
+    columns = [{(b["visible_from"], b["visible_to"]): _bin_loss(b) for b in curve.bins} for curve in curves]
+    rows = [
+        [" to ".join(f"{end:,}" for end in sorted(set(limits))), *(column.get(limits) for column in columns)]
+        for limits in sorted(set().union(*columns))
+    ]
+    names = [(Path(curve.summary["model"]).name, ".3f") for curve in curves]
     title = (
         "Context curve: loss, nats per token, over the held-out documents that are long enough; 95% intervals"
     )
-    return Table(title, ["visible tokens", *names], rows)
+    return table_of(title, ["visible tokens", *names], rows)
 
 
 def _read_off(curve: CurveResult) -> Table:
-    measures = curve.measures
-    best = measures["best_context_loss"]
-    effective = measures["effective_context"]
+    best, average, effective = (
+        curve.measures[name] for name in ("best_context_loss", "average_loss", "effective_context")
+    )
+    where = f"{best['visible_from']:,} to {best['visible_to']:,} tokens"
     rows = [
-        [
-            "best-context loss",
-            f"{_estimate(best):.3f} at {best['visible_from']:,} to {best['visible_to']:,} tokens",
-        ],
-        ["average loss", f"{_estimate(measures['average_loss']):.3f}"],
+        ["best-context loss", f"{Estimate.from_dict(best):.3f} at {where}"],
+        ["average loss", Estimate.from_dict(average)],
         [
             f"context from which a doubling brings less than {effective['worth']:g} nats",
             "none measured" if effective["value"] is None else f"{effective['value']:,.0f}",
         ],
     ]
-    return Table("Read off the curve", ["", ""], rows)
-
-
-def _estimate(value: dict[str, Any]) -> Estimate:
-    return Estimate(value["value"], value["low"], value["high"])
+    return table_of("Read off the curve", ["", ("", ".3f")], rows)
 
 
 def _bin_loss(row: dict[str, Any]) -> Estimate:
     return Estimate(row["loss"], row["low"], row["high"])
 
 
-def curve_points(curve: CurveResult) -> list[dict[str, Any]]:
-    """The bins of a curve, for a plot."""
-    return [point(float(np.sqrt(b["visible_from"] * b["visible_to"])), _bin_loss(b)) for b in curve.bins]
+def curves_plot(curves: list[CurveResult]) -> Plot:
+    """The bins of some curves, by the names of their models."""
+    series = {
+        Path(curve.summary["model"]).name: points(
+            {float(np.sqrt(b["visible_from"] * b["visible_to"])): _bin_loss(b) for b in curve.bins}
+        )
+        for curve in curves
+    }
+    return Plot("Context curve", "visible tokens", "loss, nats per token", series, logarithmic="x")
 
 
 def bins_difference(curve: CurveResult, first: int, second: int) -> Estimate:
@@ -115,34 +105,25 @@ def bins_difference(curve: CurveResult, first: int, second: int) -> Estimate:
 
 def _improves(curve: CurveResult, trained: int) -> Claim:
     """Section 1: the loss improves throughout the training context, here in its last doubling."""
-    inside = [i for i, b in enumerate(curve.bins) if b["visible_to"] <= trained]
-    last = inside[-1]
-    half = max(
-        (i for i in inside if curve.bins[i]["visible_to"] <= curve.bins[last]["visible_to"] / 2), default=0
-    )
+    ends = [b["visible_to"] for b in curve.bins if b["visible_to"] <= trained]
+    last = len(ends) - 1
+    half = max((i for i, end in enumerate(ends) if end <= ends[last] / 2), default=0)
     difference = bins_difference(curve, half, last)
-    range_text = f"{curve.bins[half]['visible_to']:,} to {curve.bins[last]['visible_to']:,} tokens"
-    return Claim.of(
-        "the loss improves throughout the training context",
-        above(difference),
-        f"from {range_text} it falls by {difference:.3f} nats",
-    )
+    evidence = f"from {ends[half]:,} to {ends[last]:,} tokens it falls by {difference:.3f} nats"
+    return Claim.of("the loss improves throughout the training context", above(difference), evidence)
 
 
 def _deteriorates(curve: CurveResult, trained: int) -> Claim:
     """Section 2: beyond the training context the predictions deteriorate."""
-    inside = max(i for i, b in enumerate(curve.bins) if b["visible_to"] <= trained)
-    difference = bins_difference(curve, len(curve.bins) - 1, inside)
-    range_text = f"{curve.bins[inside]['visible_to']:,} to {curve.bins[-1]['visible_to']:,} tokens"
-    return Claim.of(
-        "beyond the training context the loss deteriorates",
-        above(difference),
-        f"from {range_text} it changes by {difference:+.3f}",
-    )
+    ends = [b["visible_to"] for b in curve.bins]
+    inside = max(i for i, end in enumerate(ends) if end <= trained)
+    difference = bins_difference(curve, len(ends) - 1, inside)
+    evidence = f"from {ends[inside]:,} to {ends[-1]:,} tokens it changes by {difference:+.3f}"
+    return Claim.of("beyond the training context the loss deteriorates", above(difference), evidence)
 
 
 @registered("training_loss_misleads")
-class TrainingLossMisleads(CorpusSource, ItemMeasure):
+class TrainingLossMisleads(CorpusMeasure):
     """One model trained with a short and with a long context on as many tokens: average loss against best-context loss."""
 
     recipe: dict[str, Any]
@@ -160,39 +141,34 @@ class TrainingLossMisleads(CorpusSource, ItemMeasure):
         return RunSet.of(settings, folder, corpus=self.corpus_folder(folder))
 
     def measure(self, item: Item, folder: Path) -> Outcome:
+        settings = self.settings_of(Curve, limit=self.limit_documents)
+        runs = self.train(folder).paths
         held_out = Corpus.open(self.prepared(folder), split="validation")
-        settings = Curve(limit=self.limit_documents)
-        run_set = self.run_set(folder)
-        run_set.train_missing()
-        runs = run_set.paths
         curves = [measure(run, settings, held_out) for run in runs]
         tables, claims, figures = [], [], {}
-        series = {path.name: curve_points(curve) for path, curve in zip(runs, curves, strict=True)}
         for index, seed in enumerate(self.seeds):
             pair = curves[2 * index : 2 * index + 2]
             tables += [bins_table(pair), compared_table(pair)]
             claims += misleading_claims(pair, "" if len(self.seeds) == 1 else f"seed {seed}: ")
             figures[str(seed)] = [curve.measures for curve in pair]
-        plot = Plot("Context curve", "visible tokens", LOSS, series, logarithmic="x")
-        return Outcome(tables, claims, figures, runs, [plot])
+        return Outcome(tables, claims, figures, runs, [curves_plot(curves)])
 
 
 def compared_table(pair: list[CurveResult]) -> Table:
     """Average and best-context loss of two models, and the long one's minus the short one's."""
     short, long = compare_curves(pair)
+    contexts = ((f"context {curve.context:,}", ".3f") for curve in (short, long))
     rows = [
         [
             "average over all positions (the training loss)",
-            *_cells(short.average, long.average, long.average_difference),
+            short.average,
+            long.average,
+            long.average_difference,
         ],
-        ["best-context loss", *_cells(short.best, long.best, long.best_difference)],
+        ["best-context loss", short.best, long.best, long.best_difference],
     ]
-    columns = ["", f"context {short.context:,}", f"context {long.context:,}", "long minus short"]
-    return Table("By average, and by best context", columns, rows)
-
-
-def _cells(short: Estimate, long: Estimate, difference: Estimate | None) -> list[str]:
-    return [f"{short:.3f}", f"{long:.3f}", "" if difference is None else f"{difference:+.3f}"]
+    columns = ["", *contexts, ("long minus short", "+.3f")]
+    return table_of("By average, and by best context", columns, rows)
 
 
 def misleading_claims(pair: list[CurveResult], prefix: str = "") -> list[Claim]:
@@ -221,7 +197,7 @@ def misleading_claims(pair: list[CurveResult], prefix: str = "") -> list[Claim]:
 
 
 @registered("document_lengths")
-class DocumentLengths(CorpusSource, ItemMeasure):
+class DocumentLengths(CorpusMeasure):
     """Shares of documents and of tokens by document length (context scaling, Section 1)."""
 
     lengths: list[int] = Field([256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536], min_length=1)
@@ -236,23 +212,28 @@ class DocumentLengths(CorpusSource, ItemMeasure):
         path = self.prepared(folder)
         splits = Corpus.open(path).splits
         lengths = np.concatenate([np.asarray(Corpus.open(path, split=split).lengths) for split in splits])
-        rows = []
-        for limit in sorted(self.lengths):
-            shorter = lengths < limit
-            inside = np.minimum(lengths, limit).sum() / lengths.sum()
-            rows.append([f"{limit:,}", f"{shorter.mean():.1%}", f"{lengths[~shorter].sum() / lengths.sum():.1%}",
-                         f"{inside:.1%}"])  # fmt: skip
-        table = Table(
-            f"{len(lengths):,} documents, {lengths.sum():,} tokens",
-            ["tokens", "shorter documents", "text in longer ones", "text with less before it"],
+        limits, total = sorted(self.lengths), lengths.sum()
+        shorter = {limit: float((lengths < limit).mean()) for limit in limits}
+        rows = [
+            [
+                limit,
+                shorter[limit],
+                lengths[lengths >= limit].sum() / total,
+                np.minimum(lengths, limit).sum() / total,
+            ]
+            for limit in limits
+        ]
+        table = table_of(
+            f"{len(lengths):,} documents, {total:,} tokens",
+            [("tokens", ","), *((name, ".1%") for name in
+             ("shorter documents", "text in longer ones", "text with less before it"))],
             rows,
-        )
+        )  # fmt: skip
         claims = []
         if self.claimed is not None:
             share = wilson(float((lengths < self.claimed).mean()), len(lengths))
             text = f"over {self.share:.0%} of the documents are shorter than {self.claimed:,} tokens"
             claims = [Claim.of(text, above(share, self.share), f"{share:.3f}")]
-        series = {"documents": [{"x": n, "y": float((lengths < n).mean())} for n in sorted(self.lengths)]}
+        series = {"documents": points(shorter)}
         plot = Plot("Share of documents that are shorter", "tokens", "share", series, logarithmic="x")
-        figures = {"documents": len(lengths), "tokens": int(lengths.sum())}
-        return Outcome([table], claims, figures, plots=[plot])
+        return Outcome([table], claims, {"documents": len(lengths), "tokens": int(total)}, plots=[plot])

@@ -17,13 +17,13 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.runs import RunFolder
-from contextwise.base.tables import Table
 from contextwise.reproductions.claims import Claim, above, all_agree, check_names, undecided
-from contextwise.reproductions.item import Item, Outcome, Plot, registered
-from contextwise.reproductions.trained_models import TrainedModels
+from contextwise.reproductions.item import Item, Outcome, registered
+from contextwise.reproductions.models import TrainedModels
+from contextwise.reproductions.tables import Plot, point, table_of
 
 DIMENSIONS = ("parameters", "tokens", "FLOPs")
 
@@ -57,44 +57,39 @@ class Savings(TrainedModels):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         outcome = super().measure(item, folder)
-        runs = self.train(folder)
+        runs = self.trained(folder)
         savings = {pair.model: self._of_pair(pair, runs) for pair in self.pairs}
+        title = "Saved at the loss of the baseline, 95% intervals over seeds"
+        columns = ["", *((name, ".0%") for name in DIMENSIONS)]
         rows = [
-            [model, *(f"{saved[name]:.0%}" if name in saved else "cannot be read off" for name in DIMENSIONS)]
+            [model, *(saved.get(name, "cannot be read off") for name in DIMENSIONS)]
             for model, saved in savings.items()
         ]
-        outcome.tables.append(
-            Table("Saved at the loss of the baseline, 95% intervals over seeds", ["", *DIMENSIONS], rows)
-        )
-        outcome.figures["savings"] = {
-            model: {name: value.to_dict() for name, value in saved.items()}
-            for model, saved in savings.items()
-        }
+        outcome.tables.append(table_of(title, columns, rows))
+        outcome.figures["savings"] = as_json(savings)
         outcome.claims += [self._claim(name, savings) for name in DIMENSIONS]
-        outcome.plots = [
-            self._against_parameters(runs),
-            self._along(runs, "tokens"),
-            self._along(runs, "flops"),
-        ]
+        outcome.plots = self._plots(runs)
         return outcome
 
     def _of_pair(self, pair: Pair, runs: dict[str, list[RunFolder]]) -> dict[str, Estimate]:
         values: dict[str, list[float]] = {name: [] for name in DIMENSIONS}
         for seed, run in enumerate(runs[pair.model]):
-            curve = [(runs[other.baseline][seed], _last(runs[other.baseline][seed])) for other in self.pairs]
-            sizes = [float(base.summary()["parameters"]) for base, _ in curve]
-            equal = parameters_at(sizes, [loss for _, loss in curve], _last(run))
+            baselines = [runs[other.baseline][seed] for other in self.pairs]
+            sizes = [float(base.summary()["parameters"]) for base in baselines]
+            equal = parameters_at(sizes, [_last(base) for base in baselines], _last(run))
             if equal is not None:
                 values["parameters"].append(1 - run.summary()["parameters"] / equal)
             base = runs[pair.baseline][seed]
             for name, key in (("tokens", "tokens"), ("FLOPs", "flops")):
-                reached = reached_at(
-                    [(row[key], row["loss"]) for row in run.metrics("validation")], _last(base)
-                )
+                curve = [(row[key], row["loss"]) for row in run.metrics("validation")]
+                reached = reached_at(curve, _last(base))
                 if reached is not None:
                     values[name].append(1 - reached / base.metrics("validation")[-1][key])
-        complete = {name: saved for name, saved in values.items() if len(saved) == len(runs[pair.model])}
-        return {name: _over_seeds(saved) for name, saved in complete.items()}
+        return {
+            name: estimate_over_seeds(np.array(saved), np.zeros(len(saved)), paired=True)
+            for name, saved in values.items()
+            if len(saved) == len(runs[pair.model])
+        }
 
     def _claim(self, name: str, savings: dict[str, dict[str, Estimate]]) -> Claim:
         known = {model: saved[name] for model, saved in savings.items() if name in saved}
@@ -107,46 +102,34 @@ class Savings(TrainedModels):
         verdict = all_agree((above(saved) for saved in known.values()), "models")
         return Claim.of(text, verdict, evidence.removesuffix("; "))
 
-    def _against_parameters(self, runs: dict[str, list[RunFolder]]) -> Plot:
-        series = {}
-        for name, names in (
-            ("model", [p.model for p in self.pairs]),
-            ("baseline", [p.baseline for p in self.pairs]),
-        ):
-            series[name] = [
-                {
-                    "x": runs[arm][0].summary()["parameters"],
-                    "y": float(np.mean([_last(run) for run in runs[arm]])),
-                    "text": arm,
-                }
-                for arm in names
+    def _plots(self, runs: dict[str, list[RunFolder]]) -> list[Plot]:
+        """Loss against parameters; and along training, of the largest pair's first seeds."""
+        sizes = {
+            kind: [
+                point(
+                    runs[name][0].summary()["parameters"], float(np.mean([_last(run) for run in runs[name]]))
+                )
+                | {"text": name}
+                for name in (getattr(pair, kind) for pair in self.pairs)
             ]
-        return Plot(
-            "Loss against parameters",
-            "parameters",
-            "validation loss, nats per token",
-            series,
-            logarithmic="x",
-        )
-
-    def _along(self, runs: dict[str, list[RunFolder]], key: str) -> Plot:
-        """The curves of the largest pair's first seeds."""
-        pair = self.pairs[-1]
-        series = {
-            name: [{"x": row[key], "y": row["loss"]} for row in runs[name][0].metrics("validation")]
-            for name in (pair.model, pair.baseline)
+            for kind in ("model", "baseline")
         }
-        words = {"tokens": "training tokens", "flops": "training FLOPs"}[key]
-        return Plot(
-            f"Loss against {words}", words, "validation loss, nats per token", series, logarithmic="x"
-        )
+        plots = [("parameters", sizes)]
+        for words, key in (("training tokens", "tokens"), ("training FLOPs", "flops")):
+            series = {
+                name: [point(row[key], row["loss"]) for row in runs[name][0].metrics("validation")]
+                for name in (self.pairs[-1].model, self.pairs[-1].baseline)
+            }
+            plots.append((words, series))
+        return [
+            Plot(f"Loss against {words}", words, "validation loss, nats per token", series, logarithmic="x")
+            for words, series in plots
+        ]
 
 
 def parameters_at(sizes: list[float], losses: list[float], loss: float) -> float | None:
     """Parameters at which baselines have a loss, between two of them on a line over log parameters; None outside of all."""
-    for (n, a), (m, b) in zip(
-        zip(sizes, losses, strict=True), zip(sizes[1:], losses[1:], strict=True), strict=False
-    ):
+    for (n, a), (m, b) in pairwise(zip(sizes, losses, strict=True)):
         if b <= loss <= a and a > b:
             share = (a - loss) / (a - b)
             return float(np.exp(np.log(n) + share * (np.log(m) - np.log(n))))
@@ -163,8 +146,3 @@ def reached_at(curve: list[tuple[float, float]], loss: float) -> float | None:
 
 def _last(run: RunFolder) -> float:
     return run.metrics("validation")[-1]["loss"]
-
-
-def _over_seeds(values: list[float]) -> Estimate:
-    savings = np.array(values)
-    return estimate_over_seeds(savings, np.zeros_like(savings), paired=True)

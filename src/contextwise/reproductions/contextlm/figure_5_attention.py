@@ -16,8 +16,9 @@ from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.tables import Table
 from contextwise.evaluation.attention import Reading, Received, read_with_models
 from contextwise.reproductions.claims import Better, Claim, above
-from contextwise.reproductions.item import Item, Outcome, Plot, registered
-from contextwise.reproductions.trained_models import TrainedModels
+from contextwise.reproductions.item import Item, Outcome, registered
+from contextwise.reproductions.models import TrainedModels, paths_of
+from contextwise.reproductions.tables import Plot, point, table_of
 
 
 @registered("attention_received")
@@ -29,54 +30,51 @@ class AttentionReceived(TrainedModels):
     received: Received = "mean"
 
     @model_validator(mode="after")
-    def _phrases_there(self) -> "AttentionReceived":
+    def _phrases_in_text(self) -> "AttentionReceived":
         for phrase in self.phrases:
-            if not phrase or self.text.count(phrase) != 1:
+            count = self.text.count(phrase) if phrase else 0
+            if count != 1:
                 raise ConfigError(
-                    f"the phrase {phrase!r} is {self.text.count(phrase) if phrase else 0} times in the text; give one that is "
-                    "in it once"
+                    f"the phrase {phrase!r} is {count} times in the text; give one that is in it once"
                 )
         if len(self.models) > 3:
             raise ConfigError(f"{len(self.models)} models are given; give one to three")
         return self
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        runs = self.train(folder)
+        runs = self.trained(folder)
         readings = [
-            read_with_models([str(seeds[i].path) for seeds in runs.values()], self.text)
-            for i in range(len(self.seeds))
+            read_with_models([str(run.path) for run in of_seed], self.text)
+            for of_seed in zip(*runs.values(), strict=True)
         ]
         reading = readings[0]
         attention = {
-            name: np.stack([one.models[m].received(self.received) for one in readings])
+            name: np.stack([of_seed.models[m].received(self.received) for of_seed in readings])
             for m, name in enumerate(runs)
         }
-        claims = [
-            self._claim(one, phrase, reading, attention) for phrase in self.phrases for one in self.claims
-        ]
         figures: dict[str, Any] = {
             "pieces": reading.pieces,
             "has_start": reading.has_start,
-            "attention": {name: values.tolist() for name, values in attention.items()},
+            "attention": attention,
             "phrases": {phrase: tokens_of(reading, self.text, phrase) for phrase in self.phrases},
             "chunk_size": reading.chunk_size,
         }
-        return Outcome(
-            [chunks_table(reading, attention, self.reference, self.with_seeds)],
-            claims,
-            figures,
-            [run.path for seeds in runs.values() for run in seeds],
-            drawn(reading, attention, self.reference),
-        )
+        claims = [
+            self._claim(claim, p, figures["phrases"][p], attention)
+            for p in self.phrases
+            for claim in self.claims
+        ]
+        tables = [chunks_table(reading, attention, self.reference, self.with_seeds)]
+        return Outcome(tables, claims, figures, paths_of(runs), drawn(reading, attention, self.reference))
 
-    def _claim(self, claim: Better, phrase: str, reading: Reading, attention: dict[str, np.ndarray]) -> Claim:
-        positions = tokens_of(reading, self.text, phrase)
-        better, than = (attention[name][:, positions].sum(axis=1) for name in (claim.better, claim.than))
+    def _claim(
+        self, claim: Better, phrase: str, positions: list[int], attention: dict[str, np.ndarray]
+    ) -> Claim:
+        better, than = (attention[name][:, positions].sum(axis=1) for name in claim.names)
         difference = estimate_over_seeds(better, than, paired=True)
         ratio = better.mean() / than.mean() - 1
-        names = f"{claim.better} minus {claim.than} on {len(positions)} tokens"
-        evidence = f"{names}: {difference:+.2g}, {ratio:+.1%}; {self.with_seeds}"
-        return Claim.of(f"{claim.text}: {phrase!r}", above(difference), evidence)
+        evidence = f" on {len(positions)} tokens: {difference:+.2g}, {ratio:+.1%}; {self.with_seeds}"
+        return claim.decided(above(difference), evidence, f": {phrase!r}")
 
 
 def tokens_of(reading: Reading, text: str, phrase: str) -> list[int]:
@@ -102,12 +100,15 @@ def chunks_table(reading: Reading, attention: dict[str, np.ndarray], reference: 
     rows = []
     for chunk in range(len(sums[reference])):
         text = "".join(piece for piece, of in zip(shown, reading.chunks, strict=True) if of == chunk)
-        values = [f"{sum_of_chunk[chunk]:.4f}" for sum_of_chunk in sums.values()]
-        changes = [f"{sums[name][chunk] / sums[reference][chunk] - 1:+.1%}" for name in others]
-        rows.append([f"{chunk + 1}: {text.strip()}", *values, *changes])
-    return Table(
+        changes = (sums[name][chunk] / sums[reference][chunk] - 1 for name in others)
+        rows.append([f"{chunk + 1}: {text.strip()}", *(values[chunk] for values in sums.values()), *changes])
+    return table_of(
         f"Attention received by each chunk of {reading.chunk_size} tokens; {seeds}",
-        ["chunk", *sums, *(f"{name} to {reference}" for name in others)],
+        [
+            "chunk",
+            *((name, ".4f") for name in sums),
+            *((f"{name} to {reference}", "+.1%") for name in others),
+        ],
         rows,
     )
 
@@ -119,20 +120,15 @@ def drawn(reading: Reading, attention: dict[str, np.ndarray], reference: str) ->
     """
     means = {name: values.mean(axis=0) for name, values in attention.items()}
     shares = {name: values / means[reference] for name, values in means.items()}
-    return [
-        Plot("Attention received by each token", "token", "attention received", _by_token(reading, means)),
-        Plot(
-            f"Attention received by each token, over that from {reference}",
-            "token",
-            f"times that from {reference}",
-            _by_token(reading, shares),
-        ),
-    ]
-
-
-def _by_token(reading: Reading, values: dict[str, np.ndarray]) -> dict[str, list[dict[str, Any]]]:
-    positions = range(int(reading.has_start), len(reading.ids))
-    return {
-        name: [{"x": i, "y": float(received[i]), "text": reading.pieces[i]} for i in positions]
-        for name, received in values.items()
-    }
+    title, positions = "Attention received by each token", range(int(reading.has_start), len(reading.ids))
+    plots = []
+    for heading, y, by_model in (
+        (title, "attention received", means),
+        (f"{title}, over that from {reference}", f"times that from {reference}", shares),
+    ):
+        series = {
+            name: [point(i, float(values[i])) | {"text": reading.pieces[i]} for i in positions]
+            for name, values in by_model.items()
+        }
+        plots.append(Plot(heading, "token", y, series))
+    return plots

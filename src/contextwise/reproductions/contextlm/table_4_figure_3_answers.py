@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.files import sha256_file
@@ -22,8 +21,6 @@ from contextwise.base.intervals import wilson
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
-from contextwise.data import prepare_corpus
-from contextwise.data.corpus import MANIFEST
 from contextwise.data.sources import BadRecord, open_source
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.answers import Answers, AnswersResult
@@ -31,13 +28,16 @@ from contextwise.evaluation.measures.judging.files import Benchmark, read_questi
 from contextwise.evaluation.measures.judging.judge import Endpoint, judge_answers, read_key
 from contextwise.evaluation.measures.judging.requests import Match
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
-from contextwise.reproductions.claims import Better, Claim, above, point, undecided
-from contextwise.reproductions.item import Item, Outcome, Plot, registered
-from contextwise.reproductions.trained_models import TrainedModels
+from contextwise.reproductions.claims import Better, Claim, above, undecided
+from contextwise.reproductions.item import Item, Outcome, prepared_once, registered
+from contextwise.reproductions.models import TrainedModels
+from contextwise.reproductions.tables import Plot, points, table_of
 
 NO_JUDGE = (
     "no judge was named; give one with --set endpoint=URL --set judge_model=NAME, and the answers are judged"
 )
+TUNED = "-SFT"
+"""Ends the name of a model's run that is tuned on instructions."""
 
 
 @registered("instruction_answers")
@@ -79,50 +79,42 @@ class InstructionAnswers(TrainedModels):
             raise ConfigError("claims name no pair of models whose answers are to be compared")
         return self
 
-    @property
-    def seed(self) -> int:
-        return self.seeds[0]
-
     def run_set(self, folder: Path) -> RunSet:
         """The models, and each one tuned."""
-        corpus = {"corpus": str(self.instruction_corpus(folder))}
-        recipe = {"objective": "instruction", **self.tuning}
-        recipe["data"] = {**recipe.get("data", {}), **corpus}
+        data = {**self.tuning.get("data", {}), "corpus": str(self.instruction_corpus(folder))}
+        recipe = {"objective": "instruction", **self.tuning, "data": data}
         arms = {name: Arm(settings=settings) for name, settings in self.models.items()}
-        arms |= {
-            tuned_name(name): Arm(recipe={**recipe, "model": {"pretrained": f"@{name}"}})
-            for name in self.models
-        }
+        for name in self.models:
+            arms[f"{name}{TUNED}"] = Arm(recipe={**recipe, "model": {"pretrained": f"@{name}"}})
         settings = RunSetSettings(recipe=self.recipe, arms=arms, seeds=self.seeds)
         prefix = self.recipe.get("name", "models")
         return RunSet.of(settings, folder, corpus=self.corpus_folder(folder), prefix=prefix)
 
-    def _instructions_key(self) -> str:
-        given = self.instructions
-        return sha256_file(given)[:8] if given is not None and given.is_file() else "not-given"
-
     def instruction_corpus(self, folder: Path) -> Path:
         """Where the instructions' corpus is, or will be."""
-        return (
-            folder / "corpora" / f"instructions-{self._instructions_key()}-{self.corpus_folder(folder).name}"
-        )
+        given = self.instructions
+        key = sha256_file(given)[:8] if given is not None and given.is_file() else "not-given"
+        return folder / "corpora" / f"instructions-{key}-{self.corpus_folder(folder).name}"
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         questions = self._checked()
-        tuned = self._trained(folder)
+        tuned = self._tuned(folder)
         results = {name: measure(run.path, self._answering(name)) for name, run in tuned.items()}
         answers = {name: result.file for name, result in results.items()}
-        runs = self.run_set(folder).paths
-        table = answers_table(tuned, results)
         files = {name: str(path.relative_to(folder)) for name, path in answers.items()}
-        outcome = Outcome([table], [], {"answers": files}, runs)
+        outcome = Outcome([answers_table(tuned, results)], [], {"answers": files}, self.run_set(folder).paths)
         if self.endpoint is None:
             say(f"note: {NO_JUDGE}")
             outcome.claims = [Claim.of(claim.text, undecided(NO_JUDGE)) for claim in self.claims]
             return outcome
-        for claim in self.claims:
-            summary = self._judged(claim, answers, questions, folder)
-            _add(outcome, claim, summary)
+        for pair in self.claims:
+            summary = self._judged(pair, answers, questions, folder)
+            outcome.figures.setdefault("judged", {})[f"{pair.better} against {pair.than}"] = summary
+            table, claim = _compared(pair, summary) if "against" in summary else _rated(pair, summary)
+            outcome.tables.append(table)
+            outcome.claims.append(claim)
+            if "models" in summary:
+                outcome.plots.append(_figure(pair, summary))
         return outcome
 
     def _checked(self) -> Path:
@@ -133,19 +125,16 @@ class InstructionAnswers(TrainedModels):
             DataError: a file is not given, or cannot be read.
         """
         if self.instructions is None or not self.instructions.is_file():
-            what = (
-                "no instructions are given"
-                if self.instructions is None
-                else f"there is no file {self.instructions}"
-            )
+            given = self.instructions
+            what = "no instructions are given" if given is None else f"there is no file {given}"
             raise DataError(
-                f"{what}; give a file of Alpaca's form (instruction, input, output) with --set instructions=MANIFEST"
+                f"{what}; give a file of Alpaca's form (instruction, input, output) with --set instructions=FILE"
             )
         check_instructions(self.instructions)
         if self.questions is None:
             raise DataError(
                 "no questions are given; give MT-Bench's question.jsonl or AlpacaEval's alpaca_eval.json with "
-                "--set questions=MANIFEST"
+                "--set questions=FILE"
             )
         self._answering("model")
         self._check_judging(read_questions(self.questions)[0])
@@ -180,32 +169,20 @@ class InstructionAnswers(TrainedModels):
             )
 
     def _answering(self, name: str) -> Answers:
-        settings = {
-            field: getattr(self, field) for field in ("questions", "max_new_tokens", "temperature", "limit")
-        }
-        return validate(Answers, {**settings, "model_id": name}, "the settings of the answers")
+        return self.settings_of(Answers, "questions", "max_new_tokens", "temperature", "limit", model_id=name)
 
     def _endpoint(self) -> Endpoint:
         return Endpoint(self.endpoint or "", self.judge_model or "", read_key(self.key_file))
 
-    def _trained(self, folder: Path) -> dict[str, RunFolder]:
+    def _tuned(self, folder: Path) -> dict[str, RunFolder]:
         """The tuned models; pretrained and tuned where that has not been done."""
         self.prepared(folder)
         bases = super().run_set(folder)
         bases.train_missing()
-        corpus = self.instruction_corpus(folder)
-        if not (corpus / MANIFEST).exists():
-            tokenizer = bases.runs[0].folder
-            prepare_corpus(
-                f"alpaca:{self.instructions}",
-                tokenizer,
-                corpus,
-                validation=self.instructions_validation,
-                reuse=True,
-            )
-        runs = self.run_set(folder)
-        runs.train_missing()
-        return {name: runs.folders(tuned_name(name))[0] for name in self.models}
+        corpus, source = self.instruction_corpus(folder), f"alpaca:{self.instructions}"
+        prepared_once(source, bases.runs[0].folder, corpus, self.instructions_validation)
+        runs = self.train(folder)
+        return {name: runs.folders(f"{name}{TUNED}")[0] for name in self.models}
 
     def _judged(
         self, pair: Better, answers: dict[str, Path], questions: Path, folder: Path
@@ -215,13 +192,11 @@ class InstructionAnswers(TrainedModels):
         given = [better] if self.pairwise else [than, better]
         match = Match.read(given, than if self.pairwise else None, questions, self.references, self.limit)
         kind = "compared" if self.pairwise else "rated"
-        label = re.sub(
-            r"[^\w.-]+", "-", f"{kind}-{pair.better}-{pair.than}-by-{Path(self.judge_model or '').name}"
-        )
+        label = f"{kind}-{pair.better}-{pair.than}-by-{Path(self.judge_model or '').name}"
         summary = judge_answers(
             match,
             self._endpoint(),
-            folder / "judged" / label,
+            folder / "judged" / re.sub(r"[^\w.-]+", "-", label),
             concurrency=self.concurrency,
             length_controlled=self.length_controlled,
         )
@@ -251,19 +226,18 @@ def answers_table(tuned: dict[str, RunFolder], answers: dict[str, AnswersResult]
         texts = [text for row in result.rows for text in texts_of(row)]
         too_long = sum(problem is not None for row in result.rows for problem in row.get("errors", []))
         losses = tuned[name].metrics("validation")
-        rows.append(
-            [
-                name,
-                f"{losses[-1]['loss']:.4f}" if losses else "",
-                f"{len(texts):,}",
-                f"{np.mean([len(text.split()) for text in texts]):.1f}",
-                f"{sum(not text.strip() for text in texts):,}",
-                f"{too_long:,}",
-            ]
-        )
-    return Table(
+        words, empty = np.mean([len(text.split()) for text in texts]), sum(not text.strip() for text in texts)
+        rows.append([name, losses[-1]["loss"] if losses else None, len(texts), words, empty, too_long])
+    return table_of(
         "Tuned models: loss on held-out responses, nats per token, and their answers; too long: for the model's positions",
-        ["model", "loss", "answers", "words each", "empty", "too long"],
+        [
+            "model",
+            ("loss", ".4f"),
+            ("answers", ","),
+            ("words each", ".1f"),
+            ("empty", ","),
+            ("too long", ","),
+        ],
         rows,
     )
 
@@ -273,61 +247,50 @@ def texts_of(row: dict[str, Any]) -> list[str]:
     return row["choices"][0]["turns"] if "choices" in row else [row["output"]]
 
 
-def _add(outcome: Outcome, pair: Better, summary: dict[str, Any]) -> None:
-    """Add a judge's verdict on a pair to an outcome."""
-    outcome.figures.setdefault("judged", {})[f"{pair.better} against {pair.than}"] = summary
-    table, claim = _compared(pair, summary) if "against" in summary else _rated(pair, summary)
-    outcome.tables.append(table)
-    outcome.claims.append(claim)
-    if "models" in summary:
-        outcome.plots.append(_figure(pair, summary))
-
-
 def _rated(claim: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
+    judged = _judged_words(summary)
     parts = {name: {**rated["categories"], "all": rated["all"]} for name, rated in summary["models"].items()}
     rows = [
-        [category, *(_rating(parts[name].get(category)) for name in (claim.than, claim.better))]
+        [category, *(_estimate(parts[name].get(category)) for name in (claim.than, claim.better))]
         for category in dict.fromkeys(part for values in parts.values() for part in values)
     ]
-    title = f"Ratings by {summary['judge']}, from 1 to 10, {_judged_words(summary)}"
-    table = Table(title, ["category", claim.than, claim.better], rows)
-    measured = summary["differences"][f"{claim.better} - {claim.than}"]
-    if measured is None:
-        return table, Claim.of(claim.text, undecided("no answer of both was rated"), _judged_words(summary))
-    difference = Estimate.from_dict(measured)
+    title = f"Ratings by {summary['judge']}, from 1 to 10, {judged}"
+    table = table_of(title, ["category", (claim.than, ".2f"), (claim.better, ".2f")], rows)
+    difference = _estimate(summary["differences"][f"{claim.better} - {claim.than}"])
+    if difference is None:
+        return table, Claim.of(claim.text, undecided("no answer of both was rated"), judged)
     verdict = above(difference)
     if difference.low is not None and difference.low == difference.high:
         verdict = undecided("all questions agree, so the uncertainty of the mean is unknown")
-    evidence = f"{claim.better} minus {claim.than}: {difference:+.2f}; {_judged_words(summary)}"
-    return table, Claim.of(claim.text, verdict, evidence)
+    return table, claim.decided(verdict, f": {difference:+.2f}; {judged}")
 
 
-def _rating(measured: dict[str, Any] | None) -> str:
-    return "" if measured is None else f"{Estimate.from_dict(measured):.2f}"
+def _estimate(measured: dict[str, Any] | None) -> Estimate | None:
+    return None if measured is None else Estimate.from_dict(measured)
 
 
 def _compared(claim: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
-    title = f"Against {claim.than}, both orders, judged by {summary['judge']}; {_judged_words(summary)}"
-    columns = ["model", "win rate %", "wins", "ties", "losses", "follow the order"]
-    counts = [f"{summary[name]:,}" for name in ("wins", "ties", "losses", "verdicts_that_follow_the_order")]
-    values = win_rate(summary["all"])
-    rate = "" if values is None else f"{values.scaled(100):.2f}"
-    row = [claim.better, rate, *counts]
+    judged = _judged_words(summary)
+    title = f"Against {claim.than}, both orders, judged by {summary['judge']}; {judged}"
+    counts = ["wins", "ties", "losses", "verdicts_that_follow_the_order"]
+    rate = win_rate(summary["all"])
+    percent = None if rate is None else rate.scaled(100)
+    columns: list[str | tuple[str, str]] = ["model", ("win rate %", ".2f")]
+    columns += [(name, ",") for name in (*counts[:3], "follow the order")]
+    row = [claim.better, percent, *(summary[name] for name in counts)]
     if summary["length_controlled"] is not None:
-        columns, row = [*columns, "LC win rate %"], [*row, f"{100 * summary['length_controlled']:.2f}"]
-    table = Table(title, columns, [row])
-    if values is None:
-        return table, Claim.of(
-            claim.text, undecided("no comparison has a verdict in both orders"), _judged_words(summary)
-        )
-    return table, Claim.of(claim.text, above(values, 0.5), f"win rate {rate}%; {_judged_words(summary)}")
+        columns, row = [*columns, ("LC win rate %", ".2f")], [*row, 100 * summary["length_controlled"]]
+    table = table_of(title, columns, [row])
+    if rate is None:
+        return table, Claim.of(claim.text, undecided("no comparison has a verdict in both orders"), judged)
+    return table, Claim.of(claim.text, above(rate, 0.5), f"win rate {percent:.2f}%; {judged}")
 
 
 def win_rate(measured: dict[str, Any] | None) -> Estimate | None:
     """A summary's win rate; with Wilson's interval where the questions agree, which the bootstrap takes for certain."""
     if measured is not None and measured["low"] == measured["high"]:
         return wilson(measured["value"], measured["questions"])
-    return None if measured is None else Estimate.from_dict(measured)
+    return _estimate(measured)
 
 
 def _judged_words(summary: dict[str, Any]) -> str:
@@ -343,19 +306,11 @@ def _judged_words(summary: dict[str, Any]) -> str:
 
 def _figure(pair: Better, summary: dict[str, Any]) -> Plot:
     """Ratings of two models by category."""
-    series = {}
-    for name in (pair.than, pair.better):
-        categories = summary["models"][name]["categories"]
-        series[name] = [
-            point(category, Estimate.from_dict(measured))
-            for category, measured in categories.items()
-            if measured
-        ]
-    return Plot(
-        f"MT-Bench by category: {pair.better} and {pair.than}", "category", "rating", series, kind="bars"
-    )
-
-
-def tuned_name(model: str) -> str:
-    """Name of a model's run that is tuned on instructions."""
-    return f"{model}-SFT"
+    series = {
+        name: points(
+            {c: Estimate.from_dict(m) for c, m in summary["models"][name]["categories"].items() if m}
+        )
+        for name in (pair.than, pair.better)
+    }
+    title = f"MT-Bench by category: {pair.better} and {pair.than}"
+    return Plot(title, "category", "rating", series, kind="bars")

@@ -14,18 +14,17 @@ from typing import Any, get_args
 import numpy as np
 from pydantic import Field, field_validator
 
-from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Table
-from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.long_tasks import LongBench, read_range
 from contextwise.evaluation.measures.long_tasks.items import chosen_items
 from contextwise.evaluation.measures.long_tasks.results import Level, level_of, mean_level
 from contextwise.models.rope import Rope
 from contextwise.reproductions.claims import Claim, above, percentage_points
 from contextwise.reproductions.item import Item, Outcome, registered
-from contextwise.reproductions.trained_models import TrainedModels
+from contextwise.reproductions.models import TrainedModels, measured_by_model, paths_of
+from contextwise.reproductions.tables import table_of
 
 OVERALL = "all groups"
 
@@ -52,8 +51,8 @@ class LongTaskScores(TrainedModels):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         settings = self._settings()
-        runs = self.train(folder)
-        results = {name: [measure(run.path, settings) for run in seeds] for name, seeds in runs.items()}
+        runs = self.trained(folder)
+        results = measured_by_model(runs, settings)
         summary = next(iter(results.values()))[0].summary
         rows = {name: [result.rows_of("answers") for result in seeds] for name, seeds in results.items()}
         groups = {name: about["group"] for name, about in summary["datasets"].items()}
@@ -62,15 +61,17 @@ class LongTaskScores(TrainedModels):
         }
         tables = [self._table(visible, levels, summary) for visible, levels in by_visible.items()]
         largest = max(by_visible)
-        figures = {
-            "scores": {str(visible): self._figures(levels) for visible, levels in by_visible.items()},
-            "groups": groups,
-            "notes": summary["notes"],
-            "rope_factor": summary["rope_factor"],
-            "trained_context": summary["trained_context"],
+        scores = {
+            str(visible): {
+                group: {name: level.estimate(i) for i, name in enumerate(self.models)}
+                for group, level in levels.items()
+            }
+            for visible, levels in by_visible.items()
         }
+        figures = {"scores": scores, "groups": groups}
+        figures |= {name: summary[name] for name in ("notes", "rope_factor", "trained_context")}
         claims = self._claims(by_visible[largest][OVERALL], largest)
-        return Outcome(tables, claims, figures, [run.path for seeds in runs.values() for run in seeds])
+        return Outcome(tables, claims, figures, paths_of(runs))
 
     def _settings(self) -> LongBench:
         """Settings of the measure, checked before any training.
@@ -88,61 +89,45 @@ class LongTaskScores(TrainedModels):
             raise ConfigError(
                 "no visible context is given; give some with --set visible=[512,1024], or --set whole=true"
             )
-        settings = validate(
-            LongBench,
-            {
-                "files": self.files,
-                "visible": [*self.visible, *(["all"] if self.whole else [])],
-                "lengths": self.lengths,
-                "limit": self.limit,
-                "prompts": self.templates,
-                "new_tokens": self.new_tokens,
-                "rope": self.rope,
-            },
-            "the settings of the questions",
-        )
+        visible = [*self.visible, *(["all"] if self.whole else [])]
+        shared = ("files", "lengths", "limit", "new_tokens", "rope")
+        settings = self.settings_of(LongBench, *shared, visible=visible, prompts=self.templates)
         lengths = None if self.lengths is None else read_range(self.lengths)
         chosen_items(self.files, lengths, self.limit, self.new_tokens)
         return settings
 
-    def _table(self, visible: int, levels: dict[str, Level], summary: dict[str, Any]) -> Table:
-        others = [name for name in self.models if name != self.reference]
+    def _gain(self, level: Level, name: str, than: str) -> Estimate:
         index = list(self.models).index
-        rows = []
-        for group, level in levels.items():
-            scores = [_scored(level.estimate(i)) for i in range(len(self.models))]
-            gains = [
-                percentage_points(level.gain(index(self.reference), index(name))).removesuffix(" points")
-                for name in others
+        return level.gain(index(than), index(name))
+
+    def _table(self, visible: int, levels: dict[str, Level], summary: dict[str, Any]) -> Table:
+        rows = [
+            [
+                group,
+                *(100 * level.estimate(i).value for i in range(len(self.models))),
+                *(self._gain(level, name, self.reference).scaled(100) for name in self.others),
             ]
-            rows.append([group, *scores, *gains])
+            for group, level in levels.items()
+        ]
+        gains = [(f"{name} minus {self.reference}", "+.2f") for name in self.others]
         questions = sum(about["questions"] for about in summary["datasets"].values())
-        return Table(
+        return table_of(
             f"Scores, %, with {visible:,} tokens of a prompt visible; {questions:,} questions of "
             f"{len(summary['datasets'])} data sets; {self.with_seeds}; differences with 95% intervals over documents",
-            ["group", *self.models, *(f"{name} minus {self.reference}" for name in others)],
+            ["group", *((name, ".2f") for name in self.models), *gains],
             rows,
         )
 
     def _claims(self, level: Level, visible: int) -> list[Claim]:
-        index = list(self.models).index
         remark = f"over documents, paired; {self.with_seeds}, the interval does not cover other seeds"
         if level.draws_RV is None:
             remark = "a data set has one document only; give more with limit"
         claims = []
         for claim in self.claims:
-            gain = level.gain(index(claim.than), index(claim.better))
-            names = (
-                f"{claim.better} minus {claim.than}, mean score over groups with {visible:,} tokens visible"
-            )
-            claims.append(Claim.of(claim.text, above(gain), f"{names}: {percentage_points(gain)}; {remark}"))
+            gain = self._gain(level, claim.better, claim.than)
+            what = f", mean score over groups with {visible:,} tokens visible"
+            claims.append(claim.decided(above(gain), f"{what}: {percentage_points(gain)}; {remark}"))
         return claims
-
-    def _figures(self, levels: dict[str, Level]) -> dict[str, Any]:
-        return {
-            group: {name: level.estimate(i).to_dict() for i, name in enumerate(self.models)}
-            for group, level in levels.items()
-        }
 
 
 def levels_of(
@@ -161,18 +146,11 @@ def levels_of(
             name: [[row for row in seed if row["dataset"] == dataset] for seed in seeds]
             for name, seeds in rows.items()
         }
-        scores_QM = np.stack(
-            [
-                np.mean([[row["answered"][context]["score"] for row in seed] for seed in seeds], axis=0)
-                for seeds in of_set.values()
-            ],
-            axis=1,
+        of_model = (
+            np.mean([[row["answered"][context]["score"] for row in seed] for seed in seeds], axis=0)
+            for seeds in of_set.values()
         )
         documents = [row["document"] for row in next(iter(of_set.values()))[0]]
-        of_group[group].append(level_of(scores_QM, documents, stream))
+        of_group[group].append(level_of(np.stack([*of_model], axis=1), documents, stream))
     by_group = {group: mean_level(levels) for group, levels in of_group.items()}
     return {**by_group, OVERALL: mean_level(list(by_group.values()))}
-
-
-def _scored(score: Estimate) -> str:
-    return f"{100 * score.value:.2f}"

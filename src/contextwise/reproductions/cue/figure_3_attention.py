@@ -6,7 +6,6 @@ a context, of the attention that it receives times K: 1 for an even share, whate
 Legend of shapes: N sentences, K contexts of a set.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,11 @@ from contextwise.base.estimates import Estimate
 from contextwise.base.files import read_json
 from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
-from contextwise.base.tables import Table
 from contextwise.data.contexts import PREVIOUS
-from contextwise.evaluation.kernel import Subject
 from contextwise.reproductions.claims import Claim, above, all_hold, significant, undecided
-from contextwise.reproductions.cue.one_run import HeldOut, OneRun, given_contexts, sentences_of, some
-from contextwise.reproductions.item import Item, Outcome, Plot, registered
+from contextwise.reproductions.cue.runs import HeldOut, OneRun, given_contexts, sentences_of, some
+from contextwise.reproductions.item import Item, Outcome, registered
+from contextwise.reproductions.tables import Plot, points, table_of
 from contextwise.training.checkpoints import WEIGHTS, list_checkpoints, step_of
 
 _AT_ONCE = 1024
@@ -49,25 +47,38 @@ class AttentionOverTraining(OneRun):
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
         run = runs.folders(self.run)[0]
-        corpus = self.held_out()
-        subject = Subject(run.path, dtype="float32")
-        subject.check_corpus(corpus)
-        sentences = sentences_of(corpus, subject)
+        subject, sentences = sentences_of(self.held_out(), run.path)
         held_out = given_contexts(subject, sentences, some(np.arange(len(sentences)), self.sentences))
-        seen = Seen.of(*attention_at(run, subject.model.context_encoder, held_out), held_out)
-        gains = self._gains(folder)
-        claims = [
-            *([most_weight(seen.last, seen.present, held_out)] if PREVIOUS in seen.final else []),
-            same_order({name: weight.value for name, weight in seen.final.items()}, gains, self.gains),
-        ]
-        figures = {
-            "steps": seen.steps,
-            "relative": seen.relative,
-            "final": {name: weight.to_dict() for name, weight in seen.final.items()},
-            "gains": gains,
+        weights, present_NK = attention_at(run, subject.model.context_encoder, held_out)
+        steps = sorted(weights)
+        last_NK = weights[steps[-1]]
+        even_NK = last_NK * present_NK.sum(1, keepdims=True)
+        by_step = np.stack([relative_weights(weights[step], present_NK) for step in steps])
+        known = {name: k for k, name in enumerate(held_out.types) if present_NK[:, k].any()}
+        final = {
+            name: _over_articles(even_NK[:, k], present_NK[:, k], held_out.articles)
+            for name, k in known.items()
         }
-        title = f"Attention to each context, 1 for an even share: {len(seen.present):,} sentences of the split {self.split}"
-        return Outcome([weights_table(title, seen, gains)], claims, figures, runs.paths, [drawn(seen)])
+        order = sorted(
+            final, key=lambda name: -final[name].value
+        )  # the largest weight at the end comes first
+        relative = {name: by_step[:, known[name]].tolist() for name in order}
+        gains = self._gains(folder)
+        table = table_of(
+            f"Attention to each context, 1 for an even share: {len(present_NK):,} sentences of the split {self.split}",
+            ["context", ("sentences", ".0%"), (f"step {steps[0]:,}", ".3f"), (f"step {steps[-1]:,}", ".3f"),
+             ("gain alone", "+.1%")],
+            [[name, present_NK[:, known[name]].mean(), relative[name][0], final[name], gains.get(name)] for name in order],
+        )  # fmt: skip
+        claims = [
+            *([most_weight(last_NK, present_NK, held_out)] if PREVIOUS in final else []),
+            same_order({name: weight.value for name, weight in final.items()}, gains, self.gains),
+        ]
+        series = {name: points(dict(zip(steps, relative[name], strict=True))) for name in order}
+        label = "attention, relative to an even share"
+        plot = Plot("Attention over training", "step", label, series, levels={"even share": 1.0})
+        figures = {"steps": steps, "relative": relative, "final": final, "gains": gains}
+        return Outcome([table], claims, figures, runs.paths, [plot])
 
     def _gains(self, folder: Path) -> dict[str, float]:
         """How much perplexity each context alone takes away, as a share; empty where the item has not been run here."""
@@ -80,75 +91,7 @@ class AttentionOverTraining(OneRun):
                 f"{file} has no row {self.without!r} to take gains from; it has {', '.join(perplexities)}"
             )
         base = perplexities[self.without]["value"]
-        return {
-            name.replace(" ", "_"): 1 - perplexity["value"] / base
-            for name, perplexity in perplexities.items()
-        }
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Attention by context and step.
-
-    Attributes:
-        relative: for each context that any sentence has, its relative weight at each step.
-        final: the same at the last step, with intervals over articles.
-        present: (N, K) bool, which contexts each sentence has.
-        last: (N, K) the weights at the last step.
-        shares: the part of the sentences that has each context.
-    """
-
-    steps: list[int]
-    relative: dict[str, list[float]]
-    final: dict[str, Estimate]
-    shares: dict[str, float]
-    present: np.ndarray
-    last: np.ndarray
-
-    @classmethod
-    def of(cls, weights: dict[int, np.ndarray], present_NK: np.ndarray, held_out: HeldOut) -> "Seen":
-        steps = sorted(weights)
-        by_step = np.stack([relative_weights(weights[step], present_NK) for step in steps])
-        last = weights[steps[-1]]
-        even_NK = last * present_NK.sum(1, keepdims=True)
-        known = {name: k for k, name in enumerate(held_out.types) if present_NK[:, k].any()}
-        return cls(
-            steps,
-            {name: by_step[:, k].tolist() for name, k in known.items()},
-            {
-                name: _over_articles(even_NK[:, k], present_NK[:, k], held_out.articles)
-                for name, k in known.items()
-            },
-            {name: float(present_NK[:, k].mean()) for name, k in known.items()},
-            present_NK,
-            last,
-        )
-
-
-def weights_table(title: str, seen: Seen, gains: dict[str, float]) -> Table:
-    """First and last weights, the largest first, and the gain of each context alone where it is known."""
-    columns = ["context", "sentences", f"step {seen.steps[0]:,}", f"step {seen.steps[-1]:,}", "gain alone"]
-    rows = [
-        [
-            name,
-            f"{seen.shares[name]:.0%}",
-            f"{seen.relative[name][0]:.3f}",
-            f"{weight:.3f}",
-            f"{gains[name]:+.1%}" if name in gains else "",
-        ]
-        for name, weight in sorted(seen.final.items(), key=lambda pair: -pair[1].value)
-    ]
-    return Table(title, columns, rows)
-
-
-def drawn(seen: Seen) -> Plot:
-    """The figure's numbers: a line a context, in the order in which the lines end."""
-    series = {
-        name: [{"x": step, "y": y} for step, y in zip(seen.steps, seen.relative[name], strict=True)]
-        for name in sorted(seen.final, key=lambda name: -seen.final[name].value)
-    }
-    label = "attention, relative to an even share"
-    return Plot("Attention over training", "step", label, series, levels={"even share": 1.0})
+        return {name.replace(" ", "_"): 1 - row["value"] / base for name, row in perplexities.items()}
 
 
 def attention_at(
@@ -167,13 +110,9 @@ def attention_at(
     last = int(run.summary()["steps"])
     weights: dict[int, np.ndarray] = {}
     for step in sorted({*states, last}):
-        if step in states:
-            saved = load_file(states[step] / WEIGHTS)
-            encoder.load_state_dict(
-                {name.removeprefix(_PREFIX): w for name, w in saved.items() if name.startswith(_PREFIX)}
-            )
-        else:
-            encoder.load_state_dict(exported)
+        saved = load_file(states[step] / WEIGHTS) if step in states else {}
+        own = {name.removeprefix(_PREFIX): w for name, w in saved.items() if name.startswith(_PREFIX)}
+        encoder.load_state_dict(own if step in states else exported)
         weights[step], present_NK = _attention(encoder, held_out)
     if len(weights) < 2:
         raise DataError(

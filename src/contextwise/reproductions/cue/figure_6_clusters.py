@@ -23,12 +23,11 @@ from pydantic import Field
 from scipy import sparse
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.tables import Table
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import Subject
 from contextwise.reproductions.claims import Claim, significant
-from contextwise.reproductions.cue.one_run import HeldOut, OneRun, given_contexts, sentences_of, some
-from contextwise.reproductions.item import Item, Outcome, Plot, registered
+from contextwise.reproductions.cue.runs import OneRun, given_contexts, sentences_of, some
+from contextwise.reproductions.item import Item, Outcome, registered
+from contextwise.reproductions.tables import Plot, point, table_of
 
 _WORD = r"(?u)\b[^\W\d_]{2,}\b"
 _AT_ONCE = 1024
@@ -52,54 +51,64 @@ class ContextClusters(OneRun):
                 "clusters need scikit-learn, which is not installed; install it with `pip install contextwise[cue]`"
             )
         runs = self.train(folder)
-        run = runs.folders(self.run)[0].path
         corpus = self.held_out()
-        vectors_AW, plain_AC, held_out, left_out = self._embedded(corpus, run)
+        vectors_AW, plain_AC, articles, contexts, left_out = self._embedded(
+            corpus, runs.folders(self.run)[0].path
+        )
         if len(vectors_AW) <= self.clusters:
             raise DataError(
                 f"{len(vectors_AW):,} articles of the split {self.split!r} have contexts, too few for {self.clusters} "
                 "clusters; set a lower number of clusters"
             )
         labels = clustered(vectors_AW, self.clusters)
-        texts = texts_of(corpus, held_out.articles)
+        tokenizer: Any = corpus.tokenizer()
+        texts = [tokenizer.decode(corpus.document(i), skip_special_tokens=True) for i in articles]
         words_AF = word_vectors(texts)
         trained = likeness(words_AF, labels, self.permutations)
         baseline = likeness(words_AF, clustered(plain_AC, self.clusters), self.permutations)
-        written = [
-            " ".join(text for text in texts_of_article if text is not None)
-            for texts_of_article in held_out.texts
-        ]
-        salient = [salient_words(part, labels, self.words) for part in (written, texts)]
-        sizes = np.bincount(labels)
-        rows = [
-            [str(c + 1), str(sizes[c]), *(", ".join(words[c]) or "-" for words in salient)]
-            for c in range(len(sizes))
-        ]
+        of_contexts, of_texts = (salient_words(part, labels, self.words) for part in (contexts, texts))
+        clusters = list(zip(np.bincount(labels).tolist(), of_contexts, of_texts, strict=True))
         without = f"; {left_out:,} more have no context and are left out" if left_out else ""
-        title = f"Clusters of {len(labels):,} articles of the split {self.split} by their contexts{without}"
-        plot = drawn(in_plane(vectors_AW), labels, salient[0], self._titles(corpus, held_out.articles))
+        tables = [
+            table_of(
+                f"Clusters of {len(labels):,} articles of the split {self.split} by their contexts{without}",
+                ["cluster", "articles", "words of its contexts", "words of its texts"],
+                [
+                    [c, size, *(", ".join(part) or "-" for part in words)]
+                    for c, (size, *words) in enumerate(clusters, 1)
+                ],
+            ),
+            # Beside the clusters of e_cue those for which nothing was trained.
+            table_of(
+                "Mean cosine of the articles' texts",
+                ["clusters of", ("within", ".4f"), ("between", ".4f"), ("difference", "+.4f"), ("p", ".3f")],
+                [
+                    [name, row.within, row.between, row.within - row.between, row.p]
+                    for name, row in (("e_cue", trained), ("mean of the text encoder's vectors", baseline))
+                ],
+            ),
+        ]
+        keys = ("articles", "context_words", "text_words")
         figures = {
             "articles": len(labels),
             "left_out": left_out,
-            "clusters": [
-                {"articles": int(sizes[c]), "context_words": salient[0][c], "text_words": salient[1][c]}
-                for c in range(len(sizes))
-            ],
-            "likeness": vars(trained),
-            "likeness_without_training": vars(baseline),
+            "clusters": [dict(zip(keys, cluster, strict=True)) for cluster in clusters],
+            "likeness": trained,
+            "likeness_without_training": baseline,
         }
-        table = Table(title, ["cluster", "articles", "words of its contexts", "words of its texts"], rows)
-        tables = [table, likeness_table(trained, baseline)]
+        titles = corpus.column(self.title) if self.title in corpus.columns else []
+        names = [str((titles[i] if len(titles) else None) or f"article {i}") for i in articles]
+        plot = drawn(in_plane(vectors_AW), labels, of_contexts, names)
         return Outcome(tables, [likeness_claim(trained)], figures, runs.paths, [plot])
 
-    def _embedded(self, corpus: Corpus, run: Path) -> tuple[np.ndarray, np.ndarray, HeldOut, int]:
-        """Of articles' first sentences: e_cue, (A, W); the mean of the text encoder's vectors, (A, C); what they were made of;
-        and how many articles have no context.
+    def _embedded(
+        self, corpus: Corpus, run: Path
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str], int]:
+        """Of articles' first sentences: e_cue, (A, W); the mean of the text encoder's vectors, (A, C); their articles, (A,);
+        the texts of their contexts; and how many articles have no context.
         """
-        subject = Subject(run, dtype="float32")
-        subject.check_corpus(corpus)
+        subject, sentences = sentences_of(corpus, run)
         model: Any = subject.model
-        sentences = sentences_of(corpus, subject)
         first = some(sentences.starts[:-1][np.diff(sentences.starts) > 0], self.articles)
         contexts = given_contexts(subject, sentences, first)
         known = np.array([any(text is not None for text in texts) for texts in contexts.texts])
@@ -116,22 +125,9 @@ class ContextClusters(OneRun):
                 vectors.append(model.cue_vectors(**batch).cpu().numpy())
             total_BC = batch["contexts"].sum(1)  # of missing contexts zero
             means.append((total_BC / batch["context_mask"].sum(1, keepdim=True)).cpu().numpy())
-        kept = HeldOut(
-            contexts.types, contexts.articles[known], [contexts.texts[i] for i in numbers], contexts.vectors
-        )
-        return np.concatenate(vectors), np.concatenate(means), kept, int((~known).sum())
-
-    def _titles(self, corpus: Corpus, articles: np.ndarray) -> list[str]:
-        if self.title not in corpus.columns:
-            return [f"article {i}" for i in articles]
-        titles = corpus.column(self.title)
-        return [str(titles[i] or f"article {i}") for i in articles]
-
-
-def texts_of(corpus: Corpus, articles: np.ndarray) -> list[str]:
-    tokenizer = corpus.tokenizer()
-    assert tokenizer is not None  # the sentences needed it
-    return [tokenizer.decode(corpus.document(i), skip_special_tokens=True) for i in articles]
+        texts = [" ".join(text for text in contexts.texts[i] if text is not None) for i in numbers]
+        left_out = int((~known).sum())
+        return np.concatenate(vectors), np.concatenate(means), contexts.articles[known], texts, left_out
 
 
 def clustered(vectors_AW: np.ndarray, clusters: int) -> np.ndarray:
@@ -153,13 +149,13 @@ def in_plane(vectors_AW: np.ndarray) -> np.ndarray:
 
 def drawn(points_A2: np.ndarray, labels: np.ndarray, words: list[list[str]], titles: Sequence[str]) -> Plot:
     """One series a cluster, named by its words."""
-    series = {}
-    for c in range(len(words)):
-        own = np.flatnonzero(labels == c).tolist()
-        series[f"{c + 1}: {', '.join(words[c][:3])}"] = [
-            {"x": round(float(points_A2[i, 0]), 2), "y": round(float(points_A2[i, 1]), 2), "text": titles[i]}
-            for i in own
+    series = {
+        f"{c + 1}: {', '.join(words[c][:3])}": [
+            point(*(round(float(value), 2) for value in points_A2[i])) | {"text": titles[i]}
+            for i in np.flatnonzero(labels == c).tolist()
         ]
+        for c in range(len(words))
+    }
     return Plot("Context embeddings in the plane", "t-SNE 1", "t-SNE 2", series, "points")
 
 
@@ -170,21 +166,16 @@ def salient_words(texts: Sequence[str], labels: np.ndarray, count: int) -> list[
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    documents = [
-        " \n ".join(texts[i] for i in np.flatnonzero(labels == c).tolist())
-        for c in range(int(labels.max()) + 1)
-    ]
+    clusters = range(int(labels.max()) + 1)
+    documents = [" \n ".join(texts[i] for i in np.flatnonzero(labels == c).tolist()) for c in clusters]
     weigher = TfidfVectorizer(stop_words="english", token_pattern=_WORD, max_df=FREQUENT)
     try:
         weights = weigher.fit_transform(documents).toarray()
     except ValueError:  # every word is a stop word, or is in too many clusters
         return [[] for _ in documents]
     names = weigher.get_feature_names_out()
-    words = []
-    for row in weights:
-        best = np.argsort(-row, kind="stable")[:count]
-        words.append([str(names[i]) for i in best if row[i] > 0])
-    return words
+    best = np.argsort(-weights, axis=1, kind="stable")[:, :count]
+    return [[str(names[i]) for i in own if row[i] > 0] for own, row in zip(best, weights, strict=True)]
 
 
 def word_vectors(texts: Sequence[str]) -> sparse.csr_matrix:
@@ -195,10 +186,9 @@ def word_vectors(texts: Sequence[str]) -> sparse.csr_matrix:
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
+    weigher = TfidfVectorizer(stop_words="english", token_pattern=_WORD, sublinear_tf=True)
     try:
-        return TfidfVectorizer(stop_words="english", token_pattern=_WORD, sublinear_tf=True).fit_transform(
-            texts
-        )
+        return weigher.fit_transform(texts)
     except ValueError:
         raise DataError(
             "the articles' texts have no words to compare: none but English stop words, digits and signs"
@@ -244,18 +234,6 @@ def likeness(vectors_AF: sparse.csr_matrix, labels: np.ndarray, permutations: in
     chance = np.array([within(draw.permutation(labels)) for _ in range(permutations)])
     p = (1 + int((chance >= own - 1e-12).sum())) / (1 + permutations)
     return Likeness(own, (total - own * pairs) / others, p, permutations)
-
-
-def likeness_table(trained: Likeness, baseline: Likeness) -> Table:
-    """Beside the clusters of e_cue those for which nothing was trained."""
-    by_vectors = {"e_cue": trained, "mean of the text encoder's vectors": baseline}
-    rows = [
-        [name, f"{row.within:.4f}", f"{row.between:.4f}", f"{row.within - row.between:+.4f}", f"{row.p:.3f}"]
-        for name, row in by_vectors.items()
-    ]
-    return Table(
-        "Mean cosine of the articles' texts", ["clusters of", "within", "between", "difference", "p"], rows
-    )
 
 
 def likeness_claim(trained: Likeness) -> Claim:

@@ -2,26 +2,37 @@
 
 ``joint`` may be ``[joint, model.cue.sentence_encoder=@sentence LM]``: the template of that name, with settings as on the
 command line.
+
+Legend of shapes: N sentences, K contexts of a set.
 """
 
 import re
 from abc import abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
+from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.scoring.sentences import (
+    ContextSets,
+    language_of,
+    open_text_encoder,
+    settings_of,
+    trained_types,
+)
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise.models.cue.encoding import EncodedTexts
+from contextwise.objectives.sentence import ContextTexts
+from contextwise.objectives.text import SentenceIndex
+from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.reproductions.item import ItemMeasure
 
 REFERENCE = re.compile(r"@([^@]+)$")
-
-
-def parents_of(settings: list[str]) -> list[str]:
-    """The parents of a run with these settings."""
-    return [match.group(1) for setting in settings if (match := REFERENCE.search(setting))]
 
 
 class CueRuns(ItemMeasure):
@@ -66,25 +77,90 @@ class CueRuns(ItemMeasure):
             run: Arm(recipe=self.templates[template], settings=settings)
             for run, (template, *settings) in self.runs.items()
         }
-        return RunSet.of(
-            RunSetSettings(arms=arms, seeds=self.every_seed),
-            folder,
-            corpus=Path(self.corpus),
-            prefix=self.name,
-            wanted=self.wanted,
-        )
+        settings, corpus = RunSetSettings(arms=arms, seeds=self.every_seed), Path(self.corpus)
+        return RunSet.of(settings, folder, corpus=corpus, prefix=self.name, wanted=self.wanted)
 
-    def train(self, folder: Path) -> RunSet:
-        """Train the missing runs.
+    def prepared(self, folder: Path) -> Path:
+        """The folder of the corpus, which must exist.
 
         Raises:
-            DataError: the corpus does not exist.
+            DataError: it does not.
         """
-        self.held_out()
-        runs = self.run_set(folder)
-        runs.train_missing()
-        return runs
+        return self.held_out().path
 
     def held_out(self) -> Corpus:
         """The documents that are scored."""
         return Corpus.open(self.corpus, split=self.split)
+
+
+class OneRun(CueRuns):
+    """A run with contexts, and its parents: CUE's Figures 3 and 6, and Section 7."""
+
+    run: str = Field(description="the run to measure")
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _known(self) -> "OneRun":
+        for run in self.wanted:
+            if run not in self.runs:
+                raise ConfigError(f"the run {run!r} is none of {', '.join(self.runs)}")
+        return self
+
+    @property
+    def wanted(self) -> list[str]:
+        return [self.run]
+
+    @property
+    def every_seed(self) -> list[int]:
+        return [self.seed]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Sentences with the contexts that a CUE model was trained with.
+
+    Attributes:
+        types: names of the contexts.
+        articles: (N,) document of each sentence.
+        texts: for each sentence the texts of its K contexts; None for a missing one.
+        vectors: the same as tensors, a batch at a time.
+    """
+
+    types: list[str]
+    articles: np.ndarray
+    texts: list[list[str | None]]
+    vectors: ContextSets
+
+
+def sentences_of(corpus: Corpus, run: Path) -> tuple[Subject, SentenceIndex]:
+    """A run's model, and the sentences of a split, cut as for its training.
+
+    Raises:
+        DataError: the corpus does not fit the model.
+    """
+    subject = Subject(run, dtype="float32")
+    subject.check_corpus(corpus)
+    vocabulary = Vocabulary(corpus.tokenizer(), corpus.end_of_text)
+    return subject, SentenceIndex(corpus, vocabulary, language_of(subject))
+
+
+def given_contexts(subject: Subject, sentences: SentenceIndex, numbers: np.ndarray) -> HeldOut:
+    """The contexts of some sentences, by number.
+
+    Raises:
+        CheckpointError: the model takes no contexts.
+    """
+    model = subject.model
+    encoder = open_text_encoder(model, subject.source)
+    known = ContextTexts(sentences, settings_of(trained_types(model.config)))
+    texts = [known.of(number) for number in numbers.tolist()]
+    encoded = EncodedTexts(encoder, Path(sentences.corpus.path) / "encoded")
+    articles = np.searchsorted(sentences.starts, numbers, side="right") - 1
+    return HeldOut(known.types, articles, texts, ContextSets(texts, encoded.vectors, model))
+
+
+def some(numbers: np.ndarray, count: int) -> np.ndarray:
+    """At most so many of the numbers, drawn without replacement and with a fixed seed, in order."""
+    if len(numbers) <= count:
+        return numbers
+    return np.sort(np.random.default_rng(0).choice(numbers, count, replace=False))

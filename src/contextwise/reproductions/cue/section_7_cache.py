@@ -12,13 +12,12 @@ from pydantic import Field
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Table
-from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.evaluation.measures.sentences.cache_effect import ALL, BINS, effect_between
-from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Claim, above, higher, undecided
-from contextwise.reproductions.cue.one_run import OneRun
-from contextwise.reproductions.cue.tables_3_4_6_perplexity import Row, evaluated
+from contextwise.reproductions.cue.runs import OneRun
+from contextwise.reproductions.cue.tables_3_to_6_perplexity import Row, evaluated
 from contextwise.reproductions.item import Item, Outcome, registered
+from contextwise.reproductions.tables import table_of
 
 _IN, _NOT_IN = BINS[:2]
 
@@ -39,14 +38,18 @@ class CacheOfWords(OneRun):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
-        evaluation = self._evaluated(runs, self.run)
-        if "cache_effect" not in evaluation.summary:
+        evaluations = [
+            evaluated(runs.folders(run)[0].path, self.held_out(), Row(run=run), self.limit_documents)
+            for run in self.wanted
+        ]
+        summary = evaluations[0].summary
+        if "cache_effect" not in summary:
             raise ConfigError(f"the run {self.run!r} has no contexts; name one that was trained with some")
-        effect = evaluation.summary["cache_effect"]
+        effect = summary["cache_effect"]
         bins = {"its sentence encoder alone": effect["bins"]}
         if self.control is not None:
-            bins[self.control] = effect_between(evaluation, self._evaluated(runs, self.control))
-        about = f"{evaluation.summary['documents']:,} articles of the split {self.split}; 95% intervals over articles"
+            bins[self.control] = effect_between(*evaluations)
+        about = f"{summary['documents']:,} articles of the split {self.split}; 95% intervals over articles"
         tables = [
             bins_table(f"{self.run} against {name}: {about}", effect_bins, item.printed)
             for name, effect_bins in bins.items()
@@ -55,10 +58,6 @@ class CacheOfWords(OneRun):
         claims = [claim for name, effect_bins in bins.items() for claim in cache_claims(effect_bins, name)]
         return Outcome(tables, claims, {"bins": bins, "types": effect["types"]}, runs.paths)
 
-    def _evaluated(self, runs: RunSet, run: str) -> Evaluation:
-        (folder,) = runs.folders(run)
-        return evaluated(folder.path, self.held_out(), Row(run=run), self.limit_documents)
-
 
 def bins_table(title: str, bins: Mapping[str, Any], printed: Mapping[str, Any]) -> Table:
     """Share of each bin and what it gains, in nats, in likelihood and in log-likelihood, beside the printed figures.
@@ -66,37 +65,31 @@ def bins_table(title: str, bins: Mapping[str, Any], printed: Mapping[str, Any]) 
     Args:
         printed: ``shares`` and ``gains``, each by name of the bin.
     """
-    columns = ["tokens", "share", "printed", "nats saved", "likelihood", "log-lik.", "printed"]
+    shares, gains = printed.get("shares", {}), printed.get("gains", {})
     rows = []
     for name in (*BINS, ALL):
         if name in bins:
             effect = bins[name]
-            rows.append(
-                [
-                    name,
-                    "" if effect["share"] is None else f"{effect['share']['value']:.1%}",
-                    _printed(printed, "shares", name),
-                    f"{Estimate.from_dict(effect['gain']):+.3f}",
-                    f"{Estimate.from_dict(effect['likelihood_gain']):+.1%}",
-                    f"{Estimate.from_dict(effect['log_likelihood_gain']).value:+.1%}",
-                    _printed(printed, "gains", name),
-                ]
-            )
-    return Table(title, columns, rows)
+            share = None if effect["share"] is None else effect["share"]["value"]
+            nats, likelihood = (Estimate.from_dict(effect[key]) for key in ("gain", "likelihood_gain"))
+            log_likelihood = Estimate.from_dict(effect["log_likelihood_gain"]).value
+            rows.append([name, share, shares.get(name), nats, likelihood, log_likelihood, gains.get(name)])
+    return table_of(
+        title,
+        ["tokens", ("share", ".1%"), ("printed", ".0%"), ("nats saved", "+.3f"), ("likelihood", "+.1%"),
+         ("log-lik.", "+.1%"), ("printed", ".0%")],
+        rows,
+    )  # fmt: skip
 
 
 def types_table(types: Mapping[str, Any], printed: Mapping[str, float]) -> Table:
     """Shares of tokens whose word is in each context, the most frequent first."""
     rows = [
-        [name, f"{Estimate.from_dict(share):.1%}", f"{printed[name]:.0%}" if name in printed else ""]
+        [name, Estimate.from_dict(share), printed.get(name)]
         for name, share in sorted(types.items(), key=lambda pair: -pair[1]["value"])
     ]
-    return Table("Tokens whose word is in the context", ["context", "share", "printed"], rows)
-
-
-def _printed(printed: Mapping[str, Any], part: str, name: str) -> str:
-    value = printed.get(part, {}).get(name)
-    return "" if value is None else f"{value:.0%}"
+    columns = ["context", ("share", ".1%"), ("printed", ".0%")]
+    return table_of("Tokens whose word is in the context", columns, rows)
 
 
 def cache_claims(bins: Mapping[str, Any], against: str) -> list[Claim]:
@@ -107,9 +100,8 @@ def cache_claims(bins: Mapping[str, Any], against: str) -> list[Claim]:
         missing = _IN if _IN not in bins else _NOT_IN
         return [Claim.of(text, undecided(f"no token is {missing}")) for text in (recurring, others)]
     inside, outside = (Estimate.from_dict(bins[name]["gain"]) for name in (_IN, _NOT_IN))
+    saved = "nats saved a token: "
     return [
-        Claim.of(
-            recurring, higher(inside, outside), f"nats saved a token: {inside:+.3f} against {outside:+.3f}"
-        ),
-        Claim.of(others, above(outside), f"nats saved a token: {outside:+.3f}"),
+        Claim.of(recurring, higher(inside, outside), f"{saved}{inside:+.3f} against {outside:+.3f}"),
+        Claim.of(others, above(outside), f"{saved}{outside:+.3f}"),
     ]

@@ -12,13 +12,13 @@ from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml
 from contextwise.base.errors import ConfigError
-from contextwise.base.tables import Table
 from contextwise.data import Corpus
 from contextwise.models.sizes import readable_count
 from contextwise.objectives.text import SentenceIndex
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.reproductions.claims import Claim, exact
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, recipes_folder, registered
+from contextwise.reproductions.tables import table_of
 from contextwise.training.cue.parameters import Module, modules_of
 
 TOTAL = "total"
@@ -44,25 +44,23 @@ class ModuleCounts(ItemMeasure):
         claims = module_claims(trained, adapted, printed, self.tolerance)
         counts = [{module.name: module.trained for module in stage} for stage in (trained, adapted)]
         total = sum(module.parameters for module in trained)
-        rows = [
-            [
-                module.name,
-                f"{module.parameters:,}",
-                f"{module.parameters / total:.1%}",
-                *("Y" if count.get(module.name) else "N" for count in counts),
-                *map(str, printed.get(module.name, [""])[:1]),
-            ]
+        rows: list[list[Any]] = [
+            [module.name, module.parameters, f"{module.parameters / total:.1%}"]
+            + ["Y" if count.get(module.name) else "N" for count in counts]
             for module in trained
         ]
-        rows.append([TOTAL, f"{total:,}", "100%", "-", "-", *map(str, printed.get(TOTAL, [""])[:1])])
-        columns = ["module", "parameters", "share", "trained", "adapted", "printed (M)"]
+        rows.append([TOTAL, total, "100%", "-", "-"])
+        columns = ["module", ("parameters", ","), "share", "trained", "adapted", "printed (M)"]
+        table = table_of(
+            f"{self.joint} and {self.adapt}", columns, [[*row, printed.get(row[0], [""])[0]] for row in rows]
+        )
         figures = {
             "modules": {module.name: module.parameters for module in trained},
             "total": total,
             "trained": counts[0],
             "adapted": counts[1],
         }
-        return Outcome([Table(f"{self.joint} and {self.adapt}", columns, rows)], claims, figures)
+        return Outcome([table], claims, figures)
 
     def _modules(self, name: str) -> list[Module]:
         """A recipe's modules; of recipes of runs that are still to come, by those beside it.
@@ -103,21 +101,11 @@ def module_claims(
             for name, millions in printed.items()
         }
         worst = max(deviations, key=lambda name: abs(deviations[name]))
-        claims.append(
-            Claim.of(
-                f"each module has the printed number of parameters, within {tolerance:.0%}",
-                exact(abs(deviations[worst]) <= tolerance),
-                f"the farthest is {worst}, {deviations[worst]:+.1%}",
-            )
-        )
-        share = counts.get(_ADAPTED, 0) / total
-        claims.append(
-            Claim.of(
-                "the context encoder has roughly 5% of the parameters",
-                exact(0.045 <= share < 0.055),
-                f"{share:.2%}",
-            )
-        )
+        within = f"each module has the printed number of parameters, within {tolerance:.0%}"
+        farthest = f"the farthest is {worst}, {deviations[worst]:+.1%}"
+        claims.append(Claim.of(within, exact(abs(deviations[worst]) <= tolerance), farthest))
+        share, text = counts.get(_ADAPTED, 0) / total, "the context encoder has roughly 5% of the parameters"
+        claims.append(Claim.of(text, exact(0.045 <= share < 0.055), f"{share:.2%}"))
     stages = [{module.name: module.trained > 0 for module in stage} for stage in (trained, adapted)]
     differing = [
         f"{name} {when}"
@@ -147,50 +135,29 @@ class CorpusCounts(ItemMeasure):
     language: str = Field("en", description="whose rules cut the text into sentences, as an ISO 639 code")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        counted: dict[tuple[str, int | None], Counts] = {}
-        for part in self.parts.values():
-            key = (part.split, part.tokens)
-            if key not in counted:
-                counted[key] = count(Corpus.open(self.corpus, part.split), part.tokens, self.language)
+        counted = {
+            (split, tokens): count(Corpus.open(self.corpus, split), tokens, self.language)
+            for split, tokens in dict.fromkeys((part.split, part.tokens) for part in self.parts.values())
+        }
         counts = {name: counted[part.split, part.tokens] for name, part in self.parts.items()}
-        splits = list(dict.fromkeys(part.split for part in self.parts.values()))
-        tables = [amounts(counts, item.printed.get("rows", {})), self._lengths(counts, item.printed)]
-        hashes = {split: Corpus.open(self.corpus, split).column("document_hash") for split in splits}
-        figures = {"counts": {name: vars(amount) for name, amount in counts.items()}}
-        return Outcome(tables, [no_article_twice(hashes)], figures)
-
-    def _lengths(self, counts: Mapping[str, "Counts"], printed: Mapping[str, Any]) -> Table:
-        rows = []
+        hashes = {split: Corpus.open(self.corpus, split).column("document_hash") for split, _ in counted}
+        means = [("sentences an article", ".1f"), ("tokens a sentence", ".1f")]
+        amounts, lengths = [], []
         for name, amount in counts.items():
+            ours = [f"{number:,}" for number in (amount.articles, amount.sentences, amount.words)]
+            theirs = [f" ({value})" for value in item.printed.get("rows", {}).get(name, [])][: len(ours)]
+            amounts.append([name, *(a + b for a, b in zip_longest(ours, theirs, fillvalue=""))])
             part = self.parts[name]
-            split = (
-                part.split if part.tokens is None else f"{part.split}, {readable_count(part.tokens)} tokens"
-            )
-            rows.append(
-                [
-                    name,
-                    split,
-                    f"{amount.sentences / max(1, amount.articles):.1f}",
-                    f"{amount.tokens / max(1, amount.sentences):.1f}",
-                ]
-            )
-        means = ["sentences an article", "tokens a sentence"]
-        rows.append(["the document", "", *(str(printed.get(mean, "")) for mean in means)])
-        return Table("How long they are", ["purpose", "split", *means], rows)
-
-
-def amounts(counts: Mapping[str, "Counts"], printed: Mapping[str, Sequence[Any]]) -> Table:
-    """Ours, and the printed ones in brackets."""
-    rows = []
-    for name, amount in counts.items():
-        ours = [f"{number:,}" for number in (amount.articles, amount.sentences, amount.words)]
-        printed_amounts = [f" ({value})" for value in printed.get(name, [])]
-        rows.append(
-            [name, *(a + b for a, b in zip_longest(ours, printed_amounts[: len(ours)], fillvalue=""))]
-        )
-    return Table(
-        "The corpus, and the document's in brackets", ["purpose", "articles", "sentences", "words"], rows
-    )
+            first = "" if part.tokens is None else f", {readable_count(part.tokens)} tokens"
+            an_article = amount.sentences / max(1, amount.articles)
+            lengths.append([name, part.split + first, an_article, amount.tokens / max(1, amount.sentences)])
+        lengths.append(["the document", "", *(str(item.printed.get(mean, "")) for mean, _ in means)])
+        title = "The corpus, and the document's in brackets"
+        tables = [
+            table_of(title, ["purpose", "articles", "sentences", "words"], amounts),
+            table_of("How long they are", ["purpose", "split", *means], lengths),
+        ]
+        return Outcome(tables, [no_article_twice(hashes)], {"counts": counts})
 
 
 @dataclass(frozen=True)
@@ -231,6 +198,5 @@ def no_article_twice(hashes: Mapping[str, Sequence[str]]) -> Claim:
     twice = {pair: number for pair, number in shared.items() if number}
     evidence = ", ".join(f"{number:,} in {pair}" for pair, number in twice.items())
     counted = ", ".join(f"{len(values):,} of {name}" for name, values in hashes.items())
-    return Claim.of(
-        "no article is in two splits", exact(not twice), evidence or f"all texts differ: {counted}"
-    )
+    evidence = evidence or f"all texts differ: {counted}"
+    return Claim.of("no article is in two splits", exact(not twice), evidence)

@@ -1,21 +1,45 @@
 """Losses and spectra of a real model at several visible contexts: intrinsic entropy, Figures 1, 2, 3, 10, 11, 13 and 15.
 
-All of them share one measurement (:mod:`evaluation.measures.entropy`) in the folder of the reproduction; each item reports the
-part of its figure.
+All of them share one measurement (:mod:`contextwise.evaluation.measures.entropy`) in the folder of the reproduction; each item
+reports the view of its figure: tables, claims and plots. Whether a line holds is decided by the 95% interval of its correlation
+over contexts (Fisher's transformation), which is wide over few contexts.
 """
 
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field, field_validator
 
-from contextwise.analysis.intrinsic import IntrinsicEntropy, analyse
+from contextwise.analysis.fits import LineFit
+from contextwise.analysis.intrinsic import SHARE_OF_SUBSPACES, IntrinsicEntropy, analyse
+from contextwise.analysis.spectra import increments, relative_eigenvalues
+from contextwise.base.config import Settings, validate
+from contextwise.base.intervals import correlation_estimate
 from contextwise.base.tables import Table
-from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.entropy import Entropy
-from contextwise.reproductions.given_model import GivenModel
-from contextwise.reproductions.intrinsic_entropy.views import VIEWS, Limits
+from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, undecided
 from contextwise.reproductions.item import Item, Outcome, registered
+from contextwise.reproductions.models import GivenModel
+from contextwise.reproductions.tables import Plot, points, table_of
+
+View = tuple[list[Table], list[Claim], list[Plot]]
+LOSS = "cross entropy, nats per token"
+MOST_POINTS = 120
+"""Of a spectrum in a plot, evenly spaced in the logarithm of the index."""
+
+
+class Limits(Settings):
+    """Thresholds of the claims, for most of which the document gives no number."""
+
+    correlation: float = Field(0.97, gt=0, lt=1, description="of a line; the document's Figure 1 says > 0.97")
+    fit: float = Field(0.99, gt=0, lt=1, description="R² of the power law")
+    spread: float = Field(
+        0.5,
+        gt=0,
+        description="of even increments: half of the directions lie within so much of the median, relatively",
+    )
 
 
 @registered("real_entropy")
@@ -37,21 +61,14 @@ class RealEntropy(GivenModel):
     @field_validator("contexts")
     @classmethod
     def _contexts(cls, contexts: list[int]) -> list[int]:
-        return sorted(Entropy(contexts=contexts).contexts)
+        return sorted(validate(Entropy, {"contexts": contexts}, "").contexts)
 
     def tokens_read(self) -> int:
         return self.samples * sum(self.contexts)
 
-    def measured(self, folder: Path) -> IntrinsicEntropy:
-        """The measurement; an existing one is used again."""
-        subject = self.subject(folder)
-        out = self.measured_folder(folder, "entropy")
-        held_out = self.held_out(folder)
-        settings = Entropy(contexts=self.contexts, samples=self.samples, density_samples=self.kept)
-        return analyse(measure(subject, settings, held_out, out=out, overwrite=True))
-
     def measure(self, item: Item, folder: Path) -> Outcome:
-        entropy = self.measured(folder)
+        settings = self.settings_of(Entropy, "contexts", "samples", density_samples=self.kept)
+        entropy = analyse(self.measured(settings, folder, "entropy", overwrite=True))
         summary = entropy.measurement.summary
         tables, claims, plots = VIEWS[self.show](entropy, self.limits)
         if not (self.well_trained or self.model):
@@ -67,12 +84,260 @@ class RealEntropy(GivenModel):
         ]
         figures = {
             "contexts": entropy.contexts,
-            "losses": {str(c): loss.to_dict() for c, loss in entropy.losses.items()},
+            "losses": {str(c): loss for c, loss in entropy.losses.items()},
             "entropies": {
                 str(n): {str(c): s for c, s in entropy.entropies[n].items()} for n in entropy.sizes
             },
             "measurement": entropy.measurement.path.name,
         }
-        return Outcome(
-            [*tables, Table("What was measured", ["", ""], about)], claims, figures, self.runs(folder), plots
+        tables.append(Table("What was measured", ["", ""], about))
+        return Outcome(tables, claims, figures, self.run_set(folder).paths, plots)
+
+
+def entropy_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
+    """Figures 1 and 13: the loss against S_N for several N, and how S_N of several subspaces and the loss correlate."""
+    count = len(entropy.contexts)
+    lines = {n: entropy.by_entropy[n] for n in entropy.sizes if n in entropy.by_entropy}
+    tables = [
+        table_of(
+            "CE = k S_N + b over contexts, with 95% intervals",
+            ["N", ("k", ".4f"), ("R²", ".4f"), ("−correlation", ".3f")],
+            [[n, *_line_cells(line, count)] for n, line in lines.items()],
+        ),
+        table_of(
+            "Correlations over contexts",
+            ["", *((name, ".3f") for name in entropy.names)],
+            [[name, *row] for name, row in zip(entropy.names, entropy.correlation, strict=True)],
+        ),
+    ]
+    least = SHARE_OF_SUBSPACES * entropy.measurement.summary["width"]
+    correlations = {n: -line.correlation for n, line in entropy.by_entropy.items() if n >= least}
+    between = entropy.least_subspace_correlation()
+    claims = [
+        _all_linear(
+            f"the loss is linear in S_N, falling, with a correlation above {limits.correlation:g}, for every subspace of a "
+            "tenth of the channels or more",
+            correlations, count, limits.correlation, "N",
+        ),
+        _correlated(f"entropies of different subspaces correlate by more than {limits.correlation:g}", between, count,
+                    limits.correlation),
+    ]  # fmt: skip
+    # S_N means something up to a constant; without it the lines of all N are seen side by side.
+    first = entropy.contexts[0]
+    series = {}
+    for n in entropy.sizes:
+        own = entropy.entropies[n]
+        series[f"N = {n}"] = _against({c: s - own[first] for c, s in own.items()}, _values(entropy))
+    label = f"S_N minus S_N at {first:,} tokens, nats"
+    return tables, claims, [Plot("Loss against intrinsic entropy", label, LOSS, series)]
+
+
+def context_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
+    """Figures 2 and 11: the loss against the context, and the power law through it (Eq. 3)."""
+    fit, longest = entropy.power, f"{entropy.contexts[-1]:,}"
+    fitted = np.full(len(entropy.contexts), None) if fit is None else fit.at(np.array(entropy.contexts))
+    tables = [
+        table_of(
+            f"{LOSS}, with 95% intervals over documents",
+            [("context", ","), ("loss", ".4f"), ("C0 + C/l^γ", ".4f"), (f"minus that at {longest}", "+.4f")],
+            [
+                [context, entropy.losses[context], by_law, entropy.differences.get(context)]
+                for context, by_law in zip(entropy.contexts, fitted, strict=True)
+            ],
         )
+    ]
+    series = {"measured": points({c: entropy.losses[c] for c in entropy.contexts})}
+    verdict = undecided("no power law has its optimum here: the losses do not level off")
+    evidence = ""
+    if fit is not None:
+        rows = [["C0", fit.floor], ["C", fit.scale], ["γ", fit.exponent], ["R²", f"{fit.r_squared:.5f}"]]
+        tables.append(table_of("CE = C0 + C / l^γ, with 95% intervals", ["", ("ours", ".3f")], rows))
+        x = np.geomspace(entropy.contexts[0], entropy.contexts[-1], 40)
+        series["C0 + C/l^γ"] = points(dict(zip(x.tolist(), fit.at(x).tolist(), strict=True)))
+        fits = fit.r_squared >= limits.fit
+        verdict = above(fit.exponent) if fits else exact(False, fit.r_squared)
+        evidence = f"R² {fit.r_squared:.5f}, γ {fit.exponent:.3f}"
+    falls = all_hold(above(more) for more in entropy.differences.values())
+    least = min(entropy.differences.items(), key=lambda pair: pair[1].value, default=None)
+    claims = [
+        Claim.of("the loss falls as the context grows, as C0 + C/l^γ", verdict, evidence),
+        Claim.of(
+            f"at every shorter context the loss is above that at {longest} tokens",
+            falls,
+            "one context" if least is None else f"least at {least[0]:,}: {least[1]:+.4f} nats",
+        ),
+    ]
+    return tables, claims, [Plot("Loss against context", "visible tokens", LOSS, series, logarithmic="x")]
+
+
+def spectra_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
+    """Figure 3: relative eigenvalues at each context, and by how much they grow with it."""
+    logarithms = {context: np.log1p(values) for context, values in increments(entropy.spectra).items()}
+    noise = 2 / np.sqrt(entropy.measurement.summary["samples"])
+    # Relative to the largest eigenvalue, whose own chance is that of all of them.
+    quartiles = {c: np.quantile(values[1:], [0.25, 0.5, 0.75]) for c, values in logarithms.items()}
+    table = table_of(
+        f"ln of the growth of relative eigenvalues since a context of {entropy.contexts[0]:,}, over directions",
+        [
+            ("context", ","),
+            "directions",
+            *((name, "+.4f") for name in ("lower quartile", "median", "upper quartile")),
+        ],
+        [[c, len(logarithms[c]) - 1, *of_context] for c, of_context in quartiles.items()],
+    )
+    last = entropy.contexts[-1]
+    low, middle, high = (float(value) for value in quartiles[last])
+    even = exact(middle > 0 and (high - low) / 2 <= limits.spread * middle, middle)
+    if abs(middle) < 2 * noise:
+        even = undecided("the median is within chance")
+    listed = ", ".join(f"{c:,}: {of_context[1]:+.3f}" for c, of_context in quartiles.items())
+    claims = [
+        Claim.of(
+            "the longer the context, the larger the relative eigenvalues",
+            _grows([0.0, *(float(of_context[1]) for of_context in quartiles.values())], noise),
+            f"median of ln growth: {listed}; an eigenvalue's own chance is about {noise:.3f}",
+        ),
+        Claim.of(
+            "relative eigenvalues grow by about the same factor in all directions",
+            even,
+            f"at {last:,} tokens half of the directions lie between {low:+.3f} and {high:+.3f}, the median is {middle:+.3f}",
+        ),
+    ]
+    grown = {f"{c:,} tokens": _curve(values) for c, values in logarithms.items()}
+    label = f"ln growth since {entropy.contexts[0]:,} tokens"
+    plots = [_eigenvalues(entropy), Plot("Their growth", "index i", label, grown, logarithmic="x")]
+    return [table], claims, plots
+
+
+def density_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
+    """Figure 10: entropy by a Gaussian kernel density against S_N, the dimension and the loss."""
+    count, bound = len(entropy.contexts), limits.correlation
+    kde = {c: entropy.kde[c] for c in entropy.contexts if c in entropy.kde}
+    table = table_of(
+        f"Kernel density over {entropy.directions} leading directions, nats",
+        [("context", ","), ("entropy", ".3f"), ("with its own point", ".3f"), ("loss", ".4f")],
+        [
+            [c, kde.get(c, "none"), entropy.kde_with_own.get(c, float("nan")), entropy.losses[c].value]
+            for c in entropy.contexts
+        ],
+    )
+    with_entropy = {
+        n: _correlation(kde, entropy.entropies[n]) for n in entropy.entropies if n in entropy.sizes
+    }
+    with_dimension = {t: _correlation(kde, values) for t, values in entropy.dimensions.items()}
+    by_loss = None if entropy.by_kde is None else -entropy.by_kde.correlation
+    claims = [
+        _all_linear("entropy by kernel density is linear in S_N", with_entropy, count, bound, "N"),
+        _all_linear("and in the intrinsic dimension", with_dimension, count, bound, "θ"),
+        _correlated("and the loss falls linearly with it", by_loss, count, bound),
+    ]
+    label = "entropy, nats"
+    against_entropy = {f"N = {n}": _against(entropy.entropies[n], kde) for n in entropy.sizes}
+    plots = [
+        Plot("Loss against entropy by kernel density", label, LOSS, {"": _against(kde, _values(entropy))}),
+        Plot("Kernel density against S_N", "S_N, nats", label, against_entropy),
+    ]
+    return [table], claims, plots
+
+
+def dimension_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
+    """Figure 15: the loss against the number of relative eigenvalues above a threshold, for 20 thresholds."""
+    count, ends = len(entropy.contexts), (entropy.contexts[0], entropy.contexts[-1])
+    rows = []
+    for threshold, dimensions in entropy.dimensions.items():
+        line = entropy.by_dimension.get(threshold)
+        cells = ["the same at all", "", ""] if line is None else _line_cells(line, count)
+        rows.append([threshold, *(dimensions[context] for context in ends), *cells])
+    table = table_of(
+        f"Intrinsic dimension, and CE = k ID + b over {count} contexts, with 95% intervals",
+        [("threshold", ".4f"), *((f"ID at {context:,}", ".0f") for context in ends), ("k", ".5f"), ("R²", ".4f"),
+         ("−correlation", ".3f")],
+        rows,
+    )  # fmt: skip
+    lines = {threshold: -line.correlation for threshold, line in entropy.by_dimension.items()}
+    left = len(entropy.dimensions) - len(lines)
+    claim = _all_linear(
+        "whatever the threshold, the loss is linear in the intrinsic dimension, falling"
+        + (f" ({left} thresholds count the same at every context)" if left else ""),
+        lines, count, limits.correlation, "θ",
+    )  # fmt: skip
+    series = {f"{t:.3f}": _against(entropy.dimensions[t], _values(entropy)) for t in list(lines)[::4]}
+    by_threshold = Plot("Loss against dimension, by threshold", "intrinsic dimension", LOSS, series)
+    return [table], [claim], [_eigenvalues(entropy), by_threshold]
+
+
+VIEWS: dict[str, Callable[[IntrinsicEntropy, Limits], View]] = {
+    "entropy": entropy_view,
+    "context": context_view,
+    "spectra": spectra_view,
+    "density": density_view,
+    "dimension": dimension_view,
+}
+
+
+def _line_cells(line: LineFit, count: int) -> list[Any]:
+    return [line.slope, line.r_squared, correlation_estimate(-line.correlation, count)]
+
+
+def _all_linear(
+    text: str, correlations: Mapping[Any, float | None], count: int, bound: float, what: str
+) -> Claim:
+    """Whether all of the correlations that exist are above the bound.
+
+    Args:
+        count: number of contexts that they are over.
+        what: names the keys.
+    """
+    known = {
+        name: correlation_estimate(value, count) for name, value in correlations.items() if value is not None
+    }
+    if not known:
+        return Claim.of(text, undecided("there is no line to decide it by"))
+    name, least = min(known.items(), key=lambda pair: pair[1].value)
+    name = f"{name:.4g}" if isinstance(name, float) else name
+    evidence = f"least correlation {least:.3f}, at {what} = {name}; {len(known)} lines, {count} contexts"
+    return Claim.of(text, all_hold(above(estimate, bound) for estimate in known.values()), evidence)
+
+
+def _correlated(text: str, value: float | None, count: int, bound: float) -> Claim:
+    if value is None:
+        return Claim.of(text, undecided("there is no correlation to decide it by"))
+    correlation = correlation_estimate(value, count)
+    return Claim.of(text, above(correlation, bound), f"{correlation:.3f}; {count} contexts")
+
+
+def _grows(medians: list[float], noise: float) -> Verdict:
+    steps = np.diff(medians)
+    if (steps >= -noise).all() and medians[-1] - medians[0] <= noise:
+        return undecided("the growth is within chance")
+    return exact(not (steps < -noise).any(), *medians)
+
+
+def _correlation(x: Mapping[int, float], y: Mapping[int, float]) -> float | None:
+    contexts = sorted(x.keys() & y.keys())
+    rows = np.array([[values[c] for c in contexts] for values in (x, y)])
+    if len(contexts) < 3 or (np.ptp(rows, axis=1) == 0).any():
+        return None
+    return float(np.corrcoef(rows)[0, 1])
+
+
+def _values(entropy: IntrinsicEntropy) -> dict[int, float]:
+    """The losses without their intervals, which share what documents differ in."""
+    return {context: loss.value for context, loss in entropy.losses.items()}
+
+
+def _against(x: Mapping[int, float], y: Mapping[int, float]) -> list[dict[str, Any]]:
+    """What each context has of two things, as points from left to right."""
+    marks = [{"x": x[c], "y": y[c], "text": f"{c:,} tokens"} for c in x if c in y]
+    return sorted(marks, key=lambda mark: float(mark["x"]))
+
+
+def _eigenvalues(entropy: IntrinsicEntropy) -> Plot:
+    spectra = {f"{c:,} tokens": _curve(relative_eigenvalues(values)) for c, values in entropy.spectra.items()}
+    return Plot("Relative eigenvalues", "index i", "λ_i / λ_1", spectra, logarithmic="xy")
+
+
+def _curve(values: Iterable[float]) -> list[dict[str, Any]]:
+    kept = np.asarray(list(values), dtype=float)
+    index = np.unique(np.geomspace(1, len(kept), MOST_POINTS).round().astype(int))
+    return points({int(i): float(kept[i - 1]) for i in index if np.isfinite(kept[i - 1])})

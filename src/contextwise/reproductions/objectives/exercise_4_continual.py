@@ -15,22 +15,22 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write
 from contextwise.base.tables import Table
 from contextwise.comparison.forgetting import Forgetting, measure_forgetting
-from contextwise.data import Corpus, prepare_corpus
+from contextwise.data import Corpus
 from contextwise.data.corpus import MANIFEST
 from contextwise.data.sources.stdlib import iter_stdlib_documents
 from contextwise.experiments.naming import slug
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Claim, above, all_hold, below
-from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Plot, registered
-from contextwise.reproductions.trained_models import difference_between
+from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, prepared_once, registered
+from contextwise.reproductions.models import difference_between
+from contextwise.reproductions.tables import Plot, point, table_of
 
 PARTS = ("docstrings", "code")
 """Two corpora on every machine: the English of the standard library's docstrings, and its code without them."""
 
 
 @registered("continual_pretraining")
-class ContinualPretraining(CorpusSource, ItemMeasure):
+class ContinualPretraining(CorpusMeasure):
     """A model trained on ``corpus`` continues on ``new``, in several ways that differ in some settings."""
 
     corpus: str = Field("docstrings", description="the old one: a corpus, a source, or docstrings")
@@ -63,12 +63,12 @@ class ContinualPretraining(CorpusSource, ItemMeasure):
     def prepared(self, folder: Path) -> Path:
         """Both corpora; returns the old one's folder."""
         old, new = self.corpus_folder(folder), self.new_folder(folder)
-        if not (old / MANIFEST).exists():
-            source = _source(self.corpus, folder)
-            prepare_corpus(source, self.tokenizer, old, validation=self.validation, reuse=True)
-        if not (new / MANIFEST).exists():
-            source = _source(self.new, folder)
-            prepare_corpus(source, old / "tokenizer", new, validation=self.validation, reuse=True)
+        for source, tokenizer, target in (
+            (self.corpus, self.tokenizer, old),
+            (self.new, old / "tokenizer", new),
+        ):
+            if not (target / MANIFEST).exists():
+                prepared_once(_source(source, folder), tokenizer, target, self.validation)
         return old
 
     def run_set(self, folder: Path) -> RunSet:
@@ -88,27 +88,19 @@ class ContinualPretraining(CorpusSource, ItemMeasure):
         return RunSet.of(RunSetSettings(arms=arms, seeds=self.seeds), folder, prefix=self.name)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        old = self.prepared(folder)
-        runs = self.run_set(folder)
-        runs.train_missing()
+        runs = self.train(folder)
         (start,) = runs.of_arm("before")
-        after = [run for way in self.ways for run in runs.of_arm(way)]
-        sources = [start.source, *(run.source for run in after)]
-        held_out = (Corpus.open(path, split="validation") for path in (old, self.new_folder(folder)))
-        forgetting = measure_forgetting(sources, *held_out)
+        sources = [start.source, *(run.source for way in self.ways for run in runs.of_arm(way))]
+        folders = (self.corpus_folder(folder), self.new_folder(folder))
+        forgetting = measure_forgetting(sources, *(Corpus.open(path, split="validation") for path in folders))
         first, *others = self.ways
-        claims = forgetting_claims(forgetting, first, others)
         figures = {
-            change.group: {"forgetting": change.forgetting.to_dict(), "learning": change.learning.to_dict()}
+            change.group: {"forgetting": change.forgetting, "learning": change.learning}
             for change in forgetting.changes
         }
-        return Outcome(
-            [changes_table(forgetting, first)],
-            claims,
-            figures,
-            [*(run.folder for run in runs.trained)],
-            during_plots(forgetting),
-        )
+        claims = forgetting_claims(forgetting, first, others)
+        plots = during_plots(forgetting)
+        return Outcome([changes_table(forgetting, first)], claims, figures, runs.paths, plots)
 
 
 def _source(name: str, folder: Path) -> str:
@@ -155,31 +147,24 @@ def changes_table(forgetting: Forgetting, first: str) -> Table:
     """Forgetting and learning of each way, and the differences to the first."""
     rows = []
     for change in forgetting.changes:
-        own = change.group != first
-        rows.append([
-            change.group, f"{change.forgetting:+.3f}", f"{change.learning:+.3f}",
-            f"{difference_between(forgetting.old, change.group, first):+.3f}" if own else "",
-            f"{difference_between(forgetting.new, change.group, first):+.3f}" if own else "",
-        ])  # fmt: skip
+        both = (forgetting.old, forgetting.new) if change.group != first else ()
+        differences: list[Any] = [difference_between(comparison, change.group, first) for comparison in both]
+        rows.append([change.group, change.forgetting, change.learning, *(differences or [None, None])])
     title = (
         f"Loss after minus before on held-out documents, nats per token, 95% intervals; {forgetting.old.documents} old and "
         f"{forgetting.new.documents} new documents"
     )
-    columns = ["way", "forgotten", "learned", f"forgotten minus {first}", f"learned minus {first}"]
-    return Table(title, columns, rows)
+    numbers = ("forgotten", "learned", f"forgotten minus {first}", f"learned minus {first}")
+    return table_of(title, ["way", *((name, "+.3f") for name in numbers)], rows)
 
 
 def forgetting_claims(forgetting: Forgetting, first: str, others: list[str]) -> list[Claim]:
     """Continued training forgets, and every remedy forgets less."""
     changes = {change.group: change for change in forgetting.changes}
     plain = changes[first]
-    claims = [
-        Claim.of(
-            f"{first}: the model forgets its old documents while it learns the new ones",
-            all_hold([above(plain.forgetting), below(plain.learning)]),
-            f"forgotten {plain.forgetting:+.3f}, learned {plain.learning:+.3f} nats per token",
-        )
-    ]  # fmt: skip
+    text = f"{first}: the model forgets its old documents while it learns the new ones"
+    evidence = f"forgotten {plain.forgetting:+.3f}, learned {plain.learning:+.3f} nats per token"
+    claims = [Claim.of(text, all_hold([above(plain.forgetting), below(plain.learning)]), evidence)]
     for way in others:
         difference = difference_between(forgetting.old, way, first)
         evidence = f"{way} minus {first} on the old documents: {difference:+.3f}"
@@ -195,7 +180,7 @@ def during_plots(forgetting: Forgetting) -> list[Plot]:
     for title, name in (("Old documents during continued training", "old"), ("New documents", "new")):
         series = {
             change.group: [
-                {"x": loss.tokens, "y": value}
+                point(loss.tokens, value)
                 for loss in change.during
                 if (value := getattr(loss, name)) is not None
             ]

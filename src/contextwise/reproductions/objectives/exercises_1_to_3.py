@@ -3,6 +3,7 @@
 Nothing is trained. Nats per target of different objectives are not comparable, so the objectives are compared by counts.
 """
 
+import functools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -17,7 +18,6 @@ from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate, wilson
-from contextwise.base.tables import Table
 from contextwise.data import Corpus
 from contextwise.models.multitoken.losses import future_targets
 from contextwise.objectives import (
@@ -36,11 +36,11 @@ from contextwise.objectives.kind import Kind
 from contextwise.objectives.spans import SpanExamples, kept_and_sentinels
 from contextwise.objectives.text import TokenText
 from contextwise.reproductions.claims import Claim, contains, exact, undecided
-from contextwise.reproductions.corpora import CorpusSource
-from contextwise.reproductions.item import Item, ItemMeasure, Outcome, registered
+from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
+from contextwise.reproductions.tables import table_of
 
 
-class TextOnly(CorpusSource, ItemMeasure):
+class TextOnly(CorpusMeasure):
     """A measure of the examples that are made of a corpus; it trains nothing."""
 
     seed: int = Field(0, ge=0)
@@ -62,20 +62,17 @@ def vocabulary_of(objective: Any, corpus: Corpus) -> Vocabulary:
 
 
 class Counted(Settings):
-    """An objective whose examples are counted.
-
-    Attributes:
-        context: of its examples, before the item's; the encoder's input of an encoder-decoder.
-        heads: tokens that are predicted at each position.
-        share: tokens that are trained on, as a share of the text, according to the document.
-        says: the document's own words for it.
-    """
+    """An objective whose examples are counted."""
 
     objective: AnyObjective
-    context: int | None = Field(None, ge=4)
-    heads: int = Field(1, ge=1)
-    share: float | None = Field(None, gt=0)
-    says: str = ""
+    context: int | None = Field(
+        None, ge=4, description="before the item's; the encoder's input of an encoder-decoder"
+    )
+    heads: int = Field(1, ge=1, description="tokens that are predicted at each position")
+    share: float | None = Field(
+        None, gt=0, description="of the text that is trained on, according to the document"
+    )
+    says: str = Field("", description="the document's own words for it")
 
 
 @registered("objective_counts")
@@ -91,62 +88,49 @@ class ObjectiveCounts(TextOnly):
     )
 
     def counted(self, item: Item, corpus: Corpus) -> Outcome:
-        counted_by_name = {
-            name: self._count(name, objective, corpus) for name, objective in self.objectives.items()
-        }
-        columns = ["positions", "text", "targets", "learned"]
-        rows = [
-            [name, *(f"{counts[key].mean():,.1f}" for key in columns), f"{_share(counts):.3f}"]
-            for name, counts in counted_by_name.items()
-        ]
-        table = Table(
+        counts = {name: self._count(name, objective, corpus) for name, objective in self.objectives.items()}
+        # Text targets per token of text, with the interval over examples.
+        shares = {name: mean_estimate(of["learned"] / of["text"]) for name, of in counts.items()}
+        table = table_of(
             f"Tokens, means over {self.examples:,} examples of each objective; the last column with 95% intervals",
-            ["objective", "read", "of text", "targets", "text targets", "for each token of text"],
-            rows,
-        )
-        claims = [
-            self._claim(name, objective, _share(counted_by_name[name]).value)
-            for name, objective in self.objectives.items()
-            if objective.share is not None
-        ]
-        figures = {name: {key: float(c[key].mean()) for key in c} for name, c in counted_by_name.items()}
+            ["objective", ("read", ",.1f"), ("of text", ",.1f"), ("targets", ",.1f"), ("text targets", ",.1f"),
+             ("for each token of text", ".3f")],
+            [
+                [name, *(of[key].mean() for key in ("positions", "text", "targets", "learned")), shares[name]]
+                for name, of in counts.items()
+            ],
+        )  # fmt: skip
+        claims = []
+        for name, objective in self.objectives.items():
+            if objective.share is not None:
+                share = shares[name].value
+                deviation = share / objective.share - 1
+                says = f" ({objective.says})" if objective.says else ""
+                text = f"{name}: {objective.share:.3g} text targets for each token of text{says}"
+                verdict = exact(abs(deviation) <= self.tolerance, deviation)
+                claims.append(Claim.of(text, verdict, f"{share:.4f}, {deviation:+.1%}"))
         if self.ratio is not None:
-            claims.append(self._ratio(item, counted_by_name))
-        return Outcome([table], claims, figures)
+            first, second = self.ratio
+            ratio, printed = shares[first].value / shares[second].value, item.printed.get("ratio")
+            verdict = undecided("the item has no printed ratio")
+            if printed is not None:
+                verdict = exact(abs(ratio / printed - 1) <= self.tolerance, ratio)
+            text = f"{first} has about {printed} times as many targets per token as {second}"
+            claims.append(Claim.of(text, verdict, f"{ratio:.2f} times"))
+        means = {name: {key: values.mean() for key, values in of.items()} for name, of in counts.items()}
+        return Outcome([table], claims, means)
 
     def _count(self, name: str, counted: Counted, corpus: Corpus) -> dict[str, np.ndarray]:
         objective = counted.objective
         if not isinstance(objective, SingleObjective):
             raise ConfigError(f"{name} is a mixture of objectives; count them one by one")
         vocabulary = vocabulary_of(objective, corpus)
-        cut = Cut(counted.context or self.context)
-        examples = objective.examples(corpus, cut, self.seed, vocabulary)
+        examples = objective.examples(corpus, Cut(counted.context or self.context), self.seed, vocabulary)
         rows = [
             count_example(example, vocabulary, objective.kind, counted.heads)
             for example in some(examples, self.examples, self.seed)
         ]
         return {key: np.array([row[key] for row in rows], dtype=float) for key in rows[0]}
-
-    def _claim(self, name: str, counted: Counted, share: float) -> Claim:
-        assert counted.share is not None
-        deviation = share / counted.share - 1
-        says = f" ({counted.says})" if counted.says else ""
-        return Claim.of(
-            f"{name}: {counted.share:.3g} text targets for each token of text{says}",
-            exact(abs(deviation) <= self.tolerance, deviation),
-            f"{share:.4f}, {deviation:+.1%}",
-        )
-
-    def _ratio(self, item: Item, counted_by_name: dict[str, dict[str, np.ndarray]]) -> Claim:
-        assert self.ratio is not None
-        first, second = self.ratio
-        value = _share(counted_by_name[first]).value / _share(counted_by_name[second]).value
-        printed = item.printed.get("ratio")
-        text = f"{first} has about {printed} times as many targets per token as {second}"
-        if printed is None:
-            return Claim.of(text, undecided("the item has no printed ratio"), f"{value:.2f} times")
-        verdict = exact(abs(value / printed - 1) <= self.tolerance, value)
-        return Claim.of(text, verdict, f"{value:.2f} times")
 
 
 def some(examples: Examples, count: int, seed: int) -> Iterator[dict[str, torch.Tensor]]:
@@ -186,11 +170,6 @@ def count_example(
     }
 
 
-def _share(counts: dict[str, np.ndarray]) -> Estimate:
-    """Text targets per token of text, with the interval over examples."""
-    return mean_estimate(counts["learned"] / counts["text"])
-
-
 @registered("span_budget")
 class SpanBudget(TextOnly):
     """Noise, spans and lengths of span corruption (Exercise 6.2.2)."""
@@ -211,35 +190,34 @@ class SpanBudget(TextOnly):
             inputs, labels = example["input_ids"].numpy(), example["labels"].numpy()
             spans = int(np.isin(labels, sentinels).sum())
             restored = examples.restore(example)
-            restored_exactly += bool(
-                np.array_equal(restored, examples.windows[int(example["window"])]["input_ids"].numpy())
-            )
+            window = examples.windows[int(example["window"])]["input_ids"].numpy()
+            restored_exactly += bool(np.array_equal(restored, window))
             # The exercise counts no end of the input, and one behind the target.
             counts = (len(restored), len(labels) - spans - 1, spans, len(inputs) - 1, len(labels))
             for key, value in zip(rows, counts, strict=True):
                 rows[key].append(value)
+        count, means = len(rows["window"]), {key: float(np.mean(values)) for key, values in rows.items()}
         printed = {"window": self.window, **item.printed.get("counts", {})}
-        table = Table(
-            f"{len(rows['window']):,} examples of {corpus.path.name}",
-            ["", "least", "mean", "most", "document"],
-            [
-                [key, str(min(v)), f"{np.mean(v):.1f}", str(max(v)), str(printed.get(key, ""))]
-                for key, v in rows.items()
-            ],
+        table = table_of(
+            f"{count:,} examples of {corpus.path.name}",
+            ["", "least", ("mean", ".1f"), "most", "document"],
+            [[key, min(v), means[key], max(v), printed.get(key)] for key, v in rows.items()],
         )
-        claims = [
-            Claim.of(f"{key}: about {printed[key]}", exact(abs(float(np.mean(rows[key])) - printed[key]) <= 1),
-                  f"{np.mean(rows[key]):.1f} in every example" if min(rows[key]) == max(rows[key])
-                  else f"{min(rows[key])} to {max(rows[key])}")
-            for key in ("noise", "spans", "encoder", "decoder") if key in printed
-        ]  # fmt: skip
+        claims = []
+        for key in ("noise", "spans", "encoder", "decoder"):
+            if key in printed:
+                low, high = min(rows[key]), max(rows[key])
+                evidence = f"{means[key]:.1f} in every example" if low == high else f"{low} to {high}"
+                verdict = exact(abs(means[key] - printed[key]) <= 1)
+                claims.append(Claim.of(f"{key}: about {printed[key]}", verdict, evidence))
+        shorter, longest = exact(max(rows["encoder"]) < min(rows["window"])), max(rows["encoder"])
         claims += [
-            Claim.of("input and target together give the text back", exact(restored_exactly == len(rows["window"])),
-                     f"{restored_exactly} of {len(rows['window'])}"),
-            Claim.of("the encoder's input is shorter than the text", exact(max(rows["encoder"]) < min(rows["window"])),
-                     f"{max(rows['encoder'])} of {min(rows['window'])} tokens"),
+            Claim.of("input and target together give the text back", exact(restored_exactly == count),
+                     f"{restored_exactly} of {count}"),
+            Claim.of("the encoder's input is shorter than the text", shorter,
+                     f"{longest} of {min(rows['window'])} tokens"),
         ]  # fmt: skip
-        return Outcome([table], claims, {key: float(np.mean(v)) for key, v in rows.items()})
+        return Outcome([table], claims, means)
 
 
 @registered("fim_formats")
@@ -261,43 +239,35 @@ class FimFormats(TextOnly):
         numbers = np.flatnonzero(corpus.lengths)[: self.limit_documents].tolist()
         forms: dict[str, list[bool]] = {"PSM": [], "SPM": [], "as it was": []}
         for i in numbers:
-            own, written = corpus.document(i), epoch.document(i)
-            back = arrangement.restore(written)
-            form = _form(written, arrangement)
-            forms[form].append(text.read(back)[0] == text.read(own)[0])
-        rewritten = len(forms["PSM"]) + len(forms["SPM"])
-        share, psm = _share_of(rewritten, len(numbers)), _share_of(len(forms["PSM"]), rewritten)
+            written = epoch.document(i)
+            same = text.read(arrangement.restore(written))[0] == text.read(corpus.document(i))[0]
+            forms[_form(written, arrangement)].append(same)
+        psm, rewritten = len(forms["PSM"]), len(forms["PSM"]) + len(forms["SPM"])
         shaped, fitting = self._exercise(corpus, numbers, arrangement, tokenizer)
-        rows = [[form, str(len(matches)), f"{sum(matches)}"] for form, matches in forms.items()]
-        rows.append(
-            [
-                f"the exercise's function, {self.prefix_len} and {self.suffix_len} tokens kept",
-                str(fitting),
-                str(shaped),
-            ]
+        own = f"the exercise's function, {self.prefix_len} and {self.suffix_len} tokens kept"
+        rows = [[form, len(same), sum(same)] for form, same in forms.items()]
+        columns = ["form", "documents", "the text came back"]
+        table = table_of(
+            f"{len(numbers):,} documents of {corpus.path.name}", columns, [*rows, [own, fitting, shaped]]
         )
-        table = Table(
-            f"{len(numbers):,} documents of {corpus.path.name}",
-            ["form", "documents", "the text came back"],
-            rows,
-        )
+        every = [same for of_form in forms.values() for same in of_form]
         claims = [
-            Claim.of("every document, rewritten, holds its own text", exact(all(all(f) for f in forms.values())),
-                  f"{sum(map(sum, forms.values()))} of {len(numbers)}"),
-            _near("half of the documents are rewritten", share, self.objective.rate),
-            _near("half of those begin with the prefix, half with the suffix", psm, 1 - self.objective.spm_share),
+            Claim.of("every document, rewritten, holds its own text", exact(all(every)), f"{sum(every)} of {len(numbers)}"),
+            _near("half of the documents are rewritten", rewritten, len(numbers), self.objective.rate),
+            _near("half of those begin with the prefix, half with the suffix", psm, rewritten, 1 - self.objective.spm_share),
             Claim.of(
                 "<|fim_prefix|>PREFIX<|fim_suffix|>SUFFIX<|fim_middle|>MIDDLE, with the least prefix and suffix, of every "
                 "document that is long enough",
                 exact(shaped == fitting) if fitting else undecided("no document is long enough"), f"{shaped} of {fitting}"),
         ]  # fmt: skip
-        return Outcome([table], claims, {"forms": {form: len(matches) for form, matches in forms.items()}})
+        return Outcome([table], claims, {"forms": {form: len(same) for form, same in forms.items()}})
 
     def _exercise(
         self, corpus: Corpus, numbers: list[int], arrangement: Arrangement, tokenizer: Any
     ) -> tuple[int, int]:
         """Number of documents with the exercise's format, and of documents that are long enough for it."""
         draw, correct, fitting = np.random.default_rng(self.seed), 0, 0
+        decode = functools.partial(tokenizer.decode, clean_up_tokenization_spaces=False)
         names = [self.objective.prefix_token, self.objective.suffix_token, self.objective.middle_token]
         for i in numbers:
             ids = corpus.document(i)
@@ -309,13 +279,10 @@ class FimFormats(TextOnly):
             end = int(draw.integers(start + 1, len(ids) - self.suffix_len + 1))
             prefix, middle, suffix = ids[:start], ids[start:end], ids[end:]
             written = arrangement.write(prefix, middle, suffix, False)[: -len(arrangement.end) or None]
-            texts = [
-                tokenizer.decode(part, clean_up_tokenization_spaces=False)
-                for part in (prefix, suffix, middle)
-            ]
-            wanted = "".join(name + part for name, part in zip(names, texts, strict=True))
+            parts = zip(names, (prefix, suffix, middle), strict=True)
+            wanted = "".join(name + decode(part) for name, part in parts)
             kept = len(prefix) >= self.prefix_len and len(suffix) >= self.suffix_len and len(middle) >= 1
-            correct += kept and tokenizer.decode(written, clean_up_tokenization_spaces=False) == wanted
+            correct += kept and decode(written) == wanted
         return correct, fitting
 
 
@@ -329,10 +296,7 @@ def _form(ids: np.ndarray, arrangement: Arrangement) -> str:
     return "SPM" if ids[1] == arrangement.suffix else "PSM"
 
 
-def _share_of(count: int, total: int) -> Estimate:
-    return wilson(count / total, total) if total else Estimate(math.nan)
-
-
-def _near(text: str, share: Estimate, expected: float) -> Claim:
+def _near(text: str, count: int, total: int, expected: float) -> Claim:
     """Whether the interval of a share contains the expected one."""
+    share = wilson(count / total, total) if total else Estimate(math.nan)
     return Claim.of(text, contains(share, expected), f"{share:.3f}; {expected:g} is expected")

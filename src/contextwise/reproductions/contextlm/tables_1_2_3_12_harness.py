@@ -1,0 +1,266 @@
+"""Trained models on the texts and tasks of lm-evaluation-harness (ContextLM, Section 3, Tables 1, 2, 3, 9, 11 and 12).
+
+Perplexities: the corpus's own is per token of its held-out documents, WikiText's per word and LAMBADA's per last word, as the
+harness defines them. The average is the plain mean of all four, as in the document: LAMBADA's, the largest by far, decides it.
+
+Accuracies: the average is the plain mean of the tasks' accuracies, and its standard error over questions comes from theirs. The
+error of a difference assumes that the two models' errors are independent; they answer the same questions, so it is rather too
+large. With several seeds the t-interval over seeds is added in quadrature. A claim is undecided where neither model's average
+is surely above chance: their difference then is one of guesses.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from contextwise.base.errors import DataError
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import NORMAL, estimate_over_seeds
+from contextwise.base.machine import hub_problem
+from contextwise.base.progress import say
+from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
+from contextwise.evaluation.measures.lm_eval import HarnessTasks, check_installed
+from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS, PERPLEXITIES
+from contextwise.reproductions.claims import Better, Claim, above, percentage_points, undecided
+from contextwise.reproductions.item import Item, Outcome, registered
+from contextwise.reproductions.models import TrainedModels, measured_by_model, paths_of
+from contextwise.reproductions.tables import table_of
+
+TEXTS = ("wikitext", "lambada_openai", "lambada_standard")
+CHANCE = {
+    "lambada_openai": 0.0,
+    "lambada_standard": 0.0,
+    "arc_easy": 0.25,
+    "arc_challenge": 0.25,
+    "winogrande": 0.5,
+    "piqa": 0.5,
+    "hellaswag": 0.25,
+    "sciq": 0.25,
+    "race": 0.25,
+}
+"""Accuracy of guessing: one over the number of choices (ARC has a few questions with three or five)."""
+
+Summaries = dict[str, list[dict[str, Any]]]
+"""Model -> the harness's summary of each seed's run."""
+
+
+class OnHarness(TrainedModels):
+    """Models measured by the harness."""
+
+    task_data: Path | None = Field(
+        None, description="a folder of local files, or a mapping file; not given: the Hub"
+    )
+    limit: int | None = Field(
+        None, ge=1, description="only the first so many questions or documents of each task, all if not given"
+    )
+
+    def harness_tasks(
+        self, tasks: Sequence[str], shots: list[int], skip_missing: bool = True
+    ) -> HarnessTasks:
+        """The settings of the harness, checked before any training.
+
+        Raises:
+            ConfigError: the harness is not installed, or there is no such task.
+            DataError: the tasks' data are missing.
+        """
+        check_installed()
+        problem = hub_problem() if self.task_data is None else None
+        if problem:
+            raise DataError(
+                f"no local files of the tasks are given, and {problem}; give a folder of them with --set task_data=FOLDER"
+            )
+        if self.task_data is not None and not self.task_data.exists():
+            raise DataError(
+                f"task_data is {self.task_data}, which does not exist; give a folder of the tasks' files with "
+                "--set task_data=FOLDER"
+            )
+        settings = self.settings_of(
+            HarnessTasks,
+            "task_data",
+            "limit",
+            tasks=list(tasks),
+            num_fewshot=shots,
+            skip_missing=skip_missing,
+        )
+        settings.plan()
+        return settings
+
+    def summaries(self, runs: dict[str, list[RunFolder]], tasks: HarnessTasks) -> Summaries:
+        """Ask every run."""
+        measured = measured_by_model(runs, tasks)
+        return {name: [result.summary for result in results] for name, results in measured.items()}
+
+
+@registered("text_perplexity")
+class TextPerplexity(OnHarness):
+    """Models on a corpus, and, where their data are given, on the harness's texts."""
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        texts = None if self.task_data is None else self.harness_tasks(TEXTS, [0])
+        outcome = super().measure(item, folder)
+        if texts is None:
+            say(
+                "note: WikiText and LAMBADA are not measured; give a folder of their files with --set task_data=FOLDER"
+            )
+            return outcome
+        summaries = self.summaries(self.trained(folder), texts)
+        groups = outcome.figures["comparison"]["groups"]
+        own = {group["name"]: group["perplexity"]["value"] for group in groups}
+        perplexities = {name: {"corpus": own[name], **_of_texts(s)} for name, s in summaries.items()}
+        outcome.tables.append(_perplexity_table(perplexities))
+        outcome.figures["texts"] = perplexities
+        return outcome
+
+
+def _of_texts(seeds: list[dict[str, Any]]) -> dict[str, float]:
+    """Perplexity on each text that is there, mean over seeds."""
+    perplexities = {}
+    for task in dict.fromkeys(row["task"] for row in seeds[0]["rows"]):
+        rows = [row_of(summary, 0, task)["measures"] for summary in seeds]
+        key = next(name for name in PERPLEXITIES if name in rows[0])
+        perplexities[task] = float(np.mean([row[key]["value"] for row in rows]))
+    return perplexities
+
+
+def _perplexity_table(perplexities: dict[str, dict[str, float]]) -> Table:
+    texts = list(next(iter(perplexities.values())))
+    average = "average" if set(texts) == {"corpus", *TEXTS} else f"average of {len(texts)}"
+    return table_of(
+        "Perplexities: the corpus's per token, WikiText's per word, LAMBADA's per last word",
+        ["model", *((name, ",.2f") for name in [*texts, average])],
+        [[name, *values.values(), np.mean(list(values.values()))] for name, values in perplexities.items()],
+    )
+
+
+@dataclass(frozen=True)
+class Average:
+    """A model's mean accuracy over tasks.
+
+    Attributes:
+        per_seed: (S,).
+        error: standard error over questions; None where the harness gives none.
+    """
+
+    per_seed: np.ndarray
+    error: float | None
+
+    @property
+    def value(self) -> float:
+        return float(self.per_seed.mean())
+
+    def minus(self, other: "Average") -> Estimate:
+        """The difference, paired by seed, with its interval."""
+        over_seeds = estimate_over_seeds(self.per_seed, other.per_seed, paired=True)
+        if self.error is None or other.error is None:
+            return Estimate(over_seeds.value)
+        half = NORMAL * math.hypot(self.error, other.error)
+        if over_seeds.high is not None:
+            half = math.hypot(half, over_seeds.high - over_seeds.value)
+        return Estimate(over_seeds.value, over_seeds.value - half, over_seeds.value + half)
+
+    def surely_above(self, level: float) -> bool:
+        """Whether the mean is above a level by more than the half-width of its interval over questions."""
+        return self.error is not None and self.value - NORMAL * self.error > level
+
+    def percent(self) -> str:
+        return f"{100 * self.value:.1f}" + ("" if self.error is None else f" ± {100 * self.error:.1f}")
+
+
+@registered("task_accuracy")
+class TaskAccuracy(OnHarness):
+    """Accuracy of each model on each task, with each number of examples before the question."""
+
+    tasks: list[str] = Field(list(ACCURACY_TASKS), min_length=1)
+    shots: list[int] = Field([0, 5], min_length=1)
+    skip_missing: bool = Field(True, description="leave out the sets that the local files lack")
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        tasks = self.harness_tasks(self.tasks, self.shots, self.skip_missing)
+        runs = self.trained(folder)
+        summaries = self.summaries(runs, tasks)
+        first = next(iter(summaries.values()))[0]
+        shots = [average["shots"] for average in first["averages"]]
+        tables = [self._table(count, summaries) for count in shots]
+        claims = [self._claim(claim, count, summaries) for count in shots for claim in self.claims]
+        gaps: dict[int, dict[str, None]] = {}
+        for gap in first["missing"]:
+            gaps.setdefault(gap["shots"], {})[gap["file"]] = None
+        notes = first["notes"] + [
+            f"with {count} shots these sets are missing and were left out: {', '.join(files)}"
+            for count, files in gaps.items()
+        ]
+        for note in notes:
+            say(f"note: {note}")
+        figures = {
+            name: [{part: s[part] for part in ("rows", "averages")} for s in seeds]
+            for name, seeds in summaries.items()
+        }
+        return Outcome(tables, claims, {"tasks": figures, "notes": notes}, paths_of(runs))
+
+    def _table(self, shots: int, summaries: Summaries) -> Table:
+        other = self.others[0] if len(self.others) == 1 else None
+        first = next(iter(summaries.values()))[0]
+
+        def cells(tasks: list[str]) -> list[Any]:
+            averages = {name: accuracy(seeds, shots, tasks) for name, seeds in summaries.items()}
+            change = [] if other is None else [averages[other].minus(averages[self.reference]).scaled(100)]
+            return [*(average.percent() for average in averages.values()), *change]
+
+        def questions(row: dict[str, Any]) -> str:
+            return f"{row['documents']:,}" + (f", {row['cut']:,} cut" if row["cut"] else "")
+
+        tasks = tasks_of(first, shots)
+        rows = [[task, questions(row_of(first, shots, task)), *cells([task])] for task in tasks]
+        average = [f"Avg of {len(rows)}", "", *cells(tasks)]
+        lost = dict.fromkeys(gap["task"] for gap in first["missing"] if gap["shots"] == shots)
+        missing = [[task, "missing", *[""] * (len(average) - 2)] for task in lost]
+        change = [] if other is None else [(f"{other} minus {self.reference}", "+.2f")]
+        cut = any(" cut" in row[1] for row in rows)
+        return table_of(
+            f"Accuracy, %, {shots} shots, ± one standard error over questions; {self.with_seeds}"
+            + ("; cut: the beginning did not fit into the model's positions" if cut else ""),
+            ["task", "questions", *summaries, *change],
+            [*rows, *missing, average],
+        )
+
+    def _claim(self, claim: Better, shots: int, summaries: Summaries) -> Claim:
+        tasks = tasks_of(summaries[claim.better][0], shots)
+        better, than = (accuracy(summaries[name], shots, tasks) for name in claim.names)
+        difference = better.minus(than)
+        verdict = above(difference)
+        if set(tasks) <= set(CHANCE):
+            chance = float(np.mean([CHANCE[task] for task in tasks]))
+            if not (better.surely_above(chance) or than.surely_above(chance)):
+                verdict = undecided(f"neither model is surely above chance, {chance:.1%}")
+        remark = "the interval is from the tasks' standard errors, not paired by question"
+        if len(self.seeds) == 1:
+            remark += ", and does not cover other seeds"
+        evidence = f", mean accuracy over {len(tasks)} tasks: {percentage_points(difference)}; {remark}"
+        return claim.decided(verdict, evidence, f", {shots} shots")
+
+
+def tasks_of(summary: dict[str, Any], shots: int) -> list[str]:
+    """The tasks that have an accuracy at a number of shots."""
+    return next(average["tasks"] for average in summary["averages"] if average["shots"] == shots)
+
+
+def row_of(summary: dict[str, Any], shots: int, task: str) -> dict[str, Any]:
+    """The summary's row of a task at a number of shots."""
+    return next(row for row in summary["rows"] if row["shots"] == shots and row["task"] == task)
+
+
+def accuracy(seeds: Sequence[dict[str, Any]], shots: int, tasks: Sequence[str]) -> Average:
+    """The mean accuracy over tasks: of each seed, and its standard error over questions, which all seeds share."""
+    measures = [[row_of(summary, shots, task)["measures"]["acc"] for task in tasks] for summary in seeds]
+    values_ST = np.array([[measure["value"] for measure in seed] for seed in measures])
+    errors = [[measure["stderr"] for measure in seed] for seed in measures]
+    if any(error is None for seed in errors for error in seed):
+        return Average(values_ST.mean(axis=1), None)
+    per_seed = np.sqrt(np.square(np.array(errors)).sum(axis=1)) / len(tasks)
+    return Average(values_ST.mean(axis=1), float(per_seed.mean()))

@@ -1,0 +1,345 @@
+"""Rows of a table, each a trained model scored with some contexts: CUE's Tables 3 to 6 and Figures 4 and 5.
+
+Table 5 adapts to new contexts after training: random partitions of the context types into a set A to train on and a set B to
+adapt to. Runs in ``trained_on``, and their descendants, are trained again for each partition; the others are shared by all.
+
+Shapes: S seeds, A articles.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import DataError
+from contextwise.base.estimates import Estimate, exponential
+from contextwise.base.intervals import bootstrap_estimate, estimate
+from contextwise.data import Corpus
+from contextwise.data.contexts import PREVIOUS
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.loss import Evaluation
+from contextwise.evaluation.measures.sentences import SentenceLoss
+from contextwise.experiments.run_set import RunSet
+from contextwise.reproductions.claims import Better, Claim, Kept, above, all_agree, below, check_names
+from contextwise.reproductions.cue.runs import REFERENCE, CueRuns
+from contextwise.reproductions.item import Item, Outcome, registered
+from contextwise.reproductions.tables import Plot, point, seeds_behind, table_of
+
+Set = Literal["A", "B", "both"]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One row of a table.
+
+    Attributes:
+        nats: (S, A) sums over each article, a row a seed.
+        targets: (A,).
+    """
+
+    nats: np.ndarray
+    targets: np.ndarray
+
+    @classmethod
+    def of(cls, evaluations: list[Evaluation]) -> "Scored":
+        """From the evaluations of each seed's run, on the same documents.
+
+        Raises:
+            DataError: they are of others.
+        """
+        tokens = [evaluation.documents["tokens"].to_numpy() for evaluation in evaluations]
+        if any(not np.array_equal(tokens[0], other) for other in tokens[1:]):
+            raise DataError(
+                "the evaluations of several seeds are not of the same sentences; evaluate them again"
+            )
+        return cls(
+            np.stack([evaluation.documents["nats"].to_numpy() for evaluation in evaluations]),
+            tokens[0].astype(np.float64),
+        )
+
+    @property
+    def loss(self) -> Estimate:
+        """Nats per target, with its interval."""
+        return estimate([self.nats], self.targets)
+
+    @property
+    def perplexity(self) -> Estimate:
+        return self.loss.map(exponential)
+
+    def minus(self, other: "Scored") -> Estimate:
+        """Difference of the losses, paired by article and seed.
+
+        Raises:
+            DataError: the two are of other sentences.
+        """
+        if not np.array_equal(self.targets, other.targets):
+            raise DataError("two rows were scored on different sentences; evaluate both on the same split")
+        if len(self.nats) == len(other.nats):
+            return estimate([self.nats - other.nats], self.targets)
+        return estimate([self.nats, -other.nats], self.targets)
+
+    def relative(self, other: "Scored") -> Estimate:
+        """Perplexity over the other's, minus one: -0.25 for a quarter less."""
+        return self.minus(other).map(lambda nats: exponential(nats) - 1)
+
+
+def kept_gain(part: Scored, base: Scored, best: Scored) -> Estimate:
+    """How much of the gain in perplexity from ``base`` to ``best`` the row ``part`` has: 1 for all of it.
+
+    (PPL_base - PPL_part) / (PPL_base - PPL_best), of the means over seeds, with a percentile bootstrap interval over articles;
+    no interval where there is one article.
+    """
+    weights = part.targets
+    rows = tuple(row.nats.mean(axis=0) for row in (part, base, best))
+
+    def statistic(*arrays: np.ndarray, axis: int) -> np.ndarray:
+        *sums, sizes = arrays
+        total = sizes.sum(axis=axis)
+        ppl_part, ppl_base, ppl_best = (np.exp(row.sum(axis=axis) / total) for row in sums)
+        return (ppl_base - ppl_part) / (ppl_base - ppl_best)
+
+    value = float(statistic(*rows, weights, axis=-1))
+    return bootstrap_estimate(value, (*rows, weights), statistic)
+
+
+class Row(Settings):
+    """A row: a run, and the contexts that it is tested with (those of its training by default)."""
+
+    run: str
+    contexts: list[str] | None = None
+    drop: float = Field(0.0, ge=0, le=1, description="share of the contexts that is withheld, at random")
+
+
+class Drawn(Settings):
+    """A figure of rows: perplexity over numbers or names."""
+
+    title: str
+    x: str
+    series: dict[str, dict[str, float | str]] = Field(description="row -> its x, by name of the series")
+    levels: dict[str, str] = Field(default_factory=dict, description="name of a line -> row")
+    kind: str = "lines"
+
+
+@registered("cue_perplexity")
+class CuePerplexity(CueRuns):
+    """Perplexity of CUE's runs on one split."""
+
+    rows: dict[str, Row] = Field(min_length=1)
+    reference: str = Field(description="the row that the others are compared to")
+    seeds: list[int] = Field(default=[0], min_length=1)
+    claims: list[Better] = Field(default_factory=list)
+    kept: list[Kept] = Field(default_factory=list)
+    figure: Drawn | None = None
+    limit_documents: int | None = Field(None, ge=2)
+
+    @model_validator(mode="after")
+    def _known(self) -> "CuePerplexity":
+        named = {
+            "reference": [self.reference],
+            "claims": [name for claim in self.claims for name in claim.names],
+            "kept": [name for claim in self.kept for name in claim.names],
+        }
+        if self.figure is not None:
+            named["figure"] = [row for points in self.figure.series.values() for row in points]
+            named["figure"] += list(self.figure.levels.values())
+        check_names(named, self.rows, "the row ")
+        runs = {f"the row {name!r}": [row.run] for name, row in self.rows.items()}
+        check_names(runs, self.runs, "the run ")
+        return self
+
+    @property
+    def wanted(self) -> list[str]:
+        return [row.run for row in self.rows.values()]
+
+    @property
+    def every_seed(self) -> list[int]:
+        return self.seeds
+
+    def scores(self, runs: RunSet) -> dict[str, Scored]:
+        """Each row's scores over the seeds; what has been evaluated is used again."""
+        held_out = self.held_out()
+        return {
+            name: Scored.of(
+                [evaluated(run.folder, held_out, row, self.limit_documents) for run in runs.of_arm(row.run)]
+            )
+            for name, row in self.rows.items()
+        }
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        runs = self.train(folder)
+        scores = self.scores(runs)
+        reference = scores[self.reference]
+        articles, targets, seeds = (
+            len(reference.targets),
+            reference.targets.sum(),
+            seeds_behind(len(self.seeds)),
+        )
+        title = (
+            f"{articles} articles of the split {self.split}, {int(targets):,} targets; {seeds}; 95% intervals"
+        )
+        columns = ["", ("perplexity", ".2f"), (f"to {self.reference}", "+.1%"), ("nats to it", "+.3f")]
+        rows = [
+            [name, score.perplexity]
+            + (
+                [None, None]
+                if name == self.reference
+                else [score.relative(reference).value, score.minus(reference)]
+            )
+            for name, score in scores.items()
+        ]
+        claims = []
+        for better in self.claims:
+            difference = scores[better.better].minus(scores[better.than])
+            claims.append(better.decided(below(difference), f": {difference:+.3f} nats per target"))
+        kept = {claim.text: kept_gain(*(scores[name] for name in claim.names)) for claim in self.kept}
+        for claim in self.kept:  # more than half of a gain is most of it
+            share = kept[claim.text]
+            claims.append(Claim.of(claim.text, above(share, 0.5), f"{share:.0%}{_printed(claim)}"))
+        figures = {
+            "losses": {name: score.loss for name, score in scores.items()},
+            "perplexities": {name: score.perplexity for name, score in scores.items()},
+            "relative": {name: score.relative(reference) for name, score in scores.items()},
+            "kept": kept,
+        }
+        plots = [] if self.figure is None else [drawn(self.figure, scores)]
+        return Outcome([table_of(title, columns, rows)], claims, figures, runs.paths, plots)
+
+
+def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluation:
+    """The evaluation of a run with a row's contexts; an existing one is used again."""
+    settings = SentenceLoss(contexts=row.contexts, drop_contexts=row.drop or 0.0, limit=limit)
+    return measure(run, settings, corpus)
+
+
+def _printed(claim: Kept) -> str:
+    return "" if claim.printed is None else f"; the document has {claim.printed:.0%}"
+
+
+def drawn(figure: Drawn, scores: dict[str, Scored]) -> Plot:
+    """The figure's numbers: perplexities with their intervals."""
+    series = {
+        name: [point(x, scores[row].perplexity) for row, x in rows.items()]
+        for name, rows in figure.series.items()
+    }
+    levels = {name: scores[row].perplexity.value for name, row in figure.levels.items()}
+    return Plot(figure.title, figure.x, "perplexity", series, figure.kind, levels)
+
+
+@registered("cue_partitions")
+class CuePartitions(CuePerplexity):
+    """Rows averaged over random partitions of the context types."""
+
+    types: list[str] = Field(min_length=2, description="metadata columns, and previous_sentence")
+    trained_on: dict[str, Set] = Field(description="run -> the set of contexts that it is trained with")
+    tested_on: dict[str, Set] = Field(
+        default_factory=dict,
+        description="row -> the set of contexts that it is tested with, if not that of its training",
+    )
+    partitions: int = Field(5, ge=1)
+    partition_seed: int = 0
+
+    @model_validator(mode="after")
+    def _sets_known(self) -> "CuePartitions":
+        check_names({"trained_on": self.trained_on}, self.runs)
+        check_names({"tested_on": self.tested_on}, self.rows)
+        return self
+
+    def partition(self, number: int) -> dict[Set, list[str]]:
+        """The sets of one partition; A is the larger one where they are not equal."""
+        draw = np.random.default_rng([self.partition_seed, number])
+        order = [self.types[i] for i in draw.permutation(len(self.types))]
+        half = -(-len(order) // 2)
+        a, b = (sorted(part, key=self.types.index) for part in (order[:half], order[half:]))
+        return {"A": a, "B": b, "both": list(self.types)}
+
+    def of_partition(self, number: int) -> CuePerplexity:
+        """The measure of one partition."""
+        sets = self.partition(number)
+        names = {name: f"{name} {number + 1}" if self._depends(name) else name for name in self.runs}
+        runs = {names[name]: self._settings(name, sets, names) for name in self.runs}
+        rows = {
+            name: row.model_copy(
+                update={"run": names[row.run]}
+                | ({"contexts": sets[self.tested_on[name]]} if name in self.tested_on else {})
+            )
+            for name, row in self.rows.items()
+        }
+        values: dict[str, Any] = {name: getattr(self, name) for name in CuePerplexity.model_fields}
+        return CuePerplexity(**values | {"runs": runs, "rows": rows})
+
+    def _depends(self, run: str) -> bool:
+        """Whether a run differs between partitions: it or a parent is trained on a set."""
+        parents = (match.group(1) for setting in self.runs[run] if (match := REFERENCE.search(setting)))
+        return run in self.trained_on or any(map(self._depends, parents))
+
+    def _settings(self, run: str, sets: dict[Set, list[str]], names: dict[str, str]) -> list[str]:
+        """The settings of a run with the names that its parents have in a partition, and with its contexts."""
+        settings = [
+            REFERENCE.sub(lambda match: f"@{names.get(match.group(1), match.group(1))}", setting)
+            for setting in self.runs[run]
+        ]
+        if run in self.trained_on:
+            contexts = sets[self.trained_on[run]]
+            columns = ", ".join(name for name in contexts if name != PREVIOUS)
+            previous = str(PREVIOUS in contexts).lower()
+            settings += [f"data.contexts.columns=[{columns}]", f"data.contexts.previous_sentence={previous}"]
+        return settings
+
+    def run_set(self, folder: Path) -> RunSet:
+        sets = (self.of_partition(number).run_set(folder) for number in range(self.partitions))
+        runs = {run.id: run for runs in sets for run in runs.runs}
+        return RunSet(folder, list(runs.values()), self.vocab_size)
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        scores: dict[str, list[Scored]] = {name: [] for name in self.rows}
+        for number in range(self.partitions):
+            partition = self.of_partition(number)
+            for name, score in partition.scores(partition.train(folder)).items():
+                scores[name].append(score)
+        rows: list[list[Any]] = []
+        for name, of_row in scores.items():
+            values = [score.perplexity.value for score in of_row]
+            spread = f" ± {np.std(values, ddof=1):.2f}" if len(set(values)) > 1 else ""
+            pairs = zip(of_row, scores[self.reference], strict=True)
+            relative = np.mean([score.relative(other).value for score, other in pairs])
+            rows.append(
+                [name, f"{np.mean(values):.2f}{spread}", None if name == self.reference else relative]
+            )
+        title = f"Mean and standard deviation over {self.partitions} random partitions of the contexts"
+        sets = [self.partition(number) for number in range(self.partitions)]
+        drawn_sets = [[i, ", ".join(drawn["A"]), ", ".join(drawn["B"])] for i, drawn in enumerate(sets, 1)]
+        tables = [
+            table_of(title, ["", "perplexity", (f"to {self.reference}", "+.1%")], rows),
+            table_of("The partitions", ["", "A", "B"], drawn_sets),
+        ]
+        claims = [_better_in_all(claim, scores) for claim in self.claims]
+        kept = {}
+        for claim in self.kept:
+            shares = [
+                kept_gain(*parts) for parts in zip(*(scores[name] for name in claim.names), strict=True)
+            ]
+            kept[claim.text] = values = [share.value for share in shares]
+            verdict = all_agree((above(share, 0.5) for share in shares), "partitions")
+            each = ", ".join(f"{value:.0%}" for value in values)
+            claims.append(
+                Claim.of(claim.text, verdict, f"mean {np.mean(values):.0%} of {each}{_printed(claim)}")
+            )
+        perplexities = {name: [score.perplexity for score in of_row] for name, of_row in scores.items()}
+        figures = {"partitions": sets, "perplexities": perplexities, "kept": kept}
+        return Outcome(tables, claims, figures, self.run_set(folder).paths)
+
+
+def _better_in_all(claim: Better, scores: dict[str, list[Scored]]) -> Claim:
+    """In every partition, by the intervals over articles."""
+    differences = [a.minus(b) for a, b in zip(scores[claim.better], scores[claim.than], strict=True)]
+    verdicts = [below(difference) for difference in differences]
+    mean = np.mean([difference.value for difference in differences])
+    lower, higher = (sum(verdict.holds is holds for verdict in verdicts) for holds in (True, False))
+    return claim.decided(
+        all_agree(verdicts, "partitions"),
+        f": {mean:+.3f} nats per target on average; the 95% interval over articles is below "
+        f"zero in {lower} of {len(verdicts)} partitions, above in {higher}",
+    )

@@ -1,0 +1,231 @@
+"""Models on long synthetic texts, of which more and more is hidden: intrinsic entropy, Figures 5, 9, A.3-1 and A.3-2.
+
+Figure 5 is the perplexity of an answer that depends on two needles; the others are RULER's accuracy at each visible context.
+"""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import mean_estimate
+from contextwise.evaluation.measures.needles import STEPS, Needles
+from contextwise.evaluation.measures.ruler import FRACTIONS, Ruler, TaskName
+from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, undecided
+from contextwise.reproductions.item import Item, Outcome, registered
+from contextwise.reproductions.models import GivenModel
+from contextwise.reproductions.tables import Plot, points, table_of
+
+ANSWERS = 7
+"""A needle's number is 1 to 4, and so is what the other one adds: 2 to 8."""
+SURE = 0.95
+"""Share of the resamples in which a visible context has to be the best to count as the optimum."""
+
+
+@registered("needle_curves")
+class NeedleCurves(GivenModel):
+    """Perplexity of the answer against masked tokens, and what it costs to lose the first needle and then the second."""
+
+    length: int = Field(1024, ge=64, description="tokens of a text")
+    samples: int = Field(50, ge=2, description="texts")
+    seed: int = Field(0, ge=0)
+
+    def tokens_read(self) -> int:
+        # From nothing masked to all of it, in even steps.
+        return self.samples * self.length * (STEPS + 1) // 2
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        settings = self.settings_of(Needles, "length", "samples", "seed")
+        kind = f"needles-{self.length}-{self.samples}-{self.seed}"
+        summary = self.measured(settings, folder, kind).summary
+        rows = summary["rows"]
+        perplexities = {row["masked"]: Estimate.from_dict(row["perplexity"]) for row in rows}
+        table = table_of(
+            f"{self.samples} texts of up to {self.length:,} tokens, the answer's perplexity; 95% intervals over texts",
+            [("masked", ","), ("perplexity", ",.2f"), ("nats per token", ".3f"), ("first needle seen", ".0%"),
+             ("second", ".0%")],
+            [
+                [row["masked"], perplexities[row["masked"]].value, Estimate.from_dict(row["nats"]), row["far_in_view"],
+                 row["near_in_view"]]
+                for row in rows
+            ],
+        )  # fmt: skip
+        series = {"perplexity": points(perplexities)}
+        plot = Plot("Perplexity of the answer", "masked left tokens", "perplexity", series, logarithmic="y")
+        return Outcome([table], needle_claims(summary), {"rows": rows}, self.run_set(folder).paths, [plot])
+
+
+def needle_claims(summary: dict[str, Any]) -> list[Claim]:
+    """The claims of the figure; decided only for a model that, with both needles in view, answers better than a guess."""
+    losses = needle_losses(summary)
+    first, second, difference = needle_costs(losses)
+    seen = float(losses[:, 0].mean()) if len(losses) else float("inf")
+    answers = seen < np.log(ANSWERS)
+    unanswered = undecided(
+        f"the model does not answer: a perplexity of {np.exp(seen):,.0f} with both in view"
+    )
+    return [
+        Claim.of(
+            "the answer's perplexity rises when the first needle is masked",
+            above(first) if answers else unanswered,
+            f"{first:+.3f} nats per answer token",
+        ),
+        Claim.of(
+            "and far less when the second one is masked as well",
+            above(difference) if answers else unanswered,
+            f"then {second:+.3f}; first minus second {difference:+.3f}",
+        ),
+    ]
+
+
+def needle_losses(summary: dict[str, Any]) -> np.ndarray:
+    """(texts, 3) mean nats per answer token with both needles whole in view, with the second alone, and with none.
+
+    Texts that lack one of the three are left out.
+    """
+    masked = [row["masked"] for row in summary["rows"]]
+    losses = []
+    for example in summary["examples"]:
+        nats = np.array(example["nats"]) / example["answer_tokens"]
+        left = example["text_tokens"] - np.array(masked)
+        far, near = (np.array(needle[1]) <= left for needle in example["needles"])
+        states = [far & near, near & ~far, ~near]
+        if all(state.any() for state in states):
+            losses.append([nats[state].mean() for state in states])
+    return np.array(losses).reshape(-1, 3)
+
+
+def needle_costs(losses: np.ndarray) -> list[Estimate]:
+    """Cost of losing the first needle, of losing the second as well, and the first cost minus the second.
+
+    Nats per answer token, with intervals over texts, by which the costs are paired.
+
+    Args:
+        losses: of :func:`needle_losses`.
+    """
+    if not len(losses):
+        return [Estimate(float("nan"))] * 3
+    both, second, none = losses.T
+    return [mean_estimate(cost) for cost in (second - both, none - second, 2 * second - both - none)]
+
+
+@registered("ruler_curves")
+class RulerCurves(GivenModel):
+    """Questions at every visible context, for each γ of the law of positions and each length of the texts."""
+
+    tasks: list[TaskName] = Field(min_length=1, description="of qa_1, fwe, cwe, vt; qa_1 needs `qa`")
+    at_longest: list[TaskName] = Field(
+        default_factory=list,
+        description="tasks of which the document says that the longest visible context is best",
+    )
+    gammas: list[float] = Field([0.0], min_length=1, description="γ of P(x) ~ (1 - x/L)^γ")
+    lengths: list[int] = Field(min_length=1, description="tokens of a text, at most")
+    samples: int = Field(100, ge=2, description="questions of each task")
+    qa: Path | None = Field(None, description="questions in SQuAD's form")
+    chat: bool = Field(False, description="ask through the model's chat template")
+    example: bool = Field(True, description="a worked example before questions of vt and cwe")
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _questions(self) -> "RulerCurves":
+        if "qa_1" in self.tasks and self.qa is None:
+            raise ConfigError("the task qa_1 needs questions; give a file in SQuAD's form with --set qa=FILE")
+        return self
+
+    def tokens_read(self) -> int:
+        visible = sum(int(length * part) for length in self.lengths for part in FRACTIONS)
+        return len(self.tasks) * len(self.gammas) * self.samples * visible
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        shared = ("tasks", "samples", "seed", "chat", "example", "qa")
+        settings = [
+            self.settings_of(Ruler, *shared, length=length, gamma=gamma)
+            for length, gamma in itertools.product(self.lengths, self.gammas)
+        ]
+        results = {}
+        for own in settings:
+            asked = f"{own.length}-gamma-{own.gamma:g}-{self.samples}-{self.seed}{'-chat' * self.chat}"
+            result = self.measured(own, folder, f"ruler-{'-'.join(self.tasks)}-{asked}")
+            results[own.length, own.gamma] = result.summary["results"]
+        tables, plots, claims = [], [], []
+        for task in self.tasks:
+            rows, series = [], {}
+            for (length, gamma), result in results.items():
+                name = f"{length:,} tokens, γ = {gamma:g}"
+                of_context = {
+                    row["visible"]: Estimate.from_dict(row["accuracy"]) for row in result[task]["accuracies"]
+                }
+                series[name] = points(of_context)
+                rows += [
+                    [name, row["visible"], of_context[row["visible"]], row["in_view"], row["best_share"]]
+                    for row in result[task]["accuracies"]
+                ]
+            title = f"{task}, {next(iter(results.values()))[task]['title']}: {self.samples} questions"
+            columns = ["texts", ("visible", ","), ("accuracy", ".3f"), ("in view", ".0%"), ("best in", ".0%")]
+            tables.append(table_of(title, columns, rows))
+            plots.append(Plot(task, "visible tokens", "accuracy", series, logarithmic="x"))
+            claims += optimum_claims(task, results, task in self.at_longest)
+        figures = {f"{length}-{gamma:g}": result for (length, gamma), result in results.items()}
+        return Outcome(tables, claims, figures, self.run_set(folder).paths, plots)
+
+
+def optimum_claims(
+    task: str, results: dict[tuple[int, float], dict[str, Any]], at_longest: bool = False
+) -> list[Claim]:
+    """Whether some visible context below the whole is best, in the longest texts, and whether it moves with γ.
+
+    Args:
+        results: (length, γ) -> task -> its entry of a RULER summary.
+        at_longest: whether the document claims that the complete text is best for this task.
+    """
+    results_of_task = {key: result[task] for key, result in results.items()}
+    inner = {key: inner_optimum(result) for key, result in results_of_task.items()}
+    longest_texts = max(length for length, _ in inner)
+    words = {True: "below", False: "at the longest", None: "undecided"}
+    listed = "; ".join(
+        f"{length:,} tokens, γ = {gamma:g}: {words[verdict.holds]}"
+        for (length, gamma), verdict in inner.items()
+    )
+    verdicts = [
+        verdict if verdict.holds is None else exact(verdict.holds is not at_longest)
+        for (length, _), verdict in inner.items()
+        if length == longest_texts
+    ]
+    text = f"{task}: accuracy is best {'at' if at_longest else 'at one below'} the longest visible context"
+    claims = [Claim.of(text, all_hold(verdicts), listed)]
+    for length in dict.fromkeys(length for length, _ in results_of_task):
+        by_gamma = {gamma: r["optimum"] for (n, gamma), r in sorted(results_of_task.items()) if n == length}
+        if len(by_gamma) > 1:
+            claims.append(_moves(task, length, by_gamma))
+    return claims
+
+
+def inner_optimum(result: dict[str, Any]) -> Verdict:
+    """Whether the best visible context is below the longest one, in nearly all resamples of the questions."""
+    if result["optimum"] is None or len(result["accuracies"]) < 2:
+        return undecided("all accuracies are equal, or there is one")
+    longest = result["accuracies"][-1]["best_share"]
+    if 1 - SURE < longest < SURE:
+        return undecided(f"the longest is the best in {longest:.0%} of the resamples")
+    return exact(longest <= 1 - SURE, longest)
+
+
+def _moves(task: str, length: int, optima: dict[float, dict[str, Any] | None]) -> Claim:
+    """Whether a larger γ has a shorter best context; decided where each optimum is sure."""
+    text = f"{task}, {length:,} tokens: the best visible context shrinks as γ grows"
+    known = {gamma: best for gamma, best in optima.items() if best is not None}
+    evidence = "; ".join(
+        f"γ = {gamma:g}: {best['visible']:,} ({best['share']:.0%} of resamples)"
+        for gamma, best in known.items()
+    )
+    if len(known) < len(optima):
+        return Claim.of(text, undecided("all accuracies are equal"), evidence)
+    if min(best["share"] for best in known.values()) < SURE:
+        return Claim.of(text, undecided("an optimum is not sure"), evidence)
+    contexts = np.array([best["visible"] for best in known.values()])
+    shrinks = bool((np.diff(contexts) <= 0).all() and contexts[-1] < contexts[0])
+    return Claim.of(text, exact(shrinks), evidence)

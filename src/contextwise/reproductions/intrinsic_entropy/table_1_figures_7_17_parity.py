@@ -1,0 +1,351 @@
+"""Trained models beside the exact figures of the parity task: Table 1 and Figures 7 and 17 of the intrinsic-entropy document.
+
+Legend of shapes: N samples, F channels of the context feature.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from contextwise.analysis.fits import LineFit, fit_line, fit_power
+from contextwise.analysis.spectra import intrinsic_entropies, relative_eigenvalues, shared_rank
+from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
+from contextwise.base.intervals import NORMAL, plus_minus
+from contextwise.base.tables import Table
+from contextwise.data.synthetic import ParityData
+from contextwise.data.synthetic.samples import Samples
+from contextwise.experiments.run_set import Run, RunSet, RunSetSettings
+from contextwise.models.parity import ParityMLP, ParityTransformer
+from contextwise.reproductions.claims import Claim, exact, undecided
+from contextwise.reproductions.item import Item, ItemMeasure, Outcome, registered
+from contextwise.reproductions.tables import Plot, point, points, table_of
+from contextwise.training.inputs import VALIDATION_SEED
+from contextwise.training.recipe import SyntheticData
+
+_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class ContextLoss:
+    """A trained model at one context.
+
+    Attributes:
+        loss: mean cross entropy of the answers, nats.
+        standard_error: of ``loss`` over samples.
+        excess: ``loss`` minus the mean of the lowest possible loss on the same samples: log 2 where the task's larger bit is
+            not visible, and 0 elsewhere. Without the sampling noise of how many samples are of which kind.
+        minimum: the exact lowest cross entropy.
+    """
+
+    loss: float
+    standard_error: float
+    excess: float
+    minimum: float
+
+    @property
+    def estimate(self) -> Estimate:
+        """The loss with its interval over samples."""
+        return plus_minus(self.loss, NORMAL * self.standard_error)
+
+
+@torch.no_grad()
+def measure_contexts(model: Any, samples: Samples, contexts: list[int], count: int) -> dict[int, ContextLoss]:
+    """Cross entropy of the same ``count`` samples with only the nearest bits visible, for each number of bits.
+
+    Raises:
+        ConfigError: more bits than the samples show.
+    """
+    parity, measured = samples.parity, {}
+    for context in contexts:
+        nats, hidden = [], []
+        for numbers in _pieces(count):
+            batch = samples.batch(numbers, visible=context)
+            logits = model(batch["input_ids"].to(model.device)).logits.float().cpu()
+            nats.append(torch.nn.functional.cross_entropy(logits, batch["labels"][:, 0], reduction="none"))
+            hidden.append(parity.larger[samples.draw(numbers).tasks] > context)
+        losses, lowest = torch.cat(nats).double().numpy(), math.log(2) * np.concatenate(hidden)
+        measured[context] = ContextLoss(
+            float(losses.mean()),
+            float(losses.std(ddof=1) / math.sqrt(count)),
+            float((losses - lowest).mean()),
+            parity.minimum_cross_entropy(context),
+        )
+    return measured
+
+
+@torch.no_grad()
+def feature_eigenvalues(model: Any, samples: Samples, context: int, count: int) -> np.ndarray:
+    """Eigenvalues of the centred covariance of the context feature with ``context`` bits visible, (F,), the largest first."""
+    total: Any = 0.0
+    products: Any = 0.0
+    for numbers in _pieces(count):
+        batch = samples.batch(numbers, visible=context)
+        feature = model.context_feature(batch["input_ids"].to(model.device)).double().cpu().numpy()
+        total, products = total + feature.sum(0), products + feature.T @ feature
+    mean = total / count
+    covariance = products / count - np.outer(mean, mean)
+    return np.linalg.eigvalsh(covariance)[::-1].clip(min=0)
+
+
+def _pieces(count: int) -> list[np.ndarray]:
+    return np.array_split(np.arange(count), max(1, -(-count // _AT_ONCE)))
+
+
+def parity_runs(
+    recipe: dict[str, Any], folder: Path, name: str, seeds: list[int] | None = None, **axes: list[int]
+) -> RunSet:
+    """The runs of a recipe.
+
+    Args:
+        axes: values of settings of ``data.synthetic``.
+    """
+    grid = {f"data.synthetic.{setting}": values for setting, values in axes.items()}
+    own = [recipe.get("seed", 0)]
+    return RunSet.of(RunSetSettings(recipe=recipe, arms={name: []}, seeds=seeds or own, grid=grid), folder)
+
+
+def data_of(run: Run) -> ParityData:
+    """The samples' settings of a run."""
+    section = run.recipe().data
+    assert isinstance(section, SyntheticData)
+    return section.synthetic
+
+
+def opened(run: Run) -> tuple[Any, Samples]:
+    """The model of a finished run, for evaluation, and the samples that runs are validated and measured on."""
+    from transformers import AutoConfig
+
+    kinds = {kind.config_class.model_type: kind for kind in (ParityMLP, ParityTransformer)}
+    folder = run.folder / "model"
+    kind = kinds[AutoConfig.from_pretrained(folder).model_type]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = kind.from_pretrained(folder, use_safetensors=True).to(device).eval()
+    return model, Samples(data_of(run), VALIDATION_SEED, "validation")
+
+
+def spectra_plot(relative: dict[int, np.ndarray]) -> Plot:
+    """Relative eigenvalues of each context, without those that are zero."""
+    series = {
+        f"{context} bits": points({i: float(value) for i, value in enumerate(values, 1) if value > 0})
+        for context, values in relative.items()
+    }
+    return Plot("Relative eigenvalues", "index i", "λ_i / λ_1", series, logarithmic="y")
+
+
+class OneModel(ItemMeasure):
+    """A measure of one trained model at several contexts."""
+
+    name: str
+    recipe: dict[str, Any]
+    contexts: list[int] = Field(min_length=1)
+    samples: int = Field(65_536, ge=1000, description="held-out samples that are measured")
+
+    def run_set(self, folder: Path) -> RunSet:
+        runs = parity_runs(self.recipe, folder, self.name)
+        data = data_of(runs.runs[0])
+        beyond = [context for context in self.contexts if context > (data.context or data.bits)]
+        if beyond:
+            bits = data.context or data.bits
+            raise ConfigError(f"contexts has {beyond[0]}, but the inputs have {bits} bits")
+        return runs
+
+    def trained(self, folder: Path) -> tuple[Any, Samples]:
+        """The model, trained if it was not, and the samples to measure it on."""
+        (run,) = self.train(folder).runs
+        return opened(run)
+
+
+@registered("parity_table")
+class ParityTable(OneModel):
+    """Cross entropy of a trained model beside the lowest possible, at several contexts (Appendix C.4, Table 1)."""
+
+    tolerance: float = Field(gt=0, description="nats above the lowest that count as reached")
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        model, samples = self.trained(folder)
+        measured = measure_contexts(model, samples, self.contexts, self.samples)
+        printed_pairs = zip(item.printed["model"], item.printed["minimum"], strict=True)
+        printed = dict(zip(item.printed["contexts"], printed_pairs, strict=True))
+        same_task = samples.parity.bits == item.printed["bits"]
+        head = ["context", ("lowest", ".4f"), ("model", ".4f"), ("excess", "+.4f")]
+        paper = (("paper: model", ".4f"), ("paper: lowest", ".4f")) if same_task else ()
+        rows = [
+            [
+                c,
+                loss.minimum,
+                loss.estimate,
+                loss.excess,
+                *(printed.get(c, (None, None)) if same_task else ()),
+            ]
+            for c, loss in measured.items()
+        ]
+        tables = [table_of("Cross entropy of the answer, nats", [*head, *paper], rows)]
+        if not same_task:
+            title = f"The paper's own, at {item.printed['bits']} bits and {item.printed['tasks']} tasks"
+            rows = [[c, low, own, own - low] for c, (own, low) in printed.items()]
+            tables.append(table_of(title, head, rows))
+        gaps = {context: loss.loss - loss.minimum for context, loss in measured.items()}
+        worst = max(gaps, key=lambda context: abs(gaps[context]))
+        claim = Claim.of(
+            f"at every context the trained model is within {self.tolerance:g} nats of the lowest cross entropy",
+            exact(abs(gaps[worst]) <= self.tolerance, *gaps.values()),
+            f"at most {gaps[worst]:+.4f} nats, at a context of {worst}",
+        )
+        series = {
+            "model": points({c: loss.estimate for c, loss in measured.items()}),
+            "lowest": points({c: loss.minimum for c, loss in measured.items()}),
+        }
+        plot = Plot("Cross entropy of the answer", "visible bits", "nats", series)
+        return Outcome(tables, [claim], {"contexts": measured}, plots=[plot])
+
+
+@registered("parity_entropy")
+class ParityEntropy(OneModel):
+    """Whether cross entropy is linear in the intrinsic entropy of the leading N directions (Figure 7)."""
+
+    linear: float = Field(0.94, gt=0, lt=1, description="R² from which a line counts as one")
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        model, samples = self.trained(folder)
+        measured = measure_contexts(model, samples, self.contexts, self.samples)
+        losses = {context: loss.loss for context, loss in measured.items()}
+        spectra = {c: feature_eigenvalues(model, samples, c, self.samples) for c in self.contexts}
+        entropies = {context: intrinsic_entropies(values) for context, values in spectra.items()}
+        shared = shared_rank(spectra)
+        lines = {
+            n: fit_line({c: float(values[n - 1]) for c, values in entropies.items()}, losses)
+            for n in range(2, shared + 1)
+        }
+        first = first_lasting(lines, self.linear)
+        width = len(next(iter(spectra.values())))
+        chosen = sorted({2, 5, 10, 20, 40, 70, 100, 200, shared} & set(lines) | ({first} if first else set()))
+        table = table_of(
+            f"Cross entropy against S_N over {len(self.contexts)} contexts (features of {width} channels)",
+            ["N", ("R²", ".4f"), ("slope", ".5f"), ("correlation", "+.4f")],
+            [[n, lines[n].r_squared, lines[n].slope.value, lines[n].correlation] for n in chosen],
+        )
+        best, last = max(line.r_squared for line in lines.values()), lines[shared].r_squared
+        lasting = f"from N = {first} on, of {shared}; R² {last:.4f} at the last"
+        falling = all(line.slope.value < 0 for n, line in lines.items() if first and n >= first)
+        claims = [
+            Claim.of(
+                f"cross entropy is linear in S_N (R² of {self.linear:g} or more) from some N on",
+                exact(first is not None, best),
+                lasting if first else f"R² {best:.4f} at best, {last:.4f} at N = {shared}",
+            ),
+            Claim.of(
+                "the loss falls as the entropy grows",
+                exact(falling) if first else undecided("no line lasts"),
+                "slopes below 0" if first else "",
+            ),
+        ]
+        r_squared = {n: line.r_squared for n, line in lines.items()}
+        against = {
+            f"N = {n}": [
+                point(*xy) for xy in sorted((float(entropies[c][n - 1]), losses[c]) for c in self.contexts)
+            ]
+            for n in chosen
+        }
+        plots = [
+            spectra_plot({context: relative_eigenvalues(values) for context, values in spectra.items()}),
+            Plot("Cross entropy against S_N", "S_N, nats", "nats", against),
+        ]
+        figures = {"eigenvalues": spectra, "losses": losses, "r_squared": r_squared}
+        return Outcome([table], claims, figures, plots=plots)
+
+
+def first_lasting(lines: dict[int, LineFit], threshold: float) -> int | None:
+    """The smallest N from which on every line has at least that R²; None if the last one has not."""
+    first = None
+    for n in sorted(lines, reverse=True):
+        if lines[n].r_squared < threshold:
+            break
+        first = n
+    return first
+
+
+@registered("parity_dimension")
+class ParityDimension(ItemMeasure):
+    """An MLP for each context; the spectrum of its context feature beside the number of visible tasks (Appendix J.3)."""
+
+    name: str
+    recipe: dict[str, Any]
+    contexts: list[int] = Field(min_length=4)
+    samples: int = Field(20_000, ge=1000, description="held-out samples that are measured")
+
+    def run_set(self, folder: Path) -> RunSet:
+        return parity_runs(self.recipe, folder, self.name, context=self.contexts)
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        losses, dimensions, spectra, lowest = {}, {}, {}, {}
+        for context, run in zip(self.contexts, self.train(folder).runs, strict=True):
+            model, samples = opened(run)
+            loss = measure_contexts(model, samples, [context], self.samples)[context]
+            spectra[context] = relative_eigenvalues(
+                feature_eigenvalues(model, samples, context, self.samples)
+            )
+            losses[context], lowest[context] = loss.loss, loss.minimum
+            dimensions[context] = samples.parity.visible_tasks(context)
+        bounds = {c: thresholds(spectra[c], dimensions[c]) for c in self.contexts}
+        measured = table_of(
+            "Dimension (visible tasks) and cross entropy, nats",
+            ["context", "ID", ("lowest", ".4f"), ("model", ".4f"), "θ that counts ID"],
+            [
+                [c, dimensions[c], lowest[c], losses[c], "{:.4f} to {:.4f}".format(*bounds[c])]
+                for c in self.contexts
+            ],
+        )
+        line = fit_line({c: float(d) for c, d in dimensions.items()}, losses)
+        slope, own = -math.log(2) / samples.parity.tasks, line.slope.value
+        low, high = max(low for low, _ in bounds.values()), min(high for _, high in bounds.values())
+        one_threshold = f"any above {low:.4f}, up to {high:.4f}"
+        if low >= high:
+            one_threshold = f"one context needs more than {low:.4f}, another at most {high:.4f}"
+        claims = [
+            Claim.of(
+                "cross entropy is linear in the dimension, with a slope of -log 2 / tasks",
+                exact(line.r_squared > 0.99 and abs(own / slope - 1) < 0.1, line.r_squared, own),
+                f"slope {own:.5f}, exact {slope:.5f}, R² {line.r_squared:.5f}",
+            ),
+            Claim.of(
+                "one threshold on relative eigenvalues gives the dimension at every context",
+                exact(low < high, low, high),
+                one_threshold,
+            ),
+        ]
+        figures = {"losses": losses, "dimensions": dimensions, "spectra": spectra}
+        tables = [measured, _fits(line, slope, losses, dimensions)]
+        return Outcome(tables, claims, figures, plots=[spectra_plot(spectra)])
+
+
+def _fits(line: LineFit, slope: float, losses: dict[int, float], dimensions: dict[int, int]) -> Table:
+    rows = [
+        ["CE = k ID + b: k", f"{line.slope:.5f}", f"{slope:.5f}"],
+        ["b", f"{line.intercept:.4f}", f"{math.log(2):.4f}"],
+        ["R²", f"{line.r_squared:.6f}", "1"],
+    ]
+    powers = {"CE = C0 + C / l^γ": losses, "ID = C0 + C / l^γ": {c: float(d) for c, d in dimensions.items()}}
+    for name, values in powers.items():
+        try:
+            fit = fit_power(values)
+        except ConfigError:
+            rows.append([name, "no power law fits", ""])
+            continue
+        rows += [
+            [f"{name}: C0", f"{fit.floor:.3f}", ""],
+            ["C", f"{fit.scale:.1f}", ""],
+            ["γ", f"{fit.exponent:.2f}", ""],
+        ]
+    return Table("Fits, with 95% intervals", ["fit", "ours", "exact"], rows)
+
+
+def thresholds(relative: np.ndarray, dimension: int) -> tuple[float, float]:
+    """Thresholds θ at which exactly ``dimension`` relative eigenvalues are ≥ θ: above the first, up to the second."""
+    low = float(relative[dimension]) if dimension < len(relative) else 0.0
+    return low, float(relative[dimension - 1]) if 0 < dimension <= len(relative) else math.inf

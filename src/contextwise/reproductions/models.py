@@ -1,0 +1,232 @@
+"""The models that items measure: a given one, or ones that are trained first on the item's corpus."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
+from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
+from contextwise.comparison.compared_runs import evaluate_all
+from contextwise.comparison.comparison import Comparison, compare
+from contextwise.data import Corpus
+from contextwise.evaluation.kernel import Measure, measure
+from contextwise.experiments.cost import RunCost, cost_of
+from contextwise.experiments.run_set import RunSet, RunSetSettings
+from contextwise.models.loading import model_folder
+from contextwise.models.sizes import readable_count
+from contextwise.reproductions.claims import Better, Claim, Growing, below, check_names, higher
+from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
+from contextwise.reproductions.tables import seeds_behind, table_of
+
+
+class GivenModel(CorpusMeasure):
+    """Settings of a measure of one model.
+
+    A corpus that has to be prepared gets the tokenizer of a given model, unless ``tokenizer`` is set.
+    """
+
+    name: str = Field("model", pattern=r"^[^/\\]+$", description="name of the run, if a model is trained")
+    model: str = Field(
+        "",
+        description="a run, a folder of a Hugging Face model, or a name on the Hub; if empty, `recipe` is trained",
+    )
+    parameters: int | None = Field(None, gt=0, description="of a given model, for the plan")
+    recipe: dict[str, Any] | None = Field(None, description="of the model that is trained if none is given")
+
+    @model_validator(mode="after")
+    def _some_model(self) -> "GivenModel":
+        if not self.model and self.recipe is None:
+            raise ConfigError("neither model nor recipe is given; give a model, or the recipe to train one")
+        return self
+
+    def run_set(self, folder: Path) -> RunSet:
+        if self.model:
+            return RunSet(folder, [])
+        recipe = self.recipe or {}
+        settings = RunSetSettings(recipe=recipe, arms={self.name: []}, seeds=[recipe.get("seed", 0)])
+        return RunSet.of(settings, folder, corpus=self.corpus_folder(folder))
+
+    @property
+    def corpus_tokenizer(self) -> str:
+        if self.model and self.tokenizer == CorpusMeasure.model_fields["tokenizer"].default:
+            return model_folder(self.model)
+        return self.tokenizer
+
+    def subject(self, folder: Path) -> str:
+        """The model to measure, as a path or a Hub name; a model that is not given is trained first."""
+        return self.model or self.train(folder).runs[0].source
+
+    def measured(self, settings: Measure, folder: Path, kind: str, overwrite: bool = False) -> Any:
+        """The result of a measure of the model, where other items find it again.
+
+        Args:
+            kind: of the result, in the name of its folder.
+        """
+        subject = self.subject(folder)
+        corpus = Corpus.open(self.prepared(folder), split="validation") if settings.on_corpus else None
+        name = Path(self.model).name if self.model else self.run_set(folder).runs[0].id
+        label = re.sub(r"[^\w.=-]+", "-", f"{name}-{self.corpus_folder(folder).name}-{kind}")
+        return measure(subject, settings, corpus, out=folder / "measured" / label, overwrite=overwrite)
+
+    def tokens_read(self) -> int | None:
+        """Tokens that the measurement reads; None if that depends on the corpus."""
+        return None
+
+    def passes(self, folder: Path) -> list[RunCost]:
+        """Cost of the measurement: two operations for each parameter and token, weights in 16 bits.
+
+        Attention does not count. Empty where only the corpus says how many tokens are read.
+        """
+        tokens, parameters = self.tokens_read(), self.parameters
+        if not self.model:
+            (recipe,) = self.recipes(folder)
+            parameters = cost_of(recipe, self.vocab_size).parameters
+        if tokens is None or parameters is None:
+            return []
+        name = f"measure {self.model or self.name}"
+        return [RunCost(name, parameters, 0, 0, tokens, 2.0 * parameters * tokens, 2 * parameters, 0)]
+
+
+@registered("trained_models")
+class TrainedModels(CorpusMeasure):
+    """Models trained on the same batches and scored on the same held-out documents: most of ContextLM's tables and figures.
+
+    Each is the shared recipe with some settings of its own, written as on the command line (``model.extra_layers=2``), and
+    trained with every seed. Differences are paired by document and by seed.
+    """
+
+    recipe: dict[str, Any]
+    models: dict[str, list[str]] = Field(min_length=1)
+    seeds: list[int] = Field(default=[0], min_length=1)
+    reference: str = Field(description="the model that the others are compared to")
+    claims: list[Better] = Field(default_factory=list)
+    growing: Growing | None = None
+    curves: bool = Field(False, description="also show the validation losses along training")
+    limit_documents: int | None = Field(None, ge=2, description="score only so many held-out documents")
+
+    @model_validator(mode="after")
+    def _known(self) -> "TrainedModels":
+        named = {
+            "reference": [self.reference],
+            "claims": [name for claim in self.claims for name in claim.names],
+            "growing": self.growing.names if self.growing else [],
+        }
+        check_names(named, self.models)
+        return self
+
+    @property
+    def with_seeds(self) -> str:
+        """The number of seeds behind a mean, in words."""
+        return seeds_behind(len(self.seeds))
+
+    @property
+    def others(self) -> list[str]:
+        """The models that are compared to the reference."""
+        return [name for name in self.models if name != self.reference]
+
+    def run_set(self, folder: Path) -> RunSet:
+        settings = RunSetSettings(recipe=self.recipe, arms=self.models, seeds=self.seeds)
+        prefix = self.recipe.get("name", "models")
+        return RunSet.of(settings, folder, corpus=self.corpus_folder(folder), prefix=prefix)
+
+    def trained(self, folder: Path) -> dict[str, list[RunFolder]]:
+        """Train the missing runs, and return each model's runs, seed by seed."""
+        runs = self.train(folder)
+        return {name: runs.folders(name) for name in self.models}
+
+    def measure(self, item: Item, folder: Path) -> Outcome:
+        runs = self.trained(folder)
+        paths = paths_of(runs)
+        sources = [str(path) for path in paths]
+        held_out = Corpus.open(self.prepared(folder), split="validation")
+        results = evaluate_all(sources, held_out, limit=self.limit_documents)
+        comparison = compare(sources, results=results, reference=self.reference, all_pairs=True)
+        tables = [losses_table(comparison, self.reference, self.with_seeds)]
+        if self.curves:
+            tables.append(curves_table(runs))
+        figures = comparison.to_dict()
+        figures["corpus"]["path"] = Path(figures["corpus"]["path"]).name
+        for group in figures["groups"]:
+            group["sources"] = [Path(source).name for source in group["sources"]]
+        claims = [better_claim(claim, comparison) for claim in self.claims]
+        if self.growing is not None:
+            claims.append(growing_claim(self.growing, comparison))
+        return Outcome(tables, claims, {"comparison": figures}, paths)
+
+
+def paths_of(runs: dict[str, list[RunFolder]]) -> list[Path]:
+    """The folders of each model's runs."""
+    return [run.path for folders in runs.values() for run in folders]
+
+
+def measured_by_model(runs: dict[str, list[RunFolder]], settings: Measure) -> dict[str, list[Any]]:
+    """Each model's results of a measure, seed by seed."""
+    return {name: [measure(run.path, settings) for run in folders] for name, folders in runs.items()}
+
+
+def losses_table(comparison: Comparison, reference: str, seeds: str) -> Table:
+    """Loss, perplexity, difference to the reference, and cost of each model."""
+
+    def counted(count: float | None) -> str | None:
+        return None if count is None else readable_count(round(count))
+
+    rows = [
+        [
+            *(group.name, counted(group.parameters), counted(group.training_tokens)),
+            *(group.loss.value, group.perplexity.value),
+            None if group.name == reference else difference_between(comparison, group.name, reference),
+            *(counted(group.tokens_per_second), group.ms_per_token),
+        ]
+        for group in comparison.groups
+    ]
+    return table_of(
+        f"{comparison.documents} held-out documents, {comparison.tokens:,} tokens; {seeds}; 95% intervals",
+        ["model", "size", "tokens", ("loss", ".4f"), ("ppl", ".2f"), (f"minus {reference}", "+.3f"), "train tok/s",
+         ("ms/token", ".2f")],
+        rows,
+    )  # fmt: skip
+
+
+def difference_between(comparison: Comparison, name: str, than: str) -> Estimate:
+    """Loss of one model minus that of another, nats per token, with its interval."""
+    for each in comparison.differences:
+        if (each.group, each.reference) == (name, than):
+            return each.difference
+        if (each.group, each.reference) == (than, name):
+            return -each.difference
+    raise KeyError((name, than))
+
+
+def better_claim(claim: Better, comparison: Comparison) -> Claim:
+    """Whether the loss of one model is lower than that of another."""
+    difference = difference_between(comparison, claim.better, claim.than)
+    return claim.decided(below(difference), f": {difference:+.3f} nats per token")
+
+
+def growing_claim(claim: Growing, comparison: Comparison) -> Claim:
+    """Whether the last pair's gain is larger than the first pair's; decided where their intervals do not overlap."""
+    gains = [difference_between(comparison, *pair) for pair in claim.pairs]
+    named = zip(claim.pairs, gains, strict=True)
+    evidence = "; ".join(f"{name} minus {than}: {gain:+.3f}" for (name, than), gain in named)
+    return Claim.of(claim.text, higher(gains[0], gains[-1]), evidence)
+
+
+def curves_table(runs: dict[str, list[RunFolder]]) -> Table:
+    """Validation loss along training, mean over seeds, at the steps at which all were validated."""
+    losses: dict[str, dict[int, list[float]]] = {}
+    for name, seeds in runs.items():
+        losses[name] = {}
+        for run in seeds:
+            for row in run.metrics("validation"):
+                losses[name].setdefault(row["tokens"], []).append(row["loss"])
+    shared = sorted(set.intersection(*(set(by_tokens) for by_tokens in losses.values())))
+    rows = [
+        [readable_count(tokens), *(sum(model[tokens]) / len(model[tokens]) for model in losses.values())]
+        for tokens in shared
+    ]
+    columns = ["tokens", *((name, ".4f") for name in losses)]
+    return table_of("Validation loss along training, nats per token", columns, rows)
