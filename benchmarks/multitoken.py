@@ -28,7 +28,7 @@ HEADS_OF_THE_MEMORY = (1, 2, 4, 8)
 def one_step(which: str, head: str, n: int, context: int) -> None:
     """Child process: one training step of n heads at ``context`` tokens; prints the bytes it took beside the parameters."""
     from contextwise.models.multitoken import MultiTokenConfig, MultiTokenForCausalLM
-    from contextwise.models.multitoken.losses import future_targets
+    from contextwise.models.multitoken.modeling import future_targets
     from contextwise.training.model import TrainedModel
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

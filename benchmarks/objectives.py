@@ -19,8 +19,7 @@ from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.ledger import LedgerRow, ledger
 from contextwise.data import Corpus
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
-from contextwise.models.kinds import kind_of
-from contextwise.models.loading import load_config
+from contextwise.models.loading import kind_of, load_config
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "objectives"
 

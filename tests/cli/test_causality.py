@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.data import Corpus
-from contextwise.models.contextlm.pathway import ContextPathway, RaggedContexts
+from contextwise.models.contextlm.pathway import ContextPathway
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +35,9 @@ def early_contexts(monkeypatch):
     """Contexts arrive one position early: the fault of an index that is off by one."""
     original = ContextPathway.contexts
 
-    def early(*arguments, **named):
-        context = original(*arguments, **named).spread(lambda c: c)
-        return RaggedContexts(torch.cat([context[:, 1:], context[:, -1:]], 1))
+    def early(pathway, *arguments, **named):
+        context = pathway.added(original(pathway, *arguments, **named), lambda c: c)
+        return torch.cat([context[:, 1:], context[:, -1:]], 1)
 
     monkeypatch.setattr(ContextPathway, "contexts", early)
 

@@ -15,7 +15,7 @@ import pytest
 from contextwise.base.errors import ConfigError
 from contextwise.cli import main
 from contextwise.models.embedding import Embedder, embed_texts
-from contextwise.models.sentence_transformer import export_sentence_transformer
+from contextwise.models.export import export_sentence_transformer
 
 torch = pytest.importorskip("torch")
 TEXTS = ["The first text.", "x", "The third one is the longest.", "[brackets] and ünïcode \u2028 in a line"]
@@ -109,7 +109,7 @@ def run(monkeypatch, capsys):
 
 def direct(folder, texts=TEXTS, **options):
     from contextwise.models import load_tokenizer
-    from contextwise.models.layers import load_text_model
+    from contextwise.models.embedding import load_text_model
 
     return embed_texts(load_text_model(folder, device="cpu"), load_tokenizer(folder), texts, **options)
 

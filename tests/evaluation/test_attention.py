@@ -32,8 +32,8 @@ from contextwise.evaluation.attention import (
     token_pieces,
 )
 from contextwise.models import token_losses
-from contextwise.models.contextlm.ablation import context_pathway, without_context
-from contextwise.models.contextlm.injection import INJECTIONS
+from contextwise.models.contextlm.layers import INJECTIONS
+from contextwise.models.contextlm.pathway import context_pathway, without_context
 from examples import FEW
 
 VOCABULARY = 300

@@ -28,8 +28,7 @@ from transformers.models.olmo.modeling_olmo import OlmoDecoderLayer
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.models.contextlm.injection import INJECTIONS
-from contextwise.models.contextlm.pooling import POOLINGS
+from contextwise.models.contextlm.layers import INJECTIONS, POOLINGS
 from contextwise.models.families import FAMILIES as ADAPTERS
 from contextwise.models.families import Family
 from contextwise.training.recipe import ContextPredictorSettings
@@ -96,7 +95,7 @@ def test_worked_example_of_the_index_convention(family):
     """w = 4, ten tokens: which tokens the context of each position is built from (the table of the convention)."""
     model = contextlm(family, chunk_size=4)
     h = torch.randn(1, 10, 16, requires_grad=True)
-    contexts = model.context.contexts(h, model.backbone).spread(lambda c: c)
+    contexts = model.context.added(model.context.contexts(h, model.backbone), lambda c: c)
     expected = {
         0: {0},
         1: {0},
@@ -134,7 +133,7 @@ def test_each_chunk_reaches_the_later_ones(family):
     """The trap of non-consecutive positions: a mask made from them would let each chunk see itself alone."""
     model = contextlm(family, chunk_size=4)
     h = torch.randn(1, 16, 16, requires_grad=True)
-    last = model.context.contexts(h, model.backbone).spread(lambda c: c)[0, 15]
+    last = model.context.added(model.context.contexts(h, model.backbone), lambda c: c)[0, 15]
     (gradient,) = torch.autograd.grad(last.square().sum(), h)
     assert all(gradient[0, t].abs().sum() > 0 for t in range(16))
 

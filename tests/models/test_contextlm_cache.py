@@ -148,7 +148,7 @@ def test_packed_documents_stay_apart_in_the_predictor_when_the_cache_goes_on(fam
         for part, position in zip(parts, at, strict=True):
             mask = torch.ones_like(position, dtype=torch.bool)
             out = model.context.contexts_of_rows(part, model.backbone, position, mask, cache, state)
-        return out.context_BTD
+        return out
 
     with torch.no_grad():
         packed = contexts([torch.cat([h["a"], h["b"]], 1), h["c"]], [positions, torch.tensor([[4, 5]])])
@@ -174,7 +174,7 @@ def test_a_document_that_begins_in_a_cached_step_takes_its_own_first_token(famil
                 cache,
                 state,
             )
-            found.append(out.context_BTD[0, 0])
+            found.append(out[0, 0])
     for i in (0, 1, 2):
         assert torch.equal(found[i], h[0, 0])
     assert torch.equal(found[3], found[4])  # the context after the first chunk

@@ -7,7 +7,7 @@ from torch._dynamo.utils import counters
 from transformers import CompileConfig, DynamicCache, StaticCache
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.contextlm.static import StaticContextState
+from contextwise.models.contextlm.cache import StaticContextState
 
 OPTIONS = {"max_new_tokens": 19, "do_sample": False, "pad_token_id": 0}
 PADDED = torch.tensor([[0, 0, 1, 1, 1, 1], [1] * 6, [0, 0, 0, 0, 0, 1]])

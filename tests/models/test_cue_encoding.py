@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.models.cue import encoding
-from contextwise.models.cue.encoding import PACKAGED, EncodedTexts, TextEncoder, check_encoder
-from contextwise.models.cue.shards import text_key
+from contextwise.models.cue.encoding import PACKAGED, EncodedTexts, TextEncoder, check_encoder, text_key
 from examples import FEW
 
 TEXTS = ["Wednesday 29 May 1985", "cocoa, sugar", "Rain fell.", "NEW YORK", "é", "Ann Lee"]

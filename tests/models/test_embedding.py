@@ -27,8 +27,7 @@ from tokenizers import normalizers
 from transformers import AutoModel, BertModel, T5EncoderModel, T5Model, ViTConfig, ViTModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.models.embedding import Embedder, embed_texts
-from contextwise.models.layers import load_text_model, position_limit, text_kind
+from contextwise.models.embedding import Embedder, embed_texts, load_text_model, position_limit, text_kind
 from contextwise.models.losses import final_hidden_states
 from examples import FEW
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from contextwise.models.contextlm.pooling import (
+from contextwise.models.contextlm.layers import (
     POOLINGS,
     AttentionPooling,
     LatentAttentionPooling,

@@ -133,7 +133,7 @@ def test_learned_positions_cannot_be_extended():
 
 
 def test_what_is_refused():
-    with pytest.raises(ConfigError, match=r"--rope-factor is 0\.5; it must be at least 1"):
+    with pytest.raises(ConfigError, match=r"rope_factor is 0\.5, but must be at least 1"):
         extend_positions(make("llama"), 32, "linear", factor=0.5)
     with pytest.raises(ConfigError, match="a rope factor is given, but no method"):
         extend_positions(make("llama"), 32, "none", factor=2.0)
@@ -153,7 +153,7 @@ def test_heads_with_one_frequency_have_nothing_to_spread():
         rotary_pct=0.25,
     )
     with pytest.raises(
-        ConfigError, match=r"has only one \(2 rotary dimensions\); choose --rope linear or yarn"
+        ConfigError, match=r"has only one \(2 rotary dimensions\); set rope to linear or yarn"
     ):
         extend_positions(GPTNeoXForCausalLM(config), 4096, "dynamic")
     extend_positions(GPTNeoXForCausalLM(config), 4096, "linear")

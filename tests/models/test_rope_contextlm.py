@@ -4,7 +4,7 @@ import pytest
 import torch
 from contextlm_models import FAMILIES, backbone, contextlm, draw, stock_model
 
-from contextwise.models.contextlm.pooling import POOLINGS
+from contextwise.models.contextlm.layers import POOLINGS
 from contextwise.models.rope import extend_positions, frequencies_for, frozen_frequencies, rotary_modules
 
 TRAINED, LONGEST, CHUNK = 16, 48, 4

@@ -10,7 +10,7 @@ from contextlm_models import contextlm, draw, stock_model
 from transformers import AutoModelForCausalLM
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.models.standalone import export_model_folder
+from contextwise.models.export import export_model_folder
 
 ELSEWHERE = """
 import sys

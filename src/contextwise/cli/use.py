@@ -235,8 +235,7 @@ def _embed_texts(
         count = lines.count()  # before torch is imported: a bad file is refused at once
         from contextwise.base.files import write_vectors
         from contextwise.evaluation.kernel import Subject
-        from contextwise.models.embedding import Embedder
-        from contextwise.models.layers import load_text_model
+        from contextwise.models.embedding import Embedder, load_text_model
 
         subject = Subject(source, dtype=dtype, device=device)
         tokenizer = subject.tokenizer  # before the weights: a folder without one is refused at once
@@ -307,7 +306,7 @@ def export(
 ) -> None:
     """Copy a model into a folder of its own, with a model card, ready to be shared."""
     from contextwise.base.runs import RunFolder
-    from contextwise.models.standalone import export_model_folder
+    from contextwise.models.export import export_model_folder
     from contextwise.training.card import context_encoder_card, model_card
 
     run = RunFolder(model)

@@ -26,7 +26,7 @@ from contextwise.evaluation.generation import start_token
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise.models import token_losses
-from contextwise.models.contextlm.ablation import context_pathway, without_context
+from contextwise.models.contextlm.pathway import context_pathway, without_context
 from contextwise.models.tokenizers import model_tokenizer_hash
 
 MOST_MODELS = 3

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import create_causal_mask
@@ -21,28 +21,39 @@ from contextwise.models.loading import load_model
 from contextwise.models.losses import loss_and_logits, next_tokens
 
 
-class ComposedConfig(PreTrainedConfig):
-    """A configuration that contains a backbone's, with the properties that code for any causal language model reads.
+def as_config(config: PreTrainedConfig | dict[str, Any] | None) -> PreTrainedConfig:
+    """Return a model's configuration, built from its dictionary if needed; GPT-2's if None."""
+    if isinstance(config, PreTrainedConfig):
+        return config
+    values = dict(config or {})
+    return AutoConfig.for_model(values.pop("model_type", "gpt2"), **values)
 
-    Attributes:
-        backbone_config: configuration of the backbone.
-    """
+
+def check_whole(low: int, whose: str = "", **values: Any) -> None:
+    """Raise ConfigError for a value that is not a whole number of at least ``low``; ``whose`` names its owner."""
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            owner = f" of {whose}" if whose else ""
+            raise ConfigError(f"{name}{owner} is {value!r}, but must be a whole number of at least {low}")
+
+
+class ComposedConfig(PreTrainedConfig):
+    """A configuration that contains a backbone's, with the properties that code for any causal language model reads."""
 
     sub_configs = {"backbone_config": AutoConfig}  # noqa: RUF012 - the name and form that transformers reads
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    hidden_size = property(lambda self: self.backbone_config.hidden_size)
+    num_hidden_layers = property(lambda self: self.backbone_config.num_hidden_layers)
+    num_attention_heads = property(lambda self: self.backbone_config.num_attention_heads)
+    max_position_embeddings = property(lambda self: self.backbone_config.max_position_embeddings)
 
     def _take_backbone(
         self, backbone_config: PreTrainedConfig | dict[str, Any] | None, kwargs: dict[str, Any]
     ) -> None:
-        """Set the backbone's configuration (GPT-2's if None), and copy its special tokens and tied embeddings."""
-        if backbone_config is None:
-            backbone_config = {"model_type": "gpt2"}
-        if isinstance(backbone_config, dict):
-            values = dict(backbone_config)
-            backbone_config = AutoConfig.for_model(values.pop("model_type", "gpt2"), **values)
-        self.backbone_config: PreTrainedConfig = backbone_config
+        """Set the backbone's configuration, and copy its special tokens and tied embeddings."""
+        self.backbone_config = as_config(backbone_config)
         for name in ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"):
-            kwargs.setdefault(name, getattr(backbone_config, name, None))
+            kwargs.setdefault(name, getattr(self.backbone_config, name, None))
 
     @property
     def vocab_size(self) -> int:
@@ -52,32 +63,15 @@ class ComposedConfig(PreTrainedConfig):
     def vocab_size(self, value: int) -> None:
         self.backbone_config.vocab_size = value
 
-    @property
-    def hidden_size(self) -> int:
-        return self.backbone_config.hidden_size
-
-    @property
-    def num_hidden_layers(self) -> int:
-        return self.backbone_config.num_hidden_layers
-
-    @property
-    def num_attention_heads(self) -> int:
-        return self.backbone_config.num_attention_heads
-
-    @property
-    def max_position_embeddings(self) -> int:
-        return self.backbone_config.max_position_embeddings
-
 
 class CausalLanguageModel(PreTrainedModel, GenerationMixin):
     """A causal language model of this package: :meth:`hidden_states`, then the vocabulary head, and one ``forward`` for all."""
 
     config: Any
     lm_head: Any
-    base_model_prefix = ""
     keeps_cache = True
 
-    def hidden_states(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
+    def hidden_states(self, *inputs: Any, **kwargs: Any) -> Tensor:
         """Compute the input of the vocabulary head: (B, T, D)."""
         raise NotImplementedError
 
@@ -89,17 +83,17 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
 
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         *,
-        labels: torch.Tensor | None = None,
+        labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
-        shift_labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
+        logits_to_keep: int | Tensor = 0,
+        shift_labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Compute logits (B, T, V), and the loss if labels are given.
@@ -144,13 +138,12 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
     def outputs(
         self,
         inputs: dict[str, Any],
-        targets: torch.Tensor | None,
-        logits_to_keep: int | torch.Tensor,
-        items: torch.Tensor | int | None,
+        targets: Tensor | None,
+        logits_to_keep: int | Tensor,
+        items: Tensor | int | None,
     ) -> CausalLMOutputWithPast:
         """Compute loss and logits from the arguments of :meth:`hidden_states` and those of ``loss_and_logits``."""
-        hidden_BTD = self.hidden_states(**inputs)
-        head = self.get_output_embeddings()
+        hidden_BTD, head = self.hidden_states(**inputs), self.get_output_embeddings()
         loss, logits = loss_and_logits(
             hidden_BTD, head, targets, logits_to_keep, items=items, training=self.training
         )
@@ -161,7 +154,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
 class Decoded:
     """The output (B, T, D) of a backbone's blocks, with the attention mask and rotary positions for blocks that follow."""
 
-    h_BTD: torch.Tensor
+    h_BTD: Tensor
     mask: Any
     rotary: Rotary | None
 
@@ -183,18 +176,15 @@ class ComposedForCausalLM(CausalLanguageModel):
         return list(self.family.blocks(self.backbone))
 
     def _make_backbone(self) -> None:
-        config = self.config
+        config, attention = self.config, self.config._attn_implementation
         self.family = family_of(config.backbone_config)
-        self.backbone = AutoModel.from_config(
-            config.backbone_config, attn_implementation=config._attn_implementation
-        )
+        self.backbone = AutoModel.from_config(config.backbone_config, attn_implementation=attention)
         config.backbone_config = self.backbone.config
 
     def _make_head(self) -> None:
         """Create the vocabulary head, tied to the embedding if the configuration ties it."""
-        self.lm_head = nn.Linear(
-            self.backbone.config.hidden_size, self.backbone.config.vocab_size, bias=False
-        )
+        config = self.backbone.config
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if self.config.tie_word_embeddings:
             self._tied_weights_keys = {"lm_head.weight": f"backbone.{self.family.embedding_name}.weight"}
 
@@ -206,11 +196,11 @@ class ComposedForCausalLM(CausalLanguageModel):
 
     def decoded(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> Decoded:
         """Run the model up to the final norm; inputs as for any transformers model."""
@@ -220,12 +210,12 @@ class ComposedForCausalLM(CausalLanguageModel):
 
     def _run(
         self,
-        embeds: torch.Tensor,
-        positions_BT: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
+        embeds: Tensor,
+        positions_BT: Tensor,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
         cache: Cache | None,
-        before_block: Callable[[int, torch.Tensor], torch.Tensor] | None = None,
+        before_block: Callable[[int, Tensor], Tensor] | None = None,
         **kwargs: Any,
     ) -> Decoded:
         """Run the backbone's blocks.
@@ -252,32 +242,17 @@ class ComposedForCausalLM(CausalLanguageModel):
             h_BTD = family.run(block, h_BTD, mask, rotary, cache, **kwargs)
         return Decoded(h_BTD, mask, rotary)
 
-    def _token_vectors(
-        self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Embed the tokens (B, T) as vectors (B, T, D), or return ``inputs_embeds``.
-
-        Raises:
-            ConfigError: neither or both are given.
-        """
+    def _token_vectors(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """Embed the tokens (B, T) as vectors (B, T, D), or return ``inputs_embeds``; exactly one must be given."""
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
             raise ConfigError(f"{given} of input_ids and inputs_embeds given; pass exactly one of the two")
         return self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
 
     def _positions(
-        self,
-        embeds: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-        cache: Cache | None,
-    ) -> torch.Tensor:
-        """Position of each token in its row or document: (B, T).
-
-        Raises:
-            ConfigError: the mask is not of shape (B, T) and ``position_ids`` is missing, or there are more positions than
-                the backbone has learned.
-        """
+        self, embeds: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, cache: Cache | None
+    ) -> Tensor:
+        """Position of each token in its row or document: (B, T); they must not exceed those that the backbone has learned."""
         rows, length = embeds.shape[:2]
         if position_ids is None and attention_mask is None:
             past = cache.get_seq_length() if cache is not None else 0
@@ -295,7 +270,6 @@ class ComposedForCausalLM(CausalLanguageModel):
         return position_ids.expand(rows, -1)
 
     def _check_length(self, length: int) -> None:
-        """Raise ConfigError for more tokens than the backbone has learned positions."""
         limit = self.config.max_position_embeddings
         if self.config.backbone_config.model_type == "gpt2" and length > limit:
             raise ConfigError(
@@ -306,12 +280,7 @@ class ComposedForCausalLM(CausalLanguageModel):
 def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> Any:
     """Return the causal language model to build a composition around, loaded on the CPU if given by path or name.
 
-    Args:
-        what: the part of the composition that uses its vocabulary head, for the error message.
-
-    Raises:
-        CheckpointError: the model could not be loaded.
-        ConfigError: its vocabulary head has a bias.
+    Its vocabulary head must have no bias; ``what`` names the part of the composition that uses it, for the error message.
     """
     model = load_model(backbone, device="cpu") if isinstance(backbone, str | Path) else backbone
     if getattr(model.get_output_embeddings(), "bias", None) is not None:
@@ -322,17 +291,13 @@ def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> An
     return model
 
 
-def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
-    """Check that labels are inside the vocabulary, if reading them does not synchronize a device.
-
-    Raises:
-        ConfigError: a label is outside.
-    """
+def check_labels(labels: Tensor, vocab_size: int) -> None:
+    """Raise ConfigError for labels outside the vocabulary, if reading them does not synchronize a device."""
     if readable_without_sync(labels) and int(labels.max()) >= vocab_size:
         raise ConfigError(f"label {int(labels.max())} is outside the vocabulary of {vocab_size} tokens")
 
 
-def readable_without_sync(x: torch.Tensor) -> bool:
+def readable_without_sync(x: Tensor) -> bool:
     """Whether values can be read without waiting for an accelerator or breaking a compiled graph.
 
     On accelerators the kernels assert that indices are in range.

@@ -5,23 +5,162 @@ state at [CLS], which next-sentence prediction trains to summarize the input, an
 which is often better for models without such training. For a causal model a third way is the last token, the only one that
 depends on the whole text (Section 6.2.1). Without further training none of these is a semantic embedding (Section 6.2.2).
 
+:class:`Layer` computes hidden states of encoders, decoders (also ContextLM) and the encoder of encoder-decoders.
+
 Shapes: N texts, B texts of a batch, T positions, D channels.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.models.layers import Layer, position_limit, usual_limit
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.models.loading import kind_of, load_config, load_model, load_with_missing
+from contextwise.models.losses import final_hidden_states
 from contextwise.objectives.kind import Kind
+
+_NO_LIMIT = 10**9  # tokenizers without a limit report a length far above this
+
+
+def text_kind(config: PreTrainedConfig) -> Kind:
+    """Return the kind of a text model; the encoder of an encoder-decoder, saved alone, counts as an encoder-decoder.
+
+    Raises:
+        CheckpointError: it is not a text model.
+    """
+    kind = kind_of(config)
+    if kind == "encoder" or (kind == "decoder" and type(config) in AutoModelForCausalLM._model_mapping):
+        return kind
+    if type(config) in AutoModelForSeq2SeqLM._model_mapping:
+        return "encoder-decoder"
+    raise CheckpointError(
+        f"a model of type {config.model_type!r} is not supported; use an encoder, decoder or encoder-decoder of text"
+    )
+
+
+def load_text_model(
+    path_or_name: str | Path, dtype: torch.dtype | None = None, device: str | torch.device | None = None
+) -> PreTrainedModel:
+    """Load a decoder, encoder or encoder-decoder to compute hidden states; arguments as for :func:`.loading.load_model`.
+
+    Raises:
+        CheckpointError: the model does not exist, is damaged or incomplete, or is not a text model.
+    """
+    if text_kind(load_config(path_or_name)) == "decoder":
+        return load_model(path_or_name, dtype=dtype, device=device)
+    model, missing = load_with_missing(AutoModel, "model", path_or_name, dtype, device)
+    # A missing pooler or decoder was initialized at random, and is not used; any other missing weight is an error.
+    parts = {name: name.split(".")[0] for name in missing}
+    required = [name for name, part in parts.items() if part not in ("pooler", "decoder")]
+    if required:
+        raise CheckpointError(
+            f"the model {path_or_name} lacks weights such as {required[0]}; download it again"
+        )
+    if "pooler" in parts.values():
+        model.pooler = None
+    return model
+
+
+def position_limit(model: Any) -> int | None:
+    """The number of positions of a model; None if unlimited."""
+    configs = (model.config, model.config.get_text_config())
+    limits = (getattr(config, "max_position_embeddings", None) for config in configs)
+    limit = next((limit for limit in limits if limit is not None), None)
+    for name, module in model.named_modules():
+        # RoBERTa and similar models count positions from the one after padding's.
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return module.num_embeddings - module.padding_idx - 1
+    return limit
+
+
+def usual_limit(model: Any, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The smaller of the length limits of model and tokenizer; None if neither has one."""
+    tokenizer_limit = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
+    limits = (position_limit(model), tokenizer_limit)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+class Layer:
+    """Computes the hidden states of one layer.
+
+    Layer 0 is the input of the first block (with the context added, in a ContextLM that injects before it), layer i the
+    output of block i, and the last layer the input of the model's head, after the final norm if there is one. In a
+    multi-token model the last layer is the input of the next-token head.
+
+    Args:
+        model: any text model of transformers or of this package; for an encoder-decoder, its encoder is used.
+        number: index of the layer; None for the last.
+
+    Raises:
+        ConfigError: the model has no such layer.
+    """
+
+    def __init__(self, model: Any, number: int | None = None) -> None:
+        self.kind = text_kind(model.config)
+        self.model = model.get_encoder() if self.kind == "encoder-decoder" else model
+        self.blocks = getattr(model, "blocks", None)
+        config, text = self.model.config, self.model.config.get_text_config()
+        layers = getattr(config, "num_hidden_layers", None) or text.num_hidden_layers
+        self.last = layers if self.blocks is None else len(self.blocks)
+        self.number = self.last if number is None else number
+        if not 0 <= self.number <= self.last:
+            raise ConfigError(
+                f"the layer is {number}, but this model has the layers 0 (its embeddings) to {self.last}; choose one of them"
+            )
+
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Hidden states (B, T, D) of right-padded tokens (B, T); the states at padding are meaningless."""
+        if self.blocks is not None:
+            # In a causal model right padding does not affect the tokens before it, so no mask is needed.
+            if self.number == self.last:
+                return final_hidden_states(self.model, input_ids=input_ids)
+            with _captured(self.blocks, self.number) as states:
+                final_hidden_states(self.model, input_ids=input_ids)
+            return states[0]
+        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if self.number < self.last:
+            return self.model.base_model(**inputs, output_hidden_states=True).hidden_states[self.number]
+        if self.kind == "decoder":
+            return final_hidden_states(self.model, **inputs)
+        return self.model.base_model(**inputs).last_hidden_state
+
+
+@contextmanager
+def _captured(blocks: list[nn.Module], number: int) -> Iterator[list[Tensor]]:
+    """Capture the input of the first block (0) or the output of block ``number`` during one forward pass."""
+    states: list[Tensor] = []
+
+    def capture_input(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+        states.append(arguments[0])
+
+    def capture_output(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        states.append(output[0] if isinstance(output, tuple) else output)
+
+    if number == 0:
+        hook = blocks[0].register_forward_pre_hook(capture_input)
+    else:
+        hook = blocks[number - 1].register_forward_hook(capture_output)
+    try:
+        yield states
+    finally:
+        hook.remove()
+
 
 Pooling = Literal["cls", "mean", "last"]
 DEFAULT_POOLING: dict[Kind, Pooling] = {"encoder": "mean", "encoder-decoder": "mean", "decoder": "last"}
@@ -71,7 +210,7 @@ class Embedder:
         model: an encoder, a decoder or an encoder-decoder (its encoder is used), in evaluation mode.
         tokenizer: the model's; its special tokens count as tokens of the text, as in sentence-transformers.
         pooling: ``cls``, ``mean`` or ``last``; by default according to the kind of model (:data:`DEFAULT_POOLING`).
-        layer: the layer whose output is pooled (:class:`~contextwise.models.layers.Layer`); by default the last.
+        layer: the layer whose output is pooled (:class:`~contextwise.models.embedding.Layer`); by default the last.
         normalize: scale each vector to length 1.
         batch_size: texts per forward pass; the vectors do not depend on it.
         max_tokens: length to which longer texts are truncated, special tokens included; by default the limit of
@@ -207,28 +346,19 @@ class Embedder:
             kept_BTD = states_BTD.masked_fill(~real_BT.to(device)[..., None], 0.0)
             vectors_BD = kept_BTD.sum(1) / lengths_B.to(device)[:, None]
         else:
-            positions_B = lengths_B - 1 if self.pooling == "last" else self._cls_positions(tokens)
+            first = self.tokenizer.cls_token_id
+            at = [len(ids) - 1 if self.pooling == "last" else ids.index(first) for ids in tokens]
+            positions_B = torch.tensor(at)
             vectors_BD = states_BTD[torch.arange(len(tokens), device=device), positions_B.to(device)]
         if self.normalize:
             vectors_BD = nn.functional.normalize(vectors_BD, dim=-1)
         return vectors_BD.cpu().numpy()
 
-    def _cls_positions(self, tokens: list[list[int]]) -> torch.Tensor:
-        return torch.tensor([ids.index(self.tokenizer.cls_token_id) for ids in tokens])
-
 
 def embed_texts(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
-    *,
-    pooling: Pooling | None = None,
-    layer: int | None = None,
-    normalize: bool = False,
-    batch_size: int = 32,
-    max_tokens: int | None = None,
+    model: Any, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any
 ) -> np.ndarray:
-    """Embed texts as vectors, (N, D) float32, in order; options as for :class:`Embedder`.
+    """Embed texts as vectors, (N, D) float32, in order; ``options`` are the keywords of :class:`Embedder`.
 
     Raises:
         DataError: there are no texts, or a text is empty.
@@ -236,13 +366,4 @@ def embed_texts(
     """
     if not texts:
         raise DataError("there are no texts to embed; give at least one")
-    embedder = Embedder(
-        model,
-        tokenizer,
-        pooling=pooling,
-        layer=layer,
-        normalize=normalize,
-        batch_size=batch_size,
-        max_tokens=max_tokens,
-    )
-    return np.concatenate(list(embedder.blocks(texts)))
+    return np.concatenate(list(Embedder(model, tokenizer, **options).blocks(texts)))

@@ -9,8 +9,7 @@ Shapes: B rows, T positions, D channels; ``h_BTD`` is a hidden state.
 import copy
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
@@ -23,31 +22,21 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from contextwise.base.errors import ConfigError
 from contextwise.models.rope import follows_length, frozen_frequencies
 
-Rotary = tuple[torch.Tensor, torch.Tensor]
+Rotary = tuple[Tensor, Tensor]
 
 
 class Family:
-    """Base class of adapters; the defaults are those of a model with rotary positions.
-
-    Attributes:
-        block_class: class of the backbone's blocks.
-        blocks_name, embedding_name, norm_name: names of the blocks, the token embedding and the final norm inside the
-            backbone.
-        cache_argument: name of a block's argument for its key-value cache.
-    """
+    """Base class of adapters; the defaults are those of a model with rotary positions."""
 
     block_class: type[nn.Module]
+    # Names of the blocks, the token embedding and the final norm inside the backbone.
     blocks_name = "layers"
     embedding_name: str
     norm_name: str
-    cache_argument = "past_key_values"
+    cache_argument = "past_key_values"  # a block's argument for its key-value cache
 
     def check(self, config: PreTrainedConfig) -> None:
-        """Check that the adapter can run a backbone of this configuration.
-
-        Raises:
-            ConfigError: it cannot.
-        """
+        """Raise ConfigError if the adapter cannot run a backbone of this configuration."""
 
     def new_block(self, config: Any, index: int) -> nn.Module:
         """Create a block of the backbone's class that uses cache layer ``index``, after the backbone's own layers."""
@@ -57,43 +46,40 @@ class Family:
         """The backbone's blocks, in order."""
         return getattr(backbone, self.blocks_name)
 
-    def embed(
-        self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor
-    ) -> torch.Tensor:
+    def embed(self, backbone: Any, embeds_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         """Map token vectors to the input of the first block (adds learned positions, applies dropout)."""
-        return inputs_embeds_BTD
+        return embeds_BTD
 
-    def rotary(self, backbone: Any, h_BTD: torch.Tensor, positions_BT: torch.Tensor) -> Rotary | None:
+    def rotary(self, backbone: Any, h_BTD: Tensor, positions_BT: Tensor) -> Rotary | None:
         """Rotary cosines and sines at the given positions, or None for a backbone with learned positions."""
         return backbone.rotary_emb(h_BTD, position_ids=positions_BT)
 
-    def rotary_of_chunks(self, backbone: Any, c_BKD: torch.Tensor, first_BK: torch.Tensor) -> Rotary | None:
+    def rotary_of_chunks(self, backbone: Any, c_BKD: Tensor, first_BK: Tensor) -> Rotary | None:
         """Rotary cosines and sines of chunks, at the frequencies of this call's tokens.
 
         The last chunk's position is before the last token's, so length-dependent scaling would differ between them.
         """
         module = getattr(backbone, "rotary_emb", None)
-        if module is None or not follows_length(module):
-            return self.rotary(backbone, c_BKD, first_BK)
-        with frozen_frequencies([module]):
+        freeze = module is not None and follows_length(module)
+        with frozen_frequencies([module] if freeze else []):
             return self.rotary(backbone, c_BKD, first_BK)
 
     def run(
         self,
         block: nn.Module,
-        h_BTD: torch.Tensor,
+        h_BTD: Tensor,
         mask: Any,
         rotary: Rotary | None,
         cache: Cache | None,
         **kwargs: Any,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Run one block."""
         if rotary is not None:
             kwargs["position_embeddings"] = rotary
         kwargs[self.cache_argument] = cache
         return block(h_BTD, attention_mask=mask, use_cache=cache is not None, **kwargs)
 
-    def norm(self, backbone: Any, h_BTD: torch.Tensor) -> torch.Tensor:
+    def norm(self, backbone: Any, h_BTD: Tensor) -> Tensor:
         """Apply the final norm."""
         return getattr(backbone, self.norm_name)(h_BTD)
 
@@ -104,12 +90,10 @@ class GPT2Family(Family):
     block_class = GPT2Block
     blocks_name, embedding_name, norm_name = "h", "wte", "ln_f"
 
-    def embed(
-        self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor
-    ) -> torch.Tensor:
-        return backbone.drop(inputs_embeds_BTD + backbone.wpe(positions_BT))
+    def embed(self, backbone: Any, embeds_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        return backbone.drop(embeds_BTD + backbone.wpe(positions_BT))
 
-    def rotary(self, backbone: Any, h_BTD: torch.Tensor, positions_BT: torch.Tensor) -> Rotary | None:
+    def rotary(self, backbone: Any, h_BTD: Tensor, positions_BT: Tensor) -> Rotary | None:
         return None
 
 
@@ -120,10 +104,8 @@ class GPTNeoXFamily(Family):
     embedding_name, norm_name = "embed_in", "final_layer_norm"
     cache_argument = "layer_past"
 
-    def embed(
-        self, backbone: Any, inputs_embeds_BTD: torch.Tensor, positions_BT: torch.Tensor
-    ) -> torch.Tensor:
-        return backbone.emb_dropout(inputs_embeds_BTD)
+    def embed(self, backbone: Any, embeds_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        return backbone.emb_dropout(embeds_BTD)
 
 
 class LlamaFamily(Family):

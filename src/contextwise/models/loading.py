@@ -10,6 +10,7 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     PreTrainedConfig,
@@ -19,7 +20,16 @@ from transformers import (
 
 from contextwise.base.errors import CheckpointError
 from contextwise.base.machine import hub_problem
-from contextwise.models.kinds import kind_of
+from contextwise.objectives.kind import Kind
+
+
+def kind_of(config: PreTrainedConfig) -> Kind:
+    """Return the kind of a model; encoders have a masked language model in transformers and do not generate."""
+    if config.is_encoder_decoder:
+        return "encoder-decoder"
+    masked = type(config) in AutoModelForMaskedLM._model_mapping
+    return "encoder" if masked and not getattr(config, "is_decoder", False) else "decoder"
+
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -40,13 +50,8 @@ def model_folder(path_or_name: str | Path) -> str:
     path = Path(path_or_name)
     if not path.exists():
         # "owner/name" may be a name on the Hub, unless it looks like a path or is inside an existing folder.
-        parts = path.parts
-        if (
-            path.is_absolute()
-            or len(parts) > 2
-            or parts[0] in ("..", "~")
-            or (len(parts) == 2 and path.parent.is_dir())
-        ):
+        parts, inside = path.parts, path.parent.is_dir()
+        if path.is_absolute() or len(parts) > 2 or parts[0] in ("..", "~") or (len(parts) == 2 and inside):
             raise CheckpointError(f"there is no run and no model at {path_or_name}")
         return str(path_or_name)
     if (path / "model" / "config.json").exists():
@@ -65,14 +70,13 @@ def load_config(path_or_name: str | Path) -> PreTrainedConfig:
         CheckpointError: the model does not exist, or its configuration cannot be read.
     """
     folder = model_folder(path_or_name)
-    check_reachable(folder)
+    _check_reachable(folder)
     _register_models()
     try:
         return AutoConfig.from_pretrained(folder)
     except Exception as error:
-        raise CheckpointError(
-            f"no configuration could be loaded from {path_or_name}: {failure_reason(folder, error)}"
-        ) from error
+        reason = _failure_reason(folder, error)
+        raise CheckpointError(f"no configuration could be loaded from {path_or_name}: {reason}") from error
 
 
 def _register_models() -> None:
@@ -82,12 +86,8 @@ def _register_models() -> None:
         importlib.import_module("contextwise.models.spec").register_models()
 
 
-def check_reachable(folder: str) -> None:
-    """Check that a model is a folder, is in the Hub's local cache, or can be downloaded; avoids a minute of retries.
-
-    Raises:
-        CheckpointError: it is neither a folder nor in the cache, and the Hub cannot be reached.
-    """
+def _check_reachable(folder: str) -> None:
+    """Check that a model is a folder, is in the Hub's local cache, or can be downloaded; avoids a minute of retries."""
     if Path(folder).exists() or isinstance(try_to_load_from_cache(folder, "config.json"), str):
         return
     problem = hub_problem()
@@ -95,15 +95,13 @@ def check_reachable(folder: str) -> None:
         raise CheckpointError(f"there is no run and no model at {folder}, and {problem}")
 
 
-def failure_reason(folder: str, error: Exception) -> str:
+def _failure_reason(folder: str, error: Exception) -> str:
     """Describe on one line why loading failed."""
     if not Path(folder).exists():
         return "there is no such folder, and the Hub could not provide it"
     if "ignore_mismatched_sizes" in str(error):
-        return (
-            "the shapes of its weights do not match its config.json; export it again, or use the config.json that belongs "
-            "to it"
-        )
+        fix = "export it again, or use the config.json that belongs to it"
+        return f"the shapes of its weights do not match its config.json; {fix}"
     return " ".join(str(error).split())[:300]
 
 
@@ -113,9 +111,8 @@ def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     Raises:
         CheckpointError: it is not the configuration of a causal language model.
     """
-    classes = AutoModelForCausalLM._model_mapping
-    if type(config) not in classes or kind_of(config) != "decoder":
-        kind = kind_of(config)
+    classes, kind = AutoModelForCausalLM._model_mapping, kind_of(config)
+    if type(config) not in classes or kind != "decoder":
         what = "" if kind == "decoder" else f" ({kind})"
         raise CheckpointError(
             f"a model of type {config.model_type!r}{what} is not a causal language model, which is required"
@@ -165,16 +162,29 @@ def load_as(
     Raises:
         CheckpointError: the model does not exist or is damaged.
     """
+    return load_with_missing(loader, what, path_or_name, dtype, device)[0]
+
+
+def load_with_missing(
+    loader: Any,
+    what: str,
+    path_or_name: str | Path,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device | None = None,
+) -> tuple[Any, list[str]]:
+    """:func:`load_as`, which also returns the names of the weights that the folder lacks (initialized at random)."""
     folder = model_folder(path_or_name)
     _register_models()
     try:
         # Weights are loaded from safetensors only: unpickling could run code.
-        model = loader.from_pretrained(folder, dtype=dtype or "auto", use_safetensors=True)
+        model, info = loader.from_pretrained(
+            folder, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True
+        )
     except Exception as error:
-        raise CheckpointError(
-            f"no {what} could be loaded from {path_or_name}: {failure_reason(folder, error)}"
-        ) from error
-    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+        reason = _failure_reason(folder, error)
+        raise CheckpointError(f"no {what} could be loaded from {path_or_name}: {reason}") from error
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return model.to(device).eval(), sorted(info["missing_keys"])
 
 
 def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
@@ -184,7 +194,7 @@ def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
         CheckpointError: the folder has no tokenizer, or it cannot be loaded.
     """
     folder = model_folder(path_or_name)
-    check_reachable(folder)
+    _check_reachable(folder)
     # transformers would create an empty tokenizer of the model's type if there is none.
     if Path(folder).is_dir() and not any((Path(folder) / name).exists() for name in TOKENIZER_FILES):
         raise CheckpointError(

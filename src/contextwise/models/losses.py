@@ -12,7 +12,7 @@ import weakref
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 IGNORED = -100
@@ -33,7 +33,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """Summed cross entropy of ``hidden @ weight.T`` and ``targets``; gradients are computed in the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         needs_hidden, needs_weight, _ = ctx.needs_input_grad
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
@@ -69,7 +69,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad_total: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
         grads = [
             (next(saved) * grad_total).to(dtype) if needed else None
@@ -78,12 +78,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return *grads, None
 
 
-def _compute_dtype(hidden: torch.Tensor) -> torch.dtype:
+def _compute_dtype(hidden: Tensor) -> torch.dtype:
     device = hidden.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
-def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Summed cross entropy in nats of the head ``weight`` applied to ``hidden``.
 
     Args:
@@ -97,25 +97,25 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
     return _LinearCrossEntropy.apply(hidden.reshape(-1, hidden.shape[-1]), weight, targets.reshape(-1))
 
 
-def next_tokens(labels: torch.Tensor) -> torch.Tensor:
+def next_tokens(labels: Tensor) -> Tensor:
     """Shift ``labels`` (B, T) to targets (B, T): the token after each position, -100 after the last."""
     return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
-def kept_positions(logits_to_keep: int | torch.Tensor) -> slice | torch.Tensor:
+def kept_positions(logits_to_keep: int | Tensor) -> slice | Tensor:
     """Index of the positions whose logits are needed: this many last positions (0: all), or these indices."""
     return slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
 
 
 def loss_and_logits(
-    hidden: torch.Tensor,
+    hidden: Tensor,
     head: nn.Module,
-    targets: torch.Tensor | None,
-    logits_to_keep: int | torch.Tensor = 0,
+    targets: Tensor | None,
+    logits_to_keep: int | Tensor = 0,
     *,
-    items: torch.Tensor | int | None = None,
+    items: Tensor | int | None = None,
     training: bool = False,
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+) -> tuple[Tensor | None, Tensor | None]:
     """Compute the mean loss in nats and the logits that a causal language model returns.
 
     Args:
@@ -134,7 +134,7 @@ def loss_and_logits(
     return loss, head(hidden[:, kept_positions(logits_to_keep)])
 
 
-def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
+def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> Tensor:
     """Compute the input of the model's vocabulary head: (B, T, D).
 
     Works for the models of this package, with their method ``hidden_states``, and for stock transformers models, whose
@@ -145,9 +145,7 @@ def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
     return model.base_model(**inputs, use_cache=False).last_hidden_state
 
 
-def causal_loss(
-    model: PreTrainedModel, input_ids: torch.Tensor, targets: torch.Tensor, **inputs: Any
-) -> torch.Tensor:
+def causal_loss(model: PreTrainedModel, input_ids: Tensor, targets: Tensor, **inputs: Any) -> Tensor:
     """Summed cross entropy in nats of ``targets`` (B, T), already shifted, given ``input_ids`` (B, T)."""
     hidden = final_hidden_states(model, input_ids=input_ids, **inputs)
     return linear_cross_entropy(hidden, model.get_output_embeddings().weight, targets)
@@ -177,12 +175,12 @@ def has_plain_head(model: PreTrainedModel) -> bool:
 @torch.no_grad()
 def token_losses(
     model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    targets: torch.Tensor,
-    position_ids: torch.Tensor | None = None,
-    attention_mask: torch.Tensor | None = None,
-    **contexts: torch.Tensor | None,
-) -> torch.Tensor:
+    input_ids: Tensor,
+    targets: Tensor,
+    position_ids: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    **contexts: Tensor | None,
+) -> Tensor:
     """Compute the loss of each target in nats, for any causal language model; logits are computed in pieces.
 
     Args:

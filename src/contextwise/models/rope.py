@@ -30,11 +30,8 @@ ROPES: tuple[str, ...] = get_args(Rope)
 
 def rotary_modules(model: PreTrainedModel) -> list[tuple[str, Any]]:
     """The modules that compute rotary angles, with names; empty for a model with learned or no positions."""
-    return [
-        (name, module)
-        for name, module in model.named_modules()
-        if hasattr(module, "rope_type") and hasattr(module, "config")
-    ]
+    modules = model.named_modules()
+    return [(name, part) for name, part in modules if hasattr(part, "rope_type") and hasattr(part, "config")]
 
 
 def _kinds(module: Any) -> dict[str, str]:
@@ -114,17 +111,17 @@ def extend_positions(
     modules = rotary_modules(model)
     if not modules:
         raise ConfigError(
-            f"the positions of this {model.config.model_type} are not rotary and cannot be extended; remove --rope, and "
-            "choose a --context that the model has positions for"
+            f"the positions of this {model.config.model_type} are not rotary and cannot be extended; leave out rope, and "
+            "choose a context that the model has positions for"
         )
     if rope == "none":
         if factor is not None:
-            raise ConfigError("a rope factor is given, but no method; add --rope linear, dynamic or yarn")
+            raise ConfigError("a rope factor is given, but no method; set rope to linear, dynamic or yarn")
     else:
         trained = trained or int(modules[0][1].config.max_position_embeddings)
         factor = max(1.0, length / trained) if factor is None else float(factor)
         if not factor >= 1:
-            raise ConfigError(f"--rope-factor is {factor:g}; it must be at least 1")
+            raise ConfigError(f"rope_factor is {factor:g}, but must be at least 1")
     for name, module in modules:
         config = module.config
         module.config = copy.deepcopy(config)
@@ -139,17 +136,19 @@ def extend_positions(
 
 def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module:
     """Create a rotary module of the same class with extended frequencies."""
-    parameters = _full_attention(module.config.rope_parameters)
+    parameters = module.config.rope_parameters
+    # Some models also have parameters for sliding windows; those of full attention are extended.
+    parameters = parameters.get("full_attention", parameters)
     kind = parameters.get("rope_type", "default")
     if kind != "default":
         raise ConfigError(
-            f"the model's positions are extended already (rope_type {kind!r} in its configuration); remove --rope"
+            f"the model's positions are extended already (rope_type {kind!r} in its configuration); leave out rope"
         )
     dimensions = 2 * len(next(module.buffers()))
     if rope == "dynamic" and dimensions == 2:
         raise ConfigError(
             "dynamic NTK needs several frequencies per head, but a head of this model has only one (2 rotary dimensions); "
-            "choose --rope linear or yarn"
+            "set rope to linear or yarn"
         )
     parameters |= {"rope_type": rope, "factor": factor}
     if rope == "yarn":
@@ -159,8 +158,3 @@ def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module
     extended = type(module)(module.config).to(device).train(module.training)
     extended.register_forward_pre_hook(_reset_length)
     return extended
-
-
-def _full_attention(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of the layers with full attention; some models also have parameters for sliding windows."""
-    return parameters.get("full_attention", parameters)

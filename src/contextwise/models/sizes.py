@@ -122,19 +122,15 @@ def shape_problems(family: str, size: ModelSize) -> list[Problem]:
     """List the problems with the heads and the width of a model of this family."""
     head, rest = divmod(size.width, size.heads)
     if rest:
-        return [
-            Problem(
-                f"a width of {size.width} is not divisible by {size.heads} heads; choose heads that divide it"
-            )
-        ]
-    if head % ROTATED.get(family, 1):
-        return [
-            Problem(
-                f"{family} rotates part of each head's channels in pairs: width / heads is {head}, but must be a multiple of "
-                f"{ROTATED[family]}"
-            )
-        ]
-    return []
+        why = f"a width of {size.width} is not divisible by {size.heads} heads; choose heads that divide it"
+    elif head % ROTATED.get(family, 1):
+        why = (
+            f"{family} rotates part of each head's channels in pairs: width / heads is {head}, but must be a multiple of "
+            f"{ROTATED[family]}"
+        )
+    else:
+        return []
+    return [Problem(why)]
 
 
 def readable_count(number: float) -> str:

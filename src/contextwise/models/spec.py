@@ -1,34 +1,180 @@
 """Model specifications: how a type of model is built, the FLOPs of its training, and its pretraining losses.
 
-Each model folder has a ``spec.py``, which registers its configurations, their classes and their :class:`ModelSpec`; that of
-``stock`` is for the models of transformers. The functions at the end use the specification of a configuration.
+Each model folder has a ``spec.py``, which registers its configurations, their classes and their :class:`ModelSpec`; those of
+stock transformers models are in this file. The functions at the end use the specification of a configuration.
+
+Losses are sums with counts, so that a step of several batches, on several processes, computes the mean over all targets. A
+batch is a dictionary of tensors, described in :mod:`contextwise.objectives.objective`.
+
+Operations: the matrix products of blocks and head (2 per weight and position) and of attention are counted over full rows,
+as is the convention for model FLOPs utilization (PaLM, Appendix B): 6 N + 12 L D T per token of a decoder. The backward
+pass counts twice the forward pass; for a frozen matrix after a trained one it counts once, and before all trained ones not
+at all. Embedding look-ups, norms and softmax are not counted, nor the matrices of poolings, injections and a pair head.
+Padding is counted, since it is computed.
+
+Shapes: B rows, T positions, D channels.
 """
 
 import importlib
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+import transformers
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import create_block_mask
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.pytorch_utils import Conv1D
 
-from contextwise.models.kinds import kind_of
-from contextwise.models.pretraining import Batch, Losses
-from contextwise.objectives.kind import Kind
+from contextwise.base.errors import ConfigError
+from contextwise.models.loading import kind_of
+from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
 
-_SPECS: dict[type[PreTrainedConfig], "ModelSpec"] = {}
-_STOCK: dict[Kind, "ModelSpec"] = {}
+Batch = dict[str, Tensor]
 
 
-class ModelSpec(ABC):
-    """The interface that training, evaluation and FLOPs counting use for a type of model."""
+@dataclass
+class Losses:
+    """The losses of a batch by part. The first part is the token loss; training minimizes the sum of all parts."""
 
-    @abstractmethod
+    names: tuple[str, ...]
+    """``("tokens",)``; with a pair head ``("tokens", "pair")``; with n heads ``("tokens", "head_2", ..., "head_n")``;
+    ``("sentences",)`` for a model that reconstructs whole sentences."""
+    sums: Tensor
+    """Nats, (P,), differentiable."""
+    counts: Tensor
+    """Number of targets of each part, (P,)."""
+
+    def minimised(self, targets: Tensor | None = None) -> Tensor:
+        """The sum of all parts: token losses (of every head) divided by ``targets``, the pair loss by the pairs.
+
+        Args:
+            targets: the divisor, for a batch that is a part of a larger step; by default the batch's own targets.
+        """
+        targets = self.counts[0] if targets is None else targets
+        # Every head's sum is divided by the number of next-token targets (objectives, Section 6.2.6).
+        divisors = [self.counts[i] if name == "pair" else targets for i, name in enumerate(self.names)]
+        return sum(part / divisor.clamp(min=1e-6) for part, divisor in zip(self.sums, divisors, strict=True))  # type: ignore[return-value]
+
+
+def labelled_losses(
+    hidden: Tensor, labels: Tensor, head: Any, transform: Any = None, *, dense: bool = False
+) -> Losses:
+    """Compute the loss of labels (B, T) given hidden states (B, T, D); labels of -100 are ignored.
+
+    Args:
+        head: the vocabulary head, a linear layer with or without bias.
+        transform: a layer before the head.
+        dense: score all positions. Otherwise the head, the larger part of a small model's computation, is applied only to
+            positions with a label.
+    """
+    if not dense:
+        kept = labels.ne(IGNORED)
+        hidden, labels = hidden[kept], labels[kept]
+    if transform is not None:
+        hidden = transform(hidden)
+    if head.bias is None:
+        total = linear_cross_entropy(hidden, head.weight, labels)
+    else:
+        logits = head(hidden).flatten(0, -2).float()
+        total = nn.functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    return Losses(("tokens",), total[None], labels.ne(IGNORED).sum()[None])
+
+
+def prefix_attention(prefix_BT: Tensor, position_ids: Tensor | None = None) -> Tensor:
+    """The attention mask of a prefix LM (objectives, Section 6.2.4): causal, and bidirectional within the prefix.
+
+    Args:
+        prefix_BT: True at the positions of the prefix.
+        position_ids: (B, T), for packed documents, which do not see each other.
+
+    Returns:
+        (B, 1, T, T) booleans: queries, then keys.
+    """
+    length = prefix_BT.shape[1]
+    causal_TT = torch.ones(length, length, dtype=torch.bool, device=prefix_BT.device).tril()
+    allowed = causal_TT | (prefix_BT[:, :, None] & prefix_BT[:, None, :])
+    return (allowed if position_ids is None else allowed & same_document(position_ids))[:, None]
+
+
+def same_document(position_ids: Tensor) -> Tensor:
+    """Mask of the pairs of positions in the same document, (B, T, T); documents begin at position 0."""
+    document = position_ids.eq(0).cumsum(1)
+    return document[:, :, None] == document[:, None, :]
+
+
+def as_attention_mask(allowed: Tensor, model: Any) -> Any:
+    """Convert booleans (B, 1, T, T), True: may attend, to the mask of the model's attention implementation.
+
+    Raises:
+        ConfigError: the implementation does not support such masks.
+    """
+    implementation = model.config._attn_implementation
+    if implementation == "sdpa":
+        return allowed
+    if implementation == "eager":
+        lowest = torch.finfo(model.dtype).min
+        return torch.zeros_like(allowed, dtype=model.dtype).masked_fill(~allowed, lowest)
+    if implementation == "flex_attention":
+        rows, _, queries, keys = allowed.shape
+
+        def may_attend(row: Any, _: Any, query: Any, key: Any) -> Tensor:
+            return allowed[row, 0, query, key]
+
+        return create_block_mask(may_attend, rows, None, queries, keys, str(allowed.device))
+    raise ConfigError(
+        f"attention {implementation!r} supports no prefixes and no packed documents; use sdpa, flex_attention or eager"
+    )
+
+
+def matrix_weights(module: nn.Module) -> int:
+    """Weights of the linear layers in ``module``, and of the gates of an LSTM."""
+    total = 0
+    for part in module.modules():
+        if isinstance(part, nn.Linear | Conv1D):
+            total += part.weight.numel()
+        elif isinstance(part, nn.LSTM):
+            total += sum(weight.numel() for weight in part.parameters() if weight.dim() == 2)
+        elif isinstance(part, nn.MultiheadAttention):  # its output projection is a separate linear layer
+            total += part.in_proj_weight.numel()
+    return total
+
+
+def block_operations(blocks: nn.Module, config: Any, length: int, count: int) -> float:
+    """Operations of ``count`` blocks on one of ``length`` positions: weights and attention."""
+    heads = config.num_attention_heads
+    attended = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+    return 2 * matrix_weights(blocks) + 4 * count * attended * length
+
+
+class ModelSpec:
+    """What training, evaluation and FLOPs counting use of a type of model; the methods are those of a causal language model.
+
+    Args:
+        model_class: the class to build, for a model that ``AutoModelForCausalLM`` does not build.
+    """
+
+    def __init__(self, model_class: Any = None) -> None:
+        self.model_class = model_class
+
     def build(self, config: Any) -> Any:
         """Build a newly initialized model."""
+        return self.model_class(config) if self.model_class else AutoModelForCausalLM.from_config(config)
 
-    @abstractmethod
+    def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
+        """Forward operations of the blocks per position, for ``length`` positions, plus ``extra``."""
+        base, config = getattr(model, "base_model", model), model.config
+        return block_operations(base, config, length, config.num_hidden_layers) + extra
+
     def flops_per_example(
         self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
     ) -> float:
@@ -40,14 +186,115 @@ class ModelSpec(ABC):
             outputs: positions of an encoder-decoder's decoder.
             trained: the trained parts of a model with several parts; by default those that are usually trained.
         """
+        return 3.0 * inputs * self.operations(model, inputs)
 
-    @abstractmethod
     def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
         """Forward and backward operations of the vocabulary head (or all heads) per target token."""
+        return 3.0 * 2 * config.hidden_size * config.get_text_config().vocab_size
 
-    @abstractmethod
     def losses(self, model: Any, batch: Batch) -> Losses:
         """Compute the pretraining losses of a batch."""
+        hidden = final_hidden_states(model, input_ids=batch["input_ids"], **self.inputs(model, batch))
+        head = model.get_output_embeddings()
+        return labelled_losses(hidden, batch["labels"], head, dense="prefix" not in batch)
+
+    def inputs(self, model: Any, batch: Batch) -> dict[str, Any]:
+        """The model's inputs beside the tokens: positions, and the attention mask of a prefix."""
+        inputs: dict[str, Any] = {name: batch[name] for name in ("position_ids",) if name in batch}
+        if "prefix" in batch:
+            allowed = prefix_attention(batch["prefix"], batch.get("position_ids"))
+            inputs["attention_mask"] = as_attention_mask(allowed, model)
+        return inputs
+
+
+class EncoderSpec(ModelSpec):
+    """A stock encoder with BERT's heads: for masked tokens and, optionally, for pairs."""
+
+    def build(self, config: Any) -> Any:
+        return _build_stock(config)
+
+    def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
+        config = model.config
+        return block_operations(model.base_model.encoder, config, length, config.num_hidden_layers)
+
+    def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
+        width = config.hidden_size  # the head has one more layer before the vocabulary matrix
+        return 3.0 * 2 * (width * config.get_text_config().vocab_size + width * width)
+
+    def losses(self, model: Any, batch: Batch) -> Losses:
+        inputs = {name: batch[name] for name in ("token_type_ids", "position_ids") if name in batch}
+        mask = batch.get("attention_mask")
+        if "position_ids" in batch:
+            mask = as_attention_mask(same_document(batch["position_ids"])[:, None], model)
+        out = model.base_model(input_ids=batch["input_ids"], attention_mask=mask, **inputs)
+        head = model.cls.predictions
+        losses = labelled_losses(out.last_hidden_state, batch["labels"], head.decoder, head.transform)
+        if "pair_label" not in batch:
+            return losses
+        logits, label = model.cls.seq_relationship(out.pooler_output).float(), batch["pair_label"]
+        pair = nn.functional.cross_entropy(logits, label, reduction="sum")
+        counts = torch.stack([losses.counts[0], losses.counts.new_full((), len(label))])
+        return Losses(("tokens", "pair"), torch.stack([losses.sums[0], pair]), counts)
+
+
+class EncoderDecoderSpec(ModelSpec):
+    """A stock encoder-decoder with the structure of T5."""
+
+    def build(self, config: Any) -> Any:
+        return _build_stock(config)
+
+    def flops_per_example(
+        self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
+    ) -> float:
+        config = model.config
+        attended = config.num_heads * config.d_kv
+        encoder_weights = matrix_weights(model.encoder.block)
+        encoder = inputs * (2 * encoder_weights + 4 * config.num_layers * attended * inputs)
+        cross_attention = [block.layer[1].EncDecAttention for block in model.decoder.block]
+        # Keys and values of the encoder's output are computed once per input position.
+        per_input = sum(matrix_weights(part.k) + matrix_weights(part.v) for part in cross_attention)
+        per_output = matrix_weights(model.decoder.block) - per_input
+        decoder = outputs * (2 * per_output + 4 * config.num_decoder_layers * attended * (outputs + inputs))
+        return 3.0 * (encoder + 2 * per_input * inputs + decoder)
+
+    def losses(self, model: Any, batch: Batch) -> Losses:
+        mask = batch.get("attention_mask")
+        encoded = model.encoder(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
+        hidden = model.decoder(
+            input_ids=model._shift_right(batch["labels"]),
+            encoder_hidden_states=encoded,
+            encoder_attention_mask=mask,
+            use_cache=False,
+        ).last_hidden_state
+        if model.config.scale_decoder_outputs:
+            hidden = hidden * model.config.d_model**-0.5
+        return labelled_losses(hidden, batch["labels"], model.lm_head, dense=True)
+
+
+def pretraining_class(config: PreTrainedConfig) -> Any:
+    """Return the transformers class to pretrain a configuration with.
+
+    This is an Auto class, or the class in an encoder's ``architectures`` (``BertForPreTraining`` has the pair head).
+    """
+    kind = kind_of(config)
+    if kind == "encoder" and config.architectures:
+        return getattr(transformers, config.architectures[0])
+    return {
+        "encoder": AutoModelForMaskedLM,
+        "decoder": AutoModelForCausalLM,
+        "encoder-decoder": AutoModelForSeq2SeqLM,
+    }[kind]
+
+
+def _build_stock(config: PreTrainedConfig) -> Any:
+    loader = pretraining_class(config)
+    return (getattr(loader, "from_config", None) or loader._from_config)(config)
+
+
+_SPECS: dict[type[PreTrainedConfig], ModelSpec] = {}
+_STOCK = {"decoder": ModelSpec(), "encoder": EncoderSpec(), "encoder-decoder": EncoderDecoderSpec()}
+_REGISTERED: list[str] = []
+_META_MODELS: dict[tuple[type, str], Any] = {}
 
 
 def register_model(
@@ -68,15 +315,13 @@ def register_model(
         _SPECS[config_class] = spec
 
 
-def register_stock(kind: Kind, spec: ModelSpec) -> None:
-    """Register the specification of the stock models of a kind."""
-    _STOCK[kind] = spec
-
-
 def register_models() -> None:
-    """Import ``spec.py`` of every model folder, which registers its models."""
-    for file in sorted(Path(__file__).parent.glob("*/spec.py")):
-        importlib.import_module(f"contextwise.models.{file.parent.name}.spec")
+    """Import ``spec.py`` of every model folder, which registers its models; once, as compiled steps cannot list folders."""
+    if not _REGISTERED:
+        names = sorted(file.parent.name for file in Path(__file__).parent.glob("*/spec.py"))
+        for name in names:
+            importlib.import_module(f"contextwise.models.{name}.spec")
+        _REGISTERED.extend(names)
 
 
 def spec_of(config: PreTrainedConfig) -> ModelSpec:
@@ -89,9 +334,6 @@ def spec_of(config: PreTrainedConfig) -> ModelSpec:
 def build_model(config: PreTrainedConfig) -> Any:
     """Build a newly initialized model: causal, masked, encoder-decoder, or any other type with a specification."""
     return spec_of(config).build(config)
-
-
-_META_MODELS: dict[tuple[type, str], Any] = {}
 
 
 def meta_model(config: PreTrainedConfig) -> Any:
@@ -109,12 +351,7 @@ def meta_model(config: PreTrainedConfig) -> Any:
 
 
 def pretraining_losses(model: Any, batch: Batch) -> Losses:
-    """Compute the pretraining losses of a batch with the model's specification.
-
-    Args:
-        model: a causal or masked language model, or an encoder-decoder, of transformers or of this package.
-        batch: ``input_ids``, ``labels`` and the other tensors of the objective's examples.
-    """
+    """Compute the losses of a batch (``input_ids``, ``labels``, ...) of an objective; see :meth:`ModelSpec.losses`."""
     return spec_of(model.config).losses(model, batch)
 
 

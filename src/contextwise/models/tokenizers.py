@@ -29,10 +29,9 @@ def tokenizer_hash(file: Path) -> str:
     try:
         settings = json.loads(Tokenizer.from_file(str(file)).to_str())
     except Exception as error:
-        raise DataError(
-            f"the tokenizer {file} cannot be read: {' '.join(str(error).split())[:200]}"
-        ) from None
-    kept = {"model": settings["model"], **{key: settings[key] for key in ("normalizer", "pre_tokenizer")}}
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"the tokenizer {file} cannot be read: {reason}") from None
+    kept = {key: settings[key] for key in ("model", "normalizer", "pre_tokenizer")}
     return hashlib.sha256(json.dumps(_essential(kept), sort_keys=True).encode()).hexdigest()
 
 
@@ -56,17 +55,14 @@ def corpus_tokenizer_hash(corpus_path: Path) -> str | None:
 def model_tokenizer_hash(source: str) -> str | None:
     """Hash of the tokenizer of a model (run, folder or Hub name); None if it has none."""
     folder = Path(model_folder(source))
-    if folder.is_dir():
-        file = folder / FILE
-        return tokenizer_hash(file) if file.is_file() else None
-    cached = try_to_load_from_cache(source, FILE)
-    if isinstance(cached, str):
-        return tokenizer_hash(Path(cached))
-    try:
-        return tokenizer_hash(Path(hf_hub_download(source, FILE)))
-    except (HfHubHTTPError, OSError):
-        # No such file, or a cached model without a network: then only the vocabulary size is checked.
-        return None
+    cached = folder / FILE if folder.is_dir() else try_to_load_from_cache(source, FILE)
+    if not isinstance(cached, str | Path):
+        try:
+            cached = hf_hub_download(source, FILE)
+        except (HfHubHTTPError, OSError):
+            # No such file, or a cached model without a network: then only the vocabulary size is checked.
+            return None
+    return tokenizer_hash(Path(cached)) if Path(cached).is_file() else None
 
 
 def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
@@ -79,7 +75,7 @@ def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
     Raises:
         DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
     """
-    fix = f"prepare a corpus for it with --tokenizer {model_folder(source)}"
+    fix = f"prepare a corpus with the tokenizer of {model_folder(source)}"
     if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
         raise DataError(
             f"the corpus {corpus.path} was prepared with another tokenizer than that of {source}; {fix}"
@@ -97,8 +93,7 @@ def put_around(tokenizer: PreTrainedTokenizerBase, before: Sequence[int], after:
     In a pair, the tokens after the first text are repeated after the second, with token type 1: ``[CLS] A [SEP] B [SEP]``.
     A tokenizer without a padding token pads with end-of-text.
 
-    Args:
-        before, after: ids of the tokens.
+    ``before`` and ``after`` are the ids of the tokens.
     """
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

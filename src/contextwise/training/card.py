@@ -11,8 +11,7 @@ from contextwise.base.files import read_json
 from contextwise.base.runs import RunFolder
 from contextwise.data.contexts import ContextSettings
 from contextwise.models.cue import CueContextConfig
-from contextwise.models.kinds import kind_of
-from contextwise.models.loading import TOKENIZER_FILES, load_config
+from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
 from contextwise.models.sizes import readable_count
 from contextwise.training.recipe import AutoencoderModel, CueModel, PretrainedModel, Recipe, SizedModel
 from contextwise.training.recipe.cue import Stage

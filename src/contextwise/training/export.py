@@ -11,7 +11,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.models.building import parameter_count
 from contextwise.models.cue import CueForCausalLM
 from contextwise.models.embedding import Frame
-from contextwise.models.kinds import kind_of
+from contextwise.models.loading import kind_of
 from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
 from contextwise.objectives.kind import Kind

@@ -10,14 +10,11 @@ from contextwise.base.errors import ConfigError, Problem
 from contextwise.models.building import backbone_config
 from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.cue import UnigramConfig
-from contextwise.models.kinds import kind_of
-from contextwise.models.loading import load_as, load_config, load_model
+from contextwise.models.loading import kind_of, load_as, load_config, load_model
 from contextwise.models.losses import has_plain_head, token_losses
 from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.parity import ParityMLPConfig, ParityTransformerConfig
-from contextwise.models.pretraining import Losses
-from contextwise.models.spec import build_model, pretraining_losses
-from contextwise.models.stock.spec import pretraining_class
+from contextwise.models.spec import Losses, build_model, pretraining_class, pretraining_losses
 from contextwise.training.cue import parts
 from contextwise.training.recipe import (
     AutoencoderModel,

@@ -36,7 +36,7 @@ from contextwise.models.cue import (
     LSTMConfig,
     LSTMForCausalLM,
 )
-from contextwise.models.kinds import kind_of
+from contextwise.models.loading import kind_of
 from contextwise.models.spec import pretraining_losses
 
 FORMS = pytest.mark.parametrize(

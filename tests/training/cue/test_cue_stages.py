@@ -9,8 +9,8 @@ from contextwise.data import Corpus
 from contextwise.models import load_model, parameter_count, token_losses
 from contextwise.models.cue import CueConfig, CueForCausalLM
 from contextwise.models.cue.encoding import TextEncoder
+from contextwise.models.export import export_model_folder
 from contextwise.models.loading import load_config
-from contextwise.models.standalone import export_model_folder
 from contextwise.objectives import Cut, Vocabulary, build_objective
 from contextwise.objectives.sentence import ContextTexts
 from contextwise.training import train

@@ -133,7 +133,7 @@ def measure(
         CheckpointError: there is no such model, or it is damaged.
         Interrupted: the process was asked to stop; what is done is kept.
     """
-    from contextwise.models.kinds import kind_of
+    from contextwise.models.loading import kind_of
 
     started = time.monotonic()
     subject = (

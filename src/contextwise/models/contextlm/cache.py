@@ -1,30 +1,84 @@
 """The context predictor's layers of a key-value cache (ContextLM, Algorithm 1).
 
-transformers' cache is a list of layers; beams, batch selection, repetition and cropping call methods of the layers.
-The predictor's blocks keep their keys and values in further layers of the same list, whose length is counted in
-chunks. One last layer, :class:`ContextState`, keeps the rest that the next token needs: the token vectors, and the
-context predicted after each chunk.
+transformers' cache is a list of layers; beams, batch selection, repetition and cropping call methods of the layers. The
+predictor's blocks keep their keys and values in further layers of the same list, whose length is counted in chunks. One last
+layer keeps the rest that the next token needs: the token vectors, and the contexts predicted so far. Rows of a left-padded
+batch complete their chunks at different steps, so a slot of a chunk layer is a chunk in some rows and empty in the others.
 
-Shapes: B rows, S tokens and P chunk slots cached so far, T tokens and K slots of this call, D channels. Rows of a
-left-padded batch complete their chunks at different steps, so a slot is a chunk in some rows and empty in the others.
+:class:`ChunkLayer` and :class:`ContextState` grow with the text. :class:`StaticChunkLayer` and :class:`StaticContextState` are
+for decoding in compiled graphs: like transformers' ``StaticCache``, they hold tensors of fixed size that are filled in place,
+so that every decoding step is the same graph. Rows without a new chunk write to one extra slot, which is never read. Token
+vectors before the unfinished chunk are not kept, so such a cache cannot be cropped.
+
+Shapes: B rows, S tokens and P chunk slots cached so far, T tokens and K slots of this call, D channels, w tokens per chunk.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
-from torch import nn
-from transformers.cache_utils import Cache, DynamicLayer, StaticLayer
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, StaticCache, StaticLayer
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.contextlm.config import ContextLMConfig
-from contextwise.models.contextlm.static import StateLayer, StaticChunkLayer, StaticContextState
 
 OTHER_MODEL = "past_key_values comes from another model: its number of layers does not match"
+
+
+class StateLayer(CacheLayerMixin):
+    """Base class of cache layers without keys, length and mask, whose state is in the tensors named by ``tensors``."""
+
+    is_initialized: bool
+    tensors: tuple[str, ...]
+    row_dimension = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.is_initialized = False
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return query_length, 0
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def reset(self) -> None:
+        self.is_initialized = False
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> None:
+        if self.is_initialized:
+            for name in self.tensors:
+                setattr(self, name, change(getattr(self, name)))
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        self._map(lambda tensor: tensor.index_select(self.row_dimension, beam_idx.to(tensor.device)))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._map(lambda tensor: tensor[(slice(None),) * self.row_dimension + (indices,)])
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._map(lambda tensor: tensor.repeat_interleave(repeats, dim=self.row_dimension))
+
+    def offload(self) -> None:
+        self._map(lambda tensor: tensor.to("cpu", non_blocking=True))
+
+    def prefetch(self) -> None:
+        self._map(lambda tensor: tensor.to(self.device, non_blocking=True))
 
 
 class ChunkLayer(DynamicLayer):
     """Keys and values of one predictor block, one entry per chunk; :class:`ContextState` crops it, in chunks."""
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    keys: Tensor
+    values: Tensor
 
     def crop(self, tokens_to_remove: int) -> None:
         """Do nothing: :class:`ContextState` crops this layer, since only it can convert tokens to chunks."""
@@ -34,7 +88,7 @@ class ChunkLayer(DynamicLayer):
         if self.is_initialized:
             self.keys, self.values = self.keys[:, :, :chunks], self.values[:, :, :chunks]
 
-    def take(self, order_BP: torch.Tensor) -> None:
+    def take(self, order_BP: Tensor) -> None:
         """Keep the entries at these indices, per row."""
         if self.is_initialized:
             index = order_BP[:, None, :, None].to(self.keys.device)
@@ -53,12 +107,13 @@ class ContextState(StateLayer):
     """
 
     is_croppable = True
+    tensors = ("h_BSD", "start_BS", "context_BPD", "end_BP", "current_BD")
 
-    h_BSD: torch.Tensor
-    start_BS: torch.Tensor
-    context_BPD: torch.Tensor
-    end_BP: torch.Tensor
-    current_BD: torch.Tensor
+    h_BSD: Tensor
+    start_BS: Tensor
+    context_BPD: Tensor
+    end_BP: Tensor
+    current_BD: Tensor
 
     def __init__(self, chunk_layers: list[ChunkLayer], chunk_size: int) -> None:
         super().__init__()
@@ -69,7 +124,7 @@ class ContextState(StateLayer):
         """S, the tokens cached so far."""
         return self.h_BSD.shape[1] if self.is_initialized else 0
 
-    def begin(self, h_BTD: torch.Tensor) -> None:
+    def begin(self, h_BTD: Tensor) -> None:
         """Initialize an empty state of the batch size, dtype and device of ``h_BTD``."""
         no_index = torch.zeros(len(h_BTD), 0, dtype=torch.long, device=h_BTD.device)
         self.h_BSD, self.start_BS = h_BTD[:, :0], no_index
@@ -78,13 +133,13 @@ class ContextState(StateLayer):
         self.device = h_BTD.device
         self.is_initialized = True
 
-    def extend(self, h_BTD: torch.Tensor, start_BT: torch.Tensor, current_BD: torch.Tensor) -> None:
+    def extend(self, h_BTD: Tensor, start_BT: Tensor, current_BD: Tensor) -> None:
         """Append the tokens of one call; ``current_BD`` is the context that the last of them adds."""
         self.h_BSD = torch.cat([self.h_BSD, h_BTD], dim=1)
         self.start_BS = torch.cat([self.start_BS, start_BT], dim=1)
         self.current_BD = current_BD
 
-    def allocate(self, end_BK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def allocate(self, end_BK: Tensor) -> tuple[Tensor, Tensor]:
         """The columns of the keys of new chunks: after all others.
 
         Args:
@@ -96,17 +151,17 @@ class ContextState(StateLayer):
         columns_K = torch.arange(end_BK.shape[1], device=end_BK.device) + self.end_BP.shape[1]
         return torch.cat([self.end_BP, end_BK], dim=1), columns_K.expand_as(end_BK)
 
-    def keep_chunks(self, context_BKD: torch.Tensor, end_BK: torch.Tensor) -> None:
+    def keep_chunks(self, context_BKD: Tensor, end_BK: Tensor) -> None:
         """Append the chunks that one call completed: the context predicted after each, and its last token's index."""
         self.context_BPD = torch.cat([self.context_BPD, context_BKD], dim=1)
         self.end_BP = torch.cat([self.end_BP, end_BK], dim=1)
 
-    def tail(self, count: int) -> torch.Tensor:
+    def tail(self, count: int) -> Tensor:
         """The last ``count`` token vectors, (B, count, D), padded with zeros before the first token."""
         tail_BUD = self.h_BSD[:, max(0, self.length - count) :] if count else self.h_BSD[:, :0]
         return nn.functional.pad(tail_BUD, (0, 0, count - tail_BUD.shape[1], 0))
 
-    def _newest_context(self) -> torch.Tensor:
+    def _newest_context(self) -> Tensor:
         """The newest context of each row's last document; before its first chunk ends, h_0 of that document: (B, D)."""
         start_B1 = self.start_BS[:, -1:]
         first_BD = self.h_BSD.take_along_dim(start_B1[..., None], 1)[:, 0]
@@ -128,19 +183,18 @@ class ContextState(StateLayer):
         length = max(0, self.length + tokens_to_remove)
         if length == 0:
             self.reset()
-            for layer in self.chunk_layers:
-                layer.keep(0)
-            return
-        self.h_BSD, self.start_BS = self.h_BSD[:, :length], self.start_BS[:, :length]
-        self.end_BP = self.end_BP.masked_fill(self.end_BP >= length, -1)
-        used = (self.end_BP >= 0).any(dim=0).nonzero()[:, 0]
-        chunks = int(used[-1]) + 1 if len(used) else 0
-        self.end_BP, self.context_BPD = self.end_BP[:, :chunks], self.context_BPD[:, :chunks]
+            chunks = 0
+        else:
+            self.h_BSD, self.start_BS = self.h_BSD[:, :length], self.start_BS[:, :length]
+            self.end_BP = self.end_BP.masked_fill(self.end_BP >= length, -1)
+            used = (self.end_BP >= 0).any(dim=0).nonzero()[:, 0]
+            chunks = int(used[-1]) + 1 if len(used) else 0
+            self.end_BP, self.context_BPD = self.end_BP[:, :chunks], self.context_BPD[:, :chunks]
+            self.current_BD = self._newest_context()
         for layer in self.chunk_layers:
             layer.keep(chunks)
-        self.current_BD = self._newest_context()
 
-    def forget(self, surplus_B: torch.Tensor, kept: int) -> None:
+    def forget(self, surplus_B: Tensor, kept: int) -> None:
         """Forget a number of last tokens per row: rows move to the right, and padding is added on their left.
 
         Args:
@@ -162,25 +216,93 @@ class ContextState(StateLayer):
             layer.take(order_BP)
         self.current_BD = self._newest_context()
 
-    def _map(self, change) -> None:  # type: ignore[no-untyped-def]
-        if self.is_initialized:
-            for name in ("h_BSD", "start_BS", "context_BPD", "end_BP", "current_BD"):
-                setattr(self, name, change(getattr(self, name)))
+
+class StaticChunkLayer(StaticLayer):
+    """Keys and values of one predictor block; :class:`StaticContextState` assigns the slots of new ones."""
+
+    slots_BK: Tensor
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        index = self.slots_BK[:, None, :, None]
+        self.keys.scatter_(2, index.expand_as(key_states), key_states)
+        self.values.scatter_(2, index.expand_as(value_states), value_states)
+        return self.keys, self.values
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        self._map(lambda tensor: tensor.index_select(0, beam_idx.to(tensor.device)))
+        if self.is_initialized:
+            self.keys.copy_(self.keys.index_select(0, beam_idx.to(self.device)))
+            self.values.copy_(self.values.index_select(0, beam_idx.to(self.device)))
 
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        self._map(lambda tensor: tensor[indices])
+    def get_seq_length(self) -> int:
+        return 0
 
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        self._map(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
 
-    def offload(self) -> None:
-        self._map(lambda tensor: tensor.to("cpu", non_blocking=True))
+class StaticContextState(StateLayer):
+    """The state of :class:`ContextState` in tensors of fixed size, with the same methods.
 
-    def prefetch(self) -> None:
-        self._map(lambda tensor: tensor.to(self.device, non_blocking=True))
+    ``tail_BUD``: the last w - 1 token vectors. ``current_BD``: the context that the last token added. ``end_BP``: index of each
+    slot's last token, -1 for no chunk. ``count_B1``: chunks so far. ``length``: tokens so far, ().
+    """
+
+    is_compileable = True
+    is_croppable = False
+    tensors = ("tail_BUD", "current_BD", "end_BP", "count_B1")
+
+    def __init__(self, chunk_layers: list[StaticChunkLayer], chunk_size: int, max_tokens: int) -> None:
+        super().__init__()
+        self.chunk_layers, self.chunk_size, self.max_tokens = chunk_layers, chunk_size, max_tokens
+        self.slots = max_tokens // chunk_size
+
+    def begin(self, h_BTD: Tensor) -> None:
+        rows, _, width = h_BTD.shape
+        self.device = h_BTD.device
+        self.tail_BUD = h_BTD.new_zeros(rows, self.chunk_size - 1, width)
+        self.current_BD = h_BTD[:, 0].detach().clone()
+        self.end_BP = torch.full((rows, self.slots + 1), -1, device=self.device)
+        self.count_B1 = torch.zeros(rows, 1, dtype=torch.long, device=self.device)
+        self.length = torch.zeros((), dtype=torch.long, device=self.device)
+        # So that a compiled graph may write into them instead of returning new ones.
+        for tensor in (self.tail_BUD, self.current_BD, self.end_BP, self.count_B1, self.length):
+            torch._dynamo.mark_static_address(tensor)
+        self.is_initialized = True
+
+    def tail(self, count: int) -> Tensor:
+        return self.tail_BUD  # count is always w - 1
+
+    def allocate(self, end_BK: Tensor) -> tuple[Tensor, Tensor]:
+        """Assign slots to new chunks.
+
+        Returns:
+            The ends of the chunks in all slots, (B, P + 1), and the slots of the new ones, (B, K).
+        """
+        is_chunk_BK = end_BK >= 0
+        slots_BK = torch.where(is_chunk_BK, self.count_B1 + is_chunk_BK.cumsum(1) - 1, self.slots)
+        self.end_BP.scatter_(1, slots_BK, end_BK)
+        self.count_B1.add_(is_chunk_BK.sum(1, keepdim=True))
+        for layer in self.chunk_layers:
+            layer.slots_BK = slots_BK
+        return self.end_BP, slots_BK
+
+    def extend(self, h_BTD: Tensor, start_BT: Tensor, current_BD: Tensor) -> None:
+        tail_BUD = torch.cat([self.tail_BUD, h_BTD], dim=1)
+        self.tail_BUD.copy_(tail_BUD[:, tail_BUD.shape[1] - self.tail_BUD.shape[1] :])
+        self.current_BD.copy_(current_BD)
+        self.length.add_(h_BTD.shape[1])
+
+    def keep_chunks(self, context_BKD: Tensor, end_BK: Tensor) -> None:
+        """Do nothing: contexts of earlier chunks are needed only to crop a cache."""
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> None:
+        if self.is_initialized:
+            for name in self.tensors:
+                getattr(self, name).copy_(change(getattr(self, name)))
+
+    def get_max_length(self) -> int:
+        return self.max_tokens
 
 
 def context_state(
@@ -211,17 +333,40 @@ def context_state(
         raise ConfigError(
             "ContextLM generates with a dynamic or a static cache only; leave cache_implementation at its default"
         )
-    if len(cache.layers) > layers + further_layers or (kinds == {StaticLayer} and len(cache.layers) < layers):
+    static = kinds == {StaticLayer}
+    if len(cache.layers) > layers + further_layers or (static and len(cache.layers) < layers):
         raise ConfigError(OTHER_MODEL)
     cache.layers += [DynamicLayer() for _ in range(layers - len(cache.layers))]
-    state: ContextState | StaticContextState
-    chunk_layers: list[ChunkLayer] | list[StaticChunkLayer]
-    if kinds == {StaticLayer}:
-        chunk_layers, state = StaticContextState.with_layers(
-            config.predictor_layers, config.chunk_size, cache.layers[0].get_max_length()
-        )
+    w, predictor = config.chunk_size, range(config.predictor_layers)
+    if static:
+        tokens = cache.layers[0].get_max_length()
+        slots = [StaticChunkLayer(tokens // w + 1) for _ in predictor]
+        cache.layers[layers:layers] = [*slots, StaticContextState(slots, w, tokens)]
     else:
-        chunk_layers = [ChunkLayer() for _ in range(config.predictor_layers)]
-        state = ContextState(chunk_layers, config.chunk_size)
-    cache.layers[layers:layers] = [*chunk_layers, state]
-    return state
+        chunks = [ChunkLayer() for _ in predictor]
+        cache.layers[layers:layers] = [*chunks, ContextState(chunks, w)]
+    return cache.layers[own - 1]  # type: ignore[return-value]
+
+
+def static_inputs(
+    inputs: dict[str, Any],
+    chunk_size: int,
+    attention_mask: Tensor | None = None,
+    is_first_iteration: bool | None = False,
+    **_: Any,
+) -> dict[str, Any]:
+    """Complete the inputs that ``generate()`` passes to the model, if the cache is static.
+
+    Whether any row completes a chunk is decided outside the compiled step, which is therefore one of two graphs: with or
+    without the predictor.
+
+    Args:
+        inputs: the inputs that transformers prepared.
+        attention_mask: (B, past + T), the padding of the prompt; later steps use transformers' own mask.
+    """
+    if isinstance(inputs.get("past_key_values"), StaticCache):
+        if is_first_iteration:
+            inputs["attention_mask"] = attention_mask
+        else:
+            inputs["completes_chunk"] = bool(((inputs["position_ids"][:, -1] + 1) % chunk_size == 0).any())
+    return inputs

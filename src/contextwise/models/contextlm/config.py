@@ -5,9 +5,8 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import ComposedConfig
-from contextwise.models.contextlm.injection import INJECTIONS
-from contextwise.models.contextlm.pooling import POOLINGS
+from contextwise.models.composition import ComposedConfig, check_whole
+from contextwise.models.contextlm.layers import INJECTIONS, POOLINGS
 from contextwise.models.families import family_of
 
 
@@ -19,10 +18,10 @@ class ContextLMConfig(ComposedConfig):
         chunk_size: w, tokens a chunk; at least 1. The paper's default is 4 (ContextLM, Section 3.1).
         predictor_layers: blocks of the context predictor, of the backbone's block class.
         pooling: how the w token vectors of a chunk become its context vector: ``mean``, ``mlp``, ``attention`` or
-            ``latent_attention`` (see :mod:`contextwise.models.contextlm.pooling`).
+            ``latent_attention`` (see :mod:`contextwise.models.contextlm.layers`).
         injection: ``gate`` (``h + g * c`` with one learned factor per channel, zero-initialized, so that the model starts
             identical to its backbone), ``add`` (``h + c``, the paper's form), or one of ``scalar_gate``, ``norm_gate``,
-            ``projection``, ``norm_add`` (see :mod:`contextwise.models.contextlm.injection`).
+            ``projection``, ``norm_add`` (see :mod:`contextwise.models.contextlm.layers`).
         injection_layer: number of backbone layers in the token encoder; 0 is the embedding alone (the paper's "0/12").
         inject_every_layer: add the context before every layer of the token decoder, with a separate gate for each,
             instead of before the first layer only.
@@ -45,19 +44,11 @@ class ContextLMConfig(ComposedConfig):
         **kwargs: Any,
     ) -> None:
         self._take_backbone(backbone_config, kwargs)
-        self.chunk_size = chunk_size
-        self.predictor_layers = predictor_layers
-        self.pooling = pooling
-        self.injection = injection
-        self.injection_layer = injection_layer
+        self.chunk_size, self.predictor_layers, self.pooling = chunk_size, predictor_layers, pooling
+        self.injection, self.injection_layer = injection, injection_layer
         self.inject_every_layer = inject_every_layer
         self._check()
         super().__init__(**kwargs)
-
-    @property
-    def decoder_layers(self) -> range:
-        """Indices of the backbone layers that form the token decoder."""
-        return range(self.injection_layer, self.num_hidden_layers)
 
     @property
     def cache_layers(self) -> int:
@@ -67,27 +58,18 @@ class ContextLMConfig(ComposedConfig):
     @property
     def injections(self) -> int:
         """Number of decoder layers before which the context is added."""
-        return len(self.decoder_layers) if self.inject_every_layer else 1
+        return self.num_hidden_layers - self.injection_layer if self.inject_every_layer else 1
 
     def _check(self) -> None:
         family_of(self.backbone_config)
-        layers = self.backbone_config.num_hidden_layers
-        for name, low, high in (
-            ("chunk_size", 1, None),
-            ("predictor_layers", 1, None),
-            ("injection_layer", 0, layers - 1),
-        ):
-            value = getattr(self, name)
-            wrong_type = not isinstance(value, int) or isinstance(value, bool)
-            if wrong_type or value < low or (high is not None and value > high):
-                bound = (
-                    f"at least {low}"
-                    if high is None
-                    else f"from {low} to {high} (the backbone has {layers} layers)"
-                )
-                raise ConfigError(f"{name} is {value!r}, but must be a whole number {bound}")
-        for name, choices in (("pooling", POOLINGS), ("injection", INJECTIONS)):
-            if getattr(self, name) not in choices:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(choices)}"
-                )
+        check_whole(1, chunk_size=self.chunk_size, predictor_layers=self.predictor_layers)
+        check_whole(0, injection_layer=self.injection_layer)
+        layers = self.num_hidden_layers
+        if self.injection_layer >= layers:
+            raise ConfigError(
+                f"injection_layer is {self.injection_layer}, but must be a whole number from 0 to {layers - 1} (the backbone "
+                f"has {layers} layers)"
+            )
+        for name, forms in (("pooling", POOLINGS), ("injection", INJECTIONS)):
+            if getattr(self, name) not in forms:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(forms)}")

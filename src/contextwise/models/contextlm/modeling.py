@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, Decoded, pretrained_backbone
-from contextwise.models.contextlm.cache import context_state
+from contextwise.models.contextlm.cache import StaticContextState, context_state, static_inputs
 from contextwise.models.contextlm.config import ContextLMConfig
-from contextwise.models.contextlm.injection import Injection
+from contextwise.models.contextlm.layers import Injection
 from contextwise.models.contextlm.pathway import ContextPathway, Contexts
-from contextwise.models.contextlm.static import StaticContextState, static_inputs
 
 
 class ContextLMForCausalLM(ComposedForCausalLM):
@@ -39,7 +38,6 @@ class ContextLMForCausalLM(ComposedForCausalLM):
     """
 
     config: ContextLMConfig
-    config_class = ContextLMConfig
 
     def __init__(self, config: ContextLMConfig) -> None:
         super().__init__(config)
@@ -72,7 +70,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         return model.train(source.training)
 
     def prepare_inputs_for_generation(
-        self, input_ids: torch.Tensor, *args: Any, inputs_embeds: torch.Tensor | None = None, **kwargs: Any
+        self, input_ids: Tensor, *args: Any, inputs_embeds: Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Prepare inputs as in transformers; for a static cache, add whether the next step completes a chunk."""
         inputs = super().prepare_inputs_for_generation(
@@ -88,19 +86,17 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         else:
             self.backbone._init_weights(module)
 
-    def hidden_states(
-        self, input_ids: torch.Tensor | None = None, *inputs: Any, **kwargs: Any
-    ) -> torch.Tensor:
+    def hidden_states(self, input_ids: Tensor | None = None, *inputs: Any, **kwargs: Any) -> Tensor:
         """Compute the input of the vocabulary head: (B, T, D), after the final norm. Inputs as for :meth:`decoded`."""
         return self.family.norm(self.backbone, self.decoded(input_ids, *inputs, **kwargs).h_BTD)
 
     def decoded(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         further_layers: int = 0,
         completes_chunk: bool | None = None,
         **kwargs: Any,
@@ -126,20 +122,19 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         positions_BT = self._positions(embeds, read_mask, position_ids, cache)
         contexts: Contexts | None = None
 
-        def inject(i: int, h_BTD: torch.Tensor) -> torch.Tensor:
+        def inject(i: int, h_BTD: Tensor) -> Tensor:
             nonlocal contexts
-            decoder_layer = i - self.config.injection_layer
+            decoder_layer, inputs = i - self.config.injection_layer, (h_BTD, self.backbone)
             if decoder_layer == 0:
-                pathway, backbone = self.context, self.backbone
                 if even:
-                    contexts = pathway.contexts(h_BTD, backbone, **kwargs)
+                    contexts = self.context.contexts(*inputs, **kwargs)
                 elif isinstance(state, StaticContextState) and stepping:
-                    contexts = pathway.contexts_of_step(
-                        h_BTD, backbone, positions_BT, cache, state, completes_chunk, **kwargs
+                    contexts = self.context.contexts_of_step(
+                        *inputs, positions_BT, cache, state, completes_chunk, **kwargs
                     )
                 else:
-                    contexts = pathway.contexts_of_rows(
-                        h_BTD, backbone, positions_BT, real_BT, cache, state, **kwargs
+                    contexts = self.context.contexts_of_rows(
+                        *inputs, positions_BT, real_BT, cache, state, **kwargs
                     )
             if contexts is None or (decoder_layer and not self.config.inject_every_layer):
                 return h_BTD
@@ -149,13 +144,11 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         return self._run(embeds, positions_BT, mask, positions, cache, inject, **kwargs)
 
 
-def _all_real(attention_mask: torch.Tensor | None) -> bool:
+def _all_real(attention_mask: Tensor | None) -> bool:
     return attention_mask is None or (attention_mask.dim() == 2 and bool(attention_mask.all()))
 
 
-def _real_tokens(
-    embeds: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None
-) -> torch.Tensor:
+def _real_tokens(embeds: Tensor, attention_mask: Tensor | None, cache: Cache | None) -> Tensor:
     """Mask of the tokens of a call that are not padding: (B, T) booleans."""
     rows, length = embeds.shape[:2]
     if attention_mask is None:

@@ -1,21 +1,97 @@
 """The context pathway: chunk pooling, the context predictor, and the gate that adds its output to the decoder's input.
 
-Shapes: B rows, T positions, D channels, w tokens per chunk, K chunks, P chunks of earlier calls; ``c`` is a chunk vector,
-``context`` a predicted one.
+The index convention (ContextLM, Section 2.2, with K = floor(T/w) complete chunks): chunk k contains the tokens at
+positions k*w .. (k+1)*w-1 of a document; its predicted context is computed from the chunks before it; and position t adds
+the predicted context of the chunk that its *target*, token t+1, belongs to. Positions before w-1 add ``c_init = h_0``.
+
+Positions count from each document's first real token, so the convention also holds under left padding and for packed
+documents: a chunk never contains tokens of two documents, and never padding.
+
+Shapes: B rows, T positions of this call, D channels, w tokens per chunk, K chunks completed in this call, P chunks completed
+in earlier calls; ``c`` is a chunk vector, ``context`` a predicted one.
 """
 
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.contextlm.cache import Cache, ContextState, StaticContextState
-from contextwise.models.contextlm.chunks import ChunkLayout, chunk_attention
 from contextwise.models.contextlm.config import ContextLMConfig
-from contextwise.models.contextlm.injection import INJECTIONS
-from contextwise.models.contextlm.pooling import POOLINGS
+from contextwise.models.contextlm.layers import INJECTIONS, POOLINGS
 from contextwise.models.families import family_of
+
+
+@dataclass
+class ChunkLayout:
+    """The positions of the chunks of one call, for rows that may differ in padding and in their documents."""
+
+    ends_BK: Tensor
+    """Index, in this call, of the last token of each chunk; rows with fewer chunks are filled with 0."""
+    valid_BK: Tensor
+    """Which entries of ``ends_BK`` are chunks."""
+    first_BK: Tensor
+    """Position of each chunk's first token in its document: the rotary position of the chunk."""
+    latest_BT: Tensor
+    """Number of chunks of this call that end at or before each position."""
+    start_BT: Tensor
+    """Index, in this call, of the document's first token; negative if it was in an earlier call."""
+    initial_BT: Tensor
+    """Positions that add c_init (fewer than w tokens of the document are known) and whose h_0 is in this call."""
+
+    @classmethod
+    def of(cls, positions_BT: Tensor, real_BT: Tensor, chunk_size: int) -> "ChunkLayout":
+        """Lay out the chunks of tokens at these positions in their documents; ``real_BT`` is False for padding."""
+        index_BT = torch.arange(positions_BT.shape[1], device=positions_BT.device).expand_as(positions_BT)
+        is_end_BT = ((positions_BT + 1) % chunk_size == 0) & real_BT
+        latest_BT = is_end_BT.cumsum(1)
+        most = int(latest_BT[:, -1].max())
+        # Scatter each end to its rank; positions that end no chunk go to an extra column, which is dropped.
+        column_BT = torch.where(is_end_BT, latest_BT - 1, most)
+        ends_BK = index_BT.new_zeros(index_BT.shape[0], most + 1).scatter_(1, column_BT, index_BT)[:, :most]
+        start_BT = index_BT - positions_BT
+        return cls(
+            ends_BK=ends_BK,
+            valid_BK=torch.arange(most, device=index_BT.device) < latest_BT[:, -1:],
+            first_BK=(positions_BT.gather(1, ends_BK) - (chunk_size - 1)).clamp(min=0),
+            latest_BT=latest_BT,
+            start_BT=start_BT,
+            initial_BT=(positions_BT + 1 < chunk_size) & (start_BT >= 0) & real_BT,
+        )
+
+
+def chunk_attention(end_BK: Tensor, start_BK: Tensor, end_BP: Tensor, column_BK: Tensor) -> Tensor:
+    """The attention mask under which a chunk sees the chunks of its document up to itself: (B, 1, K, P) booleans.
+
+    Every query sees at least its own column, so that no softmax is empty (entries that are no chunk are never used).
+
+    Args:
+        end_BK, start_BK: indices, from the first token of all calls, of the last token of each query, and of the first
+            token of its document.
+        end_BP: index of the last token of each key, -1 for no chunk.
+        column_BK: which of the P columns is the query's own.
+    """
+    end_B1P = end_BP[:, None, :]
+    own_BKP = column_BK[..., None] == torch.arange(end_BP.shape[1], device=end_BP.device)
+    allowed_BKP = (end_B1P >= 0) & (end_B1P >= start_BK[..., None]) & (end_B1P <= end_BK[..., None])
+    return (allowed_BKP | own_BKP)[:, None]
+
+
+class EvenContexts(NamedTuple):
+    """The contexts of a call whose rows have the same chunk borders, before they are repeated per token."""
+
+    bank_BKD: Tensor
+    """c_init, c_1, ..., c_K."""
+    length: int
+    """T."""
+
+
+Contexts = EvenContexts | Tensor
+"""The contexts of a call: per chunk, or already per position, (B, T, D)."""
 
 
 class ContextPathway(nn.Module):
@@ -36,63 +112,71 @@ class ContextPathway(nn.Module):
         )
         self.gate = INJECTIONS[config.injection](config.injections, width)
 
-    def inject(self, h_BTD: torch.Tensor, contexts: "Contexts", layer: int) -> torch.Tensor:
+    def inject(self, h_BTD: Tensor, contexts: Contexts, layer: int) -> Tensor:
         """Compute h + gate(context); each position adds the context of its target's chunk (Eq. 5)."""
-        return h_BTD + contexts.spread(lambda context: self.gate(context, layer))
+        return h_BTD + self.added(contexts, lambda context: self.gate(context, layer))
+
+    def added(self, contexts: Contexts, gate: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply ``gate`` to the contexts (once per chunk if possible), and map them to positions: (B, T, D)."""
+        if not isinstance(contexts, EvenContexts):
+            return gate(contexts)
+        gated, w = gate(contexts.bank_BKD), self.chunk_size
+        rows, count, width = gated.shape
+        repeated = gated[:, :, None].expand(-1, -1, w, -1).reshape(rows, count * w, width)
+        # Position t reads entry t + 1: the context of its target's chunk.
+        return repeated[:, 1 : contexts.length + 1]
 
     def predict(
-        self,
-        c_BKD: torch.Tensor,
-        backbone: Any,
-        first_BK: torch.Tensor,
-        mask: Any,
-        cache: Cache | None,
-        **kwargs: Any,
-    ) -> torch.Tensor:
+        self, c_BKD: Tensor, backbone: Any, first_BK: Tensor, mask: Any, cache: Cache | None, **kwargs: Any
+    ) -> Tensor:
         """Run the predictor, causal over chunks; its output at chunk k-1 is the predicted context of chunk k (Eq. 3)."""
         rotary = self.family.rotary_of_chunks(backbone, c_BKD, first_BK)
         for block in self.layers:
             c_BKD = self.family.run(block, c_BKD, mask, rotary, cache, **kwargs)
         return c_BKD
 
-    def contexts(self, h_BTD: torch.Tensor, backbone: Any, **kwargs: Any) -> "Contexts":
+    def contexts(self, h_BTD: Tensor, backbone: Any, **kwargs: Any) -> Contexts:
         """Contexts of whole, unpadded rows with one document each, as in training."""
         rows, length, width = h_BTD.shape
         w = self.chunk_size
         count = length // w
         first = h_BTD[:, :1]
         if count == 0:
-            return EvenContexts(first, w, length)
+            return EvenContexts(first, length)
         c_BKD = self.pooling(h_BTD[:, : count * w].reshape(rows, count, w, width))
         positions = torch.arange(0, count * w, w, device=h_BTD.device)[None]
         # Pass no mask and no position ids to transformers' mask code: it would treat positions 0, w, 2w, ... as documents
-        # of one token each. Without a mask the attention itself is causal.
-        mask = None if self._implicitly_causal() else self._as_mask(_causal(count, h_BTD.device), h_BTD.dtype)
+        # of one token each. Without a mask the attention itself is causal, except in the eager implementation.
+        mask = None
+        if self.backbone_config._attn_implementation == "eager":
+            causal = torch.ones(1, 1, count, count, dtype=torch.bool, device=h_BTD.device).tril()
+            mask = self._as_mask(causal, h_BTD.dtype)
         predicted_BKD = self.predict(c_BKD, backbone, positions, mask, None, **kwargs)
-        return EvenContexts(torch.cat([first, predicted_BKD], dim=1), w, length)
+        return EvenContexts(torch.cat([first, predicted_BKD], dim=1), length)
 
     def contexts_of_rows(
         self,
-        h_BTD: torch.Tensor,
+        h_BTD: Tensor,
         backbone: Any,
-        positions_BT: torch.Tensor,
-        real_BT: torch.Tensor,
+        positions_BT: Tensor,
+        real_BT: Tensor,
         cache: Cache | None = None,
-        state: ContextState | StaticContextState | None = None,
+        kept_state: ContextState | StaticContextState | None = None,
         **kwargs: Any,
-    ) -> "Contexts":
-        """Contexts of rows with padding, several documents or cached chunks; updates ``state`` if given."""
+    ) -> Contexts:
+        """Contexts of rows with padding, several documents or cached chunks; updates ``kept_state`` if given."""
         rows, _, width = h_BTD.shape
         w = self.chunk_size
-        inside_chunks = state is not None and state.is_initialized and self._inside_chunks(positions_BT)
-        kept_state = state
+        inside_chunks = (
+            kept_state is not None and kept_state.is_initialized and self._inside_chunks(positions_BT)
+        )
         state = ContextState([], w) if kept_state is None else kept_state
         if not state.is_initialized:
             state.begin(h_BTD)
         past = state.length
         if inside_chunks:
             state.extend(h_BTD, past - positions_BT, state.current_BD)
-            return RaggedContexts(state.current_BD[:, None])
+            return state.current_BD[:, None]
         extended = torch.cat([state.tail(w - 1), h_BTD], dim=1)  # token t of this call is at index t + w - 1
 
         layout = ChunkLayout.of(positions_BT, real_BT, w)
@@ -100,19 +184,13 @@ class ContextPathway(nn.Module):
         predicted_BKD = h_BTD.new_empty(rows, 0, width)
         if count:
             window_BKw = layout.ends_BK[..., None] + torch.arange(w, device=h_BTD.device)
-            chunks = extended.gather(1, window_BKw.view(rows, -1, 1).expand(-1, -1, width)).view(
-                rows, count, w, width
-            )
+            chunks = extended.gather(1, window_BKw.view(rows, -1, 1).expand(-1, -1, width))
+            chunks = chunks.view(rows, count, w, width)
             end_BK = torch.where(layout.valid_BK, past + layout.ends_BK, -1)
-            mask = layout.attention(*state.allocate(end_BK), past)
-            predicted_BKD = self.predict(
-                self.pooling(chunks),
-                backbone,
-                layout.first_BK,
-                self._as_mask(mask, h_BTD.dtype),
-                cache,
-                **kwargs,
-            )
+            start_BK = past + layout.start_BT.gather(1, layout.ends_BK)
+            allowed = chunk_attention(past + layout.ends_BK, start_BK, *state.allocate(end_BK))
+            c_BKD, mask = self.pooling(chunks), self._as_mask(allowed, h_BTD.dtype)
+            predicted_BKD = self.predict(c_BKD, backbone, layout.first_BK, mask, cache, **kwargs)
             state.keep_chunks(predicted_BKD, end_BK)
         bank = torch.cat([state.current_BD[:, None], predicted_BKD], dim=1)
         context_BTD = bank.gather(1, layout.latest_BT[..., None].expand(-1, -1, width))
@@ -120,18 +198,18 @@ class ContextPathway(nn.Module):
         context_BTD = torch.where(layout.initial_BT[..., None], initial_BTD, context_BTD)
         if kept_state is not None:
             kept_state.extend(h_BTD, past + layout.start_BT, context_BTD[:, -1])
-        return RaggedContexts(context_BTD)
+        return context_BTD
 
     def contexts_of_step(
         self,
-        h_B1D: torch.Tensor,
+        h_B1D: Tensor,
         backbone: Any,
-        positions_B1: torch.Tensor,
+        positions_B1: Tensor,
         cache: Cache | None,
         state: StaticContextState,
         completes_chunk: bool | None = None,
         **kwargs: Any,
-    ) -> "Contexts":
+    ) -> Contexts:
         """Contexts of one more token per row with a cache of fixed size, in a graph that does not depend on values.
 
         Args:
@@ -146,37 +224,24 @@ class ContextPathway(nn.Module):
         if completes_chunk:
             chunk_B1wD = torch.cat([state.tail(w - 1), h_B1D], dim=1)[:, None]
             end_B1 = torch.where(completes_B1, past, -1)
-            mask = chunk_attention(past.expand_as(end_B1), past - positions_B1, *state.allocate(end_B1))
-            predicted_B1D = self.predict(
-                self.pooling(chunk_B1wD),
-                backbone,
-                (positions_B1 - (w - 1)).clamp(min=0),
-                self._as_mask(mask, h_B1D.dtype),
-                cache,
-                **kwargs,
-            )
+            allowed = chunk_attention(past.expand_as(end_B1), past - positions_B1, *state.allocate(end_B1))
+            c_B1D, begin_B1 = self.pooling(chunk_B1wD), (positions_B1 - (w - 1)).clamp(min=0)
+            mask = self._as_mask(allowed, h_B1D.dtype)
+            predicted_B1D = self.predict(c_B1D, backbone, begin_B1, mask, cache, **kwargs)
             current_BD = torch.where(completes_B1, predicted_B1D[:, 0], current_BD)
             first_B1 = first_B1 & ~completes_B1
         current_BD = torch.where(first_B1, h_B1D[:, 0], current_BD)
         state.extend(h_B1D, past - positions_B1, current_BD)
-        return RaggedContexts(current_BD[:, None])
+        return current_BD[:, None]
 
-    def _inside_chunks(self, positions_BT: torch.Tensor) -> bool:
+    def _inside_chunks(self, positions_BT: Tensor) -> bool:
         """Whether this is one more token per row that begins no document and completes no chunk in any row."""
         if positions_BT.shape[1] != 1:
             return False
-        inside = ((positions_BT + 1) % self.chunk_size != 0) & (positions_BT > 0)
-        return bool(inside.all())
+        return bool((((positions_BT + 1) % self.chunk_size != 0) & (positions_BT > 0)).all())
 
-    def _implicitly_causal(self) -> bool:
-        return self.backbone_config._attn_implementation != "eager"
-
-    def _as_mask(self, allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Convert booleans (True: may attend) to the mask of the attention implementation in use.
-
-        Raises:
-            ConfigError: the implementation does not support such masks.
-        """
+    def _as_mask(self, allowed: Tensor, dtype: torch.dtype) -> Tensor:
+        """Convert booleans (True: may attend) to the mask of the attention implementation in use."""
         implementation = self.backbone_config._attn_implementation
         if implementation == "sdpa":
             return allowed
@@ -187,41 +252,26 @@ class ContextPathway(nn.Module):
         )
 
 
-class Contexts:
-    """The predicted contexts of a call, before they are mapped to positions."""
-
-    def spread(self, gate: Any) -> torch.Tensor:
-        """Apply ``gate`` to the contexts, and map them to positions: (B, T, D)."""
-        raise TypeError("use EvenContexts or RaggedContexts")
+def context_pathway(model: nn.Module) -> ContextPathway | None:
+    """The context pathway of a model, or of the ContextLM inside it; None if it has none."""
+    return next((module for module in model.modules() if isinstance(module, ContextPathway)), None)
 
 
-class EvenContexts(Contexts):
-    """Contexts (c_init, c_1, ..., c_K) of rows with the same chunk borders: gated per chunk, then repeated per token."""
+@contextlib.contextmanager
+def without_context(model: nn.Module) -> Iterator[None]:
+    """Inside the ``with`` block no context is added to the hidden states, in any form of injection and at any layer.
 
-    def __init__(self, bank_BKD: torch.Tensor, chunk_size: int, length: int) -> None:
-        self.bank_BKD, self.chunk_size, self.length = bank_BKD, chunk_size, length
+    The weights and the token encoder are unchanged. Positions before w - 1, which otherwise add ``c_init = h_0``, add
+    nothing either (ContextLM, Eq. 5 with every context zero).
 
-    def spread(self, gate: Any) -> torch.Tensor:
-        gated = gate(self.bank_BKD)
-        rows, count, width = gated.shape
-        repeated = (
-            gated[:, :, None]
-            .expand(-1, -1, self.chunk_size, -1)
-            .reshape(rows, count * self.chunk_size, width)
-        )
-        # Position t reads entry t + 1: the context of its target's chunk.
-        return repeated[:, 1 : self.length + 1]
-
-
-class RaggedContexts(Contexts):
-    """Contexts that are already mapped to positions: (B, T, D)."""
-
-    def __init__(self, context_BTD: torch.Tensor) -> None:
-        self.context_BTD = context_BTD
-
-    def spread(self, gate: Any) -> torch.Tensor:
-        return gate(self.context_BTD)
-
-
-def _causal(count: int, device: torch.device) -> torch.Tensor:
-    return torch.ones(1, 1, count, count, dtype=torch.bool, device=device).tril()
+    Raises:
+        ConfigError: the model predicts no context.
+    """
+    pathway = context_pathway(model)
+    if pathway is None:
+        raise ConfigError(f"a {type(model).__name__} predicts no context that could be switched off")
+    handle = pathway.gate.register_forward_hook(lambda module, inputs, added: torch.zeros_like(added))
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError
@@ -50,13 +50,11 @@ def translate(name: str, family: str, encoder_blocks: int) -> str | None:
     if COMPUTED.fullmatch(name):
         return None
     for pattern, ours in NAMES[family]:
-        match = re.fullmatch(pattern, name)
-        if match:
-            expanded = match.expand(ours)
+        if match := re.fullmatch(pattern, name):
             return re.sub(
                 r"\{(\d+)(\+encoder)?\}",
                 lambda number: str(int(number[1]) + (encoder_blocks if number[2] else 0)),
-                expanded,
+                match.expand(ours),
             )
     raise CheckpointError(
         f"the checkpoint contains {name}, which the {family} table of contextwise.models.contextlm.published does not "
@@ -78,7 +76,7 @@ def load_published(folder: str | Path, chunk_size: int = 4) -> ContextLMForCausa
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise CheckpointError(f"{folder} contains no *.safetensors; convert its weights to safetensors first")
-    published: dict[str, torch.Tensor] = {}
+    published: dict[str, Tensor] = {}
     for file in files:
         published |= load_file(file)
     encoder = _count(published, r"encoder\.(\d+)\.")
@@ -90,33 +88,24 @@ def load_published(folder: str | Path, chunk_size: int = 4) -> ContextLMForCausa
     try:
         missing, unexpected = model.load_state_dict(weights, strict=False)
     except RuntimeError as error:
-        raise CheckpointError(
-            f"{folder} does not match its config.json: {' '.join(str(error).split())[:300]}"
-        ) from error
-    if missing or unexpected:
-        raise CheckpointError(
-            f"{folder} lacks {', '.join(missing[:3])}"
-            if missing
-            else f"{folder} contains the unexpected weight {unexpected[0]}"
-        )
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{folder} does not match its config.json: {reason}") from error
+    if missing:
+        raise CheckpointError(f"{folder} lacks {', '.join(missing[:3])}")
+    if unexpected:
+        raise CheckpointError(f"{folder} contains the unexpected weight {unexpected[0]}")
     return model.eval()
 
 
-def _config(
-    folder: Path, published: dict[str, torch.Tensor], encoder: int, chunk_size: int
-) -> ContextLMConfig:
+def _config(folder: Path, published: dict[str, Tensor], encoder: int, chunk_size: int) -> ContextLMConfig:
     values = read_json(folder / "config.json", "the checkpoint's configuration")
     family = "gpt2" if "wte.weight" in published else "gpt_neox"
     values |= {"model_type": family, "tie_word_embeddings": False}
     depth = encoder + _count(published, r"decoder\.(\d+)\.")
     values["n_layer" if family == "gpt2" else "num_hidden_layers"] = depth
     kind = AutoConfig.for_model(family)
-    known = {
-        name: value for name, value in values.items() if name in kind.to_dict() or name in kind.attribute_map
-    }
-    backbone: PreTrainedConfig = type(kind)(
-        **{name: value for name, value in known.items() if name != "model_type"}
-    )
+    known = {*kind.to_dict(), *kind.attribute_map} - {"model_type"}
+    backbone: PreTrainedConfig = type(kind)(**{name: values[name] for name in values if name in known})
     return ContextLMConfig(
         backbone,
         chunk_size=chunk_size,
@@ -126,7 +115,7 @@ def _config(
     )
 
 
-def _count(names: dict[str, torch.Tensor], pattern: str) -> int:
+def _count(names: dict[str, Tensor], pattern: str) -> int:
     """The largest number that ``pattern`` captures at the start of a name, plus one; 0 without a match."""
     matches = [re.match(pattern, name) for name in names]
     return max((int(match[1]) + 1 for match in matches if match), default=0)

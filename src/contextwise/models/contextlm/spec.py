@@ -6,12 +6,10 @@ from transformers import AutoModelForCausalLM
 
 from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.modeling import ContextLMForCausalLM
-from contextwise.models.flops import block_operations
-from contextwise.models.spec import register_model
-from contextwise.models.stock.spec import DecoderSpec
+from contextwise.models.spec import ModelSpec, block_operations, register_model
 
 
-class ContextLMSpec(DecoderSpec):
+class ContextLMSpec(ModelSpec):
     """A decoder whose context predictor works on one vector in ``chunk_size`` tokens."""
 
     def build(self, config: ContextLMConfig) -> Any:

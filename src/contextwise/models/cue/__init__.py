@@ -7,11 +7,9 @@ from contextwise.models.cue.config import (
     ProxyConfig,
     UnigramConfig,
 )
-from contextwise.models.cue.context_encoder import CueContextEncoder
-from contextwise.models.cue.decoder import CueDecoder
 from contextwise.models.cue.lstm import LSTMConfig, LSTMForCausalLM
 from contextwise.models.cue.modeling import PARTS, CueForCausalLM
-from contextwise.models.cue.proxy import ProxyEncoder, UnigramAutoencoder
+from contextwise.models.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder, UnigramAutoencoder
 
 __all__ = [
     "PARTS",

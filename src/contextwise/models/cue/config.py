@@ -9,6 +9,7 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.composition import as_config, check_whole
 
 FORMS = ("transformer", "concatenate")
 
@@ -40,6 +41,7 @@ class CueContextConfig(CuePartConfig):
     """
 
     model_type = "cue_context_encoder"
+    attribute_map = {"hidden_size": "width"}  # noqa: RUF012 - the name and form that transformers reads
 
     def __init__(
         self,
@@ -58,19 +60,14 @@ class CueContextConfig(CuePartConfig):
         self.feed_forward = 4 * width if feed_forward is None else feed_forward
         self.text_encoder, self.contexts = text_encoder or {}, contexts or {}
         self.context_dropout = context_dropout
-        _at_least(
-            "the context encoder", 1, text_width=text_width, width=width, feed_forward=self.feed_forward
-        )
-        _at_least("the context encoder", 0, layers=layers)
+        sizes = {"text_width": text_width, "width": width, "feed_forward": self.feed_forward}
+        check_whole(1, "the context encoder", **sizes)
+        check_whole(0, "the context encoder", layers=layers)
         if layers:
             _heads_divide("the context encoder", heads, width)
         if not 0 <= context_dropout < 1:
             raise ConfigError(f"context_dropout is {context_dropout}, but must be at least 0 and below 1")
         super().__init__(**kwargs)
-
-    @property
-    def hidden_size(self) -> int:
-        return self.width
 
 
 class CueDecoderConfig(CuePartConfig):
@@ -93,6 +90,11 @@ class CueDecoderConfig(CuePartConfig):
     """
 
     model_type = "cue_decoder"
+    attribute_map = {  # noqa: RUF012
+        "hidden_size": "width",
+        "num_hidden_layers": "layers",
+        "num_attention_heads": "heads",
+    }
 
     def __init__(
         self,
@@ -116,25 +118,12 @@ class CueDecoderConfig(CuePartConfig):
         self.vocab_size, self.max_positions = vocab_size, max_positions
         self.form, self.sentence_inputs = form, sentence_inputs
         sizes = {"input_width": input_width, "width": self.width, "cue_width": cue_width}
-        _at_least("the decoder", 1, **sizes, vocab_size=vocab_size, max_positions=max_positions)
+        check_whole(1, "the decoder", **sizes, vocab_size=vocab_size, max_positions=max_positions)
         if form == "transformer":
-            _at_least("the decoder", 1, layers=layers)
+            check_whole(1, "the decoder", layers=layers)
             _heads_divide("the decoder", heads, self.width)
         kwargs.setdefault("tie_word_embeddings", False)
         super().__init__(**kwargs)
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the vocabulary head's input."""
-        return self.width
-
-    @property
-    def num_hidden_layers(self) -> int:
-        return self.layers
-
-    @property
-    def num_attention_heads(self) -> int:
-        return self.heads
 
 
 class UnigramConfig(CuePartConfig):
@@ -172,7 +161,6 @@ class UnigramConfig(CuePartConfig):
 
     @property
     def code_width(self) -> int:
-        """P."""
         return self.widths[-1]
 
     @property
@@ -194,7 +182,8 @@ class ProxyConfig(CuePartConfig):
     """
 
     model_type = "cue_proxy"
-    sub_configs = {"autoencoder": UnigramConfig}  # noqa: RUF012 - the name and form that transformers reads
+    attribute_map = {"hidden_size": "width"}  # noqa: RUF012
+    sub_configs = {"autoencoder": UnigramConfig}  # noqa: RUF012
 
     def __init__(
         self,
@@ -205,14 +194,10 @@ class ProxyConfig(CuePartConfig):
     ) -> None:
         self.autoencoder: UnigramConfig = _nested(UnigramConfig, autoencoder) or UnigramConfig()
         self.width, self.noise = width, noise
-        _at_least("the proxy encoder", 1, width=width)
+        check_whole(1, "the proxy encoder", width=width)
         if noise < 0:
             raise ConfigError(f"the proxy's noise is {noise}, but must not be negative")
         super().__init__(**kwargs)
-
-    @property
-    def hidden_size(self) -> int:
-        return self.width
 
 
 class CueConfig(CuePartConfig):
@@ -229,6 +214,12 @@ class CueConfig(CuePartConfig):
     """
 
     model_type = "cue"
+    vocab_size, hidden_size = (
+        property(lambda self: self.decoder.vocab_size),
+        property(lambda self: self.decoder.hidden_size),
+    )
+    num_hidden_layers = property(lambda self: self.decoder.num_hidden_layers)
+    num_attention_heads = property(lambda self: self.decoder.num_attention_heads)
     sub_configs = {  # noqa: RUF012
         "sentence_encoder": AutoConfig,
         "context_encoder": CueContextConfig,
@@ -244,18 +235,13 @@ class CueConfig(CuePartConfig):
         proxy: ProxyConfig | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if sentence_encoder is None:
-            sentence_encoder = {"model_type": "gpt2"}
-        if isinstance(sentence_encoder, dict):
-            values = dict(sentence_encoder)
-            sentence_encoder = AutoConfig.for_model(values.pop("model_type", "gpt2"), **values)
-        self.sentence_encoder: PreTrainedConfig = sentence_encoder
+        self.sentence_encoder = as_config(sentence_encoder)
         self.context_encoder: CueContextConfig | None = _nested(CueContextConfig, context_encoder)
         self.proxy: ProxyConfig | None = _nested(ProxyConfig, proxy)
         self.decoder: CueDecoderConfig = _nested(CueDecoderConfig, decoder) or self._default_decoder()
         self._check()
         for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-            kwargs.setdefault(name, getattr(sentence_encoder, name, None))
+            kwargs.setdefault(name, getattr(self.sentence_encoder, name, None))
         kwargs["tie_word_embeddings"] = False
         super().__init__(**kwargs)
 
@@ -293,24 +279,6 @@ class CueConfig(CuePartConfig):
             )
 
     @property
-    def vocab_size(self) -> int:
-        return self.decoder.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the vocabulary head's input."""
-        return self.decoder.hidden_size
-
-    @property
-    def num_hidden_layers(self) -> int:
-        """Number of blocks of the decoder."""
-        return self.decoder.num_hidden_layers
-
-    @property
-    def num_attention_heads(self) -> int:
-        return self.decoder.num_attention_heads
-
-    @property
     def max_position_embeddings(self) -> int | None:
         """The longest sentence, in tokens, that the sentence encoder and the decoder accept; None if unlimited."""
         limit = getattr(self.sentence_encoder.get_text_config(), "max_position_embeddings", None)
@@ -324,12 +292,6 @@ def _nested(kind: type[Any], config: Any) -> Any:
     if isinstance(config, dict):
         return kind(**{name: value for name, value in config.items() if name != "model_type"})
     return config
-
-
-def _at_least(whose: str, low: int, **values: Any) -> None:
-    for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise ConfigError(f"{name} of {whose} is {value!r}, but must be a whole number of at least {low}")
 
 
 def _heads_divide(whose: str, heads: int, width: int) -> None:

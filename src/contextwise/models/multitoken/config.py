@@ -5,7 +5,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import ComposedConfig
+from contextwise.models.composition import ComposedConfig, check_whole
 from contextwise.models.families import family_of
 
 HEADS = ("layer", "linear")
@@ -43,9 +43,12 @@ class MultiTokenConfig(ComposedConfig):
         **kwargs: Any,
     ) -> None:
         self._take_backbone(backbone_config, kwargs)
-        self.future_tokens = future_tokens
-        self.head = head
-        self._check()
+        self.future_tokens, self.head = future_tokens, head
+        if not self.over_context:
+            family_of(self.backbone_config)
+        check_whole(1, future_tokens=future_tokens)
+        if head not in HEADS:
+            raise ConfigError(f"head is {head!r}, but must be one of {', '.join(HEADS)}")
         super().__init__(**kwargs)
 
     @property
@@ -56,31 +59,17 @@ class MultiTokenConfig(ComposedConfig):
     @property
     def trunk_cache_layers(self) -> int:
         """Number of key-value cache layers of the trunk; those of ``layer`` heads follow them."""
-        return (
-            self.backbone_config.cache_layers if self.over_context else self.backbone_config.num_hidden_layers
-        )
+        backbone = self.backbone_config
+        return backbone.cache_layers if self.over_context else backbone.num_hidden_layers
 
     @property
     def over_context(self) -> bool:
         """Whether the backbone is a ContextLM."""
         return self.backbone_config.model_type == "contextlm"
 
-    def _check(self) -> None:
-        if not self.over_context:
-            family_of(self.backbone_config)
-        n = self.future_tokens
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise ConfigError(f"future_tokens is {n!r}, but must be a whole number of at least 1")
-        if self.head not in HEADS:
-            raise ConfigError(f"head is {self.head!r}, but must be one of {', '.join(HEADS)}")
-
 
 def shorten(config: Any) -> None:
-    """Remove the last block of the backbone that ``config`` describes.
-
-    Raises:
-        ConfigError: it has only one block, or a context is added before its last block.
-    """
+    """Remove the last block of the backbone that ``config`` describes; it must have two, and no context added before it."""
     stock = config.backbone_config if config.model_type == "contextlm" else config
     if stock.num_hidden_layers < 2:
         raise ConfigError("a backbone of one layer has none left for the trunk; use head='linear'")

@@ -5,7 +5,7 @@ The whole model on a page::
     h = trunk(x)                                  # the backbone's blocks, shared by all heads
     head="linear":  logits_i = W_i norm(h)        # i = 1..n; W_1 is the backbone's own vocabulary matrix
     head="layer":   logits_i = W norm(block_i(h)) # norm and W shared; each head has one more block of the backbone's class
-    loss = sum over i of the cross entropy of logits_i at t against token t+i
+    loss = sum over i of the cross entropy of logits_i at t against token t+i   # objectives, Section 6.2.6
 
 Generation runs the trunk and the first head only, at the cost of a stock model. Speculative generation runs all heads, and
 verifies the tokens that heads 2..n propose in the next forward pass (:mod:`contextwise.models.multitoken.speculative`).
@@ -18,21 +18,115 @@ Shapes: B rows, T positions, D channels, V tokens in the vocabulary, n heads.
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone
-from contextwise.models.contextlm.static import static_inputs
-from contextwise.models.losses import kept_positions
+from contextwise.models.contextlm.cache import static_inputs
+from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
 from contextwise.models.multitoken.config import MultiTokenConfig, shorten
-from contextwise.models.multitoken.losses import FutureLoss, future_loss, future_targets
 from contextwise.models.multitoken.speculative import Acceptance, speculative_options
+
+
+class FutureLoss(NamedTuple):
+    """Summed cross entropies of the heads, in nats."""
+
+    total: Tensor
+    """Sum over all heads and positions: a float32 scalar, differentiable."""
+    head_sums: Tensor
+    """Sum of each head: (n,), detached."""
+    head_targets: Tensor
+    """Number of targets of each head: (n,)."""
+
+
+def future_targets(next_BT: Tensor, future_tokens: int, position_ids: Tensor | None = None) -> list[Tensor]:
+    """Compute the targets of all heads from those of the next-token head.
+
+    Args:
+        next_BT: token t+1 at each position t; -100 is ignored.
+        future_tokens: n.
+        position_ids: (B, T) or (1, T), for packed documents: heads 2..n then have no targets after the end of the current
+            document (the next-token head always has those of ``next_BT``).
+
+    Returns:
+        n tensors (B, T): head i has token t+i at position t, and -100 at the last i-1 positions, whose targets are beyond
+        the window.
+    """
+    length = next_BT.shape[1]
+
+    def shifted(x: Tensor, ahead: int, fill: int) -> Tensor:
+        return nn.functional.pad(x[:, ahead:], (0, min(ahead, length)), value=fill)
+
+    targets = [shifted(next_BT, ahead, IGNORED) for ahead in range(future_tokens)]
+    if position_ids is not None:
+        # The index of the first token of each token's document identifies the document.
+        start_BT = torch.arange(length, device=position_ids.device) - position_ids
+        for ahead in range(1, future_tokens):
+            beyond = shifted(start_BT, ahead, length + 1) != start_BT
+            targets[ahead] = targets[ahead].masked_fill(beyond, IGNORED)
+    return targets
+
+
+class _SharedHead(torch.autograd.Function):
+    """Summed cross entropy of several hidden states with one vocabulary matrix, one after another.
+
+    Each call of ``linear_cross_entropy`` computes a gradient as large as the matrix. Adding them immediately needs the
+    memory of one; autograd would keep all n until the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, targets: list[Tensor], *states: Tensor) -> Any:
+        ctx.needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[2:])
+        sums, grads = [], []
+        grad_weight: Tensor | None = None
+        leaf_weight = weight.detach().requires_grad_(ctx.needed[0])
+        for state, target, needed in zip(states, targets, ctx.needed[1:], strict=True):
+            leaf = state.detach().requires_grad_(needed)
+            with torch.enable_grad():
+                loss = linear_cross_entropy(leaf, leaf_weight, target)
+            sums.append(loss.detach())
+            leaves = [x for x in (leaf, leaf_weight) if x.requires_grad]
+            computed = list(torch.autograd.grad(loss, leaves)) if leaves else []
+            if needed:
+                grads.append(computed.pop(0))
+            if computed:
+                grad_weight = computed[0] if grad_weight is None else grad_weight.add_(computed[0])
+        ctx.save_for_backward(*([] if grad_weight is None else [grad_weight]), *grads)
+        head_sums = torch.stack(sums)
+        ctx.mark_non_differentiable(head_sums)
+        return head_sums.sum(), head_sums
+
+    @staticmethod
+    def backward(ctx: Any, grad_total: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        saved = iter(ctx.saved_tensors)
+        # Multiplication by a float32 scalar keeps each gradient's data type.
+        weight, *states = (next(saved) * grad_total if needed else None for needed in ctx.needed)
+        return weight, None, *states
+
+
+def future_loss(states: list[Tensor], weights: list[Tensor], targets: list[Tensor]) -> FutureLoss:
+    """Compute the loss of each head: heads are scored one after another, each in pieces (``linear_cross_entropy``).
+
+    Args:
+        states: input of each head's vocabulary matrix, (B, T, D).
+        weights: vocabulary matrix of each head, (V, D); the same object for all heads that share it.
+        targets: targets of each head, from :func:`future_targets`.
+    """
+    counts = torch.stack([target.ne(IGNORED).sum() for target in targets])
+    shared = all(weight is weights[0] for weight in weights)
+    # The gradients inside _SharedHead would break a compiled graph, which keeps one gradient of the matrix per head.
+    if shared and not torch.compiler.is_compiling():
+        total, head_sums = _SharedHead.apply(weights[0], targets, *states)
+        return FutureLoss(total, head_sums, counts)
+    heads = zip(states, weights, targets, strict=True)
+    sums = torch.stack([linear_cross_entropy(h, weight, y) for h, weight, y in heads])
+    return FutureLoss(sums.sum(), sums.detach(), counts)
 
 
 @dataclass
@@ -45,9 +139,9 @@ class MultiTokenOutput(CausalLMOutputWithPast):
         future_logits: logits of heads 2..``heads``: (B, T, heads - 1, V), if the argument ``heads`` is above 1.
     """
 
-    head_losses: torch.Tensor | None = None
-    head_targets: torch.Tensor | None = None
-    future_logits: torch.Tensor | None = None
+    head_losses: Tensor | None = None
+    head_targets: Tensor | None = None
+    future_logits: Tensor | None = None
 
 
 class MultiTokenForCausalLM(ComposedForCausalLM):
@@ -62,7 +156,6 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
     """
 
     config: MultiTokenConfig
-    config_class = MultiTokenConfig
 
     def __init__(self, config: MultiTokenConfig) -> None:
         super().__init__(config)
@@ -75,18 +168,15 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         else:
             self._make_backbone()
             self._make_head()
-        stock, backbone = self.stock.config, self.backbone.config
+        backbone, n = self.backbone.config, config.future_tokens
+        heads: list[nn.Module]
         if config.head == "layer":
             # The layer numbers continue those of the trunk, so that these blocks use separate cache layers.
             first = config.trunk_cache_layers
-            self.heads = nn.ModuleList(
-                self.family.new_block(stock, first + i) for i in range(config.future_tokens)
-            )
+            heads = [self.family.new_block(self.stock.config, first + i) for i in range(n)]
         else:
-            self.heads = nn.ModuleList(
-                nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False)
-                for _ in range(config.future_tokens - 1)
-            )
+            heads = [nn.Linear(backbone.hidden_size, backbone.vocab_size, bias=False) for _ in range(n - 1)]
+        self.heads = nn.ModuleList(heads)
         self.last_acceptance: Acceptance | None = None
         self.post_init()
 
@@ -152,9 +242,8 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         """Resize as in transformers, including the vocabulary matrices of all heads."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         if self.config.head == "linear":
-            self.heads = nn.ModuleList(
-                self._get_resized_lm_head(head, embeddings.num_embeddings) for head in self.heads
-            )
+            size = embeddings.num_embeddings
+            self.heads = nn.ModuleList(self._get_resized_lm_head(head, size) for head in self.heads)
         return embeddings
 
     def vocabulary_head(self, i: int) -> Any:
@@ -164,14 +253,14 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
 
     def future_states(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         heads: int | None = None,
         **kwargs: Any,
-    ) -> list[torch.Tensor]:
+    ) -> list[Tensor]:
         """Compute the inputs of the vocabulary matrices of the first ``heads`` heads (by default all): (B, T, D) each.
 
         Args:
@@ -188,7 +277,12 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         if not 1 <= heads <= self.config.future_tokens:
             raise ConfigError(f"heads is {heads}, but this model has heads 1 to {self.config.future_tokens}")
         if past_key_values is not None and self.config.head == "layer":
-            self._check_cache(past_key_values, heads)
+            past, first = past_key_values.get_seq_length(), self.config.trunk_cache_layers
+            if any(past_key_values.get_seq_length(first + i) != past for i in range(heads)):
+                raise ConfigError(
+                    f"past_key_values was not filled for {heads} of this model's heads from the first token on; "
+                    "start with an empty cache"
+                )
         inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
         if self.config.over_context:
             further = self.config.future_tokens if self.config.head == "layer" else 0
@@ -205,16 +299,12 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             for block in self.heads[:heads]
         ]
 
-    def hidden_states(self, input_ids: torch.Tensor | None = None, **inputs: Any) -> torch.Tensor:
+    def hidden_states(self, input_ids: Tensor | None = None, **inputs: Any) -> Tensor:
         """Compute the input of the next-token head's vocabulary matrix: (B, T, D). Inputs as for :meth:`future_states`."""
         return self.future_states(input_ids, heads=1, **inputs)[0]
 
     def multi_token_loss(
-        self,
-        input_ids: torch.Tensor | None,
-        targets: torch.Tensor,
-        position_ids: torch.Tensor | None = None,
-        **inputs: Any,
+        self, input_ids: Tensor | None, targets: Tensor, position_ids: Tensor | None = None, **inputs: Any
     ) -> FutureLoss:
         """Compute the summed loss of all heads (objectives, Section 6.2.6), in nats.
 
@@ -227,24 +317,20 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         states = self.future_states(input_ids, position_ids=position_ids, **inputs)
         return self._loss(states, targets, position_ids)
 
-    def _loss(
-        self, states: list[torch.Tensor], targets: torch.Tensor, position_ids: torch.Tensor | None
-    ) -> FutureLoss:
+    def _loss(self, states: list[Tensor], targets: Tensor, position_ids: Tensor | None) -> FutureLoss:
         weights = [self.vocabulary_head(i).weight for i in range(1, len(states) + 1)]
         return future_loss(states, weights, future_targets(targets, len(states), position_ids))
 
     def outputs(
         self,
         inputs: dict[str, Any],
-        targets: torch.Tensor | None,
-        logits_to_keep: int | torch.Tensor,
-        items: torch.Tensor | int | None,
+        targets: Tensor | None,
+        logits_to_keep: int | Tensor,
+        items: Tensor | int | None,
     ) -> MultiTokenOutput:
         """Compute logits of the next-token head (and of more heads on request), and the loss of all heads given targets.
 
-        Args:
-            inputs: arguments of :meth:`future_states`. ``heads`` is the number of heads to run without targets (by default
-                1); with targets all heads run.
+        ``inputs["heads"]`` is the number of heads to run without targets (by default 1); with targets all heads run.
 
         The loss is that of Section 6.2.6, summed over heads and positions, divided by the number of targets of the
         next-token head (or by ``items``): the sum of n cross entropies, about n times that of one head.
@@ -268,7 +354,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
 
     def generate(  # type: ignore[override]
         self,
-        inputs: torch.Tensor | None = None,
+        inputs: Tensor | None = None,
         generation_config: Any = None,
         *,
         speculative: bool = False,
@@ -288,20 +374,11 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         return super().generate(inputs, generation_config, **kwargs)
 
     def prepare_inputs_for_generation(
-        self, input_ids: torch.Tensor, *args: Any, inputs_embeds: torch.Tensor | None = None, **kwargs: Any
+        self, input_ids: Tensor, *args: Any, inputs_embeds: Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Prepare inputs as in transformers; over a ContextLM, also those that its static cache needs."""
-        inputs = super().prepare_inputs_for_generation(
-            input_ids, *args, inputs_embeds=inputs_embeds, **kwargs
-        )
+        prepare = super().prepare_inputs_for_generation
+        inputs = prepare(input_ids, *args, inputs_embeds=inputs_embeds, **kwargs)
         if self.config.over_context:
             inputs = static_inputs(inputs, self.config.backbone_config.chunk_size, **kwargs)
         return inputs
-
-    def _check_cache(self, cache: Cache, heads: int) -> None:
-        past, first = cache.get_seq_length(), self.config.trunk_cache_layers
-        if any(cache.get_seq_length(first + i) != past for i in range(heads)):
-            raise ConfigError(
-                f"past_key_values was not filled for {heads} of this model's heads from the first token on; "
-                "start with an empty cache"
-            )

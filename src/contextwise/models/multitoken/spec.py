@@ -3,24 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from contextwise.models.flops import block_operations
 from contextwise.models.multitoken.config import MultiTokenConfig
 from contextwise.models.multitoken.modeling import MultiTokenForCausalLM
-from contextwise.models.pretraining import Batch, Losses
-from contextwise.models.spec import register_model, spec_of
-from contextwise.models.stock.spec import DecoderSpec
+from contextwise.models.spec import Batch, Losses, ModelSpec, block_operations, register_model, spec_of
 
 
-class MultiTokenSpec(DecoderSpec):
+class MultiTokenSpec(ModelSpec):
     """A decoder whose backbone may be a ContextLM, with several heads that are trained together."""
 
     def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
         config: MultiTokenConfig = model.config
         if config.head == "layer":
             extra = block_operations(model.heads, config.backbone_config, length, config.future_tokens)
-        trunk = spec_of(config.backbone_config)
-        assert isinstance(trunk, DecoderSpec)
-        return trunk.operations(model.backbone, length, extra)
+        return spec_of(config.backbone_config).operations(model.backbone, length, extra)
 
     def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
         return 3.0 * 2 * config.future_tokens * (config.hidden_size * config.vocab_size)

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCriteria
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.generation.configuration_utils import GenerationMode
@@ -84,22 +85,20 @@ def speculative_options(options: dict[str, Any]) -> dict[str, Any]:
     if stop_strings is not None:
         if tokenizer is None:
             raise ConfigError("stop_strings need the tokenizer; pass tokenizer= to generate()")
-        criteria = options.get("stopping_criteria") or []
-        options["stopping_criteria"] = StoppingCriteriaList(
-            [*criteria, StopStringCriteria(tokenizer, stop_strings)]
-        )
+        criteria = [*(options.get("stopping_criteria") or []), StopStringCriteria(tokenizer, stop_strings)]
+        options["stopping_criteria"] = StoppingCriteriaList(criteria)
     return options | {"custom_generate": partial(speculative_decoding, streamer=options.get("streamer"))}
 
 
 def speculative_decoding(
     model: Any,
-    input_ids: torch.Tensor,
+    input_ids: Tensor,
     logits_processor: LogitsProcessorList,
     stopping_criteria: StoppingCriteriaList,
     generation_config: Any,
     streamer: Any = None,
     **model_kwargs: Any,
-) -> torch.Tensor | SpeculativeOutput:
+) -> Tensor | SpeculativeOutput:
     """Run the decoding loop, called by ``generate()`` after its preparation.
 
     Logits processors are called as in greedy decoding; stopping criteria are called for one row at a time, after each
@@ -114,21 +113,21 @@ def speculative_decoding(
     cache = model_kwargs.get("past_key_values")
     _check_options(generation_config, logits_processor, streamer, input_ids)
     _check_cache(cache, input_ids, model_kwargs.get("position_ids"))
-    decoder = _Decoder(model, cache, input_ids, logits_processor, stopping_criteria, generation_config)
-    decoder.streamer = streamer
+    decoder = _Decoder(
+        model, cache, input_ids, logits_processor, stopping_criteria, generation_config, streamer
+    )
     decoder.read_prompt(model_kwargs.get("attention_mask"), model_kwargs["position_ids"])
     while decoder.rows:
         decoder.step()
     if streamer is not None:
         streamer.end()
     model.last_acceptance = decoder.acceptance
+    # All sequences, up to the end of the longest.
+    sequences = decoder.tokens_BL[:, : max(end or 0 for end in decoder.ends)]
     if not generation_config.return_dict_in_generate:
-        return decoder.result()
-    return SpeculativeOutput(
-        sequences=decoder.result(),
-        past_key_values=cache if len(input_ids) == 1 else None,
-        acceptance=decoder.acceptance,
-    )
+        return sequences
+    kept = cache if len(input_ids) == 1 else None
+    return SpeculativeOutput(sequences=sequences, past_key_values=kept, acceptance=decoder.acceptance)
 
 
 class _Decoder:
@@ -138,28 +137,26 @@ class _Decoder:
         self,
         model: Any,
         cache: Cache,
-        input_ids: torch.Tensor,
+        input_ids: Tensor,
         processor: LogitsProcessorList,
         criteria: StoppingCriteriaList,
         config: Any,
+        streamer: Any,
     ) -> None:
         self.model, self.cache, self.processor, self.criteria = model, cache, processor, criteria
-        self.n = model.config.future_tokens
-        self.streamer: Any = None
+        self.n, self.limit, self.streamer = model.config.future_tokens, config.max_length, streamer
         self.acceptance = Acceptance()
-        self.limit: int = config.max_length
         # Greedy decoding pads a finished row only if there is an end-of-sequence token, and otherwise continues it.
         self.pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
-        count, prompt = input_ids.shape
+        count, self.prompt = input_ids.shape
         fill = int(config._pad_token_tensor) if self.pads else 0
         self.tokens_BL = input_ids.new_full((count, self.limit), fill)
-        self.tokens_BL[:, :prompt] = input_ids
-        self.prompt = prompt
-        self.lengths = [prompt] * count
+        self.tokens_BL[:, : self.prompt] = input_ids
+        self.lengths = [self.prompt] * count
         self.ends: list[int | None] = [None] * count
         self.rows = list(range(count))
 
-    def read_prompt(self, attention_mask: torch.Tensor | None, position_ids: torch.Tensor) -> None:
+    def read_prompt(self, attention_mask: Tensor | None, position_ids: Tensor) -> None:
         """Process the prompts, and add each row's first token and first proposals."""
         prompts = self.tokens_BL[:, : self.prompt]
         known = self.cache.get_seq_length()
@@ -173,8 +170,7 @@ class _Decoder:
         # Token t of a row has position t + shift.
         self.shift_A = position_ids[:, -1].expand(len(prompts)) - (self.prompt - 1)
         last = torch.full_like(prompts[:, 0], prompts.shape[1] - known - 1)
-        no_proposals = prompts[:, :0]
-        best_A1 = self._greedy([states[0][:, -1:]], no_proposals)
+        best_A1 = self._greedy([states[0][:, -1:]], prompts[:, :0])
         self.proposals_AN = self._propose(states, last)
         self._append(best_A1.tolist())
         self._keep_unfinished()
@@ -190,29 +186,23 @@ class _Decoder:
         newest_A1 = self.tokens_BL[self.rows].gather(1, length_A1 - 1)
         index_AK = (length_A1 - 1 + torch.arange(k + 1, device=proposals.device)).clamp(max=self.limit - 2)
         self.mask_AS = torch.cat([self.mask_AS, self.mask_AS.new_ones(len(lengths), k + 1)], dim=1)
-        states = self._read(
-            torch.cat([newest_A1, proposals], dim=1), index_AK + self.shift_A[:, None], self.mask_AS
-        )
+        tokens_AK = torch.cat([newest_A1, proposals], dim=1)
+        states = self._read(tokens_AK, index_AK + self.shift_A[:, None], self.mask_AS)
         best_AK = self._greedy(states, proposals)
         right_A = (best_AK[:, :k] == proposals).long().cumprod(dim=1).sum(dim=1)
         self.proposals_AN = self._propose(states, right_A)
         verified = [best[: right + 1] for best, right in zip(best_AK.tolist(), right_A.tolist(), strict=True)]
         gained = self._append(verified)
 
-        self.acceptance.steps += 1
-        self.acceptance.row_steps += len(gained)
-        self.acceptance.drafted += sum(useful)
-        self.acceptance.accepted += sum(
-            min(count, len(tokens) - 1) for count, tokens in zip(gained, verified, strict=True)
-        )
+        counts = self.acceptance
+        counts.steps += 1
+        counts.row_steps += len(gained)
+        counts.drafted += sum(useful)
+        counts.accepted += sum(min(n, len(tokens) - 1) for n, tokens in zip(gained, verified, strict=True))
         self.mask_AS = forget_rows(self.cache, self.mask_AS, [k + 1 - count for count in gained])
         self._keep_unfinished()
 
-    def result(self) -> torch.Tensor:
-        """All sequences, up to the end of the longest."""
-        return self.tokens_BL[:, : max(end or 0 for end in self.ends)]
-
-    def _read(self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> Any:
+    def _read(self, tokens: Tensor, positions: Tensor, mask: Tensor | None) -> Any:
         """Run one forward pass: the input of each head's vocabulary matrix. Prompts may be on another device."""
         device = self.model.device
         return self.model.future_states(
@@ -222,7 +212,7 @@ class _Decoder:
             past_key_values=self.cache,
         )
 
-    def _greedy(self, states: list[torch.Tensor], proposals_Ak: torch.Tensor) -> torch.Tensor:
+    def _greedy(self, states: list[Tensor], proposals_Ak: Tensor) -> Tensor:
         """The greedy token at each position of ``states``, the next-token head's first: (A, k + 1)."""
         logits = self.model.vocabulary_head(1)(states[0]).to(self.tokens_BL.device, torch.float32)
         best_AK = logits.argmax(dim=-1)
@@ -247,14 +237,12 @@ class _Decoder:
                 best_AK[i, j] = decided[self.rows[i]]
         return best_AK
 
-    def _propose(self, states: list[torch.Tensor], at_A: torch.Tensor) -> torch.Tensor:
+    def _propose(self, states: list[Tensor], at_A: Tensor) -> Tensor:
         """The tokens that heads 2..n predict at index ``at_A``: (A, n - 1)."""
         at = at_A.to(states[0].device)
         rows = torch.arange(len(at), device=at.device)
-        tokens = [
-            self.model.vocabulary_head(i)(states[i - 1][rows, at]).argmax(dim=-1)
-            for i in range(2, self.n + 1)
-        ]
+        head = self.model.vocabulary_head
+        tokens = [head(i)(states[i - 1][rows, at]).argmax(dim=-1) for i in range(2, self.n + 1)]
         return torch.stack(tokens, dim=1).to(at_A.device) if tokens else at_A.new_zeros(len(at_A), 0)
 
     def _append(self, verified: list[list[int]]) -> list[int]:
@@ -292,15 +280,12 @@ class _Decoder:
         self.rows = [self.rows[i] for i in kept]
 
 
-def forget_rows(cache: Cache, mask_AS: torch.Tensor, surplus: list[int]) -> torch.Tensor:
-    """Remove a number of last tokens per row from a cache.
-
-    Each row moves to the right by that number, and padding is added on its left: the result is the cache of a left-padded
-    batch.
+def forget_rows(cache: Cache, mask_AS: Tensor, surplus: list[int]) -> Tensor:
+    """Remove a number of last tokens per row from a cache, which becomes that of a left-padded batch.
 
     Args:
         mask_AS: 1 for the tokens in the cache, 0 for padding.
-        surplus: number of tokens to remove from each row.
+        surplus: number of tokens to remove from each row; the row moves to the right by it.
 
     Returns:
         The mask of the remaining tokens, without columns that are padding in every row.
@@ -327,7 +312,7 @@ def forget_rows(cache: Cache, mask_AS: torch.Tensor, surplus: list[int]) -> torc
     return mask_AS[:, unused:]
 
 
-def _check_options(config: Any, processor: LogitsProcessorList, streamer: Any, ids: torch.Tensor) -> None:
+def _check_options(config: Any, processor: LogitsProcessorList, streamer: Any, ids: Tensor) -> None:
     if config.get_generation_mode() != GenerationMode.GREEDY_SEARCH:
         raise ConfigError(
             "speculative decoding is greedy: it supports no sampling, no beams and no assistant; "
@@ -343,7 +328,7 @@ def _check_options(config: Any, processor: LogitsProcessorList, streamer: Any, i
         raise ConfigError("a streamer accepts one prompt at a time; remove it for a batch")
 
 
-def _check_cache(cache: Cache | None, input_ids: torch.Tensor, position_ids: torch.Tensor | None) -> None:
+def _check_cache(cache: Cache | None, input_ids: Tensor, position_ids: Tensor | None) -> None:
     if cache is None or not cache.is_croppable:
         raise ConfigError(
             "speculative decoding needs the dynamic cache; leave use_cache and cache_implementation at their defaults"

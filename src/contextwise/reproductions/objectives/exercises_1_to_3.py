@@ -19,7 +19,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate, wilson
 from contextwise.data import Corpus
-from contextwise.models.multitoken.losses import future_targets
+from contextwise.models.multitoken.modeling import future_targets
 from contextwise.objectives import (
     NO_LOSS,
     AnyObjective,

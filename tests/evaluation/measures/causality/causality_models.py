@@ -4,7 +4,6 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, LlamaConfig
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
-from contextwise.models.contextlm.pathway import RaggedContexts
 
 VOCABULARY, POSITIONS = 61, 48
 
@@ -117,8 +116,8 @@ def shifted(model, method):
     original = getattr(model.context, method)
 
     def early(*arguments, **named):
-        context = original(*arguments, **named).spread(lambda c: c)
-        return RaggedContexts(torch.cat([context[:, 1:], context[:, -1:]], 1))
+        context = model.context.added(original(*arguments, **named), lambda c: c)
+        return torch.cat([context[:, 1:], context[:, -1:]], 1)
 
     setattr(model.context, method, early)
     return model

@@ -24,7 +24,7 @@ from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.kernel.subject import DEFAULT_CONTEXT_LIMIT, positions
 from contextwise.evaluation.scoring.windows import vocabulary_size
-from contextwise.models.kinds import kind_of
+from contextwise.models.loading import kind_of
 from contextwise.objectives import UL2, Infilling, SpanCorruption, SpecialToken, build_objective
 from contextwise.objectives.infilling import Arrangement
 from contextwise.objectives.spans import sentinel_tokens

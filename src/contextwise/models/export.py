@@ -1,0 +1,171 @@
+"""Export a model: its folder, optionally with its code, or a folder for sentence-transformers.
+
+transformers loads code from a model's folder if ``config.json`` names it (``auto_map``), and follows relative imports
+between its files. So for ``trust_remote_code=True`` where Contextwise is not installed, the modules that the model class
+needs are copied, flat, next to the weights, with relative imports of each other.
+"""
+
+import ast
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.files import atomic_directory, read_json
+from contextwise.models.composition import ComposedConfig
+from contextwise.models.embedding import Embedder, Pooling, load_text_model
+from contextwise.models.loading import load_config, load_tokenizer, model_class, model_folder
+from contextwise.models.tokenizers import put_around
+
+PACKAGE = "contextwise"
+POOLING_MODES = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "last": "pooling_mode_lasttoken",
+}
+
+
+def export_model_folder(
+    source: str | Path, out: Path, standalone: bool = False, card: str | None = None
+) -> Path:
+    """Copy a model's folder, optionally with its code.
+
+    Args:
+        source: a finished run, or a model's folder.
+        out: the folder to write; it must not exist yet.
+        standalone: add the code of the model's class, for ``trust_remote_code=True``.
+        card: text of ``README.md``.
+
+    Raises:
+        CheckpointError: ``source`` contains no model.
+        ConfigError: ``out`` exists already, or ``standalone`` is set for a stock model.
+    """
+    folder = Path(model_folder(source))
+    if not folder.is_dir():
+        raise CheckpointError(f"{source} is not a folder on this machine; download it first")
+    _check_new(out)
+    files: dict[str, str] = {} if card is None else {"README.md": card}
+    if standalone:
+        classes = _classes(source)
+        files |= _code([kind.__module__ for kind in classes.values()])
+        config = read_json(folder / "config.json", "the model's configuration")
+        config["auto_map"] = {
+            auto: f"{_flat(kind.__module__)}.{kind.__name__}" for auto, kind in classes.items()
+        }
+        files["config.json"] = _json(config)
+    with atomic_directory(out, "the exported model") as target:
+        for file in sorted(folder.iterdir()):
+            if file.is_file():
+                shutil.copyfile(file, target / file.name)
+        for name, text in files.items():
+            (target / name).write_text(text, encoding="utf-8")
+    return out
+
+
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise ConfigError(f"{out} already exists; choose another folder")
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _classes(source: str | Path) -> dict[str, type]:
+    """The classes of a model of this package, by the Auto class that loads each."""
+    config = load_config(source)
+    model = model_class(config)
+    if not model.__module__.startswith(f"{PACKAGE}."):
+        raise ConfigError(
+            f"{source} is a stock {config.model_type}, which loads everywhere without extra code; leave out standalone"
+        )
+    return {"AutoConfig": type(config), "AutoModelForCausalLM": model}
+
+
+def _code(modules: list[str]) -> dict[str, str]:
+    """File name -> text of these modules and every module of this package that they import, with relative imports."""
+    files: dict[str, str] = {}
+    pending = list(modules)
+    while pending:
+        module = pending.pop()
+        file = f"{_flat(module)}.py"
+        if file in files:
+            continue
+        spec = importlib.util.find_spec(module)
+        assert spec is not None and spec.origin is not None
+        text = Path(spec.origin).read_text(encoding="utf-8")
+        lines = text.split("\n")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE:
+                name, i = str(node.module), node.lineno - 1
+                lines[i] = lines[i].replace(f"from {name} ", f"from .{_flat(name)} ")
+                pending.append(name)
+        files[file] = "\n".join(lines)
+    return files
+
+
+def _flat(module: str) -> str:
+    return module.replace(".", "_")
+
+
+def export_sentence_transformer(
+    source: str | Path,
+    out: str | Path,
+    pooling: Pooling | None = None,
+    *,
+    normalize: bool = False,
+    max_tokens: int | None = None,
+) -> Path:
+    """Write a folder for ``SentenceTransformer(out)``: weights, tokenizer, pooling; vectors are those of :class:`.Embedder`.
+
+    Only files are written: sentence-transformers need not be installed. If the tokenizer adds no special tokens, those that
+    the model was trained with are written into it (:class:`~contextwise.models.embedding.Frame`); a tokenizer without a
+    padding token pads with end-of-text.
+
+    Args:
+        source: a run, a Hugging Face model folder, or a name on the Hub.
+        out: the folder; it must not exist yet.
+        pooling: pooling of the last layer, as for :class:`~contextwise.models.embedding.Embedder`.
+        normalize: scale each vector to length 1.
+        max_tokens: length to which longer texts are truncated; by default the limit of tokenizer and model.
+
+    Raises:
+        CheckpointError: ``source`` has no model or no tokenizer.
+        ConfigError: ``out`` exists already, the pooling does not suit the model, or sentence-transformers cannot load it.
+    """
+    out, config = Path(out), load_config(source)
+    _check_new(out)
+    if isinstance(config, ComposedConfig):
+        raise ConfigError(
+            f"sentence-transformers loads only stock transformers models, and {source} is a {config.model_type}; "
+            "use contextwise embed, or embed_texts"
+        )
+    model, tokenizer = load_text_model(source, device="cpu"), load_tokenizer(source)
+    embedder = Embedder(model, tokenizer, pooling=pooling, normalize=normalize, max_tokens=max_tokens)
+    if tokenizer.pad_token is None and tokenizer.eos_token is None:
+        raise ConfigError(
+            "sentence-transformers pads, but the tokenizer has neither a padding nor an end-of-text token; add one"
+        )
+    put_around(tokenizer, embedder.frame.before, embedder.frame.after)
+    # All versions of sentence-transformers read these names.
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"} | ({"2_Normalize": "Normalize"} if normalize else {})
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds.items())
+    ]
+    modes = {name: key == embedder.pooling for key, name in POOLING_MODES.items()}
+    contents = {
+        "modules.json": modules,
+        "sentence_bert_config.json": {"max_seq_length": embedder.max_tokens, "do_lower_case": False},
+        "1_Pooling/config.json": {"word_embedding_dimension": model.config.hidden_size, **modes},
+    }
+    with atomic_directory(out, "the model") as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        for path in kinds:
+            (folder / path).mkdir(exist_ok=True)
+        for name, content in contents.items():
+            (folder / name).write_text(_json(content), encoding="utf-8")
+    return out

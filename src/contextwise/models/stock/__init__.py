@@ -1,1 +1,0 @@
-"""The stock models of transformers: decoders, encoders like BERT, and encoder-decoders like T5."""
