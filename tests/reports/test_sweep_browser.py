@@ -174,7 +174,7 @@ def test_curves_are_switched_on_and_off(opened: Opened, tables: dict[str, Any]) 
     opened.click("#moment button", 0)
     opened.click("#switches input", place)
     assert {trace["name"] for trace in opened.figure("curves")} == names
-    measured = "nano, 128, seed 0, measured on corpus-validation"
+    measured = "nano, 128, seed 0, measured on x"
     assert measured not in names
     place = opened.do(
         "return [...document.querySelectorAll('#switches label')].findIndex((l) => l.textContent.includes('measured'))"
