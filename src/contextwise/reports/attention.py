@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from contextwise.base.estimates import as_json, listed
 from contextwise.base.tables import Column, Table, csv_text, terminal
 from contextwise.evaluation.attention import ModelReading, Reading, mean_received
-from contextwise.reports.figures import figure_layout
+from contextwise.reports.figures import figure
 from contextwise.reports.page import (
     Markup,
     Page,
@@ -246,7 +246,7 @@ def _caption(template: str, **values: Any) -> Markup:
 
 def _bars() -> dict[str, Any]:
     """A bar chart whose bars the page's script fills in."""
-    layout = figure_layout(
+    layout = figure(
         height=380,
         barmode="group",
         bargap=0.25,

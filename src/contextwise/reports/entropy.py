@@ -1,6 +1,6 @@
 """Report of intrinsic entropy: the source's figures for one model, with their numbers, as a page and on the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from contextwise.analysis.intrinsic import SHARE_OF_SUBSPACES, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import correlation_estimate
-from contextwise.base.tables import Column, Table, csv_text, terminal
+from contextwise.base.tables import Cell, Column, Table, csv_text, terminal
 from contextwise.reports.entropy_figures import figures_of, shown_thresholds
 from contextwise.reports.page import (
     Page,
@@ -96,37 +96,19 @@ def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str]
         DataError: the file cannot be written.
     """
     summary, figures, tables = entropy.measurement.summary, figures_of(entropy), csv_files(entropy)
-    plots = [
-        Section(
-            headline,
-            [
-                Plot(
-                    name,
-                    figures[name],
-                    headline,
-                    markup(
-                        "{caption} {link}",
-                        caption=caption,
-                        link=csv_link(tables[name], f"{name}.csv", "CSV"),
-                    ),
-                    "This figure needs JavaScript. The CSV file holds its numbers.",
-                    choices("Horizontal axis") if name == "spectra" else "",
-                )
-            ],
-        )
-        for name, (headline, caption) in FIGURES.items()
-        if name in figures
-    ]
+    fallback = "This figure needs JavaScript. The CSV file holds its numbers."
+    plots = []
+    for name, (headline, caption) in FIGURES.items():
+        if name in figures:
+            link = csv_link(tables[name], f"{name}.csv", "CSV")
+            below = markup("{caption} {link}", caption=caption, link=link)
+            controls = choices("Horizontal axis") if name == "spectra" else ""
+            plots.append(Section(headline, [Plot(name, figures[name], headline, below, fallback, controls)]))
     title = "The loss as a line over each measure: nats per nat of entropy, or per dimension."
+    by_context = measures(entropy, 3, 3, "By visible context. Losses and entropies in nats.", further=True)
     environment = facts(environment_facts(summary["environment"]))
     sections = [
-        Section(
-            "Measures",
-            [
-                measures(entropy, 3, 3, "By visible context. Losses and entropies in nats.", further=True),
-                Table(title, FITS, line_rows(entropy)),
-            ],
-        ),
+        Section("Measures", [by_context, Table(title, FITS, line_rows(entropy))]),
         *plots,
         Section("Notes", [bullets([*entropy.notes, *_standing_notes(entropy)])]),
         Section("How it was made", [*command_line(command), details("Environment", environment)]),
@@ -164,87 +146,65 @@ def write_csv(entropy: IntrinsicEntropy, folder: Path) -> list[Path]:
 
 def csv_files(entropy: IntrinsicEntropy) -> dict[str, str]:
     """Name of a figure -> the CSV with all its numbers (and more of them than it draws)."""
-    losses, contexts = entropy.losses, entropy.contexts
+    contexts, kde, further = entropy.contexts, entropy.kde, entropy.further
+    losses = {context: loss.value for context, loss in entropy.losses.items()}
     fitted = entropy.power.at(np.array(contexts)) if entropy.power is not None else [None] * len(contexts)
-    spectra = {c: (values, relative_eigenvalues(values)) for c, values in entropy.spectra.items()}
-    kde = [
-        [
-            c,
-            entropy.kde.get(c),
-            entropy.kde_with_own.get(c),
-            losses[c].value,
-            *(v.get(c) for v in entropy.further.values()),
-        ]
-        for c in contexts
-    ]
-    return {
-        "loss": csv_text(
+    spectra = {
+        c: zip(values, relative_eigenvalues(values), strict=True) for c, values in entropy.spectra.items()
+    }
+    grown = increments(entropy.spectra).items()
+    sums = [(n, c, value) for n, values in entropy.entropies.items() for c, value in values.items()]
+    counts = [(t, c, int(value)) for t, values in entropy.dimensions.items() for c, value in values.items()]
+    tables: dict[str, tuple[list[str], Iterable[Sequence[Any]]]] = {
+        "loss": (
             [
                 "context",
                 "loss",
                 "low",
                 "high",
-                "minus_longest",
-                "minus_longest_low",
-                "minus_longest_high",
+                *(f"minus_longest{x}" for x in ("", "_low", "_high")),
                 "fitted",
             ],
             (
-                [c, *_limits(losses[c]), *_limits(entropy.differences.get(c)), fit]
+                [c, *_limits(entropy.losses[c]), *_limits(entropy.differences.get(c)), fit]
                 for c, fit in zip(contexts, fitted, strict=True)
             ),
         ),
-        "spectra": csv_text(
+        "spectra": (
             ["context", "index", "eigenvalue", "relative"],
-            ([c, i + 1, v[i], r[i]] for c, (v, r) in spectra.items() for i in range(len(v))),
+            ([c, i, *pair] for c, pairs in spectra.items() for i, pair in enumerate(pairs, 1)),
         ),
-        "increments": csv_text(
+        "increments": (
             ["context", "index", "increment"],
-            (
-                [c, i, value]
-                for c, row in increments(entropy.spectra).items()
-                for i, value in enumerate(row, 1)
-            ),
+            ([c, i, value] for c, row in grown for i, value in enumerate(row, 1)),
         ),
-        "entropy": csv_text(
-            ["n", "context", "entropy", "loss"],
-            (
-                [n, c, s, losses[c].value]
-                for n, values in entropy.entropies.items()
-                for c, s in values.items()
-            ),
-        ),
-        "lines": csv_text(["n", *LINE], ([n, *_line(fit)] for n, fit in entropy.by_entropy.items())),
-        "dimension": csv_text(
+        "entropy": (["n", "context", "entropy", "loss"], ([n, c, s, losses[c]] for n, c, s in sums)),
+        "lines": (["n", *LINE], ([n, *_line(fit)] for n, fit in entropy.by_entropy.items())),
+        "dimension": (
             ["threshold", "context", "dimension", "loss", *LINE],
+            ([t, c, d, losses[c], *_line(entropy.by_dimension.get(t))] for t, c, d in counts),
+        ),
+        "kde": (
+            ["context", "entropy", "entropy_with_own_point", "loss", *further],
             (
-                [threshold, c, int(value), losses[c].value, *_line(entropy.by_dimension.get(threshold))]
-                for threshold, values in entropy.dimensions.items()
-                for c, value in values.items()
+                [c, kde.get(c), entropy.kde_with_own.get(c), losses[c], *(v.get(c) for v in further.values())]
+                for c in contexts
             ),
         ),
-        "kde": csv_text(["context", "entropy", "entropy_with_own_point", "loss", *entropy.further], kde),
-        "kde_entropy": csv_text(
+        "kde_entropy": (
             ["n", "context", "entropy", "kde"],
-            (
-                [n, c, values[c], kde]
-                for n, values in entropy.entropies.items()
-                for c, kde in entropy.kde.items()
-            ),
+            ([*row, kde[row[1]]] for row in sums if row[1] in kde),
         ),
-        "kde_dimension": csv_text(
+        "kde_dimension": (
             ["threshold", "context", "dimension", "kde"],
-            (
-                [threshold, c, int(values[c]), kde]
-                for threshold, values in entropy.dimensions.items()
-                for c, kde in entropy.kde.items()
-            ),
+            ([*row, kde[row[1]]] for row in counts if row[1] in kde),
         ),
-        "correlation": csv_text(
+        "correlation": (
             ["", *entropy.names],
             ([name, *row] for name, row in zip(entropy.names, entropy.correlation.tolist(), strict=True)),
         ),
     }
+    return {name: csv_text(head, rows) for name, (head, rows) in tables.items()}
 
 
 def fits_csv(entropy: IntrinsicEntropy) -> str:
@@ -269,14 +229,7 @@ def _limits(estimate: Estimate | None) -> list[float | None]:
 def _line(fit: LineFit | None) -> list[float | None]:
     if fit is None:
         return [None] * len(LINE)
-    return [
-        fit.slope.value,
-        fit.slope.low,
-        fit.slope.high,
-        fit.intercept.value,
-        fit.r_squared,
-        fit.correlation,
-    ]
+    return [*_limits(fit.slope), fit.intercept.value, fit.r_squared, fit.correlation]
 
 
 def measures(
@@ -284,8 +237,7 @@ def measures(
 ) -> Table:
     """The table by context: the loss, S_N for some N, the dimension at some thresholds, the KDE entropy.
 
-    Args:
-        further: whether to include estimates of scikit-dimension, if there are any.
+    ``further``: whether to include estimates of scikit-dimension, if there are any.
     """
     some_n, some_theta = _spread(entropy.sizes, sizes), _spread(shown_thresholds(entropy), thresholds)
     estimates = entropy.further if further else {}
@@ -301,20 +253,13 @@ def measures(
     return Table(title, list(columns), rows)
 
 
-def line_rows(
-    entropy: IntrinsicEntropy, sizes: int = 6, thresholds: int = 6
-) -> list[list[str | Estimate | float | None]]:
+def line_rows(entropy: IntrinsicEntropy, sizes: int = 6, thresholds: int = 6) -> list[list[Cell]]:
     """Rows ``what, slope, R²`` of the lines that are shown."""
-    fits = {f"S_N, N = {n}": entropy.by_entropy.get(n) for n in _spread(entropy.sizes, sizes)}
-    fits |= {
-        f"dimension, θ = {t:.2g}": entropy.by_dimension.get(t)
-        for t in _spread(shown_thresholds(entropy), thresholds)
-    }
+    some_n, some_theta = _spread(entropy.sizes, sizes), _spread(shown_thresholds(entropy), thresholds)
+    fits = {f"S_N, N = {n}": entropy.by_entropy.get(n) for n in some_n}
+    fits |= {f"dimension, θ = {t:.2g}": entropy.by_dimension.get(t) for t in some_theta}
     fits |= {"KDE entropy": entropy.by_kde} if entropy.kde else {}
-    return [
-        [name, None if fit is None else fit.slope, None if fit is None else fit.r_squared]
-        for name, fit in fits.items()
-    ]
+    return [[name, *((fit.slope, fit.r_squared) if fit else (None, None))] for name, fit in fits.items()]
 
 
 def verdict(entropy: IntrinsicEntropy) -> list[str]:
@@ -322,9 +267,12 @@ def verdict(entropy: IntrinsicEntropy) -> list[str]:
     contexts, losses = entropy.contexts, entropy.losses
     first, last = losses[contexts[0]], losses[contexts[-1]]
     best = min(contexts, key=lambda context: losses[context].value)
+    between = entropy.differences.get(contexts[0])
+    known = between is not None and between.has_interval
+    difference = f" (a difference of {between:.4f}, 95% interval over documents)" if known else ""
     sentences = [
         f"Of the same {entropy.measurement.summary['samples']:,} tokens, the loss is {first.value:.4f} nats with "
-        f"{contexts[0]:,} tokens visible and {last.value:.4f} with {contexts[-1]:,}{_difference(entropy)}; it is least with "
+        f"{contexts[0]:,} tokens visible and {last.value:.4f} with {contexts[-1]:,}{difference}; it is least with "
         f"{best:,} ({losses[best].value:.4f})."
     ]
     if entropy.power is not None:
@@ -334,7 +282,15 @@ def verdict(entropy: IntrinsicEntropy) -> list[str]:
             f"γ = {power.exponent:.3g}, R² = {power.r_squared:.4f}."
         )
     if entropy.by_entropy:
-        sentences.append(_direction(entropy))
+        lines = list(entropy.by_entropy.values())
+        falls = sum(fit.slope.above(0.0) is False for fit in lines)
+        rises = sum(fit.slope.above(0.0) is True for fit in lines)
+        squares = sorted(fit.r_squared for fit in lines)
+        sentences.append(
+            f"The source finds that the loss falls along a line as S_N grows. Here, of {len(lines):,} values of N, it falls at "
+            f"{falls:,}, rises at {rises:,}, and at {len(lines) - falls - rises:,} the interval of the slope includes zero; "
+            f"the median R² is {squares[len(squares) // 2]:.3f}."
+        )
     least = entropy.least_subspace_correlation()
     if least is not None:
         correlation = correlation_estimate(least, len(contexts))
@@ -345,36 +301,14 @@ def verdict(entropy: IntrinsicEntropy) -> list[str]:
     return sentences
 
 
-def _difference(entropy: IntrinsicEntropy) -> str:
-    between = entropy.differences.get(entropy.contexts[0])
-    if between is None or not between.has_interval:
-        return ""
-    return f" (a difference of {between:.4f}, 95% interval over documents)"
-
-
-def _direction(entropy: IntrinsicEntropy) -> str:
-    lines = list(entropy.by_entropy.values())
-    falls = sum(fit.slope.above(0.0) is False for fit in lines)
-    rises = sum(fit.slope.above(0.0) is True for fit in lines)
-    squares = sorted(fit.r_squared for fit in lines)
-    return (
-        f"The source finds that the loss falls along a line as S_N grows. Here, of {len(lines):,} values of N, it falls at "
-        f"{falls:,}, rises at {rises:,}, and at {len(lines) - falls - rises:,} the interval of the slope includes zero; the "
-        f"median R² is {squares[len(squares) // 2]:.3f}."
-    )
-
-
 def _subtitle(summary: dict[str, Any]) -> str:
-    layer = (
-        "what the vocabulary head reads"
-        if summary["settings"]["layer"] == "last"
-        else f"hidden state {summary['settings']['layer']}"
-    )
-    corpus = Path(summary["corpus"]["path"]).name
+    settings, corpus = summary["settings"], summary["corpus"]
+    last = settings["layer"] == "last"
+    layer = "what the vocabulary head reads" if last else f"hidden state {settings['layer']}"
     return (
-        f"{summary['samples']:,} tokens of {summary['documents']:,} documents ({corpus}, split {summary['corpus']['split']}), "
-        f"{summary['width']:,} channels of {layer}, {summary['dtype']}, covariances "
-        f"{'centred' if summary['settings']['centred'] else 'not centred'}"
+        f"{summary['samples']:,} tokens of {summary['documents']:,} documents ({Path(corpus['path']).name}, split "
+        f"{corpus['split']}), {summary['width']:,} channels of {layer}, {summary['dtype']}, covariances "
+        f"{'centred' if settings['centred'] else 'not centred'}"
     )
 
 

@@ -4,58 +4,75 @@ Source: intrinsic entropy, Figures 1 (loss against S, correlations), 2 (loss aga
 loss against dimension) and 10 (kernel density against the loss, S and the dimension).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from contextwise.analysis.fits import LineFit
 from contextwise.analysis.intrinsic import ByContext, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.estimates import Estimate
-from contextwise.reports.figures import SYMBOLS, figure_layout
+from contextwise.reports.figures import SYMBOLS, error_bars, figure
 
 MOST_POINTS = 400
 """Points of a spectrum, evenly spaced in the logarithm of the index; the CSV has them all."""
 DASHES = ("solid", "dash", "dot")
 SHOWN_THRESHOLDS = 6
 RELATIVE = "λ<sub>i</sub> / λ<sub>1</sub>"
+INDEX = {"title": "index i of the eigenvalue", "type": "log", "dtick": 1}
+
+
+LOSS = "cross entropy, nats per token"
+DIMENSIONS = f"eigenvalues with {RELATIVE} ≥ θ"
 
 
 def figures_of(entropy: IntrinsicEntropy) -> dict[str, dict[str, Any]]:
     """Id -> figure; one that the measurement does not allow is left out."""
+    first, losses, kde = entropy.contexts[0], entropy.measurement.losses(), entropy.kde
+    # S_N is counted from its value at the shortest context, which leaves a straight line straight.
+    sums = {f"N = {n}": _since(entropy.entropies[n], first) for n in entropy.sizes}
+    counts = {f"θ = {x:.3g}": entropy.dimensions[x] for x in shown_thresholds(entropy)}
+    sum_title = f"S<sub>N</sub> since context {first}, nats"
+    nats, dimensions = "%{x:+.3f} nats", "%{x} dimensions"
     figures = {
         "loss": _loss(entropy),
         "spectra": _spectra(entropy),
-        "increments": _increments(entropy) if len(entropy.contexts) > 1 else None,
-        "entropy": _against_entropy(entropy),
-        "lines": _lines_over_n(entropy) if entropy.by_entropy else None,
-        "dimension": _against_dimension(entropy),
-        "kde": _against_kde(entropy) if entropy.kde else None,
-        "kde_entropy": _kde_against_entropy(entropy) if entropy.kde and entropy.sizes else None,
-        "kde_dimension": _kde_against_dimension(entropy) if entropy.kde else None,
-        "correlation": _correlation(entropy) if len(entropy.names) > 1 else None,
+        "entropy": _scatters(losses, sums, sum_title, nats),
+        "dimension": _scatters(losses, counts, DIMENSIONS, dimensions),
     }
-    return {name: figure.to_plotly_json() for name, figure in figures.items() if figure is not None}
+    if len(entropy.contexts) > 1:
+        figures["increments"] = _increments(entropy)
+    if entropy.by_entropy:
+        figures["lines"] = _lines_over_n(entropy)
+    if kde:
+        since, title = _since(kde, min(kde)), f"KDE entropy since context {min(kde)}, nats"
+        both = {"each point left out of its own density": kde, "as in the source": entropy.kde_with_own}
+        shifted = {name: _since(values, first) for name, values in both.items() if first in values}
+        figures["kde"] = _scatters(losses, shifted, f"KDE entropy since context {first}, nats", nats)
+        figures["kde_dimension"] = _scatters(since, counts, DIMENSIONS, dimensions, title, "KDE %{y:+.3f}")
+        if entropy.sizes:
+            figures["kde_entropy"] = _scatters(since, sums, sum_title, nats, title, "KDE %{y:+.3f}")
+    if len(entropy.names) > 1:
+        figures["correlation"] = _correlation(entropy)
+    return figures
 
 
 def shown_thresholds(entropy: IntrinsicEntropy) -> list[float]:
     """Some of the thresholds, evenly from the least to the largest."""
     every = list(entropy.dimensions)
-    indices = np.unique(np.linspace(0, len(every) - 1, SHOWN_THRESHOLDS).round().astype(int))
-    return [every[index] for index in indices]
+    return [every[i] for i in np.unique(np.linspace(0, len(every) - 1, SHOWN_THRESHOLDS).round().astype(int))]
 
 
-def _loss(entropy: IntrinsicEntropy) -> go.Figure:
+def _loss(entropy: IntrinsicEntropy) -> dict[str, Any]:
     contexts = entropy.contexts
+    differences = [entropy.differences.get(context, Estimate(0.0, 0.0, 0.0)) for context in contexts]
+    known = all(difference.has_interval for difference in differences)
     traces = [
         go.Scatter(
             x=contexts,
             y=[entropy.losses[context].value for context in contexts],
-            error_y=_whiskers(
-                [entropy.differences.get(context, Estimate(0.0, 0.0, 0.0)) for context in contexts]
-            ),
+            error_y={**error_bars(differences), "thickness": 1.5, "width": 5} if known else None,
             mode="markers",
             name="measured",
             marker={"size": 9},
@@ -65,62 +82,37 @@ def _loss(entropy: IntrinsicEntropy) -> go.Figure:
     ]
     if entropy.power is not None:
         x = np.geomspace(contexts[0], contexts[-1], 100)
-        traces.append(
-            go.Scatter(
-                x=x.tolist(),
-                y=entropy.power.at(x).tolist(),
-                mode="lines",
-                name="C<sub>0</sub> + C / l<sup>γ</sup>",
-                hoverinfo="skip",
-                meta={"series": 1},
-            )
-        )
-    return go.Figure(traces, _layout(_contexts_axis(contexts), "cross entropy, nats per token"))
+        style = {"mode": "lines", "name": "C<sub>0</sub> + C / l<sup>γ</sup>", "hoverinfo": "skip"}
+        traces.append(go.Scatter(x=x.tolist(), y=entropy.power.at(x).tolist(), meta={"series": 1}, **style))
+    ticks = {"tickmode": "array", "tickvals": contexts, "ticktext": [f"{value:,}" for value in contexts]}
+    return _figure(traces, {"title": "visible context l, tokens", "type": "log", **ticks}, LOSS)
 
 
-def _whiskers(values: Sequence[Estimate]) -> dict[str, Any] | None:
-    up = [value.high - value.value for value in values if value.high is not None]
-    down = [value.value - value.low for value in values if value.low is not None]
-    if min(len(up), len(down)) < len(values):
-        return None
-    return {"array": up, "arrayminus": down, "thickness": 1.5, "width": 5}
+def _spectra(entropy: IntrinsicEntropy) -> dict[str, Any]:
+    curves = {context: relative_eigenvalues(values) for context, values in entropy.spectra.items()}
+    yaxis = {"type": "log", "dtick": 1, "exponentformat": "power"}
+    traces = [
+        _curve(number, context, curves[context][curves[context] > 0], "%{y:.4g}")
+        for number, context in enumerate(entropy.contexts)
+    ]
+    line = {"color": "rgba(128, 128, 128, 0.5)", "width": 1, "dash": "dot"}
+    across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "yref": "y", "line": line}
+    shapes = [{**across, "y0": threshold, "y1": threshold} for threshold in shown_thresholds(entropy)]
+    return _figure(traces, INDEX, f"relative eigenvalue {RELATIVE}", yaxis, shapes=shapes)
 
 
-def _spectra(entropy: IntrinsicEntropy) -> go.Figure:
-    traces = []
-    for number, context in enumerate(entropy.contexts):
-        relative = relative_eigenvalues(entropy.spectra[context])
-        relative = relative[relative > 0]
-        index = _thinned(len(relative))
-        traces.append(_curve(number, context, index, relative[index - 1], "%{y:.4g}"))
-    layout = _layout(
-        {"title": {"text": "index i of the eigenvalue"}, "type": "log", "dtick": 1},
-        f"relative eigenvalue {RELATIVE}",
-        yaxis={"type": "log", "dtick": 1, "exponentformat": "power"},
-    )
-    figure = go.Figure(traces, layout)
-    for threshold in shown_thresholds(entropy):
-        figure.add_hline(threshold, line={"color": "rgba(128, 128, 128, 0.5)", "width": 1, "dash": "dot"})
-    return figure
+def _increments(entropy: IntrinsicEntropy) -> dict[str, Any]:
+    curves = enumerate(increments(entropy.spectra).items(), start=1)
+    traces = [_curve(number, context, values, "%{y:+.2%}") for number, (context, values) in curves]
+    title = f"change of {RELATIVE} since context {entropy.contexts[0]}"
+    return _figure(traces, INDEX, title, {"tickformat": "+.0%"})
 
 
-def _increments(entropy: IntrinsicEntropy) -> go.Figure:
-    traces = []
-    for number, (context, values) in enumerate(increments(entropy.spectra).items(), start=1):
-        index = _thinned(len(values))
-        traces.append(_curve(number, context, index, values[index - 1], "%{y:+.2%}"))
-    layout = _layout(
-        {"title": {"text": "index i of the eigenvalue"}, "type": "log", "dtick": 1},
-        f"change of {RELATIVE} since context {entropy.contexts[0]}",
-        yaxis={"tickformat": "+.0%"},
-    )
-    return go.Figure(traces, layout)
-
-
-def _curve(number: int, context: int, index: np.ndarray, y: np.ndarray, hover: str) -> go.Scatter:
+def _curve(number: int, context: int, values: np.ndarray, hover: str) -> go.Scatter:
+    index = _thinned(len(values))
     return go.Scatter(
         x=index.tolist(),
-        y=y.tolist(),
+        y=values[index - 1].tolist(),
         mode="lines",
         name=f"{context:,} tokens",
         line={"dash": DASHES[number // 6 % len(DASHES)], "width": 1.8},
@@ -136,62 +128,18 @@ def _thinned(length: int) -> np.ndarray:
     return np.unique(np.geomspace(1, length, MOST_POINTS).round().astype(int))
 
 
-def _against_entropy(entropy: IntrinsicEntropy) -> go.Figure:
-    """Each S_N counted from its value at the shortest context, which leaves a straight line straight."""
-    title = f"S<sub>N</sub> since context {entropy.contexts[0]}, nats"
-    return _scatters(entropy.measurement.losses(), _entropies(entropy), title, "%{x:+.3f} nats")
-
-
-def _against_dimension(entropy: IntrinsicEntropy) -> go.Figure:
-    title = f"eigenvalues with {RELATIVE} ≥ θ"
-    return _scatters(entropy.measurement.losses(), _dimensions(entropy), title, "%{x} dimensions")
-
-
-def _entropies(entropy: IntrinsicEntropy) -> dict[str, ByContext]:
-    return {f"N = {n}": _since(entropy.entropies[n], entropy.contexts[0]) for n in entropy.sizes}
-
-
-def _dimensions(entropy: IntrinsicEntropy) -> dict[str, ByContext]:
-    return {f"θ = {threshold:.3g}": entropy.dimensions[threshold] for threshold in shown_thresholds(entropy)}
-
-
 def _since(values: ByContext, first: int) -> ByContext:
     return {context: value - values[first] for context, value in values.items()}
 
 
-def _against_kde(entropy: IntrinsicEntropy) -> go.Figure:
-    series = {"each point left out of its own density": entropy.kde, "as in the source": entropy.kde_with_own}
-    first = entropy.contexts[0]
-    shifted = {name: _since(values, first) for name, values in series.items() if first in values}
-    title = f"KDE entropy since context {first}, nats"
-    return _scatters(entropy.measurement.losses(), shifted, title, "%{x:+.3f} nats")
-
-
-def _kde_against_entropy(entropy: IntrinsicEntropy) -> go.Figure:
-    first = min(entropy.kde)
-    title = f"S<sub>N</sub> since context {entropy.contexts[0]}, nats"
-    ytitle = f"KDE entropy since context {first}, nats"
-    return _scatters(
-        _since(entropy.kde, first), _entropies(entropy), title, "%{x:+.3f} nats", ytitle, "KDE %{y:+.3f}"
-    )
-
-
-def _kde_against_dimension(entropy: IntrinsicEntropy) -> go.Figure:
-    first = min(entropy.kde)
-    title, ytitle = f"eigenvalues with {RELATIVE} ≥ θ", f"KDE entropy since context {first}, nats"
-    return _scatters(
-        _since(entropy.kde, first), _dimensions(entropy), title, "%{x} dimensions", ytitle, "KDE %{y:+.3f}"
-    )
-
-
 def _scatters(
-    y: Mapping[int, float],
-    series: Mapping[str, Mapping[int, float]],
+    y: ByContext,
+    series: Mapping[str, ByContext],
     title: str,
     hover: str,
-    ytitle: str = "cross entropy, nats per token",
+    ytitle: str = LOSS,
     yhover: str = "loss %{y:.4f}",
-) -> go.Figure:
+) -> dict[str, Any]:
     """One quantity, the loss by default, against some others: a point a context, joined in their order."""
     traces = []
     for number, (name, values) in enumerate(series.items()):
@@ -209,39 +157,34 @@ def _scatters(
                 meta={"series": number},
             )
         )
-    return go.Figure(traces, _layout({"title": {"text": title}}, ytitle))
+    return _figure(traces, {"title": title}, ytitle)
 
 
-def _lines_over_n(entropy: IntrinsicEntropy) -> go.Figure:
+def _lines_over_n(entropy: IntrinsicEntropy) -> dict[str, Any]:
     """Correlation of the loss with S_N, for every N."""
-    lines: dict[int, LineFit] = entropy.by_entropy
-    every = np.array(sorted(lines))
-    shown = every[_thinned(len(every)) - 1]
+    lines = entropy.by_entropy
+    every = sorted(lines)
+    shown = [every[i - 1] for i in _thinned(len(every))]
     trace = go.Scatter(
-        x=shown.tolist(),
-        y=[-lines[int(n)].correlation for n in shown],
+        x=shown,
+        y=[-lines[n].correlation for n in shown],
         mode="lines",
         name="correlation of −CE with S_N",
         hovertemplate="N = %{x}: %{y:.4f}<extra></extra>",
         meta={"series": 0},
     )
-    layout = _layout(
-        {"title": {"text": "N, leading eigenvalues in S<sub>N</sub>"}, "type": "log", "dtick": 1},
-        "correlation of −CE with S<sub>N</sub>",
-        yaxis={"range": [-1.05, 1.05]},
-        height=320,
-    )
-    return go.Figure([trace], layout)
+    xaxis = {"title": "N, leading eigenvalues in S<sub>N</sub>", "type": "log", "dtick": 1}
+    title, yaxis = "correlation of −CE with S<sub>N</sub>", {"range": [-1.05, 1.05]}
+    return _figure([trace], xaxis, title, yaxis, height=320)
 
 
-def _correlation(entropy: IntrinsicEntropy) -> go.Figure:
+def _correlation(entropy: IntrinsicEntropy) -> dict[str, Any]:
     names = [f"S<sub>{name[2:]}</sub>" if name.startswith("S_") else name for name in entropy.names]
-    text = [[f"{value:.2f}" for value in row] for row in entropy.correlation]
     trace = go.Heatmap(
         x=names,
         y=names,
         z=entropy.correlation.tolist(),
-        text=text,
+        text=[[f"{value:.2f}" for value in row] for row in entropy.correlation],
         texttemplate="%{text}",
         textfont={"size": 11},
         zmin=-1,
@@ -251,26 +194,13 @@ def _correlation(entropy: IntrinsicEntropy) -> go.Figure:
         hovertemplate="%{x}, %{y}: %{z:.4f}<extra></extra>",
         meta={"series": 0},
     )
-    layout = _layout(
-        {"title": {"text": ""}, "type": "category"}, "", yaxis={"autorange": "reversed", "type": "category"}
-    )
-    return go.Figure(
-        [trace], layout.update(height=130 + 38 * len(names), margin={"l": 56, "r": 12, "t": 34, "b": 52})
-    )
+    yaxis, margin = {"autorange": "reversed", "type": "category"}, {"l": 56, "r": 12, "t": 34, "b": 52}
+    xaxis = {"title": "", "type": "category"}
+    return _figure([trace], xaxis, "", yaxis, height=130 + 38 * len(names), margin=margin)
 
 
-def _layout(
-    xaxis: dict[str, Any], ytitle: str, yaxis: dict[str, Any] | None = None, height: int = 420
-) -> go.Layout:
-    return figure_layout(height=height, xaxis=xaxis, yaxis={"title": {"text": ytitle}, **(yaxis or {})})
-
-
-def _contexts_axis(contexts: Iterable[int]) -> dict[str, Any]:
-    values = list(contexts)
-    return {
-        "title": {"text": "visible context l, tokens"},
-        "type": "log",
-        "tickmode": "array",
-        "tickvals": values,
-        "ticktext": [f"{value:,}" for value in values],
-    }
+def _figure(
+    traces: list[Any], xaxis: dict[str, Any], ytitle: str, yaxis: dict[str, Any] | None = None, **layout: Any
+) -> dict[str, Any]:
+    yaxis = {"title": ytitle, **(yaxis or {})}
+    return figure(traces, **{"height": 420, "xaxis": xaxis, "yaxis": yaxis, **layout})

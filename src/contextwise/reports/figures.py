@@ -3,12 +3,14 @@
 ``meta.series`` of a trace is the number of its model; the page's script gives it that model's colour.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import Comparison, Difference
 from contextwise.reports.page import plain
@@ -27,15 +29,15 @@ SMALLEST_SPIKE = 0.05
 """Nats; what is less is no spike, however quiet the rows before are."""
 
 
-def figure_layout(**settings: Any) -> go.Layout:
-    """A layout with the margins and the legend that all figures share."""
+def figure(traces: Sequence[Any] = (), **layout: Any) -> dict[str, Any]:
+    """A figure as plain values, with the margins and the legend that all figures share; a page's script may fill it in."""
     shared = {
         "height": 440,
         "margin": {"l": 56, "r": 12, "t": 8, "b": 52},
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         "hovermode": "closest",
     }
-    return go.Layout(**{**shared, **settings})
+    return go.Figure(traces, {**shared, **layout}).to_plotly_json()
 
 
 @dataclass(frozen=True)
@@ -54,20 +56,18 @@ def training_figure(curves: list[Curve]) -> dict[str, Any] | None:
         ``{"data", "layout", "axes"}``: the figure over tokens, and each axis's ``label``, ``layout`` and x of
         every trace; None if no run has logged anything.
     """
-    traces: list[go.Scatter] = []
-    spent: dict[str, list[np.ndarray]] = {"tokens": [], "seconds": [], "flops": []}
-    for curve in curves:
-        for trace, rows in _traces(curve):
-            traces.append(trace)
-            for name, values in spent.items():
-                values.append(rows[name])
-    if not traces:
+    drawn = [pair for curve in curves for pair in _traces(curve)]
+    if not drawn:
         return None
-    layout = figure_layout(
-        yaxis={"title": {"text": "loss, nats per token"}, "range": _loss_range(traces, spent["tokens"])}
-    )
-    axes = _axes(spent)
-    return {**go.Figure(traces, layout.update(xaxis=axes[0]["layout"])).to_plotly_json(), "axes": axes}
+    traces = [trace for trace, _ in drawn]
+    axes = _axes([rows for _, rows in drawn])
+    # The losses after the first tenth of training set the vertical axis.
+    start = BEHIND_START * max(float(rows["tokens"].max(initial=0)) for _, rows in drawn)
+    behind = np.concatenate([np.asarray(trace.y)[rows["tokens"] >= start] for trace, rows in drawn])
+    low, high = float(behind.min()), float(behind.max())
+    room = 0.04 * (high - low) or 0.1
+    yaxis = {"title": "loss, nats per token", "range": [low - room, high + room]}
+    return figure(traces, xaxis=axes[0]["layout"], yaxis=yaxis) | {"axes": axes}
 
 
 def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[str, Any]:
@@ -77,28 +77,25 @@ def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[st
         series: name of a group -> number of its colour.
     """
     rows = len(comparison.differences)
-    traces, labels = [], []
+    traces, labels, shown = [], [], [0.0]
     for row, difference in enumerate(comparison.differences):
-        y = rows - row
+        y, estimate = rows - row, difference.difference
         traces += _difference_traces(difference, y, series[difference.group])
+        values = estimate.value, estimate.low, estimate.high, *difference.seed_differences.values()
+        shown += [value for value in values if value is not None]
         # Above the interval, not at an axis: on a phone the names of two models leave no room beside them.
         where = {"x": 0, "xref": "paper", "xanchor": "left", "y": y + 0.33, "yanchor": "middle"}
         labels.append({"text": _pair(difference), "showarrow": False, **where})
+    room = 0.08 * (max(shown) - min(shown)) or 0.01
     title = f"difference of held-out loss, {plain(comparison.unit)}<br>left of zero: the first is better"
+    axis = {"title": title, "zeroline": True, "zerolinewidth": 2, "tickformat": "~g", "nticks": 7}
     layout = go.Layout(
         height=74 + ROW_HEIGHT * rows,
         margin={"l": 12, "r": 12, "t": 4, "b": 56},
         showlegend=False,
         hovermode="closest",
         annotations=labels,
-        xaxis={
-            "title": {"text": title},
-            "zeroline": True,
-            "zerolinewidth": 2,
-            "range": _difference_range(comparison),
-            "tickformat": "~g",
-            "nticks": 7,
-        },
+        xaxis={**axis, "range": [min(shown) - room, max(shown) + room]},
         yaxis={"visible": False, "range": [0.5, rows + 0.62], "fixedrange": True},
     )
     return go.Figure(traces, layout).to_plotly_json()
@@ -106,14 +103,14 @@ def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[st
 
 def _difference_traces(difference: Difference, y: float, series: int) -> list[go.Scatter]:
     """The difference with its whiskers, and below it the seeds' own differences if there are several."""
-    value, low, high = difference.difference.value, difference.difference.low, difference.difference.high
-    whiskers, interval = None, ""
-    if low is not None and high is not None:
-        whiskers = {"array": [high - value], "arrayminus": [value - low], "thickness": 2.5, "width": 7}
+    estimate, interval, whiskers = difference.difference, "", None
+    if estimate.has_interval:
+        low, high = estimate.limits
         interval = f"<br>95% interval [{low:+.4f}, {high:+.4f}]"
+        whiskers = {**error_bars([estimate]), "thickness": 2.5, "width": 7}
     drawn = [
         go.Scatter(
-            x=[value],
+            x=[estimate.value],
             y=[y],
             error_x=whiskers,
             mode="markers",
@@ -123,20 +120,24 @@ def _difference_traces(difference: Difference, y: float, series: int) -> list[go
         )
     ]
     if len(difference.seed_differences) > 1:
-        seeds = list(difference.seed_differences)
+        seeds, pair = difference.seed_differences, _pair(difference)
         drawn.append(
             go.Scatter(
-                x=list(difference.seed_differences.values()),
+                x=list(seeds.values()),
                 y=[y - 0.22] * len(seeds),
                 mode="markers",
                 marker={"size": 7, "symbol": "circle-open"},
-                hovertemplate=[
-                    f"{_pair(difference)}<br>seed {seed}: %{{x:+.4f}}<extra></extra>" for seed in seeds
-                ],
+                hovertemplate=[f"{pair}<br>seed {seed}: %{{x:+.4f}}<extra></extra>" for seed in seeds],
                 meta={"series": series},
             )
         )
     return drawn
+
+
+def error_bars(values: Sequence[Estimate]) -> dict[str, Any]:
+    """The intervals of estimates, for ``error_x`` or ``error_y`` of a trace."""
+    up, down = zip(*((e.limits[1] - e.value, e.value - e.limits[0]) for e in values), strict=True)
+    return {"array": list(up), "arrayminus": list(down)}
 
 
 def _pair(difference: Difference) -> str:
@@ -144,21 +145,28 @@ def _pair(difference: Difference) -> str:
 
 
 def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
-    """Raw training loss (faint), the same smoothed, and validation points, with what was spent by then."""
-    shared = {"meta": {"series": curve.series}, "name": plain(curve.label), "legendgroup": curve.label}
+    """Traces with what was spent by each point: raw training loss (faint), smoothed, its spikes; validation losses."""
     traces = []
+    shared = {"meta": {"series": curve.series}, "name": plain(curve.label), "legendgroup": curve.label}
+
+    def add(rows: dict[str, np.ndarray], hover: str, **style: Any) -> None:
+        if hover:
+            style["hovertemplate"] = f"%{{fullData.name}}<br>{hover}<extra></extra>"
+        traces.append(
+            (go.Scatter(x=rows["tokens"].tolist(), y=rows["loss"].tolist(), **shared, **style), rows)
+        )
+
     train = _columns(curve.run.metrics("train"))
     if train:
-        smooth = {**train, "loss": smoothed(train["loss"])}
-        raw, smooth = _binned(train), _binned(smooth)
-        traces.append(
-            (_line(raw, shared, opacity=0.25, line_width=1, showlegend=False, hoverinfo="skip"), raw)
-        )
-        hover = "%{fullData.name}<br>training loss %{y:.4f}<extra></extra>"
-        traces.append((_line(smooth, shared, line_width=2, hovertemplate=hover), smooth))
+        add(_binned(train), "", mode="lines", opacity=0.25, line_width=1, showlegend=False, hoverinfo="skip")
+        smooth = _binned({**train, "loss": smoothed(train["loss"])})
+        add(smooth, "training loss %{y:.4f}", mode="lines", line_width=2)
         jumps = spikes(train["loss"])
         if len(jumps):
-            traces.append(_spike_marks(train, jumps, shared))
+            at = {name: values[jumps] for name, values in train.items()}
+            marker = {"size": 11, "symbol": "triangle-down-open", "line": {"width": 2}}
+            hover = "spike at step %{customdata:.0f}: %{y:.4f}"
+            add(at, hover, mode="markers", marker=marker, customdata=at["step"].tolist(), showlegend=False)
     symbol = SYMBOLS[curve.series % len(SYMBOLS)]
     rows = curve.run.metrics("validation")
     old = [row | {"loss": row["replay_loss"]} for row in rows if row.get("replay_loss") is not None]
@@ -167,39 +175,10 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
         ("loss on the old corpus", _columns(old), f"{symbol}-open"),
     ):
         if held_out:
-            points = go.Scatter(
-                x=held_out["tokens"].tolist(),
-                y=held_out["loss"].tolist(),
-                mode="markers",
-                marker={"size": 8, "symbol": mark},
-                showlegend=not train and mark == symbol,
-                hovertemplate=f"%{{fullData.name}}<br>{what} %{{y:.4f}}<extra></extra>",
-                **shared,
-            )
-            traces.append((points, held_out))
+            legend = not train and mark == symbol
+            marker = {"size": 8, "symbol": mark}
+            add(held_out, f"{what} %{{y:.4f}}", mode="markers", marker=marker, showlegend=legend)
     return traces
-
-
-def _spike_marks(
-    train: dict[str, np.ndarray], jumps: np.ndarray, shared: dict[str, Any]
-) -> tuple[go.Scatter, dict[str, np.ndarray]]:
-    """A mark at each spike of a training loss."""
-    at = {name: values[jumps] for name, values in train.items()}
-    marks = go.Scatter(
-        x=at["tokens"].tolist(),
-        y=at["loss"].tolist(),
-        mode="markers",
-        marker={"size": 11, "symbol": "triangle-down-open", "line": {"width": 2}},
-        customdata=at["step"].tolist(),
-        showlegend=False,
-        hovertemplate="%{fullData.name}<br>spike at step %{customdata:.0f}: %{y:.4f}<extra></extra>",
-        **shared,
-    )
-    return marks, at
-
-
-def _line(rows: dict[str, np.ndarray], shared: dict[str, Any], **style: Any) -> go.Scatter:
-    return go.Scatter(x=rows["tokens"].tolist(), y=rows["loss"].tolist(), mode="lines", **shared, **style)
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -230,56 +209,24 @@ def _binned(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {**at_edges, "loss": np.add.reduceat(columns["loss"], edges[:-1]) / np.diff(edges)}
 
 
-def _axes(spent: dict[str, list[np.ndarray]]) -> list[dict[str, Any]]:
-    longest = max(float(values.max(initial=0)) for values in spent["seconds"])
+def _axes(drawn: list[dict[str, np.ndarray]]) -> list[dict[str, Any]]:
+    """The axes that a reader may choose from; ``drawn``: what was spent by each point of each trace."""
+    longest = max(float(rows["seconds"].max(initial=0)) for rows in drawn)
     unit, divisor = next(
         (unit, size)
         for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
         if longest >= 3 * size or size == 1
     )
+
+    def axis(label: str, name: str, title: str, divisor: int = 1, **layout: str) -> dict[str, Any]:
+        x = [(rows[name] / divisor).tolist() for rows in drawn]
+        return {"label": label, "x": x, "layout": {"title": {"text": title}, **layout}}
+
     return [
-        {
-            "label": "tokens",
-            "x": [values.tolist() for values in spent["tokens"]],
-            "layout": {"title": {"text": "training tokens"}, "tickformat": "~s"},
-        },
-        {
-            "label": "training time",
-            "x": [(values / divisor).tolist() for values in spent["seconds"]],
-            "layout": {"title": {"text": f"training time, {unit}"}, "tickformat": "~g"},
-        },
-        {
-            "label": "FLOPs",
-            "x": [values.tolist() for values in spent["flops"]],
-            "layout": {"title": {"text": "training FLOPs"}, "tickformat": "", "exponentformat": "power"},
-        },
+        axis("tokens", "tokens", "training tokens", tickformat="~s"),
+        axis("training time", "seconds", f"training time, {unit}", divisor, tickformat="~g"),
+        axis("FLOPs", "flops", "training FLOPs", tickformat="", exponentformat="power"),
     ]
-
-
-def _loss_range(traces: list[go.Scatter], tokens: list[np.ndarray]) -> list[float]:
-    """Vertical range that shows the losses behind the first tenth of training."""
-    start = BEHIND_START * max(float(values.max(initial=0)) for values in tokens)
-    behind = np.concatenate(
-        [np.asarray(trace.y)[at >= start] for trace, at in zip(traces, tokens, strict=True)]
-    )
-    low, high = float(behind.min()), float(behind.max())
-    room = 0.04 * (high - low) or 0.1
-    return [low - room, high + room]
-
-
-def _difference_range(comparison: Comparison) -> list[float]:
-    """Horizontal range with zero and all that is drawn in it."""
-    shown = [0.0]
-    for row in comparison.differences:
-        values = (
-            row.difference.value,
-            row.difference.low,
-            row.difference.high,
-            *row.seed_differences.values(),
-        )
-        shown += [value for value in values if value is not None]
-    room = 0.08 * (max(shown) - min(shown)) or 0.01
-    return [min(shown) - room, max(shown) + room]
 
 
 def spikes(losses: np.ndarray) -> np.ndarray:
@@ -299,11 +246,6 @@ def spikes(losses: np.ndarray) -> np.ndarray:
     middle = np.median(windows, axis=1)
     deviation = 1.4826 * np.median(np.abs(windows - middle[:, None]), axis=1)
     jumped = losses[before:] > middle + np.maximum(SPIKE_DEVIATIONS * deviation, SMALLEST_SPIKE)
-    edges = np.flatnonzero(np.diff(jumped, prepend=False, append=False))
-    return np.array(
-        [
-            before + start + int(losses[before + start : before + end].argmax())
-            for start, end in edges.reshape(-1, 2)
-        ],
-        dtype=np.int64,
-    )
+    edges = before + np.flatnonzero(np.diff(jumped, prepend=False, append=False))
+    tops = [start + int(losses[start:end].argmax()) for start, end in edges.reshape(-1, 2)]
+    return np.array(tops, dtype=np.int64)

@@ -8,7 +8,7 @@ import yaml
 
 from contextwise.base.files import read_json
 from contextwise.base.runs import RunFolder
-from contextwise.base.tables import Table, mark
+from contextwise.base.tables import mark
 from contextwise.comparison.compared_runs import COMPARABLE
 from contextwise.comparison.comparison import Comparison
 from contextwise.comparison.tables import budget_tables, difference_table, model_table
@@ -60,98 +60,67 @@ def write_report(
         ConfigError: ``path`` is a folder, or a recipe is damaged.
     """
     check_file(path)
-    series = _series(runs, comparison)
-    curves = _curves(runs, series, comparison)
+    curves, series = _curves(runs, comparison)
+    names, subtitle = list(series), ""
     sections = [Section("Training", _training(curves))]
-    if comparison is not None:
+    if comparison is None:
+        sections.insert(0, Section("Held-out losses", _evaluation_tables(runs)))
+    else:
+        corpus = comparison.corpus
         differences: list[Part] = []
+        subtitle = (
+            f"{comparison.documents:,} held-out documents, {comparison.tokens:,} tokens "
+            f"({Path(corpus['path']).name}, split {corpus['split']})"
+        )
         if comparison.differences:
             label = "Differences of held-out loss with 95% intervals"
             fallback = "This figure needs JavaScript. The table below holds its numbers."
-            figure = difference_figure(comparison, series)
-            differences = [
-                Plot("differences", figure, label, fallback=fallback),
-                difference_table(comparison),
-            ]
+            plot = Plot("differences", difference_figure(comparison, series), label, fallback=fallback)
+            differences = [plot, difference_table(comparison)]
         sections = [
             Section("The models", [model_table(comparison, series)]),
             *sections,
             Section("Differences, document by document", differences),
             Section("At equal budgets", budget_tables(comparison, series)),
         ]
-    else:
-        sections = [Section("Held-out losses", _evaluation_tables(runs)), *sections]
     remarks = [*(comparison.notes if comparison else []), *(notes or [])]
+    lines = [command] if command is not None else _commands(runs, comparison)
     sections += [
         Section("Notes", [bullets(remarks)] if remarks else []),
         Section("What the models write", _samples(curves)),
-        Section("How it was made", _making(curves, _commands(runs, comparison, command))),
+        Section("How it was made", ["To make it again:", commands(lines), *map(_run, curves)]),
     ]
-    result = verdict(comparison) if comparison else []
-    Page(title or _title(series), sections, _subtitle(comparison), result, "runs").write(path)
+    title = title or (", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others")
+    Page(title, sections, subtitle, verdict(comparison) if comparison else [], "runs").write(path)
 
 
 def write_comparison_page(comparison: Comparison, path: Path) -> None:
     """Write the page of a comparison: its tables, and the curves of those of its models that are runs."""
-    write_report(runs_of(comparison), path, comparison)
-
-
-def runs_of(comparison: Comparison) -> list[RunFolder]:
-    """The runs among the models of a comparison, in its order."""
     runs = [_run_of(source) for group in comparison.groups for source in group.sources]
-    return [run for run in runs if run is not None]
+    write_report([run for run in runs if run is not None], path, comparison)
 
 
 def _run_of(source: str) -> RunFolder | None:
     """The run that a comparison's source is, or whose evaluation it is."""
-    for folder in (Path(source), Path(source).resolve().parent.parent):
-        if (folder / "recipe.yaml").is_file():
-            return RunFolder(folder)
-    return None
+    folders = Path(source), Path(source).resolve().parent.parent
+    return next((RunFolder(folder) for folder in folders if (folder / "recipe.yaml").is_file()), None)
 
 
-def _name(run: RunFolder) -> str:
-    return str(run.recipe().get("name") or run.path.resolve().name)
-
-
-def _model_names(runs: list[RunFolder], comparison: Comparison | None) -> dict[Path, str]:
-    """Run folder -> name of the model it belongs to: the comparison's group, else the recipe's name."""
-    names = {run.path.resolve(): _name(run) for run in runs}
-    for group in comparison.groups if comparison else []:
+def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[Curve], dict[str, int]]:
+    """The runs with their labels, and the colour number of each model: a group of the comparison, else a recipe's name."""
+    groups = comparison.groups if comparison else []
+    names = {run.path.resolve(): str(run.recipe().get("name") or run.path.resolve().name) for run in runs}
+    for group in groups:
         for run in filter(None, map(_run_of, group.sources)):
             names[run.path.resolve()] = group.name
-    return names
-
-
-def _series(runs: list[RunFolder], comparison: Comparison | None) -> dict[str, int]:
-    """Name of each model -> number of its colour."""
-    names = [group.name for group in comparison.groups] if comparison else []
-    names += [name for name in _model_names(runs, comparison).values() if name not in names]
-    return {name: number for number, name in enumerate(dict.fromkeys(names))}
-
-
-def _curves(runs: list[RunFolder], series: dict[str, int], comparison: Comparison | None) -> list[Curve]:
-    names = _model_names(runs, comparison)
+    every = dict.fromkeys([*(group.name for group in groups), *names.values()])
+    series = {name: number for number, name in enumerate(every)}
     models = [names[run.path.resolve()] for run in runs]
-    return [
-        Curve(run, f"{model} ({run.path.name})" if models.count(model) > 1 else model, series[model])
-        for run, model in zip(runs, models, strict=True)
-    ]
-
-
-def _title(series: dict[str, int]) -> str:
-    names = list(series)
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
-
-
-def _subtitle(comparison: Comparison | None) -> str:
-    if comparison is None:
-        return ""
-    corpus = comparison.corpus
-    return (
-        f"{comparison.documents:,} held-out documents, {comparison.tokens:,} tokens "
-        f"({Path(corpus['path']).name}, split {corpus['split']})"
-    )
+    curves = []
+    for run, model in zip(runs, models, strict=True):
+        label = f"{model} ({run.path.name})" if models.count(model) > 1 else model
+        curves.append(Curve(run, label, series[model]))
+    return curves, series
 
 
 def _sampling(settings: dict[str, Any]) -> str:
@@ -162,10 +131,8 @@ def _sampling(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}".strip() for name, value in counting.items())
 
 
-def _commands(runs: list[RunFolder], comparison: Comparison | None, command: str | None) -> list[str]:
+def _commands(runs: list[RunFolder], comparison: Comparison | None) -> list[str]:
     """Commands that make the runs and the figures again."""
-    if command is not None:
-        return [command]
     lines = [["train", str(run.recipe_file), "--out", f"{run.path}-again"] for run in runs]
     if comparison is not None:
         sources = [source for group in comparison.groups for source in group.sources]
@@ -186,26 +153,21 @@ def _training(curves: list[Curve]) -> list[Part]:
     return [Plot("training", figure, label, caption, controls=choices("Horizontal axis"))]
 
 
-def _evaluation_tables(runs: list[RunFolder]) -> list[Table]:
+def _evaluation_tables(runs: list[RunFolder]) -> list[Part]:
     """The evaluations of each run, for a page without a comparison."""
-    tables = []
+    tables: list[Part] = []
     for run in runs:
         for summary in (r.summary for r in results_of(run.evaluation) if r.measure in COMPARABLE):
+            settings, condition = summary["settings"], summary.get("condition")
+            scored = "each sentence on its own" + (f", with {condition}" if condition else "")
+            if not summary.get("by_sentence"):
+                scored = f"windows of {settings['context']:,}, stride {settings['stride']:,}"
             title = (
                 f"{run.path.name} on {summary['label']}: {summary['documents']:,} documents, "
-                f"{summary['tokens']:,} tokens, {_scored(summary)}."
+                f"{summary['tokens']:,} tokens, {scored}."
             )
             tables.append(evaluation_table(summary, title=title, known_only=True))
     return tables
-
-
-def _scored(summary: dict[str, Any]) -> str:
-    """How an evaluation was made, in words."""
-    if not summary.get("by_sentence"):
-        settings = summary["settings"]
-        return f"windows of {settings['context']:,}, stride {settings['stride']:,}"
-    condition = summary.get("condition")
-    return "each sentence on its own" + (f", with {condition}" if condition else "")
 
 
 def _samples(curves: list[Curve]) -> list[Part]:
@@ -230,12 +192,8 @@ def _samples(curves: list[Curve]) -> list[Part]:
     return parts
 
 
-def _making(curves: list[Curve], lines: list[str]) -> list[Part]:
-    """Commands, and each run's recipe and environment, folded away."""
-    return ["To make it again:", commands(lines), *map(_run, curves)]
-
-
 def _run(curve: Curve) -> Markup:
+    """A run's recipe and environment, folded away."""
     run = curve.run
     file = run.environment_file
     environment = read_json(file, "the environment of the run") if file.exists() else {}

@@ -11,8 +11,9 @@ import numpy as np
 from contextwise.analysis.optimum import Landscape
 from contextwise.analysis.sweep_points import COLUMNS
 from contextwise.base.estimates import NOT_KNOWN, count
-from contextwise.base.tables import Row, Table, csv_text
-from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
+from contextwise.base.tables import Cell, Row, Table, csv_text
+from contextwise.data.document_lengths import in_tokens, token_count
+from contextwise.reports.figures import figure
 from contextwise.reports.page import (
     Markup,
     Page,
@@ -29,11 +30,10 @@ from contextwise.reports.page import (
     missing,
     write_csv_files,
 )
-from contextwise.reports.sweep_data import CurveLine, SweepData, read_sweep
+from contextwise.reports.sweep_data import SweepData, read_sweep
 from contextwise.reports.sweep_figures import (
     curves_figure,
     curves_json,
-    empty_figure,
     landscape_json,
     lengths_figure,
     loss_figure,
@@ -50,20 +50,10 @@ SHOWN_BUDGETS = 6
 DYNAMIC = ("best-context-loss", "curves")
 """Tables that the page's script writes, of what its figure shows."""
 LOSS_HEAD = ["unit", "budget", "size", "parameters", "context", "loss", "standard_error", "runs"]
-CONTEXT_HEAD = [
-    "unit",
-    "budget",
-    "size",
-    "parameters",
-    "context",
-    "loss",
-    "decided",
-    "edge",
-    "smoothed_context",
-]
+CONTEXT_HEAD = [*LOSS_HEAD[:6], "decided", "edge", "smoothed_context"]
 PAIR_HEAD = ["unit", "budget", "size", "context", "loss", "decided", "smoothed_size", "smoothed_context"]
 CURVE_HEAD = ["group", "run", "spent_flops", "spent_seconds", "spent_tokens"]
-CURVE_HEAD += ["visible_from", "visible_to", "loss", "low", "high"]
+CURVE_HEAD += ["visible_from", "visible_to", "loss", "low", "high", "unit"]
 LENGTH_HEAD = ["length_from", "length_to", "documents", "tokens"]
 LENGTH_HEAD += ["share_of_documents_shorter", "share_of_tokens_with_length_from_before"]
 
@@ -89,7 +79,7 @@ def write_sweep_page(
     """
     check_file(path)
     data = read_sweep(folder, others)
-    contexts = sorted({context for some in data.planned.values() for context in some})
+    contexts = data.contexts
     texts = sweep_tables(data)
     interval = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
     subtitle = (
@@ -98,11 +88,11 @@ def write_sweep_page(
     )
     sections = [
         Section("What is missing", _missing(data)),
-        Section("Loss against training context, at a budget", _losses(data, contexts)),
+        Section("Loss against training context, at a budget", _losses(data)),
         Section("Optimal context against budget", _optimal_contexts(data)),
         Section("Optimal size and context against budget", _optimal_pairs()),
         Section("Context curves", _curves(data)),
-        Section("Document lengths of the corpus", _lengths(data, contexts)),
+        Section("Document lengths of the corpus", _lengths(data)),
         Section("The runs", [runs_table(data)]),
         Section("How it was made", _making(data, others)),
     ]
@@ -114,7 +104,7 @@ def write_sweep_page(
         "curves": curves_json(data.curves),
         "curvesUnit": data.loss_unit,
         "tables": {name: text for name, text in texts.items() if name not in DYNAMIC},
-        "heads": {"best-context-loss": LOSS_HEAD, "curves": [*CURVE_HEAD, "unit"]},
+        "heads": {"best-context-loss": LOSS_HEAD, "curves": CURVE_HEAD},
     }
     page = Page(f"Sweep {data.name}", sections, subtitle, sweep_verdict(data), "sweep", {"sweep": sent})
     page.write(path)
@@ -123,20 +113,12 @@ def write_sweep_page(
 
 def _missing(data: SweepData) -> list[Part]:
     sentences = missing_sentences(data)
-    if not sentences:
-        return []
-    failures = [state for state in data.states if state.failure is not None]
-    return [
-        bullets(sentences),
-        *(
-            details(f"{state.run.id}: why it failed", code(state.failure.reason))
-            for state in failures
-            if state.failure
-        ),
-    ]
+    reasons = {state.run.id: state.failure.reason for state in data.states if state.failure is not None}
+    failures = [details(f"{run}: why it failed", code(reason)) for run, reason in reasons.items()]
+    return [bullets(sentences), *failures] if sentences else []
 
 
-def _losses(data: SweepData, contexts: list[int]) -> list[Part]:
+def _losses(data: SweepData) -> list[Part]:
     controls = markup(
         '<div class="controls" hidden>\n{units}<label class="budget"><span>budget</span><input type="range" id="budget" '
         'min="0" step="1"><output id="budget-words" for="budget"></output></label>\n</div>',
@@ -150,7 +132,7 @@ def _losses(data: SweepData, contexts: list[int]) -> list[Part]:
     )
     label = "Best-context loss against training context, a line for each model size"
     return [
-        Plot("loss", loss_figure(contexts), label, caption, controls=controls),
+        Plot("loss", loss_figure(data.contexts), label, caption, controls=controls),
         Markup('<ul class="findings" id="findings" aria-live="polite"></ul>'),
         _download("best-context-loss", "What the figure shows"),
         _download("points", "All measurements"),
@@ -172,7 +154,7 @@ def _optimal_contexts(data: SweepData) -> list[Part]:
         "measured there."
     )
     return [
-        Plot("context", empty_figure(), label, caption),
+        Plot("context", figure(), label, caption),
         missing(absent, ' id="no-context" hidden'),
         _download("optimal-context", "Optimal contexts"),
     ]
@@ -189,7 +171,7 @@ def _optimal_pairs() -> list[Part]:
         "its own, were not measured there."
     )
     return [
-        Plot("pair", empty_figure(), label, caption),
+        Plot("pair", figure(), label, caption),
         missing(absent, ' id="no-pair" hidden'),
         _download("optimal-pair", "Optimal pairs"),
     ]
@@ -217,7 +199,7 @@ def _curves(data: SweepData) -> list[Part]:
     ]
 
 
-def _lengths(data: SweepData, contexts: list[int]) -> list[Part]:
+def _lengths(data: SweepData) -> list[Part]:
     if data.meter is None:
         text = "The corpus could not be read, so the lengths of its documents are not shown: "
         return [missing(f"{text}{data.no_corpus}.")]
@@ -228,7 +210,7 @@ def _lengths(data: SweepData, contexts: list[int]) -> list[Part]:
     label = "Shares of documents and of tokens by document length, and share of tokens preceded by that many"
     return [
         Plot("lengths", lengths_figure(data.meter), label, caption),
-        bullets(corpus_sentences(data.meter, contexts)),
+        bullets(corpus_sentences(data.meter, data.contexts)),
         _download("document-lengths", "Document lengths"),
     ]
 
@@ -256,20 +238,18 @@ def _counted(number: int, what: str) -> str:
 
 def optima_table(data: SweepData, landscape: Landscape) -> Table:
     """Optimal contexts at some budgets, for readers without JavaScript and for quotation."""
-    steps = np.unique(np.linspace(0, len(landscape.budgets) - 1, SHOWN_BUDGETS).round().astype(int))
-    rows: list[list[str | tuple[str, ...] | None]] = []
-    for step in steps:
-        row: list[str | tuple[str, ...] | None] = [budget_words(landscape.unit, landscape.budgets[step])]
+    rows: list[list[Cell]] = []
+    for step in np.unique(np.linspace(0, len(landscape.budgets) - 1, SHOWN_BUDGETS).round().astype(int)):
+        row: list[Cell] = [budget_words(landscape.unit, landscape.budgets[step])]
         for size in data.sizes:
             best = landscape.optima[step].get(size)
             if best is None:
                 row.append(None)
-            else:
-                context = in_tokens(best.cell.context)
-                row.append((context if best.decided else f"({context})", f"{best.cell.loss:.4f}"))
-        overall = landscape.overall[step]
-        decided = overall is not None and overall.decided
-        row.append(f"{overall.cell.size}, {in_tokens(overall.cell.context)}" if overall and decided else None)
+                continue
+            context = in_tokens(best.cell.context)
+            row.append((context if best.decided else f"({context})", f"{best.cell.loss:.4f}"))
+        best = landscape.overall[step]
+        row.append(f"{best.cell.size}, {in_tokens(best.cell.context)}" if best and best.decided else None)
         rows.append(row)
     title = (
         "Optimal training context at some budgets, with its best-context loss in nats per token; in brackets where a context "
@@ -303,90 +283,41 @@ def runs_table(data: SweepData) -> Table:
 
 
 def sweep_tables(data: SweepData) -> dict[str, str]:
-    """Name of each table -> its CSV."""
+    """Name of each table -> its CSV; a row a budget, size and context that was measured there, and so on."""
+    losses, contexts, pairs = [], [], []
+    for landscape in data.landscapes:
+        for step, budget in enumerate(landscape.budgets.tolist()):
+            at = [landscape.unit, budget]
+            losses += [[*at, *astuple(cell)] for cell in landscape.cells[step]]
+            for size, best in landscape.optima[step].items():
+                chosen = [*at, *astuple(best.cell)[:4], _yes(best.decided), best.edge]
+                contexts.append([*chosen, landscape.contexts[size][step]])
+            overall = landscape.overall[step]
+            if overall is not None:
+                cell, smoothed = overall.cell, landscape.pairs[step] or ("", "")
+                pairs.append([*at, cell.size, cell.context, cell.loss, _yes(overall.decided), *smoothed])
     tables = {
         "points": csv_text(COLUMNS, map(astuple, data.points)),
-        "best-context-loss": csv_text(
-            LOSS_HEAD, (row for landscape in data.landscapes for row in loss_rows(landscape))
-        ),
-        "optimal-context": csv_text(
-            CONTEXT_HEAD, (row for landscape in data.landscapes for row in context_rows(landscape))
-        ),
-        "optimal-pair": csv_text(
-            PAIR_HEAD, (row for landscape in data.landscapes for row in pair_rows(landscape))
-        ),
-        "curves": csv_text([*CURVE_HEAD, "unit"], curve_rows(data.curves, data.loss_unit)),
+        "best-context-loss": csv_text(LOSS_HEAD, losses),
+        "optimal-context": csv_text(CONTEXT_HEAD, contexts),
+        "optimal-pair": csv_text(PAIR_HEAD, pairs),
+        "curves": csv_text(CURVE_HEAD, _curve_rows(data)),
     }
     if data.meter is not None:
-        tables["document-lengths"] = csv_text(LENGTH_HEAD, length_rows(data.meter))
+        tables["document-lengths"] = csv_text(LENGTH_HEAD, map(astuple, data.meter.bins()))
     return tables
 
 
-def loss_rows(landscape: Landscape) -> Iterable[Sequence[Any]]:
-    """Best-context losses: one row a budget, size and context that was measured there."""
-    for budget, cells in zip(landscape.budgets.tolist(), landscape.cells, strict=True):
-        for cell in cells:
-            yield [
-                landscape.unit,
-                budget,
-                cell.size,
-                cell.parameters,
-                cell.context,
-                cell.loss,
-                cell.standard_error,
-                cell.runs,
-            ]
-
-
-def context_rows(landscape: Landscape) -> Iterable[Sequence[Any]]:
-    """Optimal contexts: one row a budget and size that has an optimum there."""
-    for step, budget in enumerate(landscape.budgets.tolist()):
-        for size, best in landscape.optima[step].items():
-            cell = best.cell
-            about = [cell.parameters, cell.context, cell.loss, _yes(best.decided), best.edge]
-            yield [landscape.unit, budget, size, *about, landscape.contexts[size][step]]
-
-
-def pair_rows(landscape: Landscape) -> Iterable[Sequence[Any]]:
-    """Optimal pairs of size and context: one row a budget that has one."""
-    for step, budget in enumerate(landscape.budgets.tolist()):
-        best = landscape.overall[step]
-        if best is not None:
-            cell = best.cell
-            yield [
-                landscape.unit,
-                budget,
-                cell.size,
-                cell.context,
-                cell.loss,
-                _yes(best.decided),
-                *(landscape.pairs[step] or ("", "")),
-            ]
-
-
-def curve_rows(curves: Iterable[CurveLine], unit: str) -> Iterable[Sequence[Any]]:
-    """Context curves: one row a run, step and bin."""
-    for curve in curves:
+def _curve_rows(data: SweepData) -> Iterable[Sequence[Any]]:
+    """A row a run, step and bin."""
+    for curve in data.curves:
         for step, losses in enumerate(curve.losses):
             spent = [
                 curve.spent[kind][step] if curve.spent else "" for kind in ("flops", "seconds", "tokens")
             ]
-            for number, ((low, high), loss) in enumerate(zip(curve.bins, losses, strict=True)):
-                limits = curve.intervals[number] if curve.intervals else ("", "")
-                yield [curve.group, curve.label, *spent, low, high, loss, *limits, unit]
-
-
-def length_rows(meter: DocumentLengths) -> Iterable[Sequence[Any]]:
-    """Document lengths: one row a doubling."""
-    for length in meter.bins():
-        yield [
-            length.shortest,
-            length.longest,
-            length.documents,
-            length.tokens,
-            length.shorter,
-            length.preceded,
-        ]
+            limits = curve.intervals or [(None, None)] * len(curve.bins)
+            for visible, loss, interval in zip(curve.bins, losses, limits, strict=True):
+                yield [curve.group, curve.label, *spent, *visible, loss, *interval, data.loss_unit]
 
 
 def _yes(value: bool) -> str:

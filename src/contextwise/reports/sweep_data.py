@@ -1,5 +1,6 @@
 """The data of a sweep's page: runs and their states, points, context curves, and the corpus."""
 
+import contextlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ class CurveLine:
 
     Attributes:
         label: its name; ``group`` is the box of its switch.
-        series: number of its colour; None if it belongs to no size of the sweep.
+        series: colour number; None if it belongs to no size of the sweep.
         bins: (first, last) number of visible tokens of each bin.
         losses: of each bin, one row a step; nats per token, or bits per byte (:func:`comparable`).
         intervals: (low, high) of each bin; None for curves that were measured while training.
@@ -78,6 +79,11 @@ class SweepData:
     no_corpus: str
     dropped: int
 
+    @property
+    def contexts(self) -> list[int]:
+        """All training contexts of the grid, ascending."""
+        return sorted({context for some in self.planned.values() for context in some})
+
 
 def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
     """Read a sweep's folder, finished or not.
@@ -110,27 +116,29 @@ def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
     units = [unit for unit in UNITS if unit != "gpu_hours" or gpus]
     recipe = read_yaml(path / "sweep.yaml")
     corpus, opened, problem = _corpus(sweep, recipe)
+    curves = _sweep_curves(sweep, states, list(sizes), gpus)
     tokenizer = corpus_tokenizer_hash(opened.path) if opened and opened.manifest else None
-    curves = [
-        *_sweep_curves(sweep, states, list(sizes), gpus, tokenizer, _bytes_per_token(opened)),
-        *(curve for other in others for curve in _other_curves(other)),
-    ]
-    comparable, unit = per_byte_where_needed(curves)
+    for curve in curves:
+        curve.tokenizer, curve.bytes_per_token = tokenizer, _bytes_per_token(opened)
+    curves += [curve for other in others for curve in _other_curves(other)]
+    comparable, loss_unit = per_byte_where_needed(curves)
     return SweepData(
-        path,
-        str(recipe.get("name") or path.resolve().name),
-        (path / "sweep.yaml").read_text(encoding="utf-8"),
-        states,
-        finite,
-        sizes,
-        planned,
-        [result for unit in units if (result := landscape(finite, unit, planned, gpus)) is not None],
-        comparable,
-        unit,
-        corpus,
-        measure_lengths(opened) if opened else None,
-        problem,
-        len(points) - len(finite),
+        path=path,
+        name=str(recipe.get("name") or path.resolve().name),
+        recipe=(path / "sweep.yaml").read_text(encoding="utf-8"),
+        states=states,
+        points=finite,
+        sizes=sizes,
+        planned=planned,
+        landscapes=[
+            result for unit in units if (result := landscape(finite, unit, planned, gpus)) is not None
+        ],
+        curves=comparable,
+        loss_unit=loss_unit,
+        corpus=corpus,
+        meter=measure_lengths(opened) if opened else None,
+        no_corpus=problem,
+        dropped=len(points) - len(finite),
     )
 
 
@@ -152,15 +160,15 @@ def _corpus(sweep: Sweep, recipe: dict[str, Any]) -> tuple[str, Corpus | None, s
     path = str(settings.get("corpus", ""))
     try:
         corpus = Corpus.open(path, settings.get("split", "train"))
-        if corpus.fingerprint != sweep.corpus:
-            return (
-                path,
-                None,
-                f"{path} is not the corpus that the sweep was trained on (its content hash differs)",
-            )
     except ContextwiseError as error:
         where = "" if Path(path).is_absolute() else " (seen from the folder in which the sweep was started)"
         return path, None, f"{error}{where}"
+    if corpus.fingerprint != sweep.corpus:
+        return (
+            path,
+            None,
+            f"{path} is not the corpus that the sweep was trained on (its content hash differs)",
+        )
     return path, corpus, ""
 
 
@@ -169,63 +177,50 @@ def _bytes_per_token(corpus: Corpus | None) -> float | None:
 
 
 def _sweep_curves(
-    sweep: Sweep,
-    states: list[RunState],
-    sizes: list[str],
-    gpus: dict[str, int],
-    tokenizer: str | None,
-    bytes_per_token: float | None,
+    sweep: Sweep, states: list[RunState], sizes: list[str], gpus: dict[str, int]
 ) -> list[CurveLine]:
-    """The curves of every run: of its training, and those that ``contextwise curve`` measured since."""
-    curves = []
-    names = _names(states)
-    for state in states:
-        run, folder = state.run, sweep.run_folder(state.run.id)
-        about = {"group": run.size, "series": sizes.index(run.size), "context": run.context}
-        trained = _training_curve(folder.metrics("curve"), gpus.get(run.id), label=names[run.id], **about)
-        results = results_of(folder.evaluation, Curve.name)
-        measured = [_measured_curve(about, result.summary, names[run.id]) for result in results]
-        for curve in [*([trained] if trained else []), *measured]:
-            curve.tokenizer, curve.bytes_per_token = tokenizer, bytes_per_token
-            curves.append(curve)
-    return curves
+    """The curves of every run: of its training, and those that ``contextwise curve`` measured since.
 
-
-def _names(states: list[RunState]) -> dict[str, str]:
-    """A label of each run among those of its size: its context, and its tokens and seed where those differ."""
+    The label of a run among those of its size: its context, and its tokens and seed where those differ.
+    """
     lengths = {(s.run.size, s.run.tokens) for s in states}
     several_lengths = len(lengths) > len({size for size, _ in lengths})
     several_seeds = len({state.run.seed for state in states}) > 1
-    names = {}
-    for run in (state.run for state in states):
+    curves = []
+    for state in states:
+        run, folder = state.run, sweep.run_folder(state.run.id)
         words = [token_count(run.context)]
         words += [f"{run.tokens / 1e6:.3g}M"] if several_lengths else []
         words += [f"seed {run.seed}"] if several_seeds else []
-        names[run.id] = ", ".join(words)
-    return names
+        label = ", ".join(words)
+        about = {"group": run.size, "series": sizes.index(run.size), "context": run.context}
+        curves += _training_curve(folder.metrics("curve"), gpus.get(run.id), label=label, **about)
+        results = results_of(folder.evaluation, Curve.name)
+        curves += [_measured_curve(about, result.summary, label) for result in results]
+    return curves
 
 
-def _training_curve(rows: list[dict[str, Any]], gpus: int | None, **about: Any) -> CurveLine | None:
-    """From the ``curve`` rows of a run; rows with a loss that is no number are left out.
+def _training_curve(rows: list[dict[str, Any]], gpus: int | None, **about: Any) -> list[CurveLine]:
+    """From the ``curve`` rows of a run, if it has any; rows with a loss that is no number are left out.
 
-    A last bin that is cut short joins the one before it, as in :class:`evaluation.curve.sums.Bins`: it would
-    hold the few positions that are left, and its noise would pass for the best context.
+    A last bin that is cut short joins the one before it: it would hold the few positions that are left, and its noise would
+    pass for the best context.
     """
     by_step = {row["step"]: row for row in rows if np.isfinite(row["loss"]).all()}
-    rows_by_step = [by_step[step] for step in sorted(by_step)]
-    if not rows_by_step:
-        return None
-    edges = [*rows_by_step[-1]["visible"], rows_by_step[-1]["context"] + 1]
-    losses = [row["loss"] for row in rows_by_step]
+    rows = [by_step[step] for step in sorted(by_step)]
+    if not rows:
+        return []
+    edges = [*rows[-1]["visible"], rows[-1]["context"] + 1]
+    losses = [row["loss"] for row in rows]
     widths = np.diff(edges)
     if len(widths) > 1 and widths[-1] < widths[-2] / 2:
         losses = [[*row[:-2], float(np.average(row[-2:], weights=widths[-2:]))] for row in losses]
         del edges[-2]
     bins = [(low, next_low - 1) for low, next_low in itertools.pairwise(edges)]
-    spent = {unit: [row[unit] for row in rows_by_step] for unit in ("flops", "seconds", "tokens")}
+    spent = {unit: [row[unit] for row in rows] for unit in ("flops", "seconds", "tokens")}
     if gpus:
-        spent["gpu_hours"] = [row["seconds"] * gpus / 3600 for row in rows_by_step]
-    return CurveLine(bins=bins, losses=losses, spent=spent, **about)
+        spent["gpu_hours"] = [row["seconds"] * gpus / 3600 for row in rows]
+    return [CurveLine(bins=bins, losses=losses, spent=spent, **about)]
 
 
 def _measured_curve(about: dict[str, Any], summary: dict[str, Any], label: str) -> CurveLine:
@@ -254,13 +249,10 @@ def _other_curves(path: Path) -> list[CurveLine]:
         about = {"group": "other runs", "series": None, "context": summary.get("trained_context")}
         name = path.parent.parent.name if single and path.parent.name == "evaluation" else path.name
         curve = _measured_curve(about, summary, name)
-        curve.tokenizer = summary["corpus"].get("tokenizer_hash")
-        try:
-            curve.bytes_per_token = _bytes_per_token(
-                Corpus.open(summary["corpus"]["path"], summary["corpus"]["split"])
-            )
-        except ContextwiseError:
-            curve.bytes_per_token = None
+        corpus = summary["corpus"]
+        curve.tokenizer = corpus.get("tokenizer_hash")
+        with contextlib.suppress(ContextwiseError):
+            curve.bytes_per_token = _bytes_per_token(Corpus.open(corpus["path"], corpus["split"]))
         curves.append(curve)
     if not curves:
         raise ConfigError(

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from contextwise.analysis.optimum import Landscape, Optimum
+from contextwise.analysis.optimum import Landscape
 from contextwise.data.document_lengths import DocumentLengths, token_count
-from contextwise.reports.figures import SYMBOLS, figure_layout
+from contextwise.reports.figures import SYMBOLS, figure
 from contextwise.reports.page import plain
 from contextwise.reports.sweep_data import CurveLine
 from contextwise.reports.sweep_findings import UNIT_NAMES, budget_words, sentences_at, window_words
@@ -28,10 +28,8 @@ SHORTEST_SHOWN = 16
 
 def loss_figure(contexts: Sequence[int]) -> dict[str, Any]:
     """Best-context loss against training context; the traces come from the script."""
-    layout = figure_layout(yaxis={"title": {"text": "best-context loss, nats per token"}, "nticks": 7})
-    return go.Figure(
-        [], layout.update(xaxis=_context_axis(contexts, "training context, tokens"))
-    ).to_plotly_json()
+    axis = _context_axis(contexts, "training context, tokens")
+    return figure(xaxis=axis, yaxis={"title": "best-context loss, nats per token", "nticks": 7})
 
 
 def curves_figure(curves: Sequence[CurveLine], unit: str) -> dict[str, Any]:
@@ -42,85 +40,64 @@ def curves_figure(curves: Sequence[CurveLine], unit: str) -> dict[str, Any]:
     axis = _context_axis(powers, "visible tokens", high=longest)
     left, right = np.log10(min(SHORTEST_SHOWN / 2, longest / 8)), axis["range"][1]
     axis["range"] = [left, right + 0.08 * (right - left)]
-    layout = figure_layout(
-        yaxis={"title": {"text": f"loss, {unit}"}, "nticks": 7}, xaxis=axis, showlegend=False
-    )
-    return go.Figure([], layout).to_plotly_json()
+    return figure(xaxis=axis, yaxis={"title": f"loss, {unit}", "nticks": 7}, showlegend=False)
 
 
 def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
-    """Optimal context against the budget: a smoothed line for each size, and the unsmoothed optima, faint."""
-    budgets = landscape.budgets.tolist()
+    """Optimal context against the budget: a smoothed line for each size, and the unsmoothed optima, faint.
+
+    A triangle is an optimum at the end of the grid.
+    """
+    symbols = {"": SYMBOLS[0], "longest": "triangle-up", "shortest": "triangle-down"}
     traces: list[go.Scatter] = []
     for size, number in series.items():
         shift = 2.0 ** (APART * (number - (len(series) - 1) / 2))
         shared = {"name": plain(size), "legendgroup": size, "meta": {"series": number}}
         smoothed = landscape.contexts[size]
+        hover = "<br>%{customdata}<extra></extra>"
         traces.append(
             go.Scatter(
-                x=budgets,
+                x=landscape.budgets.tolist(),
                 y=[None if context is None else context * shift for context in smoothed],
-                customdata=[_words(landscape, step, smoothed[step]) for step in range(len(budgets))],
+                customdata=_words(landscape, smoothed),
                 mode="lines",
                 line={"width": 2.5, "shape": "hvh"},
-                hovertemplate="%{fullData.name}<br>%{customdata}<extra></extra>",
+                hovertemplate="%{fullData.name}" + hover,
                 **shared,
             )
         )
-        decided = [
-            (step, best)
-            for step, some in enumerate(landscape.optima)
-            if (best := some.get(size)) is not None and best.decided
-        ]
-        traces.append(_unsmoothed(landscape, decided, shift, shared))
-    contexts = [context for some in landscape.cells for context in {cell.context for cell in some}]
-    layout = figure_layout(
-        xaxis=_budget_axis(landscape),
-        yaxis=_context_axis(sorted(set(contexts)), "optimal context, tokens"),
-    )
-    return go.Figure(traces, layout).to_plotly_json()
-
-
-def _unsmoothed(
-    landscape: Landscape, decided: list[tuple[int, Optimum]], shift: float, shared: dict[str, Any]
-) -> go.Scatter:
-    """The optima as they were measured; a triangle where the grid ends."""
-    symbols = {"": SYMBOLS[0], "longest": "triangle-up", "shortest": "triangle-down"}
-    return go.Scatter(
-        x=[float(landscape.budgets[step]) for step, _ in decided],
-        y=[best.cell.context * shift for _, best in decided],
-        customdata=[_words(landscape, step, best.cell.context) for step, best in decided],
-        mode="markers",
-        marker={"size": 6, "symbol": [symbols[best.edge] for _, best in decided]},
-        opacity=0.45,
-        showlegend=False,
-        hovertemplate="%{fullData.name}, not smoothed<br>%{customdata}<extra></extra>",
-        **shared,
-    )
+        optima = [some.get(size) for some in landscape.optima]
+        decided = {step: best for step, best in enumerate(optima) if best is not None and best.decided}
+        words = _words(landscape, [best.cell.context if best else None for best in optima])
+        traces.append(
+            go.Scatter(
+                x=landscape.budgets[list(decided)].tolist(),
+                y=[best.cell.context * shift for best in decided.values()],
+                customdata=[words[step] for step in decided],
+                mode="markers",
+                marker={"size": 6, "symbol": [symbols[best.edge] for best in decided.values()]},
+                opacity=0.45,
+                showlegend=False,
+                hovertemplate="%{fullData.name}, not smoothed" + hover,
+                **shared,
+            )
+        )
+    axis = _context_axis(_measured_contexts(landscape), "optimal context, tokens")
+    return figure(traces, xaxis=_budget_axis(landscape), yaxis=axis)
 
 
 def pair_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
     """The optimal pair against the budget: the height is its context, the colour and the symbol its size."""
-    budgets = landscape.budgets.tolist()
-    heights = [None if pair is None else pair[1] for pair in landscape.pairs]
-    traces = [
-        go.Scatter(
-            x=budgets,
-            y=heights,
-            mode="lines",
-            line={"width": 1, "shape": "hvh"},
-            hoverinfo="skip",
-            showlegend=False,
-            meta={"series": None},
-        )
-    ]
+    budgets, pairs = landscape.budgets.tolist(), landscape.pairs
+    line = {"mode": "lines", "line": {"width": 1, "shape": "hvh"}, "hoverinfo": "skip", "showlegend": False}
+    traces = [go.Scatter(x=budgets, y=[pair and pair[1] for pair in pairs], meta={"series": None}, **line)]
     for size, number in series.items():
-        own = [pair[1] if pair is not None and pair[0] == size else None for pair in landscape.pairs]
+        own = [pair[1] if pair is not None and pair[0] == size else None for pair in pairs]
         traces.append(
             go.Scatter(
                 x=budgets,
                 y=own,
-                customdata=[_words(landscape, step, context) for step, context in enumerate(own)],
+                customdata=_words(landscape, own),
                 mode="lines+markers",
                 line={"width": 3, "shape": "hvh"},
                 marker={"size": 6, "symbol": SYMBOLS[number % len(SYMBOLS)]},
@@ -130,13 +107,8 @@ def pair_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
                 meta={"series": number},
             )
         )
-    contexts = [context for some in landscape.cells for context in {cell.context for cell in some}]
-    layout = figure_layout(
-        xaxis=_budget_axis(landscape),
-        yaxis=_context_axis(sorted(set(contexts)), "context of the optimal pair, tokens"),
-        height=380,
-    )
-    return go.Figure(traces, layout).to_plotly_json()
+    axis = _context_axis(_measured_contexts(landscape), "context of the optimal pair, tokens")
+    return figure(traces, xaxis=_budget_axis(landscape), yaxis=axis, height=380)
 
 
 def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
@@ -144,7 +116,6 @@ def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
     rows = [row for row in meter.bins() if row.shortest >= SHORTEST_SHOWN or row.documents]
     names = [token_count(row.shortest) for row in rows]
     spans = [f"{token_count(row.shortest)} to {token_count(row.longest + 1)}" for row in rows]
-    bars = {"documents": meter.documents, "tokens": meter.tokens}
     traces: list[Any] = [
         go.Bar(
             x=names,
@@ -155,7 +126,7 @@ def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
             hovertemplate="%{customdata} tokens: %{y:.1%} of the " + kind + "<extra></extra>",
             meta={"series": number},
         )
-        for number, (kind, total) in enumerate(bars.items())
+        for number, (kind, total) in enumerate({"documents": meter.documents, "tokens": meter.tokens}.items())
     ]
     traces.append(
         go.Scatter(
@@ -167,13 +138,8 @@ def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
             meta={"series": 2},
         )
     )
-    layout = figure_layout(
-        xaxis={"type": "category", "title": {"text": "length l, tokens"}},
-        yaxis={"title": {"text": "share"}, "tickformat": ".0%", "range": [0, 1.02]},
-        barmode="group",
-        height=380,
-    )
-    return go.Figure(traces, layout).to_plotly_json()
+    xaxis, yaxis = {"type": "category", "title": "length l, tokens"}, {"title": "share", "tickformat": ".0%"}
+    return figure(traces, xaxis=xaxis, yaxis={**yaxis, "range": [0, 1.02]}, barmode="group", height=380)
 
 
 def landscape_json(
@@ -226,17 +192,16 @@ def curves_json(curves: Sequence[CurveLine]) -> list[dict[str, Any]]:
     ]
 
 
-def empty_figure() -> dict[str, Any]:
-    """A figure that the page's script fills in."""
-    return go.Figure([], figure_layout()).to_plotly_json()
+def _words(landscape: Landscape, contexts: Sequence[int | None]) -> list[str]:
+    """The context at each step with its budget; empty where there is none."""
+    return [
+        "" if context is None else f"{token_count(context)} at {budget_words(landscape.unit, budget)}"
+        for context, budget in zip(contexts, landscape.budgets, strict=True)
+    ]
 
 
-def _words(landscape: Landscape, step: int, context: int | None) -> str:
-    return (
-        ""
-        if context is None
-        else f"{token_count(context)} at {budget_words(landscape.unit, landscape.budgets[step])}"
-    )
+def _measured_contexts(landscape: Landscape) -> list[int]:
+    return sorted({cell.context for some in landscape.cells for cell in some})
 
 
 def _context_axis(
@@ -246,7 +211,7 @@ def _context_axis(
     limits = np.log10([low or min(contexts) / 2**0.5, high or max(contexts) * 2**0.5])
     return {
         "type": "log",
-        "title": {"text": title},
+        "title": title,
         "tickmode": "array",
         "tickvals": list(contexts),
         "ticktext": [token_count(context) for context in contexts],
@@ -261,7 +226,7 @@ def _budget_axis(landscape: Landscape) -> dict[str, Any]:
     room = 0.03 * (budgets[1] - budgets[0]) or 0.1
     return {
         "type": "log",
-        "title": {"text": name.get(landscape.unit, f"training {UNIT_NAMES[landscape.unit]}")},
+        "title": name.get(landscape.unit, f"training {UNIT_NAMES[landscape.unit]}"),
         "range": [budgets[0] - room, budgets[1] + room],
         "exponentformat": "power" if landscape.unit == "flops" else "SI",
         "dtick": 1 if budgets[1] - budgets[0] > DECADES else "D2",
