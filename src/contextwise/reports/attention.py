@@ -3,12 +3,11 @@
 Source: ContextLM, Section 4.3 and Figure 5; the lens has no counterpart there.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 from rich.console import RenderableType
 
 from contextwise.base.estimates import as_json, listed
@@ -53,6 +52,10 @@ RECEIVED = (
     "else to go (an attention sink); left out of the scale it is framed, and its number is still shown. Attention shows where "
     "a model looks, not what it makes of it. Point at a token, here or below, for its numbers."
 )
+CHUNKS = (
+    "Of the layers and heads chosen above: the sum over the tokens of the chunk (the last chunk may have fewer). As in "
+    "Figure 5 of ContextLM, which does not say how it counts."
+)
 LENS = (
     "Loss of each token with every predicted context switched off, less its loss with it, in nats. Blue: the context helped. "
     "Orange, with a dotted line: it hurt. Each prediction gets the context predicted for the chunk of its target (thin lines, "
@@ -71,9 +74,10 @@ def write_attention_page(reading: Reading, path: Path, command: list[str] | None
         DataError: the file cannot be written.
     """
     names = [model.name for model in reading.models]
+    bars = "Attention received by each chunk, a bar for each model"
     sections = [
         Section("Attention received by each token", _received(reading)),
-        Section("Attention received by each chunk", [_chunks()]),
+        Section("Attention received by each chunk", [Plot("chunks", _bars(), bars, CHUNKS)]),
         Section("Context lens: where the predicted context helped", _lenses(reading)),
         Section(f"Loss of each token against {names[0]}", _losses(reading)),
         Section("Attention between chunks, in the context predictor", _predictor(reading)),
@@ -125,39 +129,25 @@ def _rounded(values: np.ndarray) -> Any:
 
 
 def _received(reading: Reading) -> list[Part]:
-    first = reading.models[0]
     controls = markup(
         '<div class="controls" hidden>\n{buttons}'
         '<label><input type="checkbox" id="sink" checked> leave the first token out of the scale</label>\n</div>',
         buttons=choices("How attention is counted", "measure"),
     )
-    panels = [
-        markup(
-            '<article>\n{head}\n{selects}\n{text}\n<p class="facts-line">{facts}</p>\n</article>',
-            head=subhead(model.name, number),
-            selects=_selects("text", number, model.name),
-            text=_text(
-                f"received-{number}",
-                f"The text, each token coloured by the attention it receives in {model.name}",
-            ),
-            facts=_facts(model),
-        )
-        for number, model in enumerate(reading.models)
-    ]
+    article = '<article>\n{head}\n{selects}\n{text}\n<p class="facts-line">{facts}</p>\n</article>'
+    panels = []
+    for number, model in enumerate(reading.models):
+        label = f"The text, each token coloured by the attention it receives in {model.name}"
+        text, selects = _text(f"received-{number}", label), _selects("text", number, model.name)
+        head, facts = subhead(model.name, number), _facts(model)
+        panels.append(markup(article, head=head, selects=selects, text=text, facts=facts))
     parts: list[Part] = [controls, Markup(f'<div class="panels">\n{joined(panels)}\n</div>')]
-    for number, model in enumerate(reading.models[1:], start=1):
-        label = "The text, each token coloured by the difference of the attention received"
+    first, *others = reading.models
+    label = "The text, each token coloured by the difference of the attention received"
+    for number, model in enumerate(others, start=1):
         parts.append(subhead(f"Difference: {model.name} − {first.name}", style="under"))
         parts.append(_text(f"difference-{number}", label))
     return [*parts, _caption(RECEIVED, chunk=reading.chunk_size)]
-
-
-def _chunks() -> Plot:
-    caption = (
-        "Of the layers and heads chosen above: the sum over the tokens of the chunk (the last chunk may have fewer). As in "
-        "Figure 5 of ContextLM, which does not say how it counts."
-    )
-    return Plot("chunks", _bars(), "Attention received by each chunk, a bar for each model", caption)
 
 
 def _lenses(reading: Reading) -> list[Part]:
@@ -172,30 +162,26 @@ def _lenses(reading: Reading) -> list[Part]:
 
 def _losses(reading: Reading) -> list[Part]:
     first, *others = reading.models
-    if not others:
-        return []
     parts: list[Part] = []
+    label = "The text, each token coloured by the difference of its loss"
     for number, model in enumerate(others, start=1):
         parts.append(subhead(f"{model.name} − {first.name}", style="under"))
-        parts.append(_text(f"loss-{number}", "The text, each token coloured by the difference of its loss"))
+        parts.append(_text(f"loss-{number}", label))
     caption = (
         "In nats. Blue: {others} predicted the token better than {first}. Orange, with a dotted line: worse."
     )
-    return [*parts, _caption(caption, others=", ".join(model.name for model in others), first=first.name)]
+    names = ", ".join(model.name for model in others)
+    return [*parts, _caption(caption, others=names, first=first.name)] if others else []
 
 
 def _predictor(reading: Reading) -> list[Part]:
     if not any(model.predictor for model in reading.models):
         return []
-    panels = [
-        markup(
-            "<article>{head}{selects}</article>",
-            head=subhead(model.name, number),
-            selects=_selects("predictor", number, model.name),
-        )
-        for number, model in enumerate(reading.models)
-        if model.lens is not None
-    ]
+    panels = []
+    for number, model in enumerate(reading.models):
+        if model.lens is not None:
+            head, selects = subhead(model.name, number), _selects("predictor", number, model.name)
+            panels.append(markup("<article>{head}{selects}</article>", head=head, selects=selects))
     caption = (
         "What each chunk's vector receives from the chunks behind it and from itself, counted as chosen at the top. Complete "
         "chunks only."
@@ -214,29 +200,22 @@ def _tokens(reading: Reading) -> list[Part]:
 
 def _text(id: str, label: str) -> Markup:
     """The text, which the page's script writes and colours, and its scale."""
-    return markup(
+    fallback = missing("This picture needs JavaScript. The table of all tokens below holds its numbers.")
+    template = (
         '<div class="text" id="{id}" role="img" aria-label="{label}; the table below has the numbers"></div>\n'
         "<noscript>{fallback}</noscript>\n"
-        '<p class="scale" aria-hidden="true"><span></span><i></i><span></span></p>',
-        id=id,
-        label=label,
-        fallback=missing("This picture needs JavaScript. The table of all tokens below holds its numbers."),
+        '<p class="scale" aria-hidden="true"><span></span><i></i><span></span></p>'
     )
+    return markup(template, id=id, label=label, fallback=fallback)
 
 
 def _selects(part: str, number: int, name: str) -> Markup:
     """Menus of a model's layers and heads, which the page's script fills in."""
-    menus = [
-        markup(
-            '<label>{what} <select id="{part}-{what}-{number}" aria-label="{title} of {name}"></select></label>',
-            part=part,
-            what=what,
-            number=number,
-            title=what.capitalize(),
-            name=name,
-        )
-        for what in ("layer", "head")
-    ]
+    menu = (
+        '<label>{what} <select id="{part}-{what}-{number}" aria-label="{title} of {name}"></select></label>'
+    )
+    about = {"part": part, "number": number, "name": name}
+    menus = [markup(menu, what=what, title=what.capitalize(), **about) for what in ("layer", "head")]
     return Markup(f'<div class="controls" hidden>\n{joined(menus)}\n</div>')
 
 
@@ -246,14 +225,8 @@ def _caption(template: str, **values: Any) -> Markup:
 
 def _bars() -> dict[str, Any]:
     """A bar chart whose bars the page's script fills in."""
-    layout = figure(
-        height=380,
-        barmode="group",
-        bargap=0.25,
-        xaxis={"type": "category", "title": {"text": "chunk"}},
-        yaxis={"title": {"text": "attention received"}, "nticks": 6},
-    )
-    return go.Figure([], layout).to_plotly_json()
+    xaxis, yaxis = {"type": "category", "title": "chunk"}, {"title": "attention received", "nticks": 6}
+    return figure(height=380, barmode="group", bargap=0.25, xaxis=xaxis, yaxis=yaxis)
 
 
 def _subtitle(reading: Reading) -> str:
@@ -262,12 +235,8 @@ def _subtitle(reading: Reading) -> str:
 
 
 def _facts(model: ModelReading) -> str:
-    heads = sorted({layer.shape[0] for layer in model.layers})
-    parts = [
-        f"{model.parameters:,} parameters",
-        f"{len(model.layers)} layers",
-        f"{'–'.join(map(str, heads))} heads",
-    ]
+    heads = "–".join(map(str, sorted({layer.shape[0] for layer in model.layers})))
+    parts = [f"{model.parameters:,} parameters", f"{len(model.layers)} layers", f"{heads} heads"]
     if model.chunk_size is not None:
         parts.append(f"predicts the context of chunks of {model.chunk_size}")
     return ", ".join(parts)
@@ -285,17 +254,18 @@ def _token_table(reading: Reading) -> Table:
             columns.append(Column(f"lens, {model.name}", "difference", "+.3f", missing=""))
             values.append(model.lens)
     rows = [
-        [
-            f"{position}: {shown(piece)}",
-            position // reading.chunk_size,
-            *(_numbers(row[position] for row in values)),
-        ]
-        for position, piece in enumerate(reading.pieces)
+        [f"{position}: {shown(piece)}", position // reading.chunk_size, *row]
+        for position, (piece, row) in enumerate(_by_token(reading, values))
     ]
     title = (
         "Attention received: mean over layers, heads and the queries that see a token. Loss and lens in nats."
     )
     return Table(title, columns, rows)
+
+
+def _by_token(reading: Reading, values: list[np.ndarray]) -> Iterator[tuple[str, list[float | None]]]:
+    """The text of each token with its values; NaN is None."""
+    return zip(reading.pieces, as_json(np.stack(values, axis=1)), strict=True)
 
 
 def lens_words(reading: Reading) -> list[str]:
@@ -390,24 +360,16 @@ def _cropped(text: str) -> str:
 
 def csv_files(reading: Reading) -> dict[str, str]:
     """Name -> CSV: ``tokens``, a row each, and ``attention``, a row for each model, layer, head and token."""
-    return {"tokens": csv_text(*_token_rows(reading)), "attention": csv_text(*_attention_rows(reading))}
-
-
-def _token_rows(reading: Reading) -> tuple[list[str], list[list[Any]]]:
-    measures = [
-        (f"{name} {model.name}", v) for model in reading.models for name, v in _measures(model).items()
-    ]
-    head = ["position", "chunk", "token", *(name for name, _ in measures)]
-    rows = [
-        [
-            position,
-            position // reading.chunk_size,
-            piece,
-            *_numbers(values[position] for _, values in measures),
-        ]
-        for position, piece in enumerate(reading.pieces)
-    ]
-    return head, rows
+    measures = {f"{name} {model.name}": v for model in reading.models for name, v in _measures(model).items()}
+    tokens = (
+        [position, position // reading.chunk_size, piece, *row]
+        for position, (piece, row) in enumerate(_by_token(reading, list(measures.values())))
+    )
+    head = ["model", "part", "layer", "head", "position", "token", "sum", "mean"]
+    return {
+        "tokens": csv_text(["position", "chunk", "token", *measures], tokens),
+        "attention": csv_text(head, _attention_rows(reading)),
+    }
 
 
 def _measures(model: ModelReading) -> dict[str, np.ndarray]:
@@ -417,18 +379,14 @@ def _measures(model: ModelReading) -> dict[str, np.ndarray]:
     return measures
 
 
-def _attention_rows(reading: Reading) -> tuple[list[str], Iterator[list[Any]]]:
-    def rows() -> Iterator[list[Any]]:
-        for model in reading.models:
-            for part, layers in (("layers", model.layers), ("predictor", model.predictor)):
-                for number, layer in enumerate(layers, start=1):
-                    for head, sums in enumerate(layer, start=1):
-                        for position, (total, mean) in enumerate(zip(sums, mean_received(sums), strict=True)):
-                            token = reading.pieces[position] if part == "layers" else ""
-                            where = [model.name, part, number, head, position, token]
-                            yield [*where, f"{total:.6g}", f"{mean:.6g}"]
-
-    return ["model", "part", "layer", "head", "position", "token", "sum", "mean"], rows()
+def _attention_rows(reading: Reading) -> Iterator[list[Any]]:
+    for model in reading.models:
+        for part, layers in (("layers", model.layers), ("predictor", model.predictor)):
+            for number, layer in enumerate(layers, start=1):
+                for head, sums in enumerate(layer, start=1):
+                    for position, (total, mean) in enumerate(zip(sums, mean_received(sums), strict=True)):
+                        token = reading.pieces[position] if part == "layers" else ""
+                        yield [model.name, part, number, head, position, token, f"{total:.6g}", f"{mean:.6g}"]
 
 
 def numbers(reading: Reading) -> dict[str, Any]:
@@ -443,7 +401,3 @@ def numbers(reading: Reading) -> dict[str, Any]:
         values |= {f"token_{name}": as_json(row) for name, row in _measures(model).items()}
         models.append(values | {"chunk_received": as_json(reading.chunk_sums(model.received()))})
     return {"tokens": reading.pieces, "chunk_size": reading.chunk_size, "models": models}
-
-
-def _numbers(values: Iterable[float]) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]
