@@ -74,29 +74,16 @@ def _printed(printed: dict[str, Any], inferred: list[str]) -> list[Part]:
 
 def _making(outcome: dict[str, Any], command: str) -> list[Part]:
     wrapped = command.replace(" --set=", " \\\n  --set=").replace(" '--set=", " \\\n  '--set=")
-    parts: list[Part] = [commands([wrapped])]
-    if outcome["runs"]:
-        parts.append(_runs_table(outcome["runs"]))
-    environment = facts(environment_facts(outcome["environment"]))
-    return [*parts, details("Environment", environment)]
-
-
-def _runs_table(runs: list[dict[str, Any]]) -> Table:
-    rows = [
-        [
-            run["name"],
-            run["seed"],
-            readable_count(run["parameters"]),
-            readable_count(run["tokens"]),
-            f"{run['seconds']:,.0f} s",
-            run["corpus"]["path"],
-            run["corpus"]["fingerprint"][:12],
-        ]
-        for run in runs
-    ]
+    rows = []
+    for run in outcome["runs"]:
+        corpus, counts = run["corpus"], (readable_count(run["parameters"]), readable_count(run["tokens"]))
+        about = f"{run['seconds']:,.0f} s", corpus["path"], corpus["fingerprint"][:12]
+        rows.append([run["name"], run["seed"], *counts, *about])
     seed = Column("seed", "integer", "d")
     columns: list[Column | str] = ["run", seed, "parameters", "tokens", "trained in", "corpus", "its hash"]
-    return Table("The training runs behind these figures.", columns, rows)
+    table = Table("The training runs behind these figures.", columns, rows)
+    environment = details("Environment", facts(environment_facts(outcome["environment"])))
+    return [commands([wrapped]), *([table] if rows else []), environment]
 
 
 def plot_figure(plot: dict[str, Any]) -> dict[str, Any]:
@@ -104,25 +91,20 @@ def plot_figure(plot: dict[str, Any]) -> dict[str, Any]:
     traces = [
         _trace(name, i, points, plot["kind"]) for i, (name, points) in enumerate(plot["series"].items())
     ]
-    shapes = [
-        {
-            "type": "line",
-            "xref": "paper",
-            "x0": 0,
-            "x1": 1,
-            "y0": y,
-            "y1": y,
-            "line": {"dash": "dot", "width": 1},
-        }
-        for y in plot["levels"].values()
-    ]
+    across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"dash": "dot", "width": 1}}
     beside = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "bottom", "showarrow": False}
-    notes = [{**beside, "y": y, "text": plain(name)} for name, y in plot["levels"].items()]
+    levels = plot["levels"].items()
+    axes = {
+        f"{axis}axis": {
+            "title": {"text": plain(plot[axis])},
+            "type": "log" if axis in plot["logarithmic"] else None,
+        }
+        for axis in "xy"
+    }
     layout = {
-        "xaxis": {"title": {"text": plain(plot["x"])}, "type": "log" if "x" in plot["logarithmic"] else None},
-        "yaxis": {"title": {"text": plain(plot["y"])}, "type": "log" if "y" in plot["logarithmic"] else None},
-        "shapes": shapes,
-        "annotations": notes,
+        **axes,
+        "shapes": [{**across, "y0": y, "y1": y} for _, y in levels],
+        "annotations": [{**beside, "y": y, "text": plain(name)} for name, y in levels],
         "height": 420,
     }
     return {"data": traces, "layout": layout}

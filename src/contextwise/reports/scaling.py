@@ -8,27 +8,26 @@ from rich.console import RenderableType
 from contextwise.analysis.scaling.analysis import Analysis
 from contextwise.analysis.scaling.hindcast import Hindcast
 from contextwise.analysis.scaling.next_runs import SHARE, Candidate
-from contextwise.analysis.scaling.planning import RIVALS, Plan
+from contextwise.analysis.scaling.planning import RIVALS, Plan, Rival
 from contextwise.base.estimates import Estimate, count, duration, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 
 
 def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
     """The answer, the sizes, other forms of the law, the next run."""
-    parts: list[Any] = [_answer(plan, analysis)]
     context, lost = plan.rounded
+    parts: list[Any] = [_answer(plan, analysis)]
     parts.append(f"The nearest power of two, {context}, costs {max(lost, 0):.4f} nats more.")
     if plan.shapes:
         named = ", or ".join(f"{shape.name} ({count(shape.parameters)})" for shape in plan.shapes)
         parts.append(f"Nearest model that can be built: {named}.")
     parts += [f"Note: {note}" for note in plan.notes]
-    sized = plan.best.parameters is not None
-    if sized:
+    if plan.best.parameters is not None:
         parts += ["", _sizes(plan)]
     if plan.rivals:
-        parts += ["", _rivals(plan, analysis, sized)]
+        parts += ["", _rivals(plan, analysis)]
     if plan.next_runs:
-        parts += ["", _next(plan.next_runs)]
+        parts += ["", _next_runs(plan.next_runs)]
     return terminal(*parts)
 
 
@@ -54,25 +53,30 @@ def residual_table(analysis: Analysis) -> RenderableType:
         mine = np.flatnonzero(observed.run == run)
         values = residuals[mine[observed.tokens[mine].argsort()]]
         rows.append([name, len(mine), values.mean(), values.std(), values[0], values[-1]])
-    columns = [
-        Column("run"),
-        Column("points", "integer"),
-        *(Column(name, "estimate", ".1f" if name == "spread" else "+.1f") for name in ("mean", "spread")),
-        *(Column(name, "estimate", "+.1f") for name in ("first", "last")),
-    ]
+    forms = {"mean": "+.1f", "spread": ".1f", "first": "+.1f", "last": "+.1f"}
+    errors = [Column(name, "estimate", form) for name, form in forms.items()]
+    columns = [Column("run"), Column("points", "integer"), *errors]
     title = "Residuals: ln of measured over fitted loss, in thousandths, along each run:"
     return terminal("", Table(title, columns, rows))
 
 
 def hindcast_tables(check: Hindcast) -> RenderableType:
     """Predicted against measured: optima, runs, and a verdict in words; then the law that predicted."""
-    optima: list[Any] = [
-        "No size has a hidden budget that all its contexts reached: no optimum is checked.",
-        "",
-    ]
+    heading = (
+        f"Check: {check.shown} points up to {check.above:.2g} FLOPs are fitted, and {check.hidden} above, up to "
+        f"{check.beyond:.3g} times that, are predicted."
+    )
+    optima: list[Any] = ["No size has a hidden budget that all its contexts reached: no optimum is checked."]
     if check.optima:
-        optima = [_optima(check), _optima_text(check), ""]
-    return terminal(_heading(check), "", *optima, _runs(check), _runs_text(check), law_tables(check.analysis))
+        optima = [_optima(check), _optima_text(check)]
+    inside = sum(run.inside for run in check.runs)
+    verdict = (
+        f"{inside} of {len(check.runs)} losses are inside their {check.analysis.confidence:.0%} intervals for one run (* "
+        f"outside); error {100 * check.error:.2f}% of the loss"
+    )
+    if check.unchanged is not None:
+        verdict += f" ({100 * check.unchanged:.2f}% if each run's last shown loss is the prediction)"
+    return terminal(heading, "", *optima, "", _runs(check), f"{verdict}.", law_tables(check.analysis))
 
 
 def _answer(plan: Plan, analysis: Analysis) -> Table:
@@ -82,12 +86,10 @@ def _answer(plan: Plan, analysis: Analysis) -> Table:
         against = f"{times[factor]:.2g} x" if factor in times else None
         return [name, written(value.value, form), value.interval(form), against]
 
-    if best.parameters is None:
-        size: list[Any] = ["model size", str(best.size), "given", None]
-    else:
-        size = row(
-            "model size" + (f" ({best.size})" if best.size else ""), best.parameters, "count", "parameters"
-        )
+    size: list[Any] = ["model size", str(best.size), "given", None]
+    if best.parameters is not None:
+        named = f" ({best.size})" if best.size else ""
+        size = row(f"model size{named}", best.parameters, "count", "parameters")
     rows = [
         size,
         row("training context", best.context, ".0f", "context"),
@@ -110,13 +112,9 @@ def _sizes(plan: Plan) -> Table:
         ]
         for row in plan.each_size
     ]
-    columns: list[Column | str] = [
-        "size",
-        Column("context", "estimate", ".0f"),
-        Column("tokens", "count"),
-        "loss",
-    ]
-    return Table("Best context of each size of the sweep, at this budget:", columns, rows)
+    context, tokens = Column("context", "estimate", ".0f"), Column("tokens", "count")
+    title = "Best context of each size of the sweep, at this budget:"
+    return Table(title, ["size", context, tokens, "loss"], rows)
 
 
 def _forms(title: str, analysis: Analysis) -> Table:
@@ -128,36 +126,31 @@ def _forms(title: str, analysis: Analysis) -> Table:
         cells: list[Cell] = [score.form.name + sign, score.form.formula, len(score.form.parameters), *errors]
         rows.append(Row(cells, bold=chosen))
     formula = "L(l, N, D)" if len(analysis.observed.sizes) > 1 else "L(l, D)"
-    heads = ("seen", "unseen\nruns", "unseen\nbudgets")
-    columns = [
-        Column("form"),
-        Column(formula, align="left"),
-        Column("num-\nbers", "integer"),
-        *(Column(head, "estimate", ".1f") for head in heads),
-    ]
+    columns = [Column("form"), Column(formula, align="left"), Column("num-\nbers", "integer")]
+    columns += [Column(head, "estimate", ".1f") for head in ("seen", "unseen\nruns", "unseen\nbudgets")]
     return Table(title, columns, rows)
 
 
 def _numbers(analysis: Analysis) -> Table:
-    rows = [
-        [
-            name,
-            f"{value.value:.4g}",
-            value.interval(".3g"),
-            "at a bound" if name in analysis.at_bounds else "",
-        ]
-        for name, value in analysis.parameters().items()
-    ]
+    rows = []
+    for name, value in analysis.parameters().items():
+        bound = "at a bound" if name in analysis.at_bounds else ""
+        rows.append([name, f"{value.value:.4g}", value.interval(".3g"), bound])
     return Table("", ["", "value", "interval", ""], rows)
 
 
-def _rivals(plan: Plan, analysis: Analysis, sized: bool) -> Table:
-    best = plan.best
-    size = best.parameters.value if best.parameters else 0.0
-    name = f"{analysis.chosen.form.name}*"
-    rows = [
-        (name, analysis.chosen.error, size, best.context.value, best.loss.value),
-        *((rival.form, rival.error, rival.parameters, rival.context, rival.loss) for rival in plan.rivals),
+def _rivals(plan: Plan, analysis: Analysis) -> Table:
+    best, sized = plan.best, plan.best.parameters is not None
+    chosen = Rival(
+        f"{analysis.chosen.form.name}*",
+        analysis.chosen.error,
+        best.parameters.value if best.parameters else 0.0,
+        best.context.value,
+        best.loss.value,
+    )
+    rows: list[list[Cell]] = [
+        [row.form, 1000 * row.error, *([row.parameters] if sized else []), row.context, row.loss]
+        for row in (chosen, *plan.rivals)
     ]
     columns = [
         Column("form"),
@@ -166,23 +159,12 @@ def _rivals(plan: Plan, analysis: Analysis, sized: bool) -> Table:
         Column("context", "estimate", ".0f"),
         Column("loss", "estimate", ".4f"),
     ]
-    cells: list[list[Cell]] = [
-        [form, 1000 * error, *([parameters] if sized else []), context, loss]
-        for form, error, parameters, context, loss in rows
-    ]
     return Table(
-        f"Recommendations of other forms of the law (up to {RIVALS:g} times the error):", columns, cells
+        f"Recommendations of other forms of the law (up to {RIVALS:g} times the error):", columns, rows
     )
 
 
-def _next_text() -> str:
-    return (
-        "One more run that would narrow the answer most: what is left of the width of each interval (from the resamples, "
-        f"linearised; runs that cost at most {SHARE:.0%} of the plan, or what the sweep's largest did):"
-    )
-
-
-def _next(candidates: list[Candidate]) -> Table:
+def _next_runs(candidates: list[Candidate]) -> Table:
     sized = candidates[0].parameters_left is not None
     rows = []
     for row in candidates:
@@ -196,14 +178,11 @@ def _next(candidates: list[Candidate]) -> Table:
         "",
         *(Column(name, "percent", ".0%") for name in ("context", "loss", *(["size"] if sized else []))),
     ]
-    return Table(_next_text(), columns, rows)
-
-
-def _heading(check: Hindcast) -> str:
-    return (
-        f"Check: {check.shown} points up to {check.above:.2g} FLOPs are fitted, and {check.hidden} above, up to "
-        f"{check.beyond:.3g} times that, are predicted."
+    title = (
+        "One more run that would narrow the answer most: what is left of the width of each interval (from the resamples, "
+        f"linearised; runs that cost at most {SHARE:.0%} of the plan, or what the sweep's largest did):"
     )
+    return Table(title, columns, rows)
 
 
 def _optima(check: Hindcast) -> Table:
@@ -259,14 +238,3 @@ def _runs(check: Hindcast) -> Table:
     ]
     columns: list[Column | str] = ["run", Column("FLOPs", "estimate", ".1e"), "predicted", "measured", "off"]
     return Table("Last point of each run that went beyond:", columns, rows)
-
-
-def _runs_text(check: Hindcast) -> str:
-    inside = sum(run.inside for run in check.runs)
-    text = (
-        f"{inside} of {len(check.runs)} losses are inside their {check.analysis.confidence:.0%} intervals for one run (* "
-        f"outside); error {100 * check.error:.2f}% of the loss"
-    )
-    if check.unchanged is not None:
-        text += f" ({100 * check.unchanged:.2f}% if each run's last shown loss is the prediction)"
-    return text + "."

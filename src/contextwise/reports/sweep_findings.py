@@ -29,15 +29,12 @@ def sentences_at(landscape: Landscape, step: int, planned: dict[str, list[int]])
     cells, optima = landscape.cells[step], landscape.optima[step]
     sentences = [_overall(landscape.overall[step])]
     sentences += [_size(size, optima.get(size), cells) for size in planned]
-    missing = {
-        size: [
-            context for context in contexts if not any((c.size, c.context) == (size, context) for c in cells)
-        ]
-        for size, contexts in planned.items()
-    }
-    if any(missing.values()):
-        parts = [f"{size} with {_list(contexts)}" for size, contexts in missing.items() if contexts]
-        sentences.append(f"Not measured at this budget, and not drawn: {'; '.join(parts)}.")
+    measured, missing = {(cell.size, cell.context) for cell in cells}, []
+    for size, contexts in planned.items():
+        lacking = [context for context in contexts if (size, context) not in measured]
+        missing += [f"{size} with {_list(lacking)}"] if lacking else []
+    if missing:
+        sentences.append(f"Not measured at this budget, and not drawn: {'; '.join(missing)}.")
     return [sentence for sentence in sentences if sentence]
 
 
@@ -79,18 +76,15 @@ def sweep_verdict(data: SweepData) -> list[str]:
     landscape = data.landscapes[0]
     step = landscape.last_decided
     best = landscape.overall[step]
-    contexts = sorted({context for some in data.planned.values() for context in some})
-    limits = []
-    if len(contexts) == 1:
+    sentences, limits = [], []
+    if len(data.contexts) == 1:
+        context = in_tokens(data.contexts[0])
         limits.append(
-            f"This sweep has one training context ({in_tokens(contexts[0])}), so there is no optimum to look for: sweep "
-            "several."
+            f"This sweep has one training context ({context}), so there is no optimum to look for: sweep several."
         )
     if len(data.sizes) == 1:
-        limits.append(
-            f"This sweep has one model size ({next(iter(data.sizes))}), so larger ones were not compared."
-        )
-    sentences = []
+        (size,) = data.sizes
+        limits.append(f"This sweep has one model size ({size}), so larger ones were not compared.")
     if best is not None and best.decided:
         sentences.append(
             f"With {budget_words(landscape.unit, landscape.budgets[step])}, the largest budget at which the optimum and its "
@@ -101,7 +95,7 @@ def sweep_verdict(data: SweepData) -> list[str]:
             sentences.append(
                 f"{best.cell.size} is the largest size that was tried; a larger one may be better."
             )
-    elif len(contexts) > 1:
+    elif len(data.contexts) > 1:
         sentences.append("At no budget were the overall optimum and all its neighbours measured.")
     sentences += [moved for size in data.sizes if (moved := _moves(landscape, size))]
     return [" ".join(some) for some in (sentences, limits) if some]
@@ -109,17 +103,17 @@ def sweep_verdict(data: SweepData) -> list[str]:
 
 def _moves(landscape: Landscape, size: str) -> str:
     """How the optimal context of a size changes with the budget."""
-    decided = [step for step, context in enumerate(landscape.contexts[size]) if context is not None]
+    contexts = landscape.contexts[size]
+    decided = [(context, landscape.budgets[i]) for i, context in enumerate(contexts) if context is not None]
     if len(decided) < 2:
         return ""
-    first, last = landscape.contexts[size][decided[0]], landscape.contexts[size][decided[-1]]
-    assert first is not None and last is not None
-    budgets = [budget_words(landscape.unit, landscape.budgets[step]) for step in (decided[0], decided[-1])]
+    (first, low), (last, high) = (
+        (in_tokens(context), budget_words(landscape.unit, budget))
+        for context, budget in (decided[0], decided[-1])
+    )
     if first == last:
-        return (
-            f"The optimal context of {size} is {in_tokens(first)} both at {budgets[0]} and at {budgets[1]}."
-        )
-    return f"The optimal context of {size} goes from {in_tokens(first)} at {budgets[0]} to {in_tokens(last)} at {budgets[1]}."
+        return f"The optimal context of {size} is {first} both at {low} and at {high}."
+    return f"The optimal context of {size} goes from {first} at {low} to {last} at {high}."
 
 
 def window_words(landscape: Landscape) -> str:
@@ -142,9 +136,8 @@ def missing_sentences(data: SweepData) -> list[str]:
         runs = [state.run.id for state in data.states if state.state == kind]
         if runs:
             sentences.append(f"{len(runs)} of {len(data.states)} runs {meaning}: {', '.join(runs)}.")
-    silent = {state.run.id for state in data.states if state.state == "finished"} - {
-        p.run for p in data.points
-    }
+    finished = {state.run.id for state in data.states if state.state == "finished"}
+    silent = finished - {point.run for point in data.points}
     if silent:
         sentences.append(f"{len(silent)} finished runs measured no curve: {', '.join(sorted(silent))}.")
     if data.dropped:
@@ -156,6 +149,7 @@ def corpus_sentences(meter: DocumentLengths, contexts: Sequence[int]) -> list[st
     """Which of a sweep's training contexts the documents of the corpus are long enough for."""
     rewards = [meter.reward(context) for context in contexts]
     enough = [reward for reward in rewards if reward.enough]
+    too_long = [reward for reward in rewards if not reward.enough]
     sentences = []
     if enough:
         longest = enough[-1]
@@ -163,7 +157,6 @@ def corpus_sentences(meter: DocumentLengths, contexts: Sequence[int]) -> list[st
             f"The corpus rewards training contexts up to {in_tokens(longest.context)} of this sweep: {longest.preceded:.1%} "
             f"of the tokens have {in_tokens(longest.half)} or more before them."
         )
-    too_long = [reward for reward in rewards if not reward.enough]
     if too_long:
         sentences.append(
             f"Longer than this corpus can reward: {_list([reward.context for reward in too_long])} "
