@@ -6,7 +6,7 @@ import yaml
 from contextwise.analysis.sweep_points import SweepPoint, run_points, sweep_points
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, DataError
-from contextwise.experiments.naming import size_name
+from contextwise.experiments.grid import size_name
 from contextwise.experiments.sweep import Sweep, SweepRecipe
 from sweeping import sweep_values
 

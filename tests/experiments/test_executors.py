@@ -17,7 +17,7 @@ from contextwise.base.files import is_held
 from contextwise.base.runs import RunFolder
 from contextwise.experiments import executors, scheduling
 from contextwise.experiments.executors import LocalExecutor, visible_gpus
-from contextwise.experiments.progress import LiveTable
+from contextwise.experiments.scheduling import LiveTable
 from contextwise.training import load_recipe, train
 from contextwise.training.checkpoints import list_checkpoints
 from sweeping import timeless

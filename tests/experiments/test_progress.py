@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from contextwise.experiments.folder import Failure, PlannedRun, RunState
-from contextwise.experiments.progress import LiveTable, plan_table, readable_time, state_table
+from contextwise.experiments.scheduling import LiveTable, plan_table, readable_time, state_table
 
 RUN = PlannedRun("nano-c1024-200.7K-s0-eb1a675c", "nano", 1_328_256, 1024, 200_704, 98, 0, 2e-3, 2.86e12)
 STATES = [

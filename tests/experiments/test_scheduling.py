@@ -8,7 +8,7 @@ from contextwise.base.errors import ConfigError, Interrupted, TrainingError
 from contextwise.base.files import exclusive
 from contextwise.base.progress import interruption
 from contextwise.experiments import scheduling
-from contextwise.experiments.progress import LiveTable
+from contextwise.experiments.scheduling import LiveTable
 from contextwise.experiments.sweep import Sweep, run_sweep
 from sweeping import InProcess
 

@@ -8,8 +8,7 @@ import yaml
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import prepare_corpus
 from contextwise.experiments.folder import Failure
-from contextwise.experiments.sweep import Sweep
-from contextwise.experiments.sweep.sweep import notes
+from contextwise.experiments.sweep import Sweep, notes
 from contextwise.models import load_model
 from contextwise.training import load_recipe, train
 from small import write_documents

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
-from contextwise.experiments.sweep import SweepRecipe, load_sweep
-from contextwise.experiments.sweep.settings import run_id
+from contextwise.experiments.sweep import SweepRecipe, load_sweep, run_id
 from sweeping import sweep_values
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "context_scaling"

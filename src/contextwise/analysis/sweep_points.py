@@ -11,7 +11,7 @@ from typing import Any
 
 from contextwise.base.errors import DataError
 from contextwise.base.runs import RunFolder
-from contextwise.experiments.naming import size_name
+from contextwise.experiments.grid import size_name
 from contextwise.experiments.sweep import Sweep
 
 

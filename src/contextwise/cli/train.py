@@ -99,7 +99,7 @@ def sweep(
 
 def _list_runs(sweep: "Sweep", as_json: bool) -> None:
     """Print the runs, what they cost and how far they are."""
-    from contextwise.experiments.progress import plan_table
+    from contextwise.experiments.scheduling import plan_table
     from contextwise.models.sizes import readable_count
 
     states = sweep.states()

@@ -63,45 +63,35 @@ class Outcome:
 
     @property
     def may_be_retried(self) -> bool:
-        """Whether the same command may succeed next time; not if the input was at fault."""
+        """Whether the same command may succeed next time: the input was not at fault."""
         return self.status != INPUT_AT_FAULT
 
 
 class Executor(Protocol):
-    """Starts runs and reports how they ended."""
+    """Starts runs and reports how they ended.
+
+    ``has_room``: another run can be started now. ``busy``: a run has been started and has not ended. ``running``: ids of the
+    runs that are being trained, without those that wait for a node. ``start``: false if another process is training the run,
+    so that it must wait. ``poll``: the runs that ended since the last call. ``stop``: ask all runs to save and end.
+    ``close``: leave nothing running.
+    """
 
     @property
-    def has_room(self) -> bool:
-        """Whether another run can be started now."""
-
+    def has_room(self) -> bool: ...
     @property
-    def busy(self) -> bool:
-        """Whether any run has been started and has not ended."""
-
-    def running(self) -> set[str]:
-        """Ids of the runs that are being trained; those that wait for a node are not counted."""
-
-    def start(self, run: PlannedRun) -> bool:
-        """Start a run; False if another process is training it, so that it must wait."""
-
-    def poll(self) -> list[tuple[PlannedRun, Outcome]]:
-        """The runs that ended since the last call."""
-
-    def stop(self) -> None:
-        """Ask all runs to save and end."""
-
-    def close(self) -> None:
-        """Leave nothing running."""
+    def busy(self) -> bool: ...
+    def running(self) -> set[str]: ...
+    def start(self, run: PlannedRun) -> bool: ...
+    def poll(self) -> list[tuple[PlannedRun, Outcome]]: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class RunProcess:
-    """A training process. :meth:`stop` lets it save; if the process that started it is killed, it ends too, at worst with the
-    loss of the steps since its last checkpoint.
+    """A training process of a run whose recipe is in the folder of the run set.
 
-    Args:
-        folder: of the run set.
-        run: id of the run, whose recipe must be in the folder.
-        environment: the variables of the process.
+    :meth:`stop` lets it save. If the process that started it is killed, it ends too, at worst with the loss of the steps since
+    its last checkpoint.
     """
 
     def __init__(self, folder: Path, run: str, environment: Mapping[str, str]) -> None:
@@ -129,31 +119,25 @@ class RunProcess:
 
     def poll(self) -> Outcome | None:
         """How it ended; None while it runs."""
-        status = self.process.poll()
-        return None if status is None else Outcome(status, self._reason(status))
+        return None if self.process.poll() is None else self.wait()
 
     def stop(self) -> None:
         """Ask it to save and end."""
-        if self.process.poll() is None:
-            self.process.terminate()
+        self.process.terminate()
 
     def wait(self) -> Outcome:
-        """Wait until it has ended."""
+        """Wait until it has ended; the reason of a failure is the last error in its log."""
         status = self.process.wait()
-        return Outcome(status, self._reason(status))
-
-    def _reason(self, status: int) -> str:
-        """The error that its log ends with."""
         if status < 0:
             name = signal.Signals(-status).name
             memory = "; the machine may have run out of memory" if name == "SIGKILL" else ""
-            return f"killed by {name}{memory}"
+            return Outcome(status, f"killed by {name}{memory}")
         with self.log.open("rb") as log:
             log.seek(self.begin)
             lines = log.read().decode(errors="replace").splitlines()
         lines = [line.strip() for line in lines if line.strip()]
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        return (errors or lines or [f"exit status {status}"])[-1]
+        return Outcome(status, (errors or lines or [f"exit status {status}"])[-1])
 
 
 def _die_with_parent() -> None:
@@ -170,11 +154,10 @@ def train_run(folder: str, run: str) -> tuple[int, str]:
         The exit status and, of a failure, the reason.
     """
     if not (Path(folder) / "recipes" / f"{run}.yaml").exists():
-        name = os.uname().nodename
-        return (
-            INPUT_AT_FAULT,
-            f"{name} does not see {folder}; a sweep needs a file system that all nodes share",
+        reason = (
+            f"{os.uname().nodename} does not see {folder}; a sweep needs a file system that all nodes share"
         )
+        return INPUT_AT_FAULT, reason
     deadline = time.monotonic() + WAIT_FOR_LOCK_SECONDS
     while is_held(Path(folder) / "runs" / run, inside=True) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
@@ -190,11 +173,7 @@ def train_run(folder: str, run: str) -> tuple[int, str]:
 
 
 class LocalExecutor:
-    """Trains ``jobs`` runs at a time on this machine.
-
-    Args:
-        threads: of each run; not given: OMP_NUM_THREADS where it is set, else the cores shared out.
-    """
+    """Trains ``jobs`` runs at a time on this machine, each with as many threads as :class:`ExecutorSettings` say."""
 
     def __init__(self, folder: RunSetFolder, jobs: int, threads: int | None = None) -> None:
         self.folder, self.jobs, self.threads = folder, jobs, threads
@@ -216,8 +195,7 @@ class LocalExecutor:
     def start(self, run: PlannedRun) -> bool:
         if is_held(self.folder.run_folder(run.id).path, inside=True):
             return False
-        process = RunProcess(self.folder.path, run.id, self._environment(run.id))
-        self.processes[run.id] = run, process
+        self.processes[run.id] = run, RunProcess(self.folder.path, run.id, self._environment(run.id))
         return True
 
     def _environment(self, run: str) -> dict[str, str]:
@@ -234,8 +212,7 @@ class LocalExecutor:
     def poll(self) -> list[tuple[PlannedRun, Outcome]]:
         ended = []
         for name, (run, process) in list(self.processes.items()):
-            outcome = process.poll()
-            if outcome is not None:
+            if outcome := process.poll():
                 ended.append((run, outcome))
                 del self.processes[name]
                 self.gpu_of.pop(name, None)
@@ -246,7 +223,6 @@ class LocalExecutor:
             process.stop()
 
     def close(self) -> None:
-        """Leave no process running, whatever the reason to end."""
         self.stop()
         for _, process in self.processes.values():
             process.wait()

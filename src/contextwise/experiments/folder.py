@@ -26,8 +26,7 @@ class PlannedRun:
         id: names its folder.
         size: name of the model size.
         parameters: of the model, embeddings included.
-        context: tokens of the training context.
-        tokens, steps: of the whole run.
+        context: in tokens.
         flops: of its training, without measuring.
     """
 
@@ -74,11 +73,7 @@ class RunState:
 
 
 class RunSetFolder(ABC):
-    """A run set on disk.
-
-    Attributes:
-        path: its folder.
-    """
+    """A run set on disk."""
 
     path: Path
 
@@ -136,21 +131,13 @@ class RunSetFolder(ABC):
         folder = self.run_folder(run.id)
         newest: dict[str, dict[str, Any]] = {row.get("kind", ""): row for row in folder.metrics()}
         failure = None if folder.finished else self.failure(run.id)
-        state: State = "missing"
-        if folder.finished:
-            state = "finished"
-        elif failure is not None:
-            state = "failed"
-        elif folder.recipe_file.exists():
-            state = "unfinished"
-        return RunState(
-            run,
-            state,
-            max((row["step"] for row in newest.values()), default=None),
-            newest.get("train", {}).get("tokens_per_second"),
-            newest.get("curve", {}).get("best_context_loss"),
-            failure,
-        )
+        state: State = "unfinished" if folder.recipe_file.exists() else "missing"
+        if folder.finished or failure:
+            state = "finished" if folder.finished else "failed"
+        step = max((row["step"] for row in newest.values()), default=None)
+        speed = newest.get("train", {}).get("tokens_per_second")
+        loss = newest.get("curve", {}).get("best_context_loss")
+        return RunState(run, state, step, speed, loss, failure)
 
     def count(self) -> dict[State, int]:
         """How many runs are in each state."""

@@ -17,17 +17,6 @@ LEAVE_SECONDS = 120.0
 """Time that runs have to save after a request to stop."""
 
 
-def _check_address(address: str | None) -> None:
-    """Connect to host:port once; Ray itself would try for minutes.
-
-    Raises:
-        OSError: nothing answers.
-    """
-    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=10).close()
-
-
 class RayExecutor:
     """Hands every run to Ray, which starts as many as its nodes have room for.
 
@@ -52,27 +41,26 @@ class RayExecutor:
         self.ray, self.folder = ray, folder
         self.started_here = not ray.is_initialized()
         if self.started_here:
+            host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
             try:
-                _check_address(address)
+                if colon and port.isdigit():  # Ray itself would try to connect for minutes
+                    socket.create_connection((host, int(port)), timeout=10).close()
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError) as error:
                 raise ConfigError(
                     f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}; start one with ray start --head, or "
                     "leave --address out"
                 ) from error
-        self._check_room(cpus, gpus)
-        # max_calls: a new process for each run.
-        self.task = ray.remote(max_calls=1, max_retries=retries, num_cpus=cpus, num_gpus=gpus)(train_run)
-        self.tasks: dict[Any, tuple[PlannedRun, float]] = {}
-
-    def _check_room(self, cpus: float, gpus: float) -> None:
-        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
             self.close()
             raise ConfigError(
                 f"no node of the Ray cluster has executor.cpus={cpus:g} and executor.gpus={gpus:g}; ask for less, or add a "
                 "node that has as much"
             )
+        # max_calls: a new process for each run.
+        self.task = ray.remote(max_calls=1, max_retries=retries, num_cpus=cpus, num_gpus=gpus)(train_run)
+        self.tasks: dict[Any, tuple[PlannedRun, float]] = {}
 
     @property
     def has_room(self) -> bool:
@@ -84,11 +72,8 @@ class RayExecutor:
 
     def running(self) -> set[str]:
         """Runs whose log has been written to since they were handed over."""
-        return {run.id for run, since in self.tasks.values() if self._log_time(run) >= since}
-
-    def _log_time(self, run: PlannedRun) -> float:
-        log = self.folder.log_file(run.id)
-        return log.stat().st_mtime if log.exists() else 0.0
+        logs = {run.id: (self.folder.log_file(run.id), since) for run, since in self.tasks.values()}
+        return {name for name, (log, since) in logs.items() if log.exists() and log.stat().st_mtime >= since}
 
     def start(self, run: PlannedRun) -> bool:
         reference = self.task.options(name=run.id).remote(str(self.folder.path.absolute()), run.id)
@@ -96,11 +81,9 @@ class RayExecutor:
         return True
 
     def poll(self) -> list[tuple[PlannedRun, Outcome]]:
-        ready, _ = (
-            self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=0)
-            if self.tasks
-            else ([], [])
-        )
+        if not self.tasks:
+            return []
+        ready, _ = self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=0)
         ended = []
         for reference in ready:
             run, _ = self.tasks.pop(reference)

@@ -22,6 +22,7 @@ that exists already::
 
 import contextlib
 import copy
+import itertools
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -41,8 +42,7 @@ from contextwise.data.corpus import Corpus
 from contextwise.experiments.cost import cost_of
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
-from contextwise.experiments.grid import grid_points, set_value
-from contextwise.experiments.naming import content_id, size_name, slug
+from contextwise.experiments.grid import content_id, grid_points, set_value, size_name, slug
 from contextwise.experiments.scheduling import train_planned
 from contextwise.models.sizes import readable_count
 from contextwise.training.cue.parameters import Upstream
@@ -94,15 +94,15 @@ class RunSetSettings(Settings):
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a set.
+    """A run of a set, or a model that exists already.
 
     Attributes:
         id: names its folder.
         point: setting -> value, where there is a grid.
-        folder: of the run; of a model that exists already, what it was named by.
-        values: its recipe as plain values; None for a model that exists already.
+        folder: of the run, or the path or Hub name of the model.
+        values: its recipe as plain values; None for a model.
         parents: the runs that it is made from.
-        shape: ``model`` settings of the size of a model that exists already, for plans that cannot open it.
+        shape: ``model`` settings of the size of a model, for plans that cannot open it.
     """
 
     id: str
@@ -194,19 +194,12 @@ class RunSet(RunSetFolder):
         return [run.folder for run in self.trained]
 
     def parents(self, run: str) -> tuple[str, ...]:
-        return next(
-            (
-                tuple(p.id for p in candidate.parents if p.values is not None)
-                for candidate in self.runs
-                if candidate.id == run
-            ),
-            (),
-        )
+        parents = {candidate.id: candidate.parents for candidate in self.runs}.get(run, ())
+        return tuple(parent.id for parent in parents if parent.values is not None)
 
     def of_arm(self, arm: str, point: dict[str, Any] | None = None) -> list[Run]:
         """The runs of an arm, seed by seed; all points, or those with these values of settings."""
-        wanted = (point or {}).items()
-        return [run for run in self.runs if run.arm == arm and wanted <= run.point.items()]
+        return [run for run in self.runs if run.arm == arm and (point or {}).items() <= run.point.items()]
 
     def folders(self, arm: str, point: dict[str, Any] | None = None) -> list[RunFolder]:
         """The folders of an arm's runs, as :meth:`of_arm` selects them."""
@@ -312,13 +305,11 @@ class _Expansion:
     def runs_of(self, arms: Iterable[str]) -> list[Run]:
         """The runs of these arms, each behind its parents; seed by seed, so that a set that was stopped has whole seeds."""
         arms = list(dict.fromkeys(arms))
-        for seed in dict.fromkeys(
-            [*self.settings.seeds, *(seed for arm in arms for seed in self._seeds(arm))]
-        ):
-            for number in range(len(self.points)):
-                for arm in arms:
-                    if seed in self._seeds(arm):
-                        self._make(arm, seed, number, ())
+        own_seeds = [seed for arm in arms for seed in self._seeds(arm)]
+        seeds = dict.fromkeys([*self.settings.seeds, *own_seeds])
+        for seed, number, arm in itertools.product(seeds, range(len(self.points)), arms):
+            if seed in self._seeds(arm):
+                self._make(arm, seed, number, ())
         return list(self.made.values())
 
     def _seeds(self, arm: str) -> list[int]:
@@ -338,10 +329,9 @@ class _Expansion:
             if len(seeds) > 1:
                 raise ConfigError(f"the arm {children[-1]!r} is made from {name!r}, which has no seed {seed}")
             seed = seeds[0]
-        key = name, seed, number
-        if key not in self.made:
-            self.made[key] = self._run(name, seed, number, children)
-        return self.made[key]
+        if (name, seed, number) not in self.made:
+            self.made[name, seed, number] = self._run(name, seed, number, children)
+        return self.made[name, seed, number]
 
     def _run(self, name: str, seed: int, number: int, children: tuple[str, ...]) -> Run:
         arm, point = self.settings.arms[name], self.points[number]
@@ -385,16 +375,12 @@ class _Expansion:
         if not isinstance(recipe.data, CorpusData):
             return ()
         paths = [recipe.data.corpus] + ([recipe.data.replay.corpus] if recipe.data.replay else [])
-        return tuple(
-            self._fingerprint(path, recipe.data.split) if Path(path).exists() else Path(path).name
-            for path in paths
-        )
-
-    def _fingerprint(self, path: str, split: str) -> str:
-        key = path, split
-        if key not in self.fingerprints:
-            self.fingerprints[key] = Corpus.open(path, split=split).fingerprint
-        return self.fingerprints[key]
+        split = recipe.data.split
+        for path in paths:
+            if (path, split) not in self.fingerprints:
+                known = Corpus.open(path, split=split).fingerprint if Path(path).exists() else Path(path).name
+                self.fingerprints[path, split] = known
+        return tuple(self.fingerprints[path, split] for path in paths)
 
 
 def _named_parents(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -408,24 +394,21 @@ def _named_parents(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 def _with_settings(values: dict[str, Any], settings: list[str]) -> dict[str, Any]:
     """Values with ``section.key=value`` settings applied; ``@NAME`` is no YAML and stays text."""
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if equals and text.strip().startswith("@"):
-            values = with_overrides(values, [f"{key}={json.dumps(text.strip())}"])
-        else:
-            values = with_overrides(values, [setting])
-    return values
+    parts = (setting.partition("=") for setting in settings)
+    quoted = [
+        f"{key}{equals}{json.dumps(text.strip()) if text.strip().startswith('@') else text}"
+        for key, equals, text in parts
+    ]
+    return with_overrides(values, quoted)
 
 
 def _stand_in(values: dict[str, Any], parents: tuple[Run, ...]) -> dict[str, Any]:
     """The values of a recipe, with a new model of the same size where it continues a parent's."""
     model = values.get("model") or {}
     parent = {parent.source: parent for parent in parents}.get(model.get("pretrained") or "")
-    if parent is None:
+    if parent is None or (parent.values is None and parent.shape is None):
         return values
     known = {"model": parent.shape} if parent.values is None else _stand_in(parent.values, parent.parents)
-    if parent.values is None and parent.shape is None:
-        return values
     own = {name: value for name, value in model.items() if name not in ("pretrained", "freeze_backbone")}
     data = {name: value for name, value in values["data"].items() if name != "watch"}
     return {**values, "data": data, "model": {**(known.get("model") or {}), **own}}

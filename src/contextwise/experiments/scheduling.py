@@ -1,15 +1,27 @@
-"""Scheduling: which run of a set is started next, which is tried again, and what is reported."""
+"""Scheduling: which run of a set is started next, which is tried again, and what is reported meanwhile.
+
+A terminal shows a live table, a log gets a line now and then.
+"""
 
 import time
 from collections import Counter, deque
+from collections.abc import Container, Iterable, Sequence
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from contextwise.base.errors import ContextwiseError, Interrupted, TrainingError
-from contextwise.base.progress import interruption
+from contextwise.base.progress import console, interruption, say
 from contextwise.experiments.executors import Executor, ExecutorSettings, LocalExecutor
-from contextwise.experiments.folder import PlannedRun, RunSetFolder
-from contextwise.experiments.progress import LiveTable
+from contextwise.experiments.folder import PlannedRun, RunSetFolder, RunState
+from contextwise.models.sizes import readable_count
 
 POLL_SECONDS = 0.2
+REFRESH_SECONDS = 2.0
+LINE_EVERY_SECONDS = 60.0
+_STYLES = {"finished": "green", "running": "cyan", "failed": "red"}
 
 
 def train_planned(folder: RunSetFolder, settings: ExecutorSettings) -> None:
@@ -20,19 +32,17 @@ def train_planned(folder: RunSetFolder, settings: ExecutorSettings) -> None:
         Interrupted, TrainingError: as :func:`schedule`.
     """
     with LiveTable(folder) as table:
-        schedule(folder, executor_of(folder, settings), settings.retries, table)
+        executor: Executor
+        if settings.kind == "ray":
+            from contextwise.experiments.ray_executor import RayExecutor
+
+            executor = RayExecutor(folder, settings.address, settings.cpus, settings.gpus, settings.retries)
+        else:
+            executor = LocalExecutor(folder, settings.jobs, settings.threads)
+        schedule(folder, executor, settings.retries, table)
 
 
-def executor_of(folder: RunSetFolder, settings: ExecutorSettings) -> Executor:
-    """The executor that the settings name."""
-    if settings.kind == "ray":
-        from contextwise.experiments.ray_executor import RayExecutor
-
-        return RayExecutor(folder, settings.address, settings.cpus, settings.gpus, settings.retries)
-    return LocalExecutor(folder, settings.jobs, settings.threads)
-
-
-def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: LiveTable) -> None:
+def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: "LiveTable") -> None:
     """Train all runs, the most expensive first; a run starts after the runs that it is made from.
 
     Args:
@@ -47,10 +57,20 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: Live
     unfinished = {run.id for run in todo}
     attempts: Counter[str] = Counter()
     stopping = False
+
+    def startable() -> list[PlannedRun]:
+        return [run for run in waiting if unfinished.isdisjoint(folder.parents(run.id))]
+
     try:
-        while executor.busy or (_startable(folder, waiting, unfinished) and not interruption.requested):
-            if not interruption.requested:
-                _start(folder, waiting, unfinished, executor, table)
+        while executor.busy or (startable() and not interruption.requested):
+            for run in [] if interruption.requested else startable():
+                if not executor.has_room:
+                    break
+                if executor.start(run):
+                    waiting.remove(run)
+                    table.started(run)
+                else:
+                    table.waits(run)
             for run, outcome in executor.poll():
                 attempts[run.id] += 1
                 if folder.run_folder(run.id).finished:
@@ -65,41 +85,14 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: Live
                         waiting.append(run)
             if interruption.requested and not stopping:
                 stopping = True
-                table.say(f"stopping ({interruption.signal}): the runs save what they have")
+                say(f"stopping ({interruption.signal}): the runs save what they have")
                 executor.stop()
             table.update(executor.running())
             time.sleep(POLL_SECONDS)
     finally:
         executor.close()
-    _report(folder)
-
-
-def _startable(folder: RunSetFolder, waiting: deque[PlannedRun], unfinished: set[str]) -> list[PlannedRun]:
-    """The waiting runs whose parents have finished."""
-    return [run for run in waiting if unfinished.isdisjoint(folder.parents(run.id))]
-
-
-def _start(
-    folder: RunSetFolder,
-    waiting: deque[PlannedRun],
-    unfinished: set[str],
-    executor: Executor,
-    table: LiveTable,
-) -> None:
-    for run in _startable(folder, waiting, unfinished):
-        if not executor.has_room:
-            return
-        if executor.start(run):
-            waiting.remove(run)
-            table.started(run)
-        else:
-            table.waits(run)
-
-
-def _report(folder: RunSetFolder) -> None:
-    """Raise the error of a set that has not finished."""
-    count = folder.count()
-    total, finished, failed = len(folder.plan), count["finished"], count["failed"]
+    count, total = folder.count(), len(folder.plan)
+    finished, failed = count["finished"], count["failed"]
     if interruption.requested and finished < total:
         raise Interrupted(
             f"stopped by {interruption.signal}: {finished} of {total} runs are finished, the others have saved their progress; "
@@ -114,3 +107,145 @@ def _report(folder: RunSetFolder) -> None:
         )
     if finished < total:
         raise ContextwiseError(f"{total - finished} of {total} runs of {folder.path} have not finished")
+
+
+class LiveTable:
+    """The states of the runs while they are trained; their metrics are read every few seconds."""
+
+    def __init__(self, folder: RunSetFolder) -> None:
+        self.folder = folder
+        self.states = {run.id: folder.state(run) for run in folder.plan}
+        self.begin, self.done_before = time.monotonic(), self._done()
+        self.waiting: set[str] = set()
+        self.started_at: dict[str, tuple[float, int]] = {}
+        self.last_read = self.last_line = time.monotonic()
+        self.live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> "LiveTable":
+        if console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.live.stop()
+
+    def started(self, run: PlannedRun) -> None:
+        step = self._read(run).step or 0
+        self.started_at[run.id] = time.monotonic(), step
+        if not console.is_terminal:
+            say(f"{run.id}: " + (f"resumed from about step {step}" if step else "started"))
+
+    def waits(self, run: PlannedRun) -> None:
+        """Another process is training it; reported once."""
+        if run.id not in self.waiting:
+            self.waiting.add(run.id)
+            say(f"{run.id}: another process is training it; waiting for that")
+
+    def finished(self, run: PlannedRun) -> None:
+        state = self._read(run)
+        if not console.is_terminal:
+            say(f"{run.id}: finished, best-context loss {_dash(state.loss, '.4f')}")
+
+    def failed(self, run: PlannedRun, reason: str, again: bool) -> None:
+        self._read(run)
+        say(f"{run.id}: failed: {reason}" + ("; it is tried again" if again else ""))
+
+    def update(self, running: set[str]) -> None:
+        """Read the metrics of the running runs again, every few seconds, and show the table."""
+        now = time.monotonic()
+        if now - self.last_read < REFRESH_SECONDS:
+            return
+        self.last_read = now
+        for run in self.folder.plan:
+            if run.id in running:
+                self._read(run)
+        if console.is_terminal:
+            order = {"failed": 1, "unfinished": 2, "missing": 2, "finished": 3}
+            rows = sorted(self.states.values(), key=lambda s: 0 if s.run.id in running else order[s.state])
+            room = max(4, console.height - 4)
+            table = state_table(rows[:room], {name: self._left(name) for name in running})
+            self.live.update(Group(table, Text(self.summary(running))), refresh=True)
+        elif now - self.last_line >= LINE_EVERY_SECONDS:
+            self.last_line = now
+            say(self.summary(running))
+
+    def _read(self, run: PlannedRun) -> RunState:
+        self.states[run.id] = self.folder.state(run)
+        return self.states[run.id]
+
+    def _left(self, name: str) -> float | None:
+        """Seconds that a running run still needs, from its pace since it was started."""
+        state = self.states[name]
+        if name not in self.started_at or state.step is None:
+            return None
+        since, first = self.started_at[name]
+        taken = state.step - first
+        return (time.monotonic() - since) / taken * (state.run.steps - state.step) if taken > 0 else None
+
+    def _done(self) -> float:
+        return sum(state.share * state.run.flops for state in self.states.values())
+
+    def summary(self, running: set[str]) -> str:
+        """One line: counts, share of the work, time left."""
+        shown = [_shown_state(state, running) for state in self.states.values()]
+        count = {name: shown.count(name) for name in ("finished", "running", "failed")}
+        count["waiting"] = len(shown) - sum(count.values())
+        parts = ", ".join(f"{number} {name}" for name, number in count.items() if number)
+        done, total = self._done(), self.folder.flops
+        pace = (done - self.done_before) / (time.monotonic() - self.begin)
+        left = f", about {readable_time((total - done) / pace)} left" if pace > 0 and done < total else ""
+        return (
+            f"{len(shown)} run{'s' * (len(shown) != 1)}: {parts}; {done / total:.0%} of the work done{left}"
+        )
+
+
+def state_table(states: Iterable[RunState], running: dict[str, float | None]) -> Table:
+    """A table with one row for each run.
+
+    Args:
+        running: ids of the runs that are being trained, with the seconds that each still needs, if known.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("run", overflow="fold", no_wrap=False)
+    table.add_column("state")
+    for name in ("step", "tok/s", "loss", "left"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for state in states:
+        shown = _shown_state(state, running)
+        left = running.get(state.run.id)
+        table.add_row(
+            state.run.id,
+            Text(shown, style=_STYLES.get(shown, "")),
+            f"{state.step or 0}/{state.run.steps}",
+            _dash(state.tokens_per_second, ",.0f"),
+            _dash(state.loss, ".4f"),
+            readable_time(left) if left is not None else "–",
+        )
+    return table
+
+
+def plan_table(states: Sequence[RunState]) -> Table:
+    """A table of the runs with what each is, what it costs, and how far it is."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="fold")
+    for name in ("params", "lr", "tokens", "FLOPs", "done", "loss"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for state in states:
+        run, done = state.run, "failed" if state.state == "failed" else f"{state.share:.0%}"
+        counts = readable_count(run.parameters), f"{run.learning_rate:.2g}", readable_count(run.tokens)
+        table.add_row(run.id, *counts, f"{run.flops:.2e}", done, _dash(state.loss, ".4f"))
+    return table
+
+
+def readable_time(seconds: float) -> str:
+    """4000 -> '1h07'."""
+    minutes = round(seconds / 60)
+    return f"{minutes // 60}h{minutes % 60:02d}" if minutes >= 60 else f"{minutes}min" if minutes else "<1min"
+
+
+def _dash(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _shown_state(state: RunState, running: Container[str]) -> str:
+    return "running" if state.run.id in running and state.state != "finished" else state.state

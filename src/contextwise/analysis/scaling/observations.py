@@ -17,7 +17,7 @@ from contextwise.analysis.scaling.forms import Array
 from contextwise.analysis.sweep_points import SweepPoint, run_points
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, differing_keys
-from contextwise.experiments.naming import size_name
+from contextwise.experiments.grid import size_name
 from contextwise.experiments.sweep import Sweep
 from contextwise.training.recipe.training import in_steps
 

@@ -19,7 +19,7 @@ from contextwise.analysis.scaling.optimum import (
 )
 from contextwise.base.errors import ContextwiseError, DataError
 from contextwise.base.estimates import Estimate, as_json, count
-from contextwise.experiments.naming import size_name
+from contextwise.experiments.grid import size_name
 from contextwise.models.building import parameter_count
 from contextwise.models.sizes import SIZES
 from contextwise.training.model import sized_config

@@ -12,8 +12,7 @@ from contextwise.base.config import validate
 from contextwise.base.intervals import plus_minus
 from contextwise.base.tables import Table
 from contextwise.experiments.run_set import RunSet
-from contextwise.experiments.sweep import SweepRecipe, grid_runs, run_sweep
-from contextwise.experiments.sweep.settings import LearningRateRule
+from contextwise.experiments.sweep import LearningRateRule, SweepRecipe, grid_runs, run_sweep
 from contextwise.models.sizes import readable_count
 from contextwise.reproductions.claims import Claim, Verdict, all_hold, exact, undecided
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered

@@ -18,7 +18,7 @@ from contextwise.comparison.forgetting import Forgetting, measure_forgetting
 from contextwise.data import Corpus
 from contextwise.data.corpus import MANIFEST
 from contextwise.data.sources.stdlib import iter_stdlib_documents
-from contextwise.experiments.naming import slug
+from contextwise.experiments.grid import slug
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Claim, above, all_hold, below
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, prepared_once, registered
