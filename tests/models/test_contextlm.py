@@ -31,7 +31,7 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.models.contextlm.layers import INJECTIONS, POOLINGS
 from contextwise.models.families import FAMILIES as ADAPTERS
 from contextwise.models.families import Family
-from contextwise.training.recipe import ContextPredictorSettings
+from contextwise.training.settings import ContextPredictorSettings
 from examples import FEW
 
 

@@ -17,7 +17,7 @@ from contextwise.data.windows import stack
 from contextwise.models import load_model
 from contextwise.models.spec import pretraining_losses
 from contextwise.training import Recipe, train
-from contextwise.training.card import model_card
+from contextwise.training.export import model_card
 from contextwise.training.inputs import TrainingInputs
 from processes import finish_training
 from small import WORDS, recipe_values

@@ -18,7 +18,7 @@ from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.training import Recipe, train
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import JoinedOptimizer, create_optimizer, schedule_arguments
-from contextwise.training.recipe import TrainingSettings
+from contextwise.training.settings import TrainingSettings
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training
 from small import recipe_values

@@ -133,7 +133,7 @@ def parameters(
     Nothing is trained and no weights are loaded. The runs that a recipe
     builds on need not be there yet if their recipes lie beside it.
     """
-    from contextwise.training.cue.parameters import Module, modules_of
+    from contextwise.training.parameters import Module, modules_of
 
     what, modules = modules_of(source)
     if as_json:

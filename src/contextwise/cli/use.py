@@ -307,7 +307,7 @@ def export(
     """Copy a model into a folder of its own, with a model card, ready to be shared."""
     from contextwise.base.runs import RunFolder
     from contextwise.models.export import export_model_folder
-    from contextwise.training.card import context_encoder_card, model_card
+    from contextwise.training.export import context_encoder_card, model_card
 
     run = RunFolder(model)
     card = model_card(run, standalone) if run.finished else context_encoder_card(model)

@@ -6,11 +6,11 @@ from pathlib import Path
 from contextwise.base.errors import ConfigError
 from contextwise.models.building import parameter_count
 from contextwise.models.spec import training_flops_per_example, training_flops_per_target
-from contextwise.training.cue.parameters import Upstream
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import model_config
-from contextwise.training.recipe import CorpusData, CueModel, Recipe, SyntheticData
-from contextwise.training.recipe.cue import TRAINED
+from contextwise.training.parameters import Upstream
+from contextwise.training.recipe import Recipe
+from contextwise.training.settings import TRAINED, CorpusData, CueModel, SyntheticData
 
 STATE_BYTES = 16
 """Of each parameter: weight, gradient and two moments in float32."""

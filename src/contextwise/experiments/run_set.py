@@ -45,9 +45,10 @@ from contextwise.experiments.folder import PlannedRun, RunSetFolder
 from contextwise.experiments.grid import content_id, grid_points, set_value, size_name, slug
 from contextwise.experiments.scheduling import train_planned
 from contextwise.models.sizes import readable_count
-from contextwise.training.cue.parameters import Upstream
-from contextwise.training.recipe import CorpusData, Recipe, with_newer_settings
+from contextwise.training.parameters import Upstream
+from contextwise.training.recipe import Recipe, with_newer_settings
 from contextwise.training.run import train
+from contextwise.training.settings import CorpusData
 
 POLL_SECONDS = 0.5
 

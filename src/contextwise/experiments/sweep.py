@@ -37,7 +37,8 @@ from contextwise.experiments.grid import (
 )
 from contextwise.experiments.run_set import Run, RunSet, planned_run
 from contextwise.models.sizes import readable_count
-from contextwise.training.recipe import CorpusData, Recipe, SizedModel
+from contextwise.training.recipe import Recipe
+from contextwise.training.settings import CorpusData, SizedModel
 
 RESOLVED, PLAN = "sweep.yaml", "plan.json"
 """Files of a sweep's folder: its settings, and its runs."""

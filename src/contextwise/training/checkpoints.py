@@ -5,6 +5,7 @@ holds the SHA-256 of every file. Weights and optimizer state are whole tensors b
 processes, so that a run can resume with another number of processes, sharded or not; all else is JSON. Nothing is pickled.
 """
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,10 @@ def gather(
 
 def write_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
     """Write weights to ``folder``; of tensors that share memory (tied weights) only the first is stored."""
-    save_file(_untied(weights), folder / WEIGHTS)
+    first: dict[int, str] = {}
+    for name, tensor in weights.items():
+        first.setdefault(tensor.data_ptr(), name)
+    save_file({name: weights[name].contiguous() for name in first.values()}, folder / WEIGHTS)
 
 
 def write_optimizer(folder: Path, state: dict[str, Any]) -> list[dict[str, Any]]:
@@ -62,26 +66,15 @@ def restore(
     weights = load_file(folder / WEIGHTS)
     for name, twin in _ties(model).items():
         weights.setdefault(name, weights[twin])
-    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=True))
+    options = StateDictOptions(full_state_dict=True, strict=True)
+    set_model_state_dict(model, weights, options=options)
     state: Any = {}
     for key, value in load_file(folder / MOMENTS).items():
         parameter, name = key.split("::")
         state.setdefault(parameter, {})[name] = value
     for group in groups:
         group |= {name: tuple(value) for name, value in group.items() if name in ("betas", "ns_coefficients")}
-    set_optimizer_state_dict(
-        model,
-        optimizer,
-        {"state": state, "param_groups": groups},
-        options=StateDictOptions(full_state_dict=True, strict=True),
-    )
-
-
-def _untied(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    kept: dict[int, str] = {}
-    for name, tensor in weights.items():
-        kept.setdefault(tensor.data_ptr(), name)
-    return {name: weights[name].contiguous() for name in kept.values()}
+    set_optimizer_state_dict(model, optimizer, {"state": state, "param_groups": groups}, options=options)
 
 
 _WRAPPERS = {"module", "_orig_mod"}  # added to parameter names by DDP and torch.compile
@@ -101,8 +94,6 @@ def _ties(model: nn.Module) -> dict[str, str]:
 
 def random_state() -> dict[str, Any]:
     """State of this process's random number generators, as JSON-ready values."""
-    import random
-
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state()
     return {
@@ -115,8 +106,6 @@ def random_state() -> dict[str, Any]:
 
 def restore_random_state(state: dict[str, Any]) -> None:
     """Inverse of :func:`random_state`."""
-    import random
-
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]
@@ -161,7 +150,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(steps, key=step_of)
 
 
-def latest_sound(folder: Path) -> Path | None:
+def latest_intact(folder: Path) -> Path | None:
     """Return the newest intact checkpoint; damaged ones are reported and renamed.
 
     Raises:

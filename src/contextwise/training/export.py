@@ -1,55 +1,58 @@
-"""Export a finished run: a Hugging Face folder of its model, and a summary."""
+"""Export a finished run: a Hugging Face folder of its model, a summary, and model cards."""
 
 import copy
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from huggingface_hub import ModelCardData
 from transformers import PreTrainedTokenizerFast
 
-from contextwise.base.files import atomic_directory, write_json
+from contextwise.base.config import validate
+from contextwise.base.files import atomic_directory, read_json, write_json
 from contextwise.base.runs import RunFolder
+from contextwise.data.contexts import ContextSettings
 from contextwise.models.building import parameter_count
-from contextwise.models.cue import CueForCausalLM
+from contextwise.models.cue import CueContextConfig, CueForCausalLM
 from contextwise.models.embedding import Frame
-from contextwise.models.loading import kind_of
+from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
+from contextwise.models.sizes import readable_count
 from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
 from contextwise.objectives.kind import Kind
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.recipe import Recipe
-
-PARTS = "parts"
-"""Subfolder of a run with the parts of its CUE model."""
+from contextwise.training.settings import AutoencoderModel, CueModel, ParityModel, PretrainedModel, SizedModel
 
 
 def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torch.Tensor]) -> None:
-    """Write ``model/`` with weights and tokenizer, in the form that ``from_pretrained`` loads."""
+    """Write ``model/`` with weights and tokenizer, in the form that ``from_pretrained`` loads.
+
+    A CUE model also gets a checkpoint ``parts/NAME`` of each part; the sentence encoder's has the tokenizer.
+    """
     if run.model.exists():
         return
     model = build_model(inputs.config)
     model.load_state_dict(weights, strict=False)  # tied weights are stored once
     model.tie_weights()
     if isinstance(model, CueForCausalLM):
-        _export_parts(run, inputs, model)
+        for name, part in model.parts.items():
+            if (run.path / "parts" / name).exists():  # written before an earlier attempt was killed
+                continue
+            with atomic_directory(run.path / "parts" / name, f"the {name.replace('_', ' ')}") as folder:
+                part.save_pretrained(folder)
+                if name == "sentence_encoder" and inputs.tokenizer is not None:
+                    inputs.tokenizer.save_pretrained(folder)
     with atomic_directory(run.model, "the model") as folder:
         model.save_pretrained(folder)
         if inputs.tokenizer is not None:
-            with_special_tokens(inputs.tokenizer, kind_of(inputs.config)).save_pretrained(folder)
+            _with_special_tokens(inputs.tokenizer, kind_of(inputs.config)).save_pretrained(folder)
 
 
-def _export_parts(run: RunFolder, inputs: TrainingInputs, model: CueForCausalLM) -> None:
-    """Write a separate checkpoint ``parts/NAME`` for each part of a CUE model; the sentence encoder's has the tokenizer."""
-    for name, part in model.parts.items():
-        if (run.path / PARTS / name).exists():  # written before an earlier attempt was killed
-            continue
-        with atomic_directory(run.path / PARTS / name, f"the {name.replace('_', ' ')}") as folder:
-            part.save_pretrained(folder)
-            if name == "sentence_encoder" and inputs.tokenizer is not None:
-                inputs.tokenizer.save_pretrained(folder)
-
-
-def with_special_tokens(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> PreTrainedTokenizerFast:
+def _with_special_tokens(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> PreTrainedTokenizerFast:
     """Return a copy of a corpus's tokenizer that adds the special tokens of a kind of model's training.
 
     These are [CLS] and [SEP] around a text for an encoder, end-of-text after it for an encoder-decoder, none for a decoder.
@@ -92,3 +95,152 @@ def write_summary(
     if inputs.sentences is not None:
         summary["sentences"] = inputs.sentences.facts
     write_json(run.summary_file, summary, "the summary")
+
+
+LOADERS = {
+    "decoder": ("AutoModelForCausalLM", "text-generation"),
+    "encoder": ("AutoModelForMaskedLM", "fill-mask"),
+    "encoder-decoder": ("AutoModelForSeq2SeqLM", None),
+    "parity": ("AutoModelForSequenceClassification", None),
+    "unigrams": ("AutoModel", None),
+}
+"""Auto class, and the Hub's name of the task, by kind of model."""
+
+
+def model_card(run: RunFolder, standalone: bool) -> str:
+    """Text of ``README.md`` for the model of a finished run, with the metadata block that the Hub reads.
+
+    Args:
+        run: the finished run.
+        standalone: whether the model's folder contains its code.
+
+    Raises:
+        CheckpointError: the run has not finished.
+    """
+    summary, recipe = run.summary(), validate(Recipe, run.recipe(), f"the recipe of {run.path}")
+    model, training = recipe.model, recipe.training
+    predictor, heads = (getattr(model, name, None) for name in ("context_predictor", "multi_token"))
+    parity, unigrams = isinstance(model, ParityModel), isinstance(model, AutoencoderModel)
+    cue = model.cue if isinstance(model, CueModel) else None
+    contexts = getattr(recipe.data, "contexts", None)
+    family = getattr(model, "family", None)
+    ours = any(part is not None for part in (predictor, heads, cue)) or parity or unigrams or family == "lstm"
+    kind = "parity" if parity else "unigrams" if unigrams else kind_of(load_config(run.path))
+    loader, task = LOADERS[kind]
+    data = ModelCardData(
+        library_name="transformers",
+        pipeline_tag=task,
+        tags=["contextwise", *(["contextlm"] if predictor is not None else []), *(["cue"] if cue else [])],
+    )
+    backbone = f"{model.family}, size {model.size}" if isinstance(model, SizedModel) else str(family)
+    composed = None
+    if isinstance(model, SizedModel | PretrainedModel):
+        composed = "none" if predictor is None else _listed(predictor.model_dump())
+    if isinstance(model, PretrainedModel):
+        backbone = f"`{model.pretrained}`"
+    stage: dict[str, Any] = {}
+    if cue is not None:  # the settings that differ from their defaults, the sources first
+        values = cue.model_dump(exclude_defaults=True)
+        backbone = f"`{values.get('sentence_encoder') or values['start']}`, frozen"
+        sources = ("stage", "start", "sentence_encoder", "text_encoder", "pooling")
+        stage = {name: values[name] for name in (*sources, *values) if name in values}
+    loss = summary["validation_loss"]
+    rows = {
+        "parameters": readable_count(summary["parameters"]),
+        "backbone": backbone,
+        "context predictor": composed,
+        "multi-token heads": None if heads is None else _listed(heads.model_dump()),
+        "CUE": _listed(stage) or None,
+        "contexts": None if contexts is None else ", ".join(contexts.types),
+        "objective": summary.get("objective", "causal"),
+        "training data": f"{summary['corpus']['path']} ({summary['corpus']['fingerprint'][:12]})",
+        "training tokens": readable_count(summary["tokens"]),
+        "training context": f"{summary['context']} tokens",
+        "tokens per step": str(recipe.tokens_per_step),
+        "learning rate": f"{recipe.learning_rate:g}, {training.schedule}",
+        "seed": str(recipe.seed),
+        "validation loss": None
+        if loss is None
+        else f"{loss:.4f} nats per {'sentence' if unigrams else 'token'}",
+    }
+    tokenizer = any((run.model / file).exists() for file in TOKENIZER_FILES)
+    trust = ", trust_remote_code=True" if standalone else ""
+    lines = [
+        f"from transformers import {loader}{', AutoTokenizer' * tokenizer}",
+        *([] if standalone or not ours else ["import contextwise  # registers the model"]),
+        f'model = {loader}.from_pretrained("{recipe.name}"{trust})',
+        *([f'tokenizer = AutoTokenizer.from_pretrained("{recipe.name}")'] if tokenizer else []),
+    ]
+    if cue is not None:
+        config: Any = load_config(run.path)
+        if config.context_encoder is not None and config.context_encoder.contexts:
+            lines += [
+                "",
+                *_encoded(config.context_encoder),
+                'tokens = tokenizer(tokenizer.eos_token + " A sentence.", return_tensors="pt").input_ids',
+                "mask = torch.ones(contexts.shape[:2], dtype=torch.bool)  # False for missing contexts",
+                "logits = model(tokens, contexts=contexts, context_mask=mask).logits",
+                "# or, for candidates of sentences: contextwise rescore MODEL lists.jsonl",
+            ]
+    return _card(data, recipe.name, rows, lines)
+
+
+def context_encoder_card(source: str | Path) -> str | None:
+    """Text of ``README.md`` for a context encoder alone (``RUN/parts/context_encoder``); None for another model.
+
+    Raises:
+        CheckpointError: the model does not exist.
+    """
+    file = Path(source) / "config.json"
+    model_type = read_json(file, "the model's configuration").get("model_type") if file.is_file() else None
+    config: Any = load_config(source) if model_type == CueContextConfig.model_type else None
+    if config is None or not config.contexts:
+        return None
+    folder = Path(source).resolve()
+    run = RunFolder(folder.parent.parent)
+    name = f"{run.recipe()['name']}-{folder.name}" if run.recipe_file.exists() else folder.name
+    rows = {
+        "e_cue": f"{config.width} channels",
+        "contexts": ", ".join(ContextSettings(**config.contexts).types),
+        "text encoder": ", ".join(f"{key} {config.text_encoder[key]}" for key in TEXT_FACTS),
+    }
+    lines = [
+        "from transformers import AutoModel",
+        "import contextwise  # registers the model",
+        f'model = AutoModel.from_pretrained("{name}")',
+        "",
+        *_encoded(config),
+        "e_cue = model(contexts)  # or: contextwise embed MODEL --contexts contexts.jsonl --out cue.npy",
+    ]
+    data = ModelCardData(library_name="transformers", tags=["contextwise", "cue"])
+    return _card(data, name, rows, lines)
+
+
+TEXT_FACTS = ("name", "pooling", "max_tokens")
+"""The arguments to open a text encoder with."""
+
+
+def _encoded(config: CueContextConfig) -> list[str]:
+    """Lines of code that encode the texts of one sentence's contexts as ``contexts`` (1, K, C)."""
+    name, pooling, tokens = (config.text_encoder[key] for key in TEXT_FACTS)
+    types = ContextSettings(**config.contexts).types
+    return [
+        "import torch",
+        "from contextwise.models.cue.encoding import TextEncoder",
+        f"text_encoder = TextEncoder.open({json.dumps(name)}, {json.dumps(pooling)}, max_tokens={tokens})",
+        f"# the contexts of one sentence, in any order ({', '.join(types)}); dates in this format",
+        'texts = ["A title", "Wednesday 29 May 1985"]',
+        "contexts = torch.from_numpy(text_encoder.encode(texts))[None]",
+    ]
+
+
+def _card(data: ModelCardData, name: str, rows: Mapping[str, str | None], lines: list[str]) -> str:
+    """The text of a card; a row whose value is None does not apply."""
+    shown = (f"| {row} | {value} |" for row, value in rows.items() if value is not None)
+    table = "\n".join(["| | |", "|---|---|", *shown])
+    usage = "\n".join(["```python", *lines, "```"])
+    return f"---\n{data.to_yaml()}\n---\n\n# {name}\n\n{table}\n\n{usage}\n\nTrained with Contextwise.\n"
+
+
+def _listed(settings: dict[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items())

@@ -1,4 +1,8 @@
-"""The inputs of training: the corpus, its examples under the objective, and the matching model configuration."""
+"""The inputs of training: the corpora, their examples under the objective, and the matching model configuration.
+
+Continual pretraining (objectives, Section 6.2.7) improves a model on its new corpus and worsens it on the old one. A share
+of old examples in the training reduces this (objectives, Exercise 6.2.4: 5 to 15%); an old corpus may also only be watched.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,23 +10,24 @@ from typing import Any
 from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
-from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.progress import say
 from contextwise.data.corpus import Corpus
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.data.synthetic.samples import ParityStream, Samples, StoredSamples, open_samples
 from contextwise.data.windows import LastTenthWindows
 from contextwise.models.parity import ParityMLPConfig
-from contextwise.models.tokenizers import check_tokenizer
-from contextwise.objectives import ExampleStream, Vocabulary, add_special_tokens
-from contextwise.training.cue.sentences import SentenceInputs, SentenceStream
-from contextwise.training.hooks.curve import curve_windows
+from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash
+from contextwise.objectives import ExampleStream, MixtureStream, Vocabulary, add_special_tokens
 from contextwise.training.model import model_config
-from contextwise.training.recipe import CorpusData, PretrainedModel, Recipe, SyntheticData
-from contextwise.training.replay import replayed_corpus, watched_corpus, with_replay
+from contextwise.training.recipe import Recipe
+from contextwise.training.sentences import SentenceInputs, SentenceStream
+from contextwise.training.settings import CorpusData, PretrainedModel, SyntheticData
 
 VALIDATION_SEED = 0
 """Runs with different seeds are validated on the same examples."""
+_OLD = 2**31
+"""Added to the seed of old documents. Recipes' seeds are smaller, so old and new documents have different random numbers."""
 
 
 @dataclass
@@ -33,10 +38,10 @@ class TrainingInputs:
         corpus: the training split, or synthetic samples.
         config: configuration of the model; its vocabulary includes the tokens that the objective added.
         tokenizer: the corpus's, with the objective's special tokens; None for a corpus without a tokenizer.
-        added_tokens: texts of the special tokens that were added to the tokenizer.
         stream: the examples of the whole run, in order.
         validation: validation examples by the name of their loss in ``metrics.jsonl``: ``loss`` and, with an old corpus that
             is replayed or watched, ``replay_loss``; may be empty.
+        added_tokens: texts of the special tokens that were added to the tokenizer.
         replayed: the training split of the replayed old corpus, or None.
         curve: windows of the context curve, or None.
         sentences: sentences and CUE model of the objective ``sentence``, or None.
@@ -59,14 +64,14 @@ class TrainingInputs:
         Raises:
             ConfigError, DataError: corpora, objective and model do not match each other.
         """
-        data = recipe.data
+        data, objective = recipe.data, recipe.objective
         if isinstance(data, SyntheticData):
             return cls._synthetic(recipe, data)
         corpus = Corpus.open(data.corpus, split=data.split)
         corpus = corpus if data.tokens is None else corpus.first(data.tokens)
         sentences = SentenceInputs.open(recipe, corpus)
-        tokenizer = corpus.tokenizer() if recipe.objective.special_tokens or sentences else None
-        added = [] if tokenizer is None else add_special_tokens(tokenizer, recipe.objective.special_tokens)
+        tokenizer = corpus.tokenizer() if objective.special_tokens or sentences else None
+        added = [] if tokenizer is None else add_special_tokens(tokenizer, objective.special_tokens)
         size = corpus.vocab_size
         if tokenizer is not None and size is not None:
             size = max(size, max(tokenizer.get_vocab().values()) + 1)
@@ -77,27 +82,25 @@ class TrainingInputs:
             if added and size is not None and size > config.vocab_size:
                 config.vocab_size = size
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
-        replayed = replayed_corpus(recipe, corpus, vocabulary)
-        watched = watched_corpus(recipe, corpus, vocabulary, replayed)
-        stream: Any = recipe.objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
-        if replayed is not None:
-            stream = with_replay(recipe, stream, replayed, vocabulary)
+        replayed, watched = _old_corpora(data, corpus, vocabulary)
+        stream: Any = objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
+        if replayed is not None and data.replay is not None:
+            # Both corpora are read independently, the new one in the same order as without replay.
+            old = objective.stream(replayed, recipe.cut, recipe.seed + _OLD, vocabulary, recipe.examples)
+            weights = [1 - data.replay.share, data.replay.share]
+            stream = MixtureStream([stream, old], weights, recipe.seed, recipe.examples, label="corpus")
         if sentences is not None:
             stream = sentences.stream(stream, recipe.examples_per_step, data.split)
-        validation = _validation_sets(recipe, corpus, watched, vocabulary, sentences)
+        validation = _validation_sets(recipe, data, corpus, watched, vocabulary, sentences)
         kept = corpus.tokenizer() if tokenizer is None else tokenizer
-        if kept is not None and recipe.objective.name == "instruction":
+        if kept is not None and objective.name == "instruction":
             kept.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
-        curve = curve_windows(recipe)
+        curve = _curve_windows(recipe, data)
         return cls(corpus, config, kept, stream, validation, added, replayed, curve, sentences)
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":
-        """The samples of a synthetic task: generated on access, or stored.
-
-        Raises:
-            ConfigError, DataError: stored samples are too few, missing, damaged or of another task.
-        """
+        """The samples of a synthetic task: generated on access, or stored."""
         task = data.synthetic
         drawn = Samples(task, recipe.seed)
         samples: Samples | StoredSamples = drawn
@@ -127,42 +130,100 @@ class TrainingInputs:
         if isinstance(self.stream, SentenceStream):  # batches are trimmed, so use the mean length
             return max(1, round(float(self.stream.lengths.mean()))), 0
         first: dict[str, Any] = self.stream[0]
-        inputs, labels = len(first["input_ids"]), len(first["labels"])
-        return inputs, labels if self.config.is_encoder_decoder else 0
+        return len(first["input_ids"]), len(first["labels"]) if self.config.is_encoder_decoder else 0
+
+
+def _old_corpora(
+    data: CorpusData, corpus: Corpus, vocabulary: Vocabulary
+) -> tuple[Corpus | None, Corpus | None]:
+    """Open the training split of the replayed old corpus, and the validation split of the replayed or watched one."""
+    split = data.validation_split
+    if data.replay is not None:
+        old = Corpus.open(data.replay.corpus, split=data.split)
+        if old.fingerprint == corpus.fingerprint:
+            raise ConfigError(
+                f"data.replay.corpus is {old.path}, the same documents as data.corpus; name the corpus that the model was "
+                "trained on before, or remove data.replay"
+            )
+        _check_same_tokens(old, corpus, vocabulary)
+        return old, Corpus.open(old.path, split=split) if split in old.splits else None
+    if data.watch is None:
+        return None, None
+    old = Corpus.open(data.watch, split=split)
+    if old.split != split:  # a file without splits opens under every name
+        raise DataError(
+            f"data.watch is {old.path}, which has no split {split!r} to validate on; name a corpus that has one"
+        )
+    _check_same_tokens(old, corpus, vocabulary)
+    return None, old
+
+
+def _check_same_tokens(old: Corpus, corpus: Corpus, vocabulary: Vocabulary) -> None:
+    """Check that an old corpus has the tokenizer of the new one and fits the model's vocabulary.
+
+    Corpora without a tokenizer (Zarr, ``.bin``) are not compared.
+    """
+    fix = f"prepare one of them again with --tokenizer {corpus.path}/tokenizer"
+    if len({corpus_tokenizer_hash(old.path), corpus_tokenizer_hash(corpus.path)} - {None}) > 1:
+        raise DataError(f"the corpora {corpus.path} and {old.path} have different tokenizers; {fix}")
+    if len({old.end_of_text, corpus.end_of_text} - {None}) > 1:
+        raise DataError(
+            f"the corpora {corpus.path} and {old.path} end their documents with different tokens, {corpus.end_of_text} "
+            f"and {old.end_of_text}; prepare one of them again with the same --end-of-text"
+        )
+    if old.vocab_size is not None and vocabulary.size is not None and old.vocab_size > vocabulary.size:
+        raise DataError(
+            f"the corpus {old.path} has a vocabulary of {old.vocab_size} tokens, but the model's has {vocabulary.size}; {fix}"
+        )
 
 
 def _validation_sets(
     recipe: Recipe,
+    data: CorpusData,
     corpus: Corpus,
     watched: Corpus | None,
     vocabulary: Vocabulary,
     sentences: SentenceInputs | None,
 ) -> dict[str, Dataset]:
     """Validation examples of the new corpus and of the watched old corpus; empty if the new corpus has none."""
-    assert isinstance(recipe.data, CorpusData)
-    if recipe.data.validation_split not in corpus.splits:  # a .bin file has the training split only
+    if data.validation_split not in corpus.splits:  # a .bin file has the training split only
         if watched is not None:
             say(f"note: {watched.path} is not watched, because {corpus.path} has no validation split")
         return {}
-    sets = {"loss": _validation(recipe, corpus, vocabulary, sentences)}
-    if watched is not None and sets["loss"] is not None:
-        sets["replay_loss"] = _validation(recipe, watched, vocabulary, None)
-    return {name: examples for name, examples in sets.items() if examples is not None}
+    sets: dict[str, Dataset] = {}
+    for name, source in {"loss": corpus, "replay_loss": watched}.items():
+        if source is None:
+            continue
+        try:
+            held_out = Corpus.open(source.path, split=data.validation_split)
+            count = max(1, recipe.training.evaluation_tokens // data.context)
+            stream: Any = recipe.objective.stream(held_out, recipe.cut, VALIDATION_SEED, vocabulary, count)
+            if isinstance(stream, ExampleStream):
+                stream.length = min(count, stream.examples.count(0))  # each at most once
+            if sentences is not None:
+                stream = sentences.stream(stream, len(stream), data.validation_split)
+            sets[name] = stream
+        except ContextwiseError as error:
+            say(f"note: no validation on {source.path} during training: {error}")
+            if name == "loss":
+                break
+    return sets
 
 
-def _validation(
-    recipe: Recipe, corpus: Corpus, vocabulary: Vocabulary, sentences: SentenceInputs | None
-) -> Dataset | None:
-    assert isinstance(recipe.data, CorpusData)
-    try:
-        held_out = Corpus.open(corpus.path, split=recipe.data.validation_split)
-        count = max(1, recipe.training.evaluation_tokens // recipe.data.context)
-        stream: Any = recipe.objective.stream(held_out, recipe.cut, VALIDATION_SEED, vocabulary, count)
-        if isinstance(stream, ExampleStream):
-            stream.length = min(count, stream.examples.count(0))  # each at most once
-        if sentences is not None:
-            return sentences.stream(stream, len(stream), recipe.data.validation_split)
-        return stream
-    except ContextwiseError as error:
-        say(f"note: no validation on {corpus.path} during training: {error}")
+def _curve_windows(recipe: Recipe, data: CorpusData) -> LastTenthWindows | None:
+    """Open the windows for a run's context curve; None if the recipe measures no curve."""
+    settings, kind, split = recipe.training, recipe.objective.kind, data.validation_split
+    if not settings.curve_every:
         return None
+    if kind != "decoder":
+        raise ConfigError(
+            f"training.curve_every measures the loss at each context, which does not apply to a model of this kind "
+            f"({kind}); set it to 0"
+        )
+    held_out = Corpus.open(data.corpus, split=split)
+    if held_out.split != split:
+        raise ConfigError(
+            f"training.curve_every needs held-out documents, and {held_out.path} has no split {split!r}; set it to 0, or "
+            "prepare a corpus with one"
+        )
+    return LastTenthWindows(held_out, data.context, settings.curve_longest, settings.curve_tokens)

@@ -1,7 +1,6 @@
 """The metrics of a run: tokens, operations and seconds so far, losses, and the rows of ``metrics.jsonl``."""
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 # Dense bf16 matrix throughput, FLOP/s, from the manufacturers; for model FLOPs utilization.
@@ -16,26 +15,13 @@ def peak_flops(gpu: str | None) -> float | None:
     return next((flops for name, flops in PEAK_FLOPS.items() if gpu and name in gpu), None)
 
 
-@dataclass(frozen=True)
-class StepCost:
-    """The cost of a step, over all processes.
-
-    Attributes:
-        tokens: ``data.context`` times the number of examples.
-        flops: forward and backward, without the vocabulary head.
-        flops_per_target: of the vocabulary head, per target token.
-    """
-
-    tokens: int
-    flops: float
-    flops_per_target: float
-
-
 class RunMetrics:
     """Cumulative tokens, operations and training seconds, and the losses since the last row.
 
     Args:
-        cost: the cost of a step.
+        step_tokens: tokens of a step over all processes: ``data.context`` times the number of examples.
+        step_flops: of a step over all processes, forward and backward, without the vocabulary head.
+        flops_per_target: of the vocabulary head, per target token.
         peak: total peak FLOP/s of all accelerators, or None.
 
     Attributes:
@@ -43,21 +29,24 @@ class RunMetrics:
         target_tokens: target tokens so far.
     """
 
-    def __init__(self, cost: StepCost, peak: float | None) -> None:
-        self.cost, self.peak = cost, peak
+    def __init__(
+        self, step_tokens: int, step_flops: float, flops_per_target: float, peak: float | None
+    ) -> None:
+        self.step_tokens, self.step_flops = step_tokens, step_flops
+        self.flops_per_target, self.peak = flops_per_target, peak
         self.steps = self.input_tokens = self.target_tokens = 0
         self.seconds = 0.0
-        self._since: dict[str, Any] = _nothing()
+        self._since: dict[str, Any] = _no_sums()
         self._norm = 0.0
         self._clock: float | None = None
 
     @property
     def tokens(self) -> int:
-        return self.steps * self.cost.tokens
+        return self.steps * self.step_tokens
 
     @property
     def flops(self) -> float:
-        return self.steps * self.cost.flops + self.target_tokens * self.cost.flops_per_target
+        return self.steps * self.step_flops + self.target_tokens * self.flops_per_target
 
     @property
     def tokens_per_second(self) -> float:
@@ -74,9 +63,7 @@ class RunMetrics:
             self._since["seconds"] += spent
             self._clock = None
 
-    def add_step(
-        self, loss: float, norm: float, inputs: int, targets: int, parts: dict[str, float] | None = None
-    ) -> None:
+    def add_step(self, loss: float, norm: float, inputs: int, targets: int, parts: dict[str, float]) -> None:
         """Add a step that is about to be taken.
 
         Args:
@@ -92,50 +79,38 @@ class RunMetrics:
         since["steps"] += 1
         since["loss"] += loss
         since["targets"] += targets
-        for name, value in (parts or {}).items():
+        for name, value in parts.items():
             since["parts"][name] = since["parts"].get(name, 0.0) + value
         self._norm = norm
 
-    def row(self, step: int, learning_rate: float) -> dict[str, Any]:
-        """The row of the steps since the last row; resets the sums."""
+    def training_row(self, step: int, learning_rate: float) -> dict[str, Any]:
+        """The row of the steps since the last one; resets the sums."""
         since = self._since
         seconds = since["seconds"] or float("nan")
-        flops = since["steps"] * self.cost.flops + since["targets"] * self.cost.flops_per_target
-        self._since = _nothing()
+        flops = since["steps"] * self.step_flops + since["targets"] * self.flops_per_target
+        self._since = _no_sums()
         steps = max(1, since["steps"])
         losses: dict[str, Any] = {"loss": since["loss"] / steps}
         if since["parts"]:
             # `loss` is the token loss in every run, so that runs can be compared; `objective` is the minimized loss.
             parts = {name: loss / steps for name, loss in since["parts"].items()}
             losses = {"loss": parts["tokens"], "objective": losses["loss"], "parts": parts}
-        return {
-            "kind": "train",
-            "step": step,
-            **self._spent(),
-            **losses,
+        rates = {
             "grad_norm": self._norm,
             "learning_rate": learning_rate,
-            "tokens_per_second": since["steps"] * self.cost.tokens / seconds,
+            "tokens_per_second": since["steps"] * self.step_tokens / seconds,
             "flops_per_second": flops / seconds,
             "mfu": flops / seconds / self.peak if self.peak else None,
         }
+        return self.row("train", step, losses | rates)
 
-    def validation_row(self, step: int, losses: dict[str, float]) -> dict[str, Any]:
-        """The row of a validation: ``loss``, and ``replay_loss`` with a watched old corpus."""
-        return {"kind": "validation", "step": step, **self._spent(), **losses}
-
-    def curve_row(self, step: int, curve: dict[str, Any]) -> dict[str, Any]:
-        """The row of a context curve."""
-        return {"kind": "curve", "step": step, **self._spent(), **curve}
-
-    def _spent(self) -> dict[str, Any]:
-        return {
-            "tokens": self.tokens,
-            "input_tokens": self.input_tokens,
-            "target_tokens": self.target_tokens,
-            "flops": self.flops,
-            "seconds": self.seconds,
+    def row(self, kind: str, step: int, values: dict[str, Any]) -> dict[str, Any]:
+        """A row of ``metrics.jsonl``: the cost of the run so far, and the values of a training, validation or curve row."""
+        cost = {
+            name: getattr(self, name)
+            for name in ("tokens", "input_tokens", "target_tokens", "flops", "seconds")
         }
+        return {"kind": kind, "step": step, **cost, **values}
 
     def state(self) -> dict[str, Any]:
         """The state that a checkpoint keeps."""
@@ -145,12 +120,11 @@ class RunMetrics:
         """Inverse of :meth:`state`."""
         for name in _KEPT:
             setattr(self, name, state[name])
-        self._since, self._norm = _nothing() | state["since"], state["norm"]
+        self._since, self._norm = _no_sums() | state["since"], state["norm"]
 
 
 _KEPT = ("steps", "seconds", "input_tokens", "target_tokens")
 
 
-def _nothing() -> dict[str, Any]:
-    """The sums since the last row, before any step."""
+def _no_sums() -> dict[str, Any]:
     return {"steps": 0, "seconds": 0.0, "loss": 0.0, "targets": 0, "parts": {}}

@@ -15,18 +15,17 @@ from contextwise.models.losses import has_plain_head, token_losses
 from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.parity import ParityMLPConfig, ParityTransformerConfig
 from contextwise.models.spec import Losses, build_model, pretraining_class, pretraining_losses
-from contextwise.training.cue import parts
-from contextwise.training.recipe import (
+from contextwise.training import cue_model
+from contextwise.training.recipe import Recipe, wrong_kind
+from contextwise.training.settings import (
     AutoencoderModel,
     CueModel,
     ParityMLPModel,
     ParityTransformerModel,
     PretrainedModel,
-    Recipe,
     SizedModel,
     SyntheticData,
 )
-from contextwise.training.recipe.recipe import wrong_kind
 
 
 def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None) -> Any:
@@ -47,19 +46,24 @@ def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None
             "model.cue is built from the parts of earlier runs, so its size is not known in advance; `contextwise parameters` "
             "counts it"
         )
-    if isinstance(model, ParityMLPModel | ParityTransformerModel):
-        return _parity_config(recipe)
+    if isinstance(recipe.data, SyntheticData):
+        bits, tasks = recipe.data.context - 1, recipe.data.synthetic.tasks
+        if isinstance(model, ParityMLPModel):
+            return ParityMLPConfig(bits, tasks, model.feature_size, model.width, model.layers)
+        assert isinstance(model, ParityTransformerModel)  # checked with the recipe
+        shape = {
+            "hidden_size": model.width,
+            "num_hidden_layers": model.layers,
+            "num_attention_heads": model.heads,
+        }
+        return ParityTransformerConfig(bits, tasks, **shape)
+    assert not isinstance(model, ParityMLPModel | ParityTransformerModel)
     if isinstance(model, PretrainedModel):  # the caller compares its vocabulary with the corpus's
         return _pretrained_config(recipe, model)
     size = model.vocab_size or vocab_size
     if size is None:
-        raise ConfigError(
-            Problem(
-                "is missing: the corpus has no tokenizer",
-                "model.vocab_size",
-                fix="set it (for GPT-2's tokenizer, 50304)",
-            )
-        )
+        fix = "set it (for GPT-2's tokenizer, 50304)"
+        raise ConfigError(Problem("is missing: the corpus has no tokenizer", "model.vocab_size", fix=fix))
     if vocab_size is not None and size < vocab_size:
         raise ConfigError(f"model.vocab_size is {size}, but the corpus's tokenizer has {vocab_size} tokens")
     if isinstance(model, AutoencoderModel):
@@ -94,17 +98,11 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
     problems = [*wrong_kind(recipe.objective, kind, model.pretrained)]
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and positions < context:
-        problems.append(
-            Problem(f"but {model.pretrained} has only {positions} positions", "data.context", context)
-        )
+        why = f"but {model.pretrained} has only {positions} positions"
+        problems.append(Problem(why, "data.context", context))
     if model.context_predictor is not None and kind != "decoder":
-        problems.append(
-            Problem(
-                f"needs a decoder, but {model.pretrained} is not one",
-                "model.context_predictor",
-                fix="remove it",
-            )
-        )
+        why = f"needs a decoder, but {model.pretrained} is not one"
+        problems.append(Problem(why, "model.context_predictor", fix="remove it"))
     if problems:
         raise ConfigError(*problems)
     return _composed(config, model, recipe.objective.has_pairs)
@@ -123,23 +121,8 @@ def _composed(
     return config
 
 
-def _parity_config(recipe: Recipe) -> PreTrainedConfig:
-    assert isinstance(recipe.data, SyntheticData)
-    bits, tasks, model = recipe.data.context - 1, recipe.data.synthetic.tasks, recipe.model
-    if isinstance(model, ParityMLPModel):
-        return ParityMLPConfig(bits, tasks, model.feature_size, model.width, model.layers)
-    assert isinstance(model, ParityTransformerModel)
-    return ParityTransformerConfig(
-        bits, tasks, hidden_size=model.width, num_hidden_layers=model.layers, num_attention_heads=model.heads
-    )
-
-
 def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
-    """Build the model of a recipe, in float32 on the CPU, ready to be trained.
-
-    Args:
-        recipe: names a pretrained model to start from, if any, and the parts of it to train.
-        config: the model's configuration.
+    """Build the model of a recipe with this configuration, in float32 on the CPU, ready to be trained.
 
     Raises:
         CheckpointError: ``model.pretrained`` could not be loaded.
@@ -147,7 +130,7 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
     """
     settings = recipe.model
     if isinstance(settings, CueModel):
-        return parts.starting_model(settings.cue, config)
+        return cue_model.starting_model(settings.cue, config)
     if not isinstance(settings, PretrainedModel):
         return build_model(config)
     model = _pretrained(settings.pretrained, config)
@@ -164,10 +147,6 @@ def _pretrained(source: str, config: PreTrainedConfig) -> Any:
     """Load the weights of ``source`` into the class to pretrain ``config`` with, in float32 on the CPU.
 
     A head that is missing in the weights (the pair head, for an encoder without one) has random weights.
-
-    Raises:
-        CheckpointError: the model could not be loaded.
-        ConfigError: training does not support its loss.
     """
     kind = kind_of(config)
     if kind == "decoder":
@@ -179,11 +158,10 @@ def _pretrained(source: str, config: PreTrainedConfig) -> Any:
             )
         return model
     model = load_as(pretraining_class(config), kind, source, torch.float32, "cpu")
-    like = {"encoder": ("BERT", "cls"), "encoder-decoder": ("T5", "_shift_right")}[kind]
-    if not hasattr(model, like[1]):
+    like, attribute = ("BERT", "cls") if kind == "encoder" else ("T5", "_shift_right")
+    if not hasattr(model, attribute):
         raise ConfigError(
-            f"{source} is an {kind} of type {config.model_type!r}, whose loss is not supported; choose a model like "
-            f"{like[0]}"
+            f"{source} is an {kind} of type {config.model_type!r}, whose loss is not supported; choose a model like {like}"
         )
     return model
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from contextwise.training.recipe.training import TrainingSettings
+from contextwise.training.settings import TrainingSettings
 
 
 def create_optimizer(

@@ -1,31 +1,36 @@
 """A training run from recipe to exported model; a stopped run resumes from its newest checkpoint."""
 
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import PartialState
-from transformers import set_seed
+from transformers import TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from contextwise.base.errors import Interrupted
-from contextwise.base.machine import keep_freed_memory
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, Interrupted
+from contextwise.base.files import PARTIAL, read_json, write_json
+from contextwise.base.machine import describe_environment, keep_freed_memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.models.sizes import readable_count
 from contextwise.models.spec import training_flops_per_example, training_flops_per_target
 from contextwise.training import checkpoints
-from contextwise.training.arguments import training_arguments
 from contextwise.training.export import export_model, write_summary
-from contextwise.training.hooks.curve import ContextCurve
-from contextwise.training.hooks.early_stopping import EarlyStopping
-from contextwise.training.hooks.progress import ProgressLine
+from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.metrics import RunMetrics, StepCost, peak_flops
+from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import starting_model, trained_parameters
-from contextwise.training.recipe import CueModel, Recipe, with_newer_settings
-from contextwise.training.recipe.cue import TRAINED
-from contextwise.training.resume import find_checkpoint, fingerprints, run_lock
+from contextwise.training.optimizer import schedule_arguments
+from contextwise.training.recipe import Recipe, with_newer_settings
+from contextwise.training.settings import TRAINED, CueModel, SyntheticData
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
+
+DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
 
 
 def train(recipe: Recipe) -> RunFolder:
@@ -51,13 +56,12 @@ def train(recipe: Recipe) -> RunFolder:
     if processes.device.type == "cpu":
         keep_freed_memory()
 
-    with interruption.listening(), run_lock(run, recipe, processes):
+    with interruption.listening(), _run_lock(run, recipe, processes):
         if run.finished:
             if processes.is_main_process:
                 say(f"{run.path} is finished already: nothing to do")
             return run
-        verify = getattr(recipe.data, "verify", True)
-        checkpoint = find_checkpoint(run, inputs.corpora, processes, verify)
+        checkpoint = _find_checkpoint(run, recipe, inputs, processes)
         trainer = _trainer(recipe, run, inputs, processes)
         if processes.is_main_process:
             trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
@@ -68,9 +72,79 @@ def train(recipe: Recipe) -> RunFolder:
         if recipe.training.patience is not None and inputs.validation:
             early = EarlyStopping(trainer, recipe.training.patience)
             trainer.add_callback(early)
-        _train_or_stop(trainer, checkpoint, early)
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except StepAbandoned as abandoned:
+            # The weights are still those of the step before, so the random state must be too.
+            trainer.save(abandoned.random)
+        step = trainer.state.global_step
+        if step < recipe.total_steps and not (early is not None and early.over):
+            raise Interrupted(
+                f"stopped by {interruption.signal or 'a signal'} at step {step} of {recipe.total_steps}; "
+                "run the same command again to resume"
+            )
         _finish(trainer, run, recipe, inputs, processes, early)
     return run
+
+
+def _in_first_process(processes: PartialState, function: Callable[[], Any]) -> Any:
+    """Call ``function`` in the first process; all processes get its result, or raise its error."""
+    result: list[Any] = [None, None]
+    if processes.is_main_process:
+        try:
+            result[0] = function()
+        except ContextwiseError as error:
+            result[1] = error
+    if processes.num_processes > 1:
+        dist.broadcast_object_list(result, src=0)
+    if result[1] is not None:
+        raise result[1]
+    return result[0]
+
+
+@contextlib.contextmanager
+def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterator[None]:
+    """Lock the run folder while the block runs, and write the recipe into it if it has none."""
+    with contextlib.ExitStack() as stack:
+
+        def lock() -> None:
+            stack.enter_context(run.locked())
+            run.write_recipe(recipe.resolved(), with_newer_settings)
+            if not run.environment_file.exists():
+                write_json(run.environment_file, describe_environment(), "the environment")
+            for leftover in run.checkpoints.glob(f"*{PARTIAL}*"):
+                checkpoints.discard(leftover)
+
+        _in_first_process(processes, lock)
+        yield
+
+
+def _find_checkpoint(
+    run: RunFolder, recipe: Recipe, inputs: TrainingInputs, processes: PartialState
+) -> Path | None:
+    """Find the newest intact checkpoint, the same in every process, and remove the metrics after it.
+
+    Raises:
+        DataError: a corpus is not the one that was prepared.
+        CheckpointError: all checkpoints are damaged, or the newest was trained on other data.
+    """
+
+    def find() -> Path | None:
+        for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
+            corpus.verify()
+        checkpoint = checkpoints.latest_intact(run.checkpoints)
+        if checkpoint is not None:
+            recorded = read_json(checkpoint / checkpoints.STATE, "the checkpoint")["fingerprints"]
+            for name, corpus in inputs.corpora.items():
+                if recorded.get(name) != corpus.fingerprint:
+                    raise CheckpointError(
+                        f"the corpus {corpus.path} is not the one that {run.path} was trained on so far "
+                        "(its content hash differs); restore that corpus, or choose another run folder"
+                    )
+        run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0)
+        return checkpoint
+
+    return _in_first_process(processes, find)
 
 
 def _trainer(
@@ -80,16 +154,22 @@ def _trainer(
     model = starting_model(recipe, inputs.config)
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
+    trained = TRAINED[recipe.model.cue.stage] if isinstance(recipe.model, CueModel) else None
+    metrics = RunMetrics(
+        recipe.tokens_per_step,
+        recipe.examples_per_step * training_flops_per_example(inputs.config, *inputs.lengths, trained),
+        training_flops_per_target(inputs.config, trained),
+        peak * processes.num_processes if peak else None,
+    )
     trainer = PretrainingTrainer(
         model=model,
-        args=training_arguments(
-            recipe, run, type(model)._no_split_modules or [], processes, bool(inputs.validation)
-        ),
+        args=_training_arguments(recipe, run, inputs, model._no_split_modules or [], processes),
         run=run,
         stream=inputs.stream,
         validation=inputs.validation,
-        metrics=_metrics(recipe, inputs, processes),
-        fingerprints=fingerprints(inputs.corpora),
+        metrics=metrics,
+        fingerprints={name: corpus.fingerprint for name, corpus in inputs.corpora.items()},
         settings=recipe.training,
     )
     trainer.remove_callback(PrinterCallback)
@@ -97,16 +177,74 @@ def _trainer(
     return trainer
 
 
-def _metrics(recipe: Recipe, inputs: TrainingInputs, processes: PartialState) -> RunMetrics:
-    peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
-    read, predicted = inputs.lengths
-    trained = TRAINED[recipe.model.cue.stage] if isinstance(recipe.model, CueModel) else None
-    cost = StepCost(
-        recipe.tokens_per_step,
-        recipe.examples_per_step * training_flops_per_example(inputs.config, read, predicted, trained),
-        training_flops_per_target(inputs.config, trained),
+def _training_arguments(
+    recipe: Recipe, run: RunFolder, inputs: TrainingInputs, blocks: list[str], processes: PartialState
+) -> TrainingArguments:
+    """Convert a recipe's training settings; ``blocks`` are class names of the model's blocks, the units that FSDP shards.
+
+    Raises:
+        ConfigError: the batch cannot be divided evenly among the processes, or FSDP is set with a single process.
+    """
+    examples_per_process, micro = _batch_shape(recipe, processes)
+    settings = recipe.training
+    on_cpu = processes.device.type == "cpu"
+    supported = not on_cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    sharding: dict[str, Any] = {}
+    if settings.fsdp:
+        if processes.num_processes == 1:
+            raise ConfigError(
+                "training.fsdp shards over processes: start with torchrun --nproc-per-node 2 or more"
+            )
+        wrapped = {"transformer_layer_cls_to_wrap": blocks, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
+        sharding = {"fsdp": True, "fsdp_config": {"version": 2, **wrapped}}
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run.path / "tensorboard"))
+    return TrainingArguments(
+        output_dir=str(run.path),
+        run_name=recipe.name,
+        seed=recipe.seed,
+        data_seed=recipe.seed,
+        max_steps=recipe.total_steps,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=examples_per_process // micro,
+        train_sampling_strategy="sequential",
+        dataloader_num_workers=settings.workers,
+        dataloader_pin_memory=not on_cpu,
+        dataloader_drop_last=True,
+        remove_unused_columns=False,
+        learning_rate=recipe.learning_rate,
+        max_grad_norm=settings.clip,
+        bf16=settings.precision == "bf16" or (settings.precision == "auto" and supported),
+        tf32=True if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8 else None,
+        torch_compile=settings.compile,
+        use_cpu=on_cpu,
+        ddp_find_unused_parameters=False,
+        logging_strategy="steps",
+        logging_steps=settings.log_every,
+        logging_nan_inf_filter=False,
+        eval_strategy="steps" if inputs.validation and settings.evaluate_every else "no",
+        eval_steps=settings.evaluate_every or None,
+        save_strategy="steps",
+        save_steps=settings.save_every,
+        report_to=list(settings.trackers) or "none",
+        disable_tqdm=True,
+        **schedule_arguments(settings, recipe.total_steps),
+        **sharding,
     )
-    return RunMetrics(cost, peak * processes.num_processes if peak else None)
+
+
+def _batch_shape(recipe: Recipe, processes: PartialState) -> tuple[int, int]:
+    """Examples per process in a step, and in one forward pass."""
+    total, rest = divmod(recipe.examples_per_step, processes.num_processes)
+    if rest or not total:
+        raise ConfigError(
+            f"training.tokens_per_step is {recipe.tokens_per_step}: its windows cannot be divided evenly among "
+            f"{processes.num_processes} processes; make it a multiple of {processes.num_processes * recipe.data.context}"
+        )
+    default = DEFAULT_MICRO_BATCH_TOKENS.get(processes.device.type, 8192)
+    if isinstance(recipe.data, SyntheticData):  # its models are small
+        default = recipe.tokens_per_step
+    limit = max(1, (recipe.training.micro_batch_tokens or default) // recipe.data.context)
+    return total, max(size for size in range(1, total + 1) if total % size == 0 and size <= limit)
 
 
 def _announce(
@@ -121,25 +259,6 @@ def _announce(
     tokens = readable_count(recipe.total_steps * recipe.tokens_per_step)
     start = f"resuming from step {checkpoints.step_of(checkpoint)}" if checkpoint else "from the start"
     say(f"{recipe.name}: {parameters} parameters{frozen}, {tokens} tokens, {start}")
-
-
-def _train_or_stop(trainer: PretrainingTrainer, checkpoint: Path | None, early: EarlyStopping | None) -> None:
-    """Train to the last step.
-
-    Raises:
-        Interrupted: a stop was requested before that; the state is saved.
-    """
-    try:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except StepAbandoned as abandoned:
-        # The weights are still those of the step before, so the random state must be too.
-        trainer.save(abandoned.random)
-    steps = trainer.args.max_steps
-    if trainer.state.global_step < steps and not (early is not None and early.over):
-        raise Interrupted(
-            f"stopped by {interruption.signal or 'a signal'} at step {trainer.state.global_step} of {steps}; "
-            "run the same command again to resume"
-        )
 
 
 def _finish(

@@ -10,6 +10,7 @@ The order of operations in a step (the hooks are the Trainer's own):
 """
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,26 +26,50 @@ from contextwise.base.errors import TrainingError
 from contextwise.base.files import atomic_directory, read_json, write_json
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
+from contextwise.data.windows import stack
+from contextwise.objectives import NO_LOSS
 from contextwise.training import checkpoints
-from contextwise.training.batches import collate, targets_in, tokens_read
-from contextwise.training.hooks.validation import mean_loss
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import create_optimizer
-from contextwise.training.recipe import TrainingSettings
+from contextwise.training.settings import TrainingSettings
 
 NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted")
-"""Fields of examples that the trainer uses and does not pass to the model."""
+"""Fields of examples that the trainer uses and does not pass to the model: ``length`` () is the number of positions of a
+padded example without padding; ``counted`` () the number of targets of an example whose targets are not its labels."""
+
+
+def collate(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Stack examples; of sentences, remove the columns that are padding in all of them."""
+    batch = stack(items)
+    if "length" in batch:
+        longest = int(batch["length"].max())
+        batch |= {name: batch[name][:, :longest] for name in ("input_ids", "labels")}
+    return batch
+
+
+def targets_in(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Number of targets in the loss of a batch, ()."""
+    return batch["counted"].sum() if "counted" in batch else batch["labels"].ne(NO_LOSS).sum()
+
+
+def tokens_read(batch: dict[str, torch.Tensor], encoder_decoder: bool) -> torch.Tensor:
+    """Number of input tokens of a batch without padding, (); an encoder-decoder's targets are inputs of its decoder."""
+    ids, labels = batch["input_ids"], batch["labels"]
+    if "length" in batch:
+        return batch["length"].sum()
+    read = batch["attention_mask"].sum() if "attention_mask" in batch else torch.ones_like(ids).sum()
+    return read + labels.ne(NO_LOSS).sum() if encoder_decoder else read
 
 
 class StepAbandoned(Exception):
-    """A stop was requested between two micro-batches, so the step was not finished and is discarded.
+    """A stop was requested between two micro-batches, so the step is discarded.
 
-    ``random`` is the state of the random number generators before the step.
+    Args:
+        random: the state of the random number generators before the step.
     """
 
     def __init__(self, random: dict[str, Any]) -> None:
-        super().__init__()
         self.random = random
 
 
@@ -71,14 +96,13 @@ class PretrainingTrainer(Trainer):
         fingerprints: dict[str, str],
         settings: TrainingSettings,
     ) -> None:
-        self.run, self.stream, self.validation = run, stream, validation
-        self.metrics = metrics
+        self.run, self.validation, self.metrics = run, validation, metrics
         self.fingerprints, self.settings = fingerprints, settings
         self.evaluation_pending = False
-        self._losses: list[torch.Tensor] = []
+        self._losses: list[torch.Tensor] = []  # of the micro-batches of a step, as `_parts` and `_inputs`
         self._parts: list[torch.Tensor] = []
+        self._inputs: list[dict[str, torch.Tensor]] = []
         self._targets = torch.zeros(())
-        self._windows: list[dict[str, torch.Tensor]] = []
         self._norm: torch.Tensor | None = None
         self._random: dict[str, Any] = {}
         self.optimizer: Any = None
@@ -125,7 +149,7 @@ class PretrainingTrainer(Trainer):
             raise StepAbandoned(self._random)
         loss = super().training_step(model, inputs, num_items_in_batch)
         self._losses.append(loss)
-        self._windows.append(inputs)
+        self._inputs.append(inputs)
         self._parts.append(self.part_sums(model))
         return loss
 
@@ -162,7 +186,7 @@ class PretrainingTrainer(Trainer):
         """
         stop_here = torch.tensor(float(interruption.requested), device=self.args.device)
         encoder_decoder = self.unwrapped(self.model_wrapped).model.config.is_encoder_decoder
-        read = torch.stack([tokens_read(inputs, encoder_decoder) for inputs in self._windows]).sum()
+        read = torch.stack([tokens_read(inputs, encoder_decoder) for inputs in self._inputs]).sum()
         processes = self.accelerator.num_processes
         loss_here = torch.stack(self._losses).sum() / processes
         parts_here = torch.stack(self._parts).sum(0).flatten()
@@ -170,28 +194,31 @@ class PretrainingTrainer(Trainer):
         norm_here = (norm.full_tensor() if isinstance(norm, DTensor) else norm).to(loss_here) / processes
         here = torch.stack([loss_here, norm_here, stop_here, read]).to(self.wide)
         # One transfer from the device for all values: a step waits for the device once.
-        loss, norm, stop, inputs_read, *parts = self.sum_over_processes(
-            torch.cat([here, parts_here])
-        ).tolist()
+        values = self.sum_over_processes(torch.cat([here, parts_here]))
+        loss, norm, stop, inputs_read, *parts = values.tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._refuse_step(loss, norm)
         if stop:
             self.control.should_save = self.control.should_training_stop = True
         names = self.unwrapped(self.model_wrapped).last.names
         means = [total / max(count, 1) for total, count in zip(parts, parts[len(names) :], strict=False)]
-        self.metrics.add_step(
-            loss,
-            norm,
-            inputs=round(inputs_read),
-            targets=round(parts[len(names)]),
-            parts=dict(zip(names, means, strict=True)) if len(names) > 1 else None,
-        )
+        by_name = dict(zip(names, means, strict=True)) if len(names) > 1 else {}
+        self.metrics.add_step(loss, norm, round(inputs_read), round(parts[len(names)]), by_name)
 
     def _refuse_step(self, loss: float, norm: float) -> NoReturn:
-        """Raise an error that names the windows without a finite loss."""
-        windows = [_window_name(inputs, i) for inputs in self._windows for i in range(len(inputs["window"]))]
-        if not self.is_fsdp_enabled:  # a sharded model cannot run on one process, so all windows are named
-            windows = self._windows_without_finite_loss() or windows
+        """Raise an error that names the windows without a finite loss; all windows if the model is sharded."""
+        windows, finite = [], []
+        model = self.unwrapped(self.model_wrapped)
+        with torch.no_grad():
+            for inputs in self._inputs:
+                for i in range(len(inputs["window"])):
+                    replayed = "corpus" in inputs and bool(inputs["corpus"][i])
+                    windows.append(f"{int(inputs['window'][i])}{' (replayed)' * replayed}")
+                    if not self.is_fsdp_enabled:  # a sharded model cannot run on one process
+                        row = self._prepare_inputs({name: value[i : i + 1] for name, value in inputs.items()})
+                        finite.append(math.isfinite(self.compute_loss(model, row).item()))
+        if not all(finite):
+            windows = [window for window, is_finite in zip(windows, finite, strict=True) if not is_finite]
         if self.accelerator.num_processes > 1:
             gathered: list[Any] = [None] * self.accelerator.num_processes
             dist.all_gather_object(gathered, windows)
@@ -205,22 +232,11 @@ class PretrainingTrainer(Trainer):
             + "; a lower training.learning_rate or a longer warm-up is the usual fix"
         )
 
-    def _windows_without_finite_loss(self) -> list[str]:
-        model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
-        windows = []
-        with torch.no_grad():
-            for inputs in self._windows:
-                for i in range(len(inputs["window"])):
-                    row = self._prepare_inputs({name: value[i : i + 1] for name, value in inputs.items()})
-                    if not math.isfinite(self.compute_loss(model, row).item()):
-                        windows.append(_window_name(inputs, i))
-        return windows
-
     def end_step(self) -> None:
         """Clear the micro-batches of a finished step."""
         self._losses.clear()
         self._parts.clear()
-        self._windows.clear()
+        self._inputs.clear()
         self.metrics.stop_clock()
 
     def record(self, row: dict[str, Any]) -> None:
@@ -241,10 +257,10 @@ class PretrainingTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Write a row of ``metrics.jsonl``, and pass it to the trackers."""
         if "loss" in logs:
-            row = self.metrics.row(self.state.global_step, logs["learning_rate"])
+            row = self.metrics.training_row(self.state.global_step, logs["learning_rate"])
         elif "validation_loss" in logs:
             losses = {name.removeprefix("validation_"): value for name, value in logs.items()}
-            row = self.metrics.validation_row(self.state.global_step, losses)
+            row = self.metrics.row("validation", self.state.global_step, losses)
         else:
             return
         self.record(row)
@@ -262,7 +278,7 @@ class PretrainingTrainer(Trainer):
         self.evaluation_pending = True
         metrics = {}
         for name, examples in self.validation.items():
-            loss = mean_loss(self, examples)
+            loss = self._mean_loss(examples)
             if loss is None:
                 self.control.should_save = self.control.should_training_stop = True
                 return {}
@@ -272,10 +288,34 @@ class PretrainingTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def stop_requested(self) -> bool:
-        """Whether a stop was requested in any process; every process must call it."""
-        asked = torch.tensor(float(interruption.requested))
-        return bool(self.sum_over_processes(asked).item())
+    def shared_batches(self, examples: Any) -> Iterator[tuple[range, dict[str, torch.Tensor]]]:
+        """Yield this process's batches of ``examples``: their indices, and the inputs on its device.
+
+        Sharded models need all processes in every round: a process without examples in a round runs the first example with an
+        empty range of indices.
+        """
+        rank, world = self.args.process_index, self.accelerator.num_processes
+        count, batch = len(examples), max(1, self.args.per_device_train_batch_size)
+        for start in range(0, count, batch * world):
+            first = min(start + rank * batch, count)
+            rows = range(first, min(first + batch, count))
+            yield rows, self._prepare_inputs(collate([examples[i] for i in rows] or [examples[0]]))
+
+    def _mean_loss(self, examples: Any) -> float | None:
+        """Mean loss of all examples, in nats per target; None if a stop was requested in any process."""
+        total = torch.zeros(2, dtype=torch.float64)
+        model = self.model_wrapped
+        model.eval()
+        with torch.no_grad():
+            for rows, inputs in self.shared_batches(examples):
+                if self.sum_over_processes(torch.tensor(float(interruption.requested))).item():
+                    return None
+                with self.compute_loss_context_manager():
+                    self.compute_loss(model, inputs)
+                if rows:
+                    total += self.part_sums(model)[:, 0].cpu()
+        total = self.sum_over_processes(total)
+        return (total[0] / total[1]).item()
 
     # ---- checkpoints ----
 
@@ -295,15 +335,14 @@ class PretrainingTrainer(Trainer):
                 checkpoints.write_weights(folder, weights)
                 groups = checkpoints.write_optimizer(folder, moments)
                 self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
+                schedule = self.lr_scheduler.state_dict()
                 state = {
                     "format": 1,
                     "step": self.state.global_step,
                     "metrics": self.metrics.state(),
                     "fingerprints": self.fingerprints,
                     "optimizer_groups": groups,
-                    "schedule": {
-                        k: v for k, v in self.lr_scheduler.state_dict().items() if k != "lr_lambdas"
-                    },
+                    "schedule": {key: value for key, value in schedule.items() if key != "lr_lambdas"},
                     "evaluation_pending": self.evaluation_pending,
                     "random": random_states,
                 }
@@ -335,12 +374,6 @@ class PretrainingTrainer(Trainer):
         """The trained model's weights, whole, on the CPU; every process must call it."""
         weights, _ = checkpoints.gather(self.model_wrapped, _bare(self.optimizer))
         return {name.removeprefix("model."): tensor for name, tensor in weights.items()}
-
-
-def _window_name(inputs: dict[str, torch.Tensor], i: int) -> str:
-    """The number of an example's window, followed by "(replayed)" for an old corpus."""
-    replayed = "corpus" in inputs and bool(inputs["corpus"][i])
-    return f"{int(inputs['window'][i])}{' (replayed)' * replayed}"
 
 
 def _bare(optimizer: Any) -> torch.optim.Optimizer:

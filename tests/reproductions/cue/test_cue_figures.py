@@ -24,7 +24,7 @@ from contextwise.reproductions.cue.runs import HeldOut, some
 from contextwise.reproductions.cue.section_7_cache import bins_table, cache_claims, types_table
 from contextwise.reproductions.cue.tables_1_2_counts import ModuleCounts, module_claims, no_article_twice
 from contextwise.reproductions.item import Item, list_items, measure_at
-from contextwise.training.cue.parameters import Module
+from contextwise.training.parameters import Module
 from sentence_models import WORDS
 
 RECIPES = Path(__file__).parents[3] / "recipes"

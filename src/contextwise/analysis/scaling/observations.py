@@ -19,7 +19,7 @@ from contextwise.base.errors import CheckpointError, DataError
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, differing_keys
 from contextwise.experiments.grid import size_name
 from contextwise.experiments.sweep import Sweep
-from contextwise.training.recipe.training import in_steps
+from contextwise.training.settings import in_steps
 
 EARLY = 0.05
 """Share of a run's tokens before which its points are left out."""

@@ -23,7 +23,7 @@ from contextwise.experiments.grid import size_name
 from contextwise.models.building import parameter_count
 from contextwise.models.sizes import SIZES
 from contextwise.training.model import sized_config
-from contextwise.training.recipe import SizedModel
+from contextwise.training.settings import SizedModel
 
 FREE_SIZES = 3
 """Number of sizes from which the plan also recommends sizes between and beyond them."""

@@ -19,7 +19,7 @@ from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.reproductions.claims import Claim, exact
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, recipes_folder, registered
 from contextwise.reproductions.tables import table_of
-from contextwise.training.cue.parameters import Module, modules_of
+from contextwise.training.parameters import Module, modules_of
 
 TOTAL = "total"
 _ADAPTED = "context encoder"

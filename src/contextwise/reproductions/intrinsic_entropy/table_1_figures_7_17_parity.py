@@ -26,7 +26,7 @@ from contextwise.reproductions.claims import Claim, exact, undecided
 from contextwise.reproductions.item import Item, ItemMeasure, Outcome, registered
 from contextwise.reproductions.tables import Plot, point, points, table_of
 from contextwise.training.inputs import VALIDATION_SEED
-from contextwise.training.recipe import SyntheticData
+from contextwise.training.settings import SyntheticData
 
 _AT_ONCE = 4096
 

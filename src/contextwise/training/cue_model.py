@@ -1,11 +1,9 @@
-"""Configurations and initial weights of the parts of a CUE model, per training stage."""
+"""The CUE model of a training stage: its configuration and initial weights, from the parts of earlier runs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
-from torch import nn
 from transformers import PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError
@@ -20,11 +18,13 @@ from contextwise.models.cue import (
 )
 from contextwise.models.loading import load_as, load_config, load_model, model_class
 from contextwise.models.spec import build_model
-from contextwise.training.recipe import CorpusData, CueModel, Recipe
-from contextwise.training.recipe.cue import (
+from contextwise.training.recipe import Recipe
+from contextwise.training.settings import (
     TRAINED,
     AdaptStage,
     ContextEncoderSettings,
+    CorpusData,
+    CueModel,
     ProxyStage,
     SentenceSettings,
     Stage,
@@ -38,16 +38,12 @@ Configs = Callable[[str], PreTrainedConfig]
 """Maps the name of a run, folder or Hub model to its configuration."""
 
 
-@dataclass(frozen=True)
-class TextFacts:
-    """A frozen text encoder: width of its vectors (C), and the description that a context encoder stores."""
-
-    width: int
-    about: dict[str, Any]
+EncodedText = tuple[int, dict[str, Any]]
+"""A frozen text encoder: the width of its vectors (C), and the description that a context encoder stores."""
 
 
 def text_choice(stage: Stage, configs: Configs = load_config) -> dict[str, Any]:
-    """Name, pooling and limit of the text encoder: from the recipe, or from the starting run's context encoder.
+    """Name, pooling and token limit of the text encoder: the recipe's, or those of the starting run's context encoder.
 
     Raises:
         CheckpointError, ConfigError: the starting run does not exist, or has no context encoder to keep.
@@ -73,12 +69,11 @@ def keeps_context_encoder(stage: Stage) -> TypeGuard[AdaptStage | SwapStage]:
     return isinstance(stage, SwapStage) or (isinstance(stage, AdaptStage) and not stage.fresh_context_encoder)
 
 
-def cue_config(recipe: "Recipe", text: TextFacts | None, configs: Configs = load_config) -> CueConfig:
+def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load_config) -> CueConfig:
     """Build the whole model's configuration for the stage of a recipe.
 
     Args:
-        text: the frozen text encoder; None without contexts. Whether it is that of the starting run is checked when it is
-            opened.
+        text: the frozen text encoder; None without contexts. The caller checks that it is that of the starting run.
         configs: returns the configurations of the runs that the model is built from.
 
     Raises:
@@ -96,12 +91,10 @@ def cue_config(recipe: "Recipe", text: TextFacts | None, configs: Configs = load
         # Checked by `text_choice`, and with the recipe.
         assert start.context_encoder is not None and contexts is not None
         _check_width(stage, start)
-        start.context_encoder.contexts = contexts.model_dump()  # the new decoder's
-        return CueConfig(
-            sentence_encoder=sentence,
-            context_encoder=start.context_encoder,
-            decoder=_decoder(stage, sentence, start.context_encoder.width, context),
-        )
+        kept = start.context_encoder
+        kept.contexts = contexts.model_dump()  # the new decoder's
+        decoder = _decoder(stage, sentence, kept.width, context)
+        return CueConfig(sentence_encoder=sentence, context_encoder=kept, decoder=decoder)
     width = stage.width or sentence.get_text_config().hidden_size
     proxy = encoder = None
     if isinstance(stage, ProxyStage):
@@ -120,7 +113,7 @@ def cue_config(recipe: "Recipe", text: TextFacts | None, configs: Configs = load
 
 
 def _adapted(
-    stage: AdaptStage, context: int, contexts: ContextSettings, text: TextFacts | None, configs: Configs
+    stage: AdaptStage, context: int, contexts: ContextSettings, text: EncodedText | None, configs: Configs
 ) -> CueConfig:
     """The starting run's model with its own or a new context encoder, for the recipe's contexts."""
     start = _start(stage.start, configs)
@@ -146,15 +139,16 @@ def _adapted(
 
 
 def _context_encoder(
-    stage: ContextEncoderSettings, contexts: ContextSettings, text: TextFacts, width: int
+    stage: ContextEncoderSettings, contexts: ContextSettings, text: EncodedText, width: int
 ) -> CueContextConfig:
+    text_width, about = text
     return CueContextConfig(
-        text_width=text.width,
+        text_width=text_width,
         width=width,
         layers=2 if stage.context_layers is None else stage.context_layers,
         heads=stage.context_heads or 4,
         feed_forward=stage.context_feed_forward or 4 * width,
-        text_encoder=text.about,
+        text_encoder=about,
         contexts=contexts.model_dump(),
         context_dropout=stage.context_dropout,
     )
@@ -224,43 +218,31 @@ def starting_model(stage: Stage, config: CueConfig) -> Any:
     Raises:
         CheckpointError: an earlier part cannot be loaded.
     """
-    model = build_model(config)
+    model: Any = build_model(config)
     if isinstance(stage, SentenceSettings):
-        _copy(load_model(stage.sentence_encoder, torch.float32, "cpu"), model.sentence_encoder)
-        if stage.head != "random" and stage.sentence_inputs:
-            _copy_head(model)
+        model.sentence_encoder.load_state_dict(
+            load_model(stage.sentence_encoder, torch.float32, "cpu").state_dict()
+        )
+        decoder = config.decoder
+        fits = decoder.form == "concatenate" or decoder.width == decoder.input_width
+        if stage.head != "random" and stage.sentence_inputs and fits:
+            with torch.no_grad():  # a copy of the sentence encoder's, with zeros for additional inputs
+                head = model.decoder.lm_head.weight
+                head.zero_()
+                head[:, : decoder.input_width] = model.sentence_encoder.get_output_embeddings().weight
     if isinstance(stage, ProxyStage):
         what = "unigram autoencoder"
         trained = load_as(UnigramAutoencoder, what, stage.autoencoder, torch.float32, "cpu")
-        _copy(trained, model.proxy.autoencoder)
+        model.proxy.autoencoder.load_state_dict(trained.state_dict())
     if isinstance(stage, AdaptStage | SwapStage):
         start: Any = load_model(stage.start, torch.float32, "cpu")
-        for name in _kept(stage, start):
-            _copy(getattr(start, name), getattr(model, name))
+        kept = [] if isinstance(stage, SwapStage) else ["sentence_encoder", "decoder"]
+        if start.context_encoder is not None and keeps_context_encoder(stage):
+            kept.append("context_encoder")
+        for name in kept:
+            getattr(model, name).load_state_dict(getattr(start, name).state_dict())
     freeze(model, stage.stage)
     return model.train()
-
-
-def _kept(stage: AdaptStage | SwapStage, start: Any) -> list[str]:
-    """The names of the parts that are copied from the starting run."""
-    if isinstance(stage, SwapStage):
-        return ["context_encoder"]
-    keeps_encoder = start.context_encoder is not None and not stage.fresh_context_encoder
-    return ["sentence_encoder", "decoder", *(["context_encoder"] if keeps_encoder else [])]
-
-
-def _copy_head(model: Any) -> None:
-    """Initialize the decoder's vocabulary head from the sentence encoder's, with zeros for additional inputs."""
-    config = model.config.decoder
-    if config.form == "concatenate" or config.width == config.input_width:
-        with torch.no_grad():
-            head = model.decoder.lm_head.weight
-            head.zero_()
-            head[:, : config.input_width] = model.sentence_encoder.get_output_embeddings().weight
-
-
-def _copy(source: nn.Module, target: nn.Module) -> None:
-    target.load_state_dict(source.state_dict())
 
 
 def freeze(model: Any, stage: str) -> None:

@@ -10,9 +10,9 @@ from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseErr
 from contextwise.data import prepare_corpus
 from contextwise.models.cue import CueConfig
 from contextwise.training import load_recipe, train
-from contextwise.training.cue.parameters import modules_of
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import model_config
+from contextwise.training.parameters import modules_of
 from cue_runs import CONTEXTS, recipe, save_text_encoder, write_articles
 
 FOLDER = Path(__file__).parents[3] / "recipes" / "cue"
@@ -248,7 +248,7 @@ def test_a_folder_with_another_run_is_refused_before_contexts_are_encoded(life, 
     def too_late(*_arguments, **_options):
         raise AssertionError("contexts were encoded first")
 
-    monkeypatch.setattr("contextwise.training.cue.sentences.EncodedContexts", too_late)
+    monkeypatch.setattr("contextwise.training.sentences.EncodedContexts", too_late)
     with pytest.raises(
         ConfigError, match=r"joint contains another run \(its recipe differs in training.steps\)"
     ):

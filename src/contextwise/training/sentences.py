@@ -1,7 +1,7 @@
 """Examples of the objective ``sentence``: sorted by length within a step, with the encoded contexts of each sentence.
 
 Sentences are short, and differ in length by more than a factor of ten. Within a step they are sorted, so that a micro-batch
-contains sentences of similar length and is padded only to its own longest (:func:`contextwise.training.batches.collate`).
+contains sentences of similar length and is padded only to its own longest (:func:`contextwise.training.trainer.collate`).
 The loss of a step is the mean over all its targets, so it does not depend on the partition into micro-batches.
 
 Shapes: N sentences, K context types, C channels of the text encoder, P channels of a proxy.
@@ -26,13 +26,12 @@ from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import NO_LOSS, ExampleStream
 from contextwise.objectives.objective import generator
 from contextwise.objectives.sentence import ContextTexts, SentenceExamples
-from contextwise.training.cue.parts import TextFacts, cue_config, keeps_context_encoder, text_choice
-from contextwise.training.recipe import AutoencoderModel, CorpusData, CueModel, Recipe
+from contextwise.training.cue_model import cue_config, keeps_context_encoder, text_choice
+from contextwise.training.recipe import Recipe
+from contextwise.training.settings import AutoencoderModel, CorpusData, CueModel
 
 _AT_ONCE = 8192
 """Sentences whose contexts are looked up together."""
-FOLDER = "encoded"
-"""Subfolder of a corpus with the vectors of its contexts."""
 
 
 class EncodedContexts:
@@ -52,54 +51,38 @@ class EncodedContexts:
         self, examples: SentenceExamples, settings: ContextSettings, encoder: TextEncoder, numbers: np.ndarray
     ) -> None:
         texts = ContextTexts(examples, settings)
-        folder = Path(examples.sentences.corpus.path) / FOLDER
-        distinct = _distinct(texts, numbers)
-        _encode_share(distinct, encoder, folder)
+        folder = Path(examples.sentences.corpus.path) / "encoded"
+        all_texts = (text for number in numbers.tolist() for text in texts.of(number))
+        distinct = list(dict.fromkeys(text for text in all_texts if text is not None))
+        processes = PartialState(cpu=not torch.cuda.is_available())
+        if processes.num_processes > 1:  # each encodes its share of the texts that are not yet in the cache
+            share = distinct[processes.process_index :: processes.num_processes]
+            EncodedTexts(encoder, folder).rows(share)
+            processes.wait_for_everyone()
         encoded = EncodedTexts(encoder, folder)
         encoded.rows(distinct)
-        self.rows = _rows(texts, numbers, encoded)
+        self.rows = np.full((len(texts), len(texts.types)), -1, dtype=np.int32)
+        for start in range(0, len(numbers), _AT_ONCE):
+            block = numbers[start : start + _AT_ONCE]
+            texts_BK = [texts.of(number) for number in block.tolist()]
+            present = np.array([[text is not None for text in texts_K] for texts_K in texts_BK])
+            rows_BK = np.full(present.shape, -1)
+            rows_BK[present] = encoded.rows(
+                [text for texts_K in texts_BK for text in texts_K if text is not None]
+            )
+            self.rows[block] = rows_BK
         self.table = encoded.table  # without the cache's index of texts
         used = np.unique(self.rows)
         self.truncated = encoded.truncated(used[used >= 0])
         self.missing = texts.missing()
 
-    def of(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Contexts (K, C) of a sentence, zeros for missing ones, and a mask of those present, (K,)."""
+    def of(self, _: int, number: int) -> dict[str, torch.Tensor]:
+        """``contexts`` (K, C) of a sentence, zeros for missing ones, and ``context_mask`` (K,), False for missing ones."""
         rows = self.rows[number]
         present = rows >= 0
         vectors = np.zeros((len(rows), self.table.width), dtype=np.float32)
         vectors[present] = self.table[rows[present]]
-        return torch.from_numpy(vectors), torch.from_numpy(present)
-
-
-def _distinct(texts: ContextTexts, numbers: np.ndarray) -> list[str]:
-    """The distinct texts of all contexts of the sentences ``numbers``."""
-    all_texts = (text for number in numbers.tolist() for text in texts.of(number))
-    return list(dict.fromkeys(text for text in all_texts if text is not None))
-
-
-def _encode_share(distinct: list[str], encoder: TextEncoder, folder: Path) -> None:
-    """Encode this process's share of the texts that are not yet in the cache."""
-    processes = PartialState(cpu=not torch.cuda.is_available())
-    if processes.num_processes == 1:
-        return
-    EncodedTexts(encoder, folder).rows(distinct[processes.process_index :: processes.num_processes])
-    processes.wait_for_everyone()
-
-
-def _rows(texts: ContextTexts, numbers: np.ndarray, encoded: EncodedTexts) -> np.ndarray:
-    """int32, (N, K): the row of each context, -1 for missing contexts and for all other sentences."""
-    rows = np.full((len(texts), len(texts.types)), -1, dtype=np.int32)
-    for start in range(0, len(numbers), _AT_ONCE):
-        block = numbers[start : start + _AT_ONCE]
-        texts_BK = [texts.of(number) for number in block.tolist()]
-        present = np.array([[text is not None for text in texts_K] for texts_K in texts_BK])
-        rows_BK = np.full(present.shape, -1)
-        rows_BK[present] = encoded.rows(
-            [text for texts_K in texts_BK for text in texts_K if text is not None]
-        )
-        rows[block] = rows_BK
-    return rows
+        return {"contexts": torch.from_numpy(vectors), "context_mask": torch.from_numpy(present)}
 
 
 Addition = Callable[[int, int], dict[str, torch.Tensor]]
@@ -107,7 +90,7 @@ Addition = Callable[[int, int], dict[str, torch.Tensor]]
 
 
 class SentenceStream(Dataset):
-    """The examples of a run with the objective ``sentence``, each with ``length`` (): its positions without padding.
+    """The examples of a run with the objective ``sentence``, each with ``length`` (), its positions without padding.
 
     Args:
         stream: the sentences in order.
@@ -145,31 +128,6 @@ class SentenceStream(Dataset):
         return example | (self.additions(epoch, number) if self.additions is not None else {})
 
 
-def with_contexts(encoded: EncodedContexts) -> Addition:
-    """Add each sentence's contexts: ``contexts`` (K, C), and ``context_mask`` (K,), False for missing ones."""
-
-    def added(_: int, number: int) -> dict[str, torch.Tensor]:
-        contexts, mask = encoded.of(number)
-        return {"contexts": contexts, "context_mask": mask}
-
-    return added
-
-
-def with_noise(seed: int, width: int) -> Addition:
-    """Add standard normal noise for each sentence's proxy, ``proxy_noise`` (P,), new in each epoch (CUE, Eq. 7)."""
-
-    def added(epoch: int, number: int) -> dict[str, torch.Tensor]:
-        drawn = generator(seed, epoch, number, "proxy_noise").standard_normal(width, dtype=np.float32)
-        return {"proxy_noise": torch.from_numpy(drawn)}
-
-    return added
-
-
-def each_counts_once(*_: Any) -> dict[str, torch.Tensor]:
-    """Add ``counted`` () = 1: the loss is a mean over sentences, not over tokens."""
-    return {"counted": torch.tensor(1)}
-
-
 @dataclass
 class SentenceInputs:
     """The sentences of a recipe, and the CUE model of its stage if it has one.
@@ -205,7 +163,7 @@ class SentenceInputs:
         if recipe.data.contexts is None:
             return cls(recipe, cue_config(recipe, None))
         encoder = TextEncoder.open(**text_choice(stage))
-        config = cue_config(recipe, TextFacts(encoder.width, encoder.about()))
+        config = cue_config(recipe, (encoder.width, encoder.about()))
         if keeps_context_encoder(stage):
             start: Any = load_config(stage.start)
             if start.context_encoder is not None:
@@ -229,17 +187,26 @@ class SentenceInputs:
     def _additions(self, stream: ExampleStream, examples: SentenceExamples, name: str) -> Addition | None:
         if self.encoder is not None:
             assert isinstance(self.recipe.data, CorpusData) and self.recipe.data.contexts is not None
-            encoded = EncodedContexts(examples, self.recipe.data.contexts, self.encoder, _numbers(stream))
+            count = examples.count(0)
+            numbers = np.arange(count)
+            if len(stream) < count:
+                numbers = np.sort([stream.place(i)[1] for i in range(len(stream))])
+            encoded = EncodedContexts(examples, self.recipe.data.contexts, self.encoder, numbers)
             self.facts[name] |= {"contexts_truncated": encoded.truncated, "contexts_missing": encoded.missing}
-            return with_contexts(encoded)
+            return encoded.of
         if self.config is not None and self.config.proxy is not None:
-            return with_noise(stream.seed, self.config.proxy.autoencoder.code_width)
-        return each_counts_once if isinstance(self.recipe.model, AutoencoderModel) else None
+            width = self.config.proxy.autoencoder.code_width
 
+            def with_noise(epoch: int, number: int) -> dict[str, torch.Tensor]:
+                """``proxy_noise`` (P,), standard normal, new in each epoch (CUE, Eq. 7)."""
+                drawn = generator(stream.seed, epoch, number, "proxy_noise").standard_normal(
+                    width, dtype=np.float32
+                )
+                return {"proxy_noise": torch.from_numpy(drawn)}
 
-def _numbers(stream: ExampleStream) -> np.ndarray:
-    """The numbers of the sentences that a stream reads, ascending."""
-    count = stream.examples.count(0)
-    if len(stream) >= count:
-        return np.arange(count)
-    return np.sort([stream.place(i)[1] for i in range(len(stream))])
+            return with_noise
+        if isinstance(
+            self.recipe.model, AutoencoderModel
+        ):  # its loss is a mean over sentences, not over tokens
+            return lambda *_: {"counted": torch.tensor(1)}
+        return None

@@ -12,17 +12,23 @@ from contextwise.base.errors import ConfigError, ContextwiseError, Problem
 from contextwise.data.contexts import ContextSettings
 from contextwise.models.sizes import KINDS
 from contextwise.objectives import AnyObjective, Causal, Cut
-from contextwise.training.recipe.cue import AdaptStage, JointStage, ProxyStage, Stage, SwapStage
-from contextwise.training.recipe.data import AnyData, CorpusData, SyntheticData
-from contextwise.training.recipe.model import (
+from contextwise.training.settings import (
+    AdaptStage,
+    AnyData,
     AnyModel,
     AutoencoderModel,
+    CorpusData,
     CueModel,
+    JointStage,
     ParityModel,
     PretrainedModel,
+    ProxyStage,
     SizedModel,
+    Stage,
+    SwapStage,
+    SyntheticData,
+    TrainingSettings,
 )
-from contextwise.training.recipe.training import TrainingSettings
 
 
 class Recipe(Settings):
@@ -49,35 +55,22 @@ class Recipe(Settings):
     def _problems_of_steps(self) -> Iterator[Problem]:
         settings, context = self.training, self.data.context
         if settings.epochs is not None and not (self._samples and settings.examples_per_step):
-            yield Problem(
-                "needs data.synthetic.samples, which an epoch consists of, and training.examples_per_step",
-                "training.epochs",
-            )
+            why = "needs data.synthetic.samples, which an epoch consists of, and training.examples_per_step"
+            yield Problem(why, "training.epochs")
             return
         if self.tokens_per_step % context:
             near = max(1, round(self.tokens_per_step / context)) * context
-            yield Problem(
-                f"which is not a multiple of data.context ({context}); {near} is",
-                "training.tokens_per_step",
-                self.tokens_per_step,
-            )
+            why = f"which is not a multiple of data.context ({context}); {near} is"
+            yield Problem(why, "training.tokens_per_step", self.tokens_per_step)
             return
-        steps = self.total_steps
-        decay = settings.decay(steps) if settings.schedule == "wsd" else 0
-        if settings.warmup(steps) > steps:
-            yield Problem(
-                f"but the run has only {steps} steps",
-                "training.warmup_steps",
-                settings.warmup_steps,
-                fix="give a share of the run, such as 0.05",
-            )
-        elif settings.warmup(steps) + decay > steps:
-            yield Problem(
-                f"and training.warmup_steps {settings.warmup_steps:g} are more than the {steps} steps of the run",
-                "training.decay_steps",
-                settings.decay_steps,
-                fix="give shares of the run, such as 0.2 and 0.05",
-            )
+        steps, warmup = self.total_steps, settings.warmup(self.total_steps)
+        if warmup > steps:
+            why, fix = f"but the run has only {steps} steps", "give a share of the run, such as 0.05"
+            yield Problem(why, "training.warmup_steps", settings.warmup_steps, fix)
+        elif settings.schedule == "wsd" and warmup + settings.decay(steps) > steps:
+            why = f"and training.warmup_steps {settings.warmup_steps:g} are more than the {steps} steps of the run"
+            fix = "give shares of the run, such as 0.2 and 0.05"
+            yield Problem(why, "training.decay_steps", settings.decay_steps, fix)
 
     def _problems_of_data(self) -> Iterator[Problem]:
         """Contradictions between data, objective, measurements and the kind of model."""
@@ -85,42 +78,30 @@ class Recipe(Settings):
         synthetic, parity = isinstance(data, SyntheticData), isinstance(model, ParityModel)
         if synthetic != parity:
             own = getattr(model, "pretrained", None) or f"model.family {getattr(model, 'family', 'cue')}"
-            yield (
-                Problem(
-                    f"needs one of its own models, not {own}",
-                    "data.synthetic",
-                    fix="set model.family to parity_transformer or parity_mlp",
-                )
-                if synthetic
-                else Problem(
-                    f"{own} is a model for data.synthetic, not for a corpus", fix="choose another family"
-                )
-            )
-        sentences, curve = name == "sentence", self.training.curve_every
+            if synthetic:
+                fix = "set model.family to parity_transformer or parity_mlp"
+                yield Problem(f"needs one of its own models, not {own}", "data.synthetic", fix=fix)
+            else:
+                why = f"{own} is a model for data.synthetic, not for a corpus"
+                yield Problem(why, fix="choose another family")
+        curve = "training.curve_every" if self.training.curve_every else ""
         if isinstance(data, SyntheticData):
             if name != "causal":
-                yield Problem(
-                    f"the objective {name!r} is for text, but the data are synthetic", fix="remove it"
-                )
+                why = f"the objective {name!r} is for text, but the data are synthetic"
+                yield Problem(why, fix="remove it")
             if curve:
-                yield Problem(
-                    "needs a corpus, but the data are synthetic", "training.curve_every", fix="set it to 0"
-                )
+                yield Problem("needs a corpus, but the data are synthetic", curve, fix="set it to 0")
             return
         if data.contexts is not None and not isinstance(model, CueModel):
             yield Problem("is used by model.cue only", "data.contexts", fix="remove it")
-        if sentences:
+        if name == "sentence":
             for field in ("replay", "watch"):
                 if getattr(data, field) is not None:
-                    yield Problem(
-                        "does not apply to the objective 'sentence'", f"data.{field}", fix="remove it"
-                    )
+                    why = "does not apply to the objective 'sentence'"
+                    yield Problem(why, f"data.{field}", fix="remove it")
             if curve:
-                yield Problem(
-                    "measures the loss at each context, but a sentence has no context before it",
-                    "training.curve_every",
-                    fix="set it to 0",
-                )
+                why = "measures the loss at each context, but a sentence has no context before it"
+                yield Problem(why, curve, fix="set it to 0")
         elif isinstance(model, CueModel | AutoencoderModel):
             what = "model.cue" if isinstance(model, CueModel) else f"model.family {model.family}"
             yield Problem(f"{what} is trained on single sentences", fix="set objective: sentence")
@@ -129,29 +110,20 @@ class Recipe(Settings):
         model, context = self.model, self.data.context
         if self.training.learning_rate is None and model.learning_rate is None:
             usual = "1e-3" if isinstance(model, CueModel) else "1e-4"
-            yield Problem(
-                "is missing: such a model has no default rate",
-                "training.learning_rate",
-                fix=f"{usual} is usual",
-            )
+            why = "is missing: such a model has no default rate"
+            yield Problem(why, "training.learning_rate", fix=f"{usual} is usual")
         if isinstance(model, CueModel) and isinstance(self.data, CorpusData):
             yield from _problems_of_cue(model.cue, self.data.contexts)
         if isinstance(model, SizedModel):
             if model.max_context is not None and model.max_context < context:
-                yield Problem(
-                    f"but the model has only {model.max_context} positions (model.max_context)",
-                    "data.context",
-                    context,
-                )
+                why = f"but the model has only {model.max_context} positions (model.max_context)"
+                yield Problem(why, "data.context", context)
             yield from wrong_kind(self.objective, model.kind, family=model.family)
         if isinstance(model, SizedModel | PretrainedModel):
             predictor = model.context_predictor
             if predictor is not None and predictor.chunk_size > context:
-                yield Problem(
-                    f"more than data.context ({context})",
-                    "model.context_predictor.chunk_size",
-                    predictor.chunk_size,
-                )
+                name, value = "model.context_predictor.chunk_size", predictor.chunk_size
+                yield Problem(f"more than data.context ({context})", name, value)
             for section in ("context_predictor", "multi_token"):
                 if self.objective.has_prefix and getattr(model, section, None) is not None:
                     yield Problem(
@@ -212,15 +184,11 @@ class Recipe(Settings):
 
     def resolved(self) -> dict[str, Any]:
         """All settings with defaults as plain values; the batch size in tokens, and epochs as steps."""
-        data = self.model_dump(mode="json")
-        data["training"] |= {
-            "learning_rate": self.learning_rate,
-            "tokens_per_step": self.tokens_per_step,
-            "examples_per_step": None,
-        }
+        data = self.model_dump(mode="json", exclude={"output"})
+        batch = {"tokens_per_step": self.tokens_per_step, "examples_per_step": None}
+        data["training"] |= {"learning_rate": self.learning_rate, **batch}
         if self.training.epochs is not None:
             data["training"] |= {"steps": self.total_steps, "epochs": None}
-        data.pop("output")
         return data
 
 
@@ -234,21 +202,18 @@ def _problems_of_cue(stage: Stage, contexts: ContextSettings | None) -> Iterator
     if isinstance(stage, JointStage) and contexts is None:
         for name in ("text_encoder", "pooling", "text_tokens", "context_dropout"):
             if getattr(stage, name):
-                why = "has no effect without data.contexts"
-                yield Problem(why, f"model.cue.{name}", fix="remove it")
+                yield Problem("has no effect without data.contexts", f"model.cue.{name}", fix="remove it")
 
 
 def wrong_kind(objective: Any, kind: str, pretrained: str = "", family: str = "") -> Iterator[Problem]:
-    """The problem of a pretrained model, or of a family, of ``kind`` that the objective is not for."""
+    """The problem of an objective for another kind of model than ``kind``, that of a pretrained model or a family."""
     if objective.kind == kind:
         return
     families = [family for family, other in KINDS.items() if other == objective.kind]
     model = pretrained or f"model.family {family}"
-    yield Problem(
-        f"the objective {objective.name!r} needs another kind of model ({objective.kind}) than {model} ({kind})",
-        fix=("name another model" if pretrained else f"set model.family to {' or '.join(families)}")
-        + ", or choose another objective",
-    )
+    why = f"the objective {objective.name!r} needs another kind of model ({objective.kind}) than {model} ({kind})"
+    fix = "name another model" if pretrained else f"set model.family to {' or '.join(families)}"
+    yield Problem(why, fix=f"{fix}, or choose another objective")
 
 
 def with_newer_settings(recipe: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from contextwise.models.loading import load_config
 from contextwise.objectives import Cut, Vocabulary, build_objective
 from contextwise.objectives.sentence import ContextTexts
 from contextwise.training import train
-from contextwise.training.card import context_encoder_card, model_card
+from contextwise.training.export import context_encoder_card, model_card
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from cue_runs import CONTEXTS, part, recipe, same, weights

@@ -3,7 +3,7 @@
 Recipes may build on runs that do not exist yet; their configurations are then derived from the recipes of those runs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from contextwise.models.cue import CueConfig
 from contextwise.models.cue.encoding import encoder_config
 from contextwise.models.loading import load_config
 from contextwise.models.spec import build_model
-from contextwise.training.cue.parts import TextFacts, cue_config, freeze, text_choice
+from contextwise.training.cue_model import cue_config, freeze, text_choice
 from contextwise.training.model import freeze_backbone, model_config
-from contextwise.training.recipe import CorpusData, CueModel, PretrainedModel, Recipe, load_recipe
-from contextwise.training.recipe.cue import TRAINED
+from contextwise.training.recipe import Recipe, load_recipe
+from contextwise.training.settings import TRAINED, CorpusData, CueModel, PretrainedModel
 
 _KNOWN = {"distilbert-base-cased": DistilBertConfig(vocab_size=28_996)}
 """Configurations of text encoders on the Hub, to count their parameters without a network."""
@@ -63,7 +63,7 @@ class Upstream:
         text = None
         if isinstance(recipe.data, CorpusData) and recipe.data.contexts is not None:
             about = text_choice(recipe.model.cue, self)
-            text = TextFacts(text_config(about["name"]).get_text_config().hidden_size, about)
+            text = text_config(about["name"]).get_text_config().hidden_size, about
         return cue_config(recipe, text, self)
 
     def _vocabulary(self, recipe: Recipe) -> int | None:
@@ -108,27 +108,21 @@ def modules_of(source: str) -> tuple[str, list[Module]]:
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
         recipe = load_recipe(path)
-        return f"the recipe {path}", _modules(Upstream(_beside(path)).config_of(recipe), recipe)
+
+        def find(folder: str) -> Recipe | None:
+            """The training recipe beside this one that writes its run to ``folder``; other YAML files are skipped."""
+            files = [
+                file
+                for file in sorted(path.parent.glob("*.yaml"))
+                if {"data", "training"} <= read_yaml(file).keys()
+            ]
+            return next((r for r in map(load_recipe, files) if r.folder == Path(folder)), None)
+
+        return f"the recipe {path}", _modules(Upstream(find).config_of(recipe), recipe)
     if not (path / "recipe.yaml").exists():
         return str(source), _modules(load_config(source), None)
     recipe = validate(Recipe, RunFolder.open(path).recipe(), f"the recipe of {path}")
     return str(source), _modules(load_config(source), recipe)
-
-
-def _beside(path: Path) -> Callable[[str], Recipe | None]:
-    """Return a function that finds, in the same folder as ``path``, the recipe that writes its run to a folder."""
-
-    def find(source: str) -> Recipe | None:
-        return next((recipe for recipe in _recipes(path.parent) if recipe.folder == Path(source)), None)
-
-    return find
-
-
-def _recipes(folder: Path) -> Iterator[Recipe]:
-    """The training recipes of a folder; other YAML files are skipped."""
-    for file in sorted(folder.glob("*.yaml")):
-        if {"data", "training"} <= read_yaml(file).keys():
-            yield load_recipe(file)
 
 
 def _modules(config: PreTrainedConfig, recipe: Recipe | None) -> list[Module]:

@@ -1,0 +1,172 @@
+"""Callbacks of the trainer: the context curve, early stopping, and progress on the terminal."""
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from contextwise.base.files import atomic_directory
+from contextwise.base.progress import console, say
+from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
+from contextwise.training import checkpoints
+from contextwise.training.trainer import PretrainingTrainer
+
+LINE_EVERY_SECONDS = 20.0
+
+
+class ContextCurve(TrainerCallback):
+    """Measures the loss at each number of visible tokens every ``every`` steps and at the end, over all processes.
+
+    An average loss ranks models of different training contexts wrongly (context scaling, Section 2). The held-out windows are
+    the same at every step and end with the same targets for every training context.
+    """
+
+    def __init__(self, trainer: PretrainingTrainer, windows: LastTenthWindows, every: int) -> None:
+        self.trainer, self.windows, self.every = trainer, windows, every
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # Before the checkpoint of this step: a run that resumes from it does not measure this step again.
+        if state.global_step % self.every == 0 or state.global_step == args.max_steps:
+            self.trainer.record(self.trainer.metrics.row("curve", state.global_step, self.measure()))
+
+    def measure(self) -> dict[str, Any]:
+        """Measure the curve as values of a row of ``metrics.jsonl``.
+
+        ``visible``: lower edges of logarithmic bins of visible tokens (including the first input); ``loss``: mean of each
+        bin; ``best_context_loss``: mean of the last tenth, with ``standard_error`` over documents (None with one document).
+        """
+        trainer, context = self.trainer, self.windows.context
+        model, tail = trainer.model_wrapped, last_tenth_length(context)
+        names, document = np.unique(self.windows.documents, return_inverse=True)
+        position_sums = torch.zeros(context, dtype=torch.float64)
+        document_sums = torch.zeros(len(names), dtype=torch.float64)  # over the last tenth of each window
+        model.eval()
+        with torch.no_grad():
+            for rows, inputs in trainer.shared_batches(self.windows):
+                with trainer.compute_loss_context_manager():
+                    nats_BT = model(inputs["input_ids"], inputs["labels"], per_token=True)
+                if rows:
+                    nats_BT = nats_BT.double().cpu()
+                    position_sums += nats_BT.sum(0)
+                    numbers = torch.from_numpy(document[rows.start : rows.stop])
+                    document_sums.index_add_(0, numbers, nats_BT[:, -tail:].sum(1))
+        sums = trainer.sum_over_processes(torch.cat([position_sums, document_sums]))
+        position_sums, document_sums = sums[:context], sums[context:]
+        edges = log_bins(context)
+        losses = np.add.reduceat(position_sums.numpy(), edges[:-1] - 1) / np.diff(edges) / len(self.windows)
+        targets = np.bincount(document) * tail
+        mean = float(document_sums.sum()) / targets.sum()
+        documents = len(targets)
+        error = None
+        if documents > 1:  # standard error of a ratio of two sums over documents
+            residuals = document_sums.numpy() - mean * targets
+            error = float(np.sqrt(documents / (documents - 1) * (residuals**2).sum()) / targets.sum())
+        return {
+            "parameters": sum(parameter.numel() for parameter in trainer.unwrapped(model).parameters()),
+            "context": context,
+            "visible": edges[:-1].tolist(),
+            "loss": losses.tolist(),
+            "best_context_loss": mean,
+            "standard_error": error,
+            "targets": int(targets.sum()),
+            "documents": documents,
+        }
+
+
+class EarlyStopping(TrainerCallback):
+    """Stops a run after ``patience`` validations without a lower loss, and keeps the weights of the lowest loss.
+
+    The decision depends on the validation rows of ``metrics.jsonl``. A resumed run removes the rows after its checkpoint, so
+    it stops at the same step as an uninterrupted run. ``best/step-N/`` in the run folder has the weights of the lowest loss so
+    far, and of the lowest before it, which a run that resumes from an older checkpoint may need.
+
+    Attributes:
+        over: whether training has been stopped.
+    """
+
+    def __init__(self, trainer: PretrainingTrainer, patience: int) -> None:
+        self.trainer, self.patience, self.over = trainer, patience, False
+        self.folder = trainer.run.path / "best"
+
+    def _best(self) -> tuple[int, int]:
+        """The step of the lowest validation loss so far, and the number of validations after it; every process must call it."""
+        result = [0, 0]
+        if (
+            self.trainer.is_world_process_zero()
+        ):  # it writes the rows; another process could read them too early
+            rows = self.trainer.run.metrics("validation")
+            best = min(rows, key=lambda row: row["loss"])["step"]
+            result = [best, sum(row["step"] > best for row in rows)]
+        if self.trainer.accelerator.num_processes > 1:
+            dist.broadcast_object_list(result, src=0)
+        return result[0], result[1]
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        best, since = self._best()
+        first = self.trainer.is_world_process_zero()
+        if best == state.global_step:
+            weights = self.trainer.whole_weights()
+            if first:
+                target = self.folder / f"step-{best}"
+                checkpoints.discard(target)
+                with atomic_directory(target, "the best weights") as folder:
+                    checkpoints.write_weights(folder, weights)
+                checkpoints.prune(self.folder, keep=2)
+            self.trainer.accelerator.wait_for_everyone()
+            control.should_save = True  # a run resumed from an older checkpoint would overwrite these weights
+        elif since >= self.patience:
+            self.over = control.should_training_stop = True
+            # No checkpoint of this step: a restarted run resumes before it, and also stops at it.
+            control.should_save = False
+            if first:
+                step = state.global_step
+                say(f"the validation loss was lowest at step {best}; training stops at step {step}")
+
+    def best_weights(self) -> dict[str, torch.Tensor]:
+        """The weights of the lowest validation loss, whole, on the CPU; those of the last step if none were kept."""
+        file = self.folder / f"step-{self._best()[0]}" / checkpoints.WEIGHTS
+        return load_file(file) if file.exists() else self.trainer.whole_weights()
+
+
+class ProgressLine(TrainerCallback):
+    """Displays step, loss, tokens/s and remaining time: one live line on a terminal, or a line every 20 seconds in a log."""
+
+    def __init__(self, name: str, steps: int) -> None:
+        self.name, self.steps = name, steps
+        self.text = "loss   –    "
+        self.last_line = time.monotonic()
+        self.bar = Progress(
+            TextColumn(f"{name[:24]:<12}", markup=False),
+            BarColumn(bar_width=16),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[text]}", markup=False),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        step = state.global_step
+        self.task = self.bar.add_task(self.name, total=self.steps, completed=step, text=self.text)
+        self.bar.start()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.bar.update(self.task, completed=state.global_step, text=self.text)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if not logs or logs["kind"] != "train":
+            return
+        self.text = f"loss {logs['loss']:.3f}  {logs['tokens_per_second']:,.0f} tok/s"
+        if not console.is_terminal and time.monotonic() - self.last_line >= LINE_EVERY_SECONDS:
+            self.last_line = time.monotonic()
+            say(f"{self.name}: step {logs['step']}/{self.steps}  {self.text}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.bar.stop()

@@ -1,1 +1,0 @@
-"""Trainer callbacks: validation, context curve, early stopping, progress on the terminal."""

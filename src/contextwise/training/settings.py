@@ -1,0 +1,478 @@
+"""The sections ``data``, ``model`` and ``training`` of a recipe: one class for each variant, with only the settings that apply.
+
+``data`` is a corpus or a synthetic task; ``model`` has a size, or starts from a pretrained model, or is a CUE model or a
+small model of a synthetic task. Checking settings imports neither torch nor transformers.
+"""
+
+import math
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import ConfigError, Problem
+from contextwise.data.contexts import ContextSettings
+from contextwise.data.synthetic import ParityData
+from contextwise.models.sizes import KINDS, SIZES, ModelSize, named_size, shape_problems
+from contextwise.objectives.kind import Kind
+
+
+class ReplaySettings(Settings):
+    """The replay of an old corpus during training on a new one."""
+
+    corpus: str = Field(description="folder of the old corpus, prepared with the same tokenizer")
+    share: float = Field(0.1, gt=0, lt=1, description="share of the examples that come from it")
+
+
+class CorpusData(Settings):
+    """A corpus, and how its documents are cut into windows."""
+
+    corpus: str = Field(description="folder of a prepared corpus, a Zarr array, or a nanoGPT .bin file")
+    split: str = "train"
+    validation_split: str = "validation"
+    tokens: int | None = Field(
+        None, ge=1, description="train on the first tokens of the split only, repeated as often as needed"
+    )
+    context: int = Field(256, ge=1, description="training context: tokens per window")
+    cross_documents: bool = Field(True, description="windows may hold parts of several documents")
+    separate_documents: bool = Field(False, description="attention and positions stay inside a document")
+    contexts: ContextSettings | None = Field(None, description="contexts of each sentence, for model.cue")
+    verify: bool = Field(True, description="compare the corpus with its hashes before training")
+    replay: ReplaySettings | None = Field(None, description="mixes an old corpus in, and validates on it")
+    watch: str | None = Field(
+        None, description="folder of an old corpus to validate on, without training on it"
+    )
+
+    @field_validator("watch")
+    @classmethod
+    def _one_old_corpus(cls, watch: str | None, info: ValidationInfo) -> str | None:
+        replay = info.data.get("replay")
+        if watch is not None and replay is not None:
+            raise ConfigError(
+                f"given together with replay ({replay.corpus}), which is always watched; remove watch"
+            )
+        return watch
+
+
+class SyntheticData(Settings):
+    """A synthetic task instead of a corpus."""
+
+    synthetic: ParityData = Field(description="settings of the task, such as bits and tasks")
+
+    @property
+    def context(self) -> int:
+        """Tokens per sample."""
+        return self.synthetic.length
+
+
+def _data_variant(values: Any) -> str:
+    synthetic = "synthetic" in values if isinstance(values, dict) else isinstance(values, SyntheticData)
+    return "<synthetic data>" if synthetic else "<a corpus>"
+
+
+AnyData = Annotated[
+    Annotated[CorpusData, Tag("<a corpus>")] | Annotated[SyntheticData, Tag("<synthetic data>")],
+    Discriminator(_data_variant),
+]
+
+
+class ContextPredictorSettings(Settings):
+    """ContextLM's pathway; without this section the plain backbone is trained."""
+
+    chunk_size: int = Field(4, ge=1)
+    predictor_layers: int = Field(2, ge=1)
+    pooling: Literal["mean", "mlp", "attention", "latent_attention"] = "mean"
+    injection: Literal["gate", "scalar_gate", "norm_gate", "projection", "add", "norm_add"] = "gate"
+    injection_layer: int = Field(0, ge=0)
+    inject_every_layer: bool = False
+
+
+class MultiTokenSettings(Settings):
+    """Multi-token heads; without this section only the next-token head is trained."""
+
+    future_tokens: int = Field(4, ge=1)
+    head: Literal["layer", "linear"] = "layer"
+
+
+class ModelSettings(Settings):
+    """Base class of model settings."""
+
+    learning_rate: ClassVar[float | None] = None  # the default of the model, if it has one
+
+
+class SizedModel(ModelSettings):
+    """A stock model of a named size or given dimensions, with random weights, and optionally ContextLM or multi-token heads."""
+
+    family: Literal["gpt2", "gpt_neox", "llama", "qwen3", "lstm", "bert", "t5"] = Field(
+        "gpt2", description="decoders, an encoder (bert), an encoder-decoder (t5)"
+    )
+    vocab_size: int | None = Field(
+        None, ge=2, description="tokens in the vocabulary; by default the tokenizer's"
+    )
+    size: str = "nano"
+    layers: int | None = Field(None, ge=1, description="instead of those of the size")
+    width: int | None = Field(None, ge=1)
+    heads: int | None = Field(None, ge=1)
+    feed_forward: int | None = Field(
+        None, ge=1, description="inner width of each block; by default the family's (4 times the width)"
+    )
+    extra_layers: int = Field(
+        0,
+        description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
+    )
+    max_context: int | None = Field(
+        None, ge=1, description="positions of the model; by default the training context"
+    )
+    context_predictor: ContextPredictorSettings | None = None
+    multi_token: MultiTokenSettings | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.family]
+
+    @property
+    def shape(self) -> ModelSize:
+        """The named size, with explicitly given dimensions replaced."""
+        size = named_size(self.family, self.size)
+        return ModelSize(
+            self.layers or size.layers, self.width or size.width, self.heads or size.heads, size.learning_rate
+        )
+
+    @property
+    def learning_rate(self) -> float:  # type: ignore[override]
+        """The learning rate of the size."""
+        return self.shape.learning_rate
+
+    @field_validator("size")
+    @classmethod
+    def _known_size(cls, size: str, info: ValidationInfo) -> str:
+        family = info.data.get("family")
+        if family is not None and size not in SIZES[family]:
+            why = f"but the sizes of {family} are {', '.join(SIZES[family])}"
+            raise ConfigError(Problem(why, value=size))
+        return size
+
+    @field_validator("feed_forward")
+    @classmethod
+    def _has_feed_forward(cls, width: int | None, info: ValidationInfo) -> int | None:
+        if width is not None and info.data.get("family") == "lstm":
+            raise ConfigError("given, but lstm has no such layers; remove it")
+        return width
+
+    @field_validator("context_predictor", "multi_token")
+    @classmethod
+    def _needs_a_decoder(cls, section: Any, info: ValidationInfo) -> Any:
+        family = info.data.get("family")
+        if section is not None and family is not None and (KINDS[family] != "decoder" or family == "lstm"):
+            raise ConfigError(f"needs a decoder of Transformer blocks, but {family} is not one; remove it")
+        return section
+
+    @model_validator(mode="after")
+    def _possible_shape(self) -> "SizedModel":
+        shape, predictor = self.shape, self.context_predictor
+        layers = shape.layers + self.extra_layers
+        problems = shape_problems(self.family, shape)
+        if layers < 1:
+            problems.append(Problem("but at least one layer must remain", "extra_layers", self.extra_layers))
+        if predictor is not None and predictor.injection_layer >= layers:
+            why = f"but must be a whole number from 0 to {layers - 1} (the backbone has {layers} layers)"
+            problems.append(Problem(why, "context_predictor.injection_layer", predictor.injection_layer))
+        if problems:
+            raise ConfigError(*problems)
+        return self
+
+
+class PretrainedModel(ModelSettings):
+    """A pretrained model as the starting point."""
+
+    pretrained: str = Field(description="a run, a model's folder or its name on the Hub")
+    context_predictor: ContextPredictorSettings | None = None
+    freeze_backbone: bool = Field(False, description="train only the context pathway")
+
+    @field_validator("freeze_backbone")
+    @classmethod
+    def _something_is_trained(cls, freeze: bool, info: ValidationInfo) -> bool:
+        if freeze and info.data.get("context_predictor", ...) is None:
+            raise ConfigError("nothing else would be trained; set context_predictor too")
+        return freeze
+
+
+# The section ``model.cue``: one class for each stage (CUE, Sections 3 and 4), without values that a stage takes from its start.
+TRAINED: dict[str, tuple[str, ...]] = {
+    "joint": ("decoder", "context_encoder"),
+    "adapt": ("context_encoder",),
+    "proxy": ("decoder", "proxy"),
+    "swap": ("decoder",),
+}
+"""The parts that a stage trains (CUE, Table 1 and Section 4); in the proxy only its projection. Other parts are frozen."""
+
+
+class SentenceSettings(Settings):
+    """The frozen sentence model, and the decoder that is trained on top of it."""
+
+    sentence_encoder: str = Field(description="a sentence model: a run, a folder or a name on the Hub")
+    decoder: Literal["transformer", "concatenate"] = "transformer"
+    decoder_layers: int | None = Field(None, ge=1, description="6 if not given")
+    decoder_heads: int | None = Field(None, ge=1, description="4 if not given")
+    sentence_inputs: bool = Field(True, description="false: only the contexts predict (Table 4)")
+    head: Literal["sentence_encoder", "random"] = Field(
+        "sentence_encoder",
+        description="the decoder's initial head: a copy of the sentence encoder's, where the widths agree, or random weights",
+    )
+
+    @field_validator("decoder_layers", "decoder_heads")
+    @classmethod
+    def _of_a_transformer(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("decoder") == "concatenate":
+            raise ConfigError("a decoder that concatenates has no layers and no heads; remove it")
+        return value
+
+
+class TextSettings(Settings):
+    """The frozen text encoder of the contexts; by default that of the starting run."""
+
+    text_encoder: str | None = Field(
+        None, description="a folder or a name on the Hub; by default distilbert-base-cased"
+    )
+    pooling: Literal["cls", "mean"] | None = Field(None, description="of the text encoder; by default cls")
+    text_tokens: int | None = Field(
+        None, ge=3, description="tokens to which contexts are truncated; by default the encoder's limit"
+    )
+
+
+class ContextEncoderSettings(TextSettings):
+    """The Transformer blocks over the set of a sentence's contexts."""
+
+    context_layers: int | None = Field(None, ge=0, description="2 if not given")
+    context_heads: int | None = Field(None, ge=1, description="4 if not given")
+    context_feed_forward: int | None = Field(None, ge=1, description="4 times the width if not given")
+    context_dropout: float = Field(
+        0.0, ge=0, lt=1, description="probability of leaving out each context in training"
+    )
+
+
+class JointStage(SentenceSettings, ContextEncoderSettings):
+    """The stage that trains decoder and context encoder together."""
+
+    stage: Literal["joint"]
+    width: int | None = Field(None, ge=1, description="of e_cue; the sentence encoder's if not given")
+
+
+class AdaptStage(ContextEncoderSettings):
+    """The stage that trains only the context encoder."""
+
+    stage: Literal["adapt"]
+    start: str = Field(description="the CUE run whose parts are kept")
+    fresh_context_encoder: bool = Field(False, description="a random context encoder instead of the start's")
+    width: int | None = Field(None, ge=1, description="of e_cue; must be the start's")
+
+
+class ProxyStage(SentenceSettings):
+    """The stage that trains the decoder without contexts, on noisy proxies."""
+
+    stage: Literal["proxy"]
+    autoencoder: str = Field(description="a run of model.family unigram_autoencoder")
+    noise: float = Field(0.0, ge=0, description="sigma of the noise on proxies (Eq. 7)")
+    width: int | None = Field(None, ge=1, description="of e_cue; the sentence encoder's if not given")
+
+
+class SwapStage(SentenceSettings, TextSettings):
+    """The stage that trains a new decoder on another sentence encoder, with the context encoder of an earlier run."""
+
+    stage: Literal["swap"]
+    start: str = Field(description="the CUE run whose context encoder is kept")
+    width: int | None = Field(None, ge=1, description="of e_cue; must be the start's")
+
+
+def _stage_variant(values: Any) -> str:
+    stage = values.get("stage") if isinstance(values, dict) else getattr(values, "stage", None)
+    return f"<the stage {stage}>"
+
+
+Stage = JointStage | AdaptStage | ProxyStage | SwapStage
+AnyStage = Annotated[
+    Annotated[JointStage, Tag("<the stage joint>")]
+    | Annotated[AdaptStage, Tag("<the stage adapt>")]
+    | Annotated[ProxyStage, Tag("<the stage proxy>")]
+    | Annotated[SwapStage, Tag("<the stage swap>")],
+    Discriminator(
+        _stage_variant,
+        custom_error_type="stage",
+        custom_error_message="Its stage must be one of joint, adapt, proxy and swap",
+    ),
+]
+
+
+class CueModel(ModelSettings):
+    """A sentence model conditioned on contexts, built from the parts of earlier runs."""
+
+    cue: AnyStage
+
+
+class AutoencoderModel(ModelSettings):
+    """CUE's unigram autoencoder; the layers around the code are 8 times as wide (CUE, Section 4.2.1: 128 x 16 x 128)."""
+
+    learning_rate: ClassVar[float] = 1e-3
+    family: Literal["unigram_autoencoder"]
+    vocab_size: int | None = Field(
+        None, ge=2, description="tokens in the vocabulary; by default the tokenizer's"
+    )
+    width: int = Field(16, ge=1, description="width of the code")
+
+
+class ParityTransformerModel(ModelSettings):
+    """The parity task's Transformer, of the paper's size by default (intrinsic entropy, Section 4.3)."""
+
+    learning_rate: ClassVar[float] = 1e-3
+    family: Literal["parity_transformer"]
+    layers: int = Field(3, ge=1)
+    width: int = Field(208, ge=1)
+    heads: int = Field(4, ge=1)
+
+
+class ParityMLPModel(ModelSettings):
+    """The parity task's MLP."""
+
+    learning_rate: ClassVar[float] = 1e-3
+    family: Literal["parity_mlp"]
+    layers: int = Field(1, ge=1)
+    width: int = Field(512, ge=1)
+    feature_size: int = Field(80, ge=1, description="width of its context feature")
+
+
+ParityModel = ParityTransformerModel | ParityMLPModel
+
+
+def _model_variant(values: Any) -> str:
+    if isinstance(values, ModelSettings):
+        values = values.model_dump()
+    if not isinstance(values, dict):
+        return "<a model of a named size>"
+    if "cue" in values:
+        return "<a CUE model>"
+    if "pretrained" in values:
+        return "<a pretrained model>"
+    family = values.get("family")
+    return f"<the family {family}>" if family in TASK_FAMILIES else "<a model of a named size>"
+
+
+TASK_FAMILIES = ("unigram_autoencoder", "parity_transformer", "parity_mlp")
+"""Families for one task each, without named sizes."""
+AnyModel = Annotated[
+    Annotated[SizedModel, Tag("<a model of a named size>")]
+    | Annotated[PretrainedModel, Tag("<a pretrained model>")]
+    | Annotated[CueModel, Tag("<a CUE model>")]
+    | Annotated[AutoencoderModel, Tag("<the family unigram_autoencoder>")]
+    | Annotated[ParityTransformerModel, Tag("<the family parity_transformer>")]
+    | Annotated[ParityMLPModel, Tag("<the family parity_mlp>")],
+    Discriminator(_model_variant),
+]
+
+
+class TrainingSettings(Settings):
+    """A run's length (steps, tokens or epochs), optimizer, schedule, measurements and checkpoints."""
+
+    steps: int | None = Field(None, ge=1, description="optimizer steps; alternatively set tokens or epochs")
+    tokens: int | None = Field(None, ge=1, description="training tokens; rounded up to whole steps")
+    epochs: int | None = Field(None, ge=1, description="passes over data.synthetic.samples")
+    tokens_per_step: int | None = Field(
+        None, ge=1, description="over all processes and micro-batches; by default 8192"
+    )
+    examples_per_step: int | None = Field(
+        None, ge=1, description="windows, sentences or samples per step, instead of tokens_per_step"
+    )
+    micro_batch_tokens: int | None = Field(
+        None, ge=1, description="maximum tokens in one forward pass of one process"
+    )
+    learning_rate: float | None = Field(None, gt=0, description="by default that of the size")
+    minimum_learning_rate: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="at the end of the schedule, as a share of the maximum; by default 0.1 for cosine, 0 for linear and wsd",
+    )
+    schedule: Literal["linear", "wsd", "cosine", "constant"] = Field(
+        "cosine", description="wsd: warm-up, then constant, then linear decay over the last decay_steps"
+    )
+    warmup_steps: int | float = Field(0, ge=0, description="optimizer steps; below 1, a share of the run")
+    decay_steps: int | float = Field(
+        0.2, gt=0, description="of the schedule wsd: optimizer steps; below 1, a share of the run"
+    )
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw", description="muon: Muon for the matrices of the blocks, AdamW for the rest"
+    )
+    muon_learning_rate: float = Field(0.02, gt=0)
+    muon_momentum: float = Field(0.95, ge=0, lt=1)
+    muon_weight_decay: float = Field(0.01, ge=0)
+    weight_decay: float = Field(0.1, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto: bf16 on a GPU that supports it"
+    )
+    compile: bool = False
+    gradient_checkpointing: bool = False
+    fsdp: bool = Field(False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
+    workers: int = Field(0, ge=0, description="processes that load windows in advance")
+    log_every: int = Field(10, ge=1)
+    evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: only at the end")
+    evaluation_tokens: int = Field(65_536, ge=1, description="tokens per validation")
+    curve_every: int = Field(
+        0, ge=0, description="steps between context curves, with one at the end; 0: no curves"
+    )
+    curve_tokens: int = Field(65_536, ge=1, description="approximate number of held-out tokens per curve")
+    curve_longest: int | None = Field(
+        None,
+        ge=1,
+        description="the longest context at which curves of several runs are compared; by default data.context",
+    )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="validations without a lower loss after which training stops; exports the weights of the lowest loss",
+    )
+    save_every: int = Field(100, ge=1, description="steps between checkpoints")
+    keep_checkpoints: int = Field(2, ge=1)
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
+
+    @field_validator("examples_per_step")
+    @classmethod
+    def _one_batch(cls, examples: int | None, info: ValidationInfo) -> int | None:
+        if examples is not None and info.data.get("tokens_per_step") is not None:
+            raise ConfigError("given together with tokens_per_step; remove one of the two")
+        return examples
+
+    @field_validator("patience")
+    @classmethod
+    def _validates(cls, patience: int | None, info: ValidationInfo) -> int | None:
+        if patience is not None and info.data.get("evaluate_every") == 0:
+            why = "but the only validation is the one at the end"
+            raise ConfigError(Problem(why, value=patience, fix="set evaluate_every"))
+        return patience
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "TrainingSettings":
+        if sum(value is not None for value in (self.steps, self.tokens, self.epochs)) != 1:
+            raise ConfigError("set exactly one of steps, tokens and epochs")
+        return self
+
+    @property
+    def final_learning_rate(self) -> float:
+        """The learning rate at the end of the schedule, as a share of the maximum."""
+        if self.minimum_learning_rate is not None:
+            return self.minimum_learning_rate
+        return 0.1 if self.schedule == "cosine" else 0.0
+
+    def warmup(self, steps: int) -> int:
+        """Steps of the warm-up in a run of ``steps`` steps."""
+        return in_steps(self.warmup_steps, steps)
+
+    def decay(self, steps: int) -> int:
+        """Steps of the decay of the schedule wsd in a run of ``steps`` steps."""
+        return in_steps(self.decay_steps, steps)
+
+
+def in_steps(value: float, steps: int) -> int:
+    """A number of steps that may be given as a share (below 1) of ``steps``; shares are rounded up, as transformers does."""
+    return math.ceil(value * steps) if value < 1 else int(value)
