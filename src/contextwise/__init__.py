@@ -3,7 +3,9 @@
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from contextwise.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
@@ -17,14 +19,6 @@ if TYPE_CHECKING:
     )
 
 __version__ = metadata.version("contextwise")
-MODELS = (
-    "ContextLMConfig",
-    "ContextLMForCausalLM",
-    "CueConfig",
-    "CueForCausalLM",
-    "MultiTokenConfig",
-    "MultiTokenForCausalLM",
-)
 __all__ = [
     "ContextLMConfig",
     "ContextLMForCausalLM",
@@ -34,19 +28,7 @@ __all__ = [
     "MultiTokenConfig",
     "MultiTokenForCausalLM",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in MODELS:
-        from contextwise import models
-
-        return getattr(models, name)
-    if name == "Corpus":
-        from contextwise.data import Corpus
-
-        return Corpus
-    raise AttributeError(f"module 'contextwise' has no attribute {name!r}")
-
+__getattr__ = lazy_exports(__name__, {"models": __all__, "data": ["Corpus"]})
 
 # Importing the package registers its models with transformers' Auto classes. That imports torch, which takes seconds; the
 # `contextwise` command answers --help and mistyped options at once, and its commands import the models themselves.

@@ -29,8 +29,8 @@ def simulated(generator, shift, seeds, documents=80, seed_spread=0.02, document_
 
 def test_one_seed_by_hand():
     weights = np.array([4.0, 2.0])
-    found = estimate([np.array([[4.0, 5.0]])], weights)
-    assert found.value == pytest.approx(1.5) and (found.low, found.high) == (1.0, 2.5)
+    result = estimate([np.array([[4.0, 5.0]])], weights)
+    assert result.value == pytest.approx(1.5) and (result.low, result.high) == (1.0, 2.5)
     assert seed_interval([np.array([[4.0, 5.0]])], weights) is None
     assert crossed_interval([np.array([[4.0, 5.0]])], weights) is None
 
@@ -43,8 +43,8 @@ def test_one_document_allows_no_interval_over_documents_but_one_over_seeds():
 
 
 def test_equal_models_differ_by_exactly_nothing():
-    found = estimate([np.zeros((3, 10))], np.ones(10))
-    assert (found.value, found.low, found.high) == (0, 0, 0)
+    result = estimate([np.zeros((3, 10))], np.ones(10))
+    assert (result.value, result.low, result.high) == (0, 0, 0)
 
 
 def test_documents_without_tokens_change_nothing():
@@ -60,8 +60,8 @@ def test_three_seeds_cover_the_truth(spreads):
     generator, covered, trials = np.random.default_rng(3), 0, 300
     for _ in range(trials):
         weights, block = simulated(generator, -0.05, 3, seed_spread=spreads[0], document_spread=spreads[1])
-        found = estimate([block], weights)
-        covered += found.low <= -0.05 <= found.high
+        result = estimate([block], weights)
+        covered += result.low <= -0.05 <= result.high
     # 95% has a standard deviation of 1.3% here; the crossed bootstrap covers 79% where the seeds dominate.
     assert covered / trials >= 0.90
 
@@ -81,9 +81,9 @@ def test_pairing_by_seed_and_document_narrows_the_interval():
 def test_the_crossed_bootstrap_agrees_where_documents_dominate():
     weights, block = simulated(np.random.default_rng(5), 0.1, 4, seed_spread=0.0001, document_spread=0.3)
     low, high = crossed_interval([block], weights)
-    found = estimate([block], weights)
-    assert high - low == pytest.approx(found.high - found.low, rel=0.1)
-    assert low < found.value < high
+    result = estimate([block], weights)
+    assert high - low == pytest.approx(result.high - result.low, rel=0.1)
+    assert low < result.value < high
 
 
 def test_the_crossed_bootstrap_handles_unpaired_groups_and_single_seeds():

@@ -1,4 +1,4 @@
-"""Run folders: metrics that survive a kill, one owner at a time, no run over another."""
+"""Run folders: metrics that survive a kill, one owner at a time, no run overwrites another."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder, differing_keys
 
 
-def test_a_torn_last_line_is_passed_over_and_rewound(tmp_path):
+def test_an_incomplete_last_line_is_skipped_and_removed(tmp_path):
     run = RunFolder(tmp_path)
     for step in (1, 2, 3):
         run.append_metrics({"kind": "train" if step != 2 else "validation", "step": step})
@@ -24,7 +24,7 @@ def test_a_torn_last_line_is_passed_over_and_rewound(tmp_path):
     assert len(run.metrics()) == 3
 
 
-def test_only_the_same_recipe_may_go_on(tmp_path):
+def test_only_the_same_recipe_may_resume(tmp_path):
     run = RunFolder(tmp_path / "run")
     run.write_recipe({"a": 1, "training": {"steps": 5, "save_every": 1}})
     run.write_recipe({"a": 1, "training": {"steps": 5, "save_every": 2}})
@@ -42,12 +42,12 @@ def test_what_is_no_run_is_not_opened(tmp_path):
         RunFolder.open(tmp_path).summary()
 
 
-def test_places_where_no_run_can_be(tmp_path):
+def test_paths_where_no_run_can_be(tmp_path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(ConfigError, match="file is a file"):
         RunFolder(tmp_path / "file").write_recipe({})
-    for place in (tmp_path / "file" / "run", Path("/proc/run")):
-        with pytest.raises(ConfigError, match="cannot be created"), RunFolder(place).locked():
+    for path in (tmp_path / "file" / "run", Path("/proc/run")):
+        with pytest.raises(ConfigError, match="cannot be created"), RunFolder(path).locked():
             pass
     assert (tmp_path / "file").read_text() == "precious"
 

@@ -24,11 +24,7 @@ class Settings(BaseModel):
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping.
-
-    Raises:
-        ConfigError: the file is missing, unreadable, invalid YAML, or not a mapping.
-    """
+    """Read a YAML mapping; a :class:`ConfigError` if it is missing, unreadable, invalid YAML, or not a mapping."""
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except FileNotFoundError:
@@ -77,25 +73,21 @@ def _copy(data: Any) -> Any:
 
 
 def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
-    """Build ``model`` from ``data``; on failure report every problem, with a similar key for each unknown one.
+    """Build ``model`` from ``data`` of the source ``where`` ("the recipe x.yaml"), with all problems in one error.
 
     Checks across several fields of a section run only if each field is valid. So a second pass without the unknown keys
     finds further problems.
 
-    Args:
-        where: the source of the settings ("the recipe x.yaml"), for the message.
-
     Raises:
-        ConfigError: lists all problems, one per line.
+        ConfigError: lists all problems, one per line, with a similar key for each unknown one.
     """
     try:
         return model.model_validate(data)
     except ValidationError as error:
         errors = error.errors()
-    unknown = [problem for problem in errors if problem["type"] == "extra_forbidden"]
-    if unknown:
+    if any(problem["type"] == "extra_forbidden" for problem in errors):
         try:
-            model.model_validate(_without(data, [_names(problem) for problem in unknown]))
+            model.model_validate(data, extra="ignore")
         except ValidationError as error:
             seen = [(problem["loc"], problem["type"]) for problem in errors]
             errors += [problem for problem in error.errors() if (problem["loc"], problem["type"]) not in seen]
@@ -104,13 +96,15 @@ def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
 
 def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
     """Convert a validation error of pydantic to problems."""
-    names = _names(error)
-    field, kind = ".".join(names), error["type"]
+    field, kind = ".".join(str(part) for part in error["loc"] if not _is_tag(part)), error["type"]
     if kind == "extra_forbidden":
         return [_unknown(model, error["loc"], field)]
     if kind == "missing":
-        description = _description(model, error["loc"])
-        return [Problem("is missing", field, fix=f"set it to {description}" if description else "")]
+        *sections, name = error["loc"]
+        section, _ = _settings_at(model, sections)
+        missing = section.model_fields.get(str(name)) if section else None
+        fix = f"set it to {missing.description}" if missing and missing.description else ""
+        return [Problem("is missing", field, fix=fix)]
     if kind == "value_error":
         cause = error["ctx"]["error"]
         problems = cause.problems if isinstance(cause, ConfigError) else (Problem(str(cause)),)
@@ -131,25 +125,9 @@ def _unknown(model: type[BaseModel], location: tuple[int | str, ...], field: str
     return Problem("is an unknown key", field, fix=hint)
 
 
-def is_tag(part: int | str) -> bool:
+def _is_tag(part: int | str) -> bool:
     """Whether a part of a location is the tag of a union's variant, ``<like this>``, instead of a key."""
     return isinstance(part, str) and part.startswith("<")
-
-
-def _names(error: Any) -> list[str]:
-    return [str(part) for part in error["loc"] if not is_tag(part)]
-
-
-def _without(data: Any, paths: list[list[str]]) -> Any:
-    """Copy nested dictionaries without the keys at ``paths``."""
-    if not isinstance(data, dict):
-        return data
-    removed = {path[0] for path in paths if len(path) == 1}
-    return {
-        key: _without(value, [path[1:] for path in paths if len(path) > 1 and path[0] == str(key)])
-        for key, value in data.items()
-        if str(key) not in removed
-    }
 
 
 def _settings_at(
@@ -159,19 +137,13 @@ def _settings_at(
     current: type[BaseModel] | None = model
     variants: list[tuple[str, type[BaseModel]]] = []
     for part in location:
-        if is_tag(part):
+        if _is_tag(part):
             current = next((variant for tag, variant in variants if tag == part), None)
         else:
             field = current.model_fields.get(str(part)) if current else None
             variants = list(_variants(field.annotation)) if field else []
             current = variants[0][1] if variants else None
     return current, [variant for _, variant in variants if variant is not current]
-
-
-def _description(model: type[BaseModel], location: Sequence[int | str]) -> str | None:
-    section, _ = _settings_at(model, location[:-1])
-    field = section.model_fields.get(str(location[-1])) if section else None
-    return field.description if field else None
 
 
 def _variants(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:

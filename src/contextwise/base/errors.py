@@ -15,9 +15,9 @@ class Problem:
     """One wrong setting.
 
     Attributes:
+        why: the reason, as a clause after the field ("is missing") or after the value ("but must be at least 1").
         field: dotted name of the setting, as in ``training.steps``; empty if the problem is not about a single setting.
         value: the invalid value, if the message shows it.
-        why: the reason, as a clause after the field ("is missing") or after the value ("but must be at least 1").
         fix: how to fix it.
     """
 
@@ -52,11 +52,8 @@ class ContextwiseError(Exception):
 class ConfigError(ContextwiseError, ValueError):
     """Settings, options or arguments are invalid; names each field, its value, the reason, and the fix.
 
-    Also a ``ValueError``, which Python callers of the model classes expect.
-
-    Args:
-        problems: all problems; a string is a problem without a single field.
-        where: the source of the settings ("the recipe x.yaml"), for the message.
+    Also a ``ValueError``, which Python callers of the model classes expect. A string is a problem without a single field;
+    ``where`` is the source of the settings ("the recipe x.yaml").
     """
 
     def __init__(self, *problems: "Problem | str", where: str = "") -> None:

@@ -17,7 +17,6 @@ class Estimate:
     """A value with its confidence interval.
 
     Attributes:
-        value: the value, in ``unit``.
         low, high: limits of the interval; None if the data allow no interval.
         unit: for example ``nats per token``; empty for a share or a count.
         n: number of independent observations (documents, seeds, questions).
@@ -130,12 +129,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def written(value: Any, form: str = "number", missing: str = NOT_KNOWN) -> str:
-    """Format a number or an :class:`Estimate`.
-
-    Args:
-        form: a name of :data:`FORMATS`, or a Python format specification.
-        missing: the text for None.
-    """
+    """Format a number or an :class:`Estimate` by a name of :data:`FORMATS` or a Python format; ``missing`` for None."""
     if value is None:
         return missing
     if isinstance(value, Estimate):

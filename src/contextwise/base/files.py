@@ -75,13 +75,12 @@ def _lock_file(path: Path, inside: bool) -> Path:
 
 @contextlib.contextmanager
 def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False) -> Iterator[None]:
-    """Lock ``path`` against other processes that lock it, inside the ``with`` block.
+    """Lock ``path`` (``what`` in messages: "the corpus") against other processes that lock it, inside the ``with`` block.
 
     The lock is advisory (``flock``), on ``.NAME.lock`` next to ``path``, which need not exist. The system releases it when
     the process ends in any way. A second lock in the same process also waits or fails.
 
     Args:
-        what: description of the path in messages ("the corpus").
         wait: wait for the other process, with a message on standard error, instead of failing.
         inside: put the lock file into the folder ``path``, as ``.lock``; the folder is created if it does not exist.
 
@@ -150,10 +149,7 @@ def atomic_directory(
     Raises:
         DataError: the disk is full, ``path`` cannot be written, or exists without ``replace``.
     """
-    with (
-        disk_errors(what, path),
-        contextlib.nullcontext() if held else exclusive(path, what, wait=True),
-    ):
+    with disk_errors(what, path), contextlib.nullcontext() if held else exclusive(path, what, wait=True):
         for leftover in path.parent.glob(f"{glob.escape(path.name)}{PARTIAL}*"):
             shutil.rmtree(leftover, ignore_errors=True)
         partial = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
@@ -164,21 +160,17 @@ def atomic_directory(
             if replace and path.exists():
                 _exchange(partial, path)
             else:
-                _rename(partial, path, what)
+                try:
+                    partial.rename(path)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+                    raise DataError(
+                        f"{path} was created by another process while {what} was written; choose another folder"
+                    ) from None
             sync_directory(path.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-
-
-def _rename(partial: Path, path: Path, what: str) -> None:
-    try:
-        partial.rename(path)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        raise DataError(
-            f"{path} was created by another process while {what} was written; choose another folder"
-        ) from None
 
 
 def _exchange(partial: Path, path: Path) -> None:
@@ -271,11 +263,7 @@ def write_json(path: Path, value: Any, what: str = "the file") -> None:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """Read a JSON file that Contextwise wrote.
-
-    Raises:
-        DataError: the file is missing, unreadable or not JSON.
-    """
+    """Read a JSON file that Contextwise wrote; a :class:`DataError` if it is missing, unreadable or not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

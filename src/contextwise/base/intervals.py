@@ -43,13 +43,7 @@ Interval = tuple[float, float]
 def bootstrap(
     samples: Sequence[np.ndarray], statistic: Callable[..., np.ndarray], paired: bool = True
 ) -> Any:
-    """Run scipy's percentile bootstrap of a vectorized statistic, at 95%, with 2000 resamples and a fixed seed.
-
-    Args:
-        samples: (N,) each.
-        statistic: a function of arrays like ``samples``, and of ``axis``.
-        paired: whether the samples' elements are drawn together.
-    """
+    """Run scipy's percentile bootstrap of a vectorized statistic of samples (N,), with 2000 resamples and a fixed seed."""
     return stats.bootstrap(
         samples,
         statistic,
@@ -78,12 +72,11 @@ def draw_counts(observations: int, seed: Any = SEED, resamples: int = RESAMPLES)
 
     A fixed seed draws the same observations for every statistic, so that the draws of two statistics are paired.
     """
-    draw, left = np.random.default_rng(seed), resamples
-    while left:
-        rows = min(left, _at_once(observations))
-        chances = np.full(observations, 1 / observations)
+    draw, at_once = np.random.default_rng(seed), _at_once(observations)
+    chances = np.full(observations, 1 / observations)
+    for start in range(0, resamples, at_once):
+        rows = min(at_once, resamples - start)
         yield draw.multinomial(observations, chances, size=rows).astype(float)
-        left -= rows
 
 
 def resampled_ratios(sums_NK: np.ndarray, sizes: np.ndarray, seed: Any = SEED) -> np.ndarray:
@@ -121,14 +114,11 @@ def mean_estimate(values_N: np.ndarray) -> Estimate:
 
 
 def ratios(nats: np.ndarray, sizes: dict[str, np.ndarray]) -> dict[str, Estimate]:
-    """Σ nats / Σ size for each of ``sizes``, with bootstrap intervals over documents.
+    """Σ nats / Σ size for each of ``sizes``, with bootstrap intervals over documents; no interval for one document.
 
     Args:
         nats: (N,) sum over each document's scored tokens.
         sizes: name -> (N,) divisor (tokens, words, bytes), each with a positive sum.
-
-    Returns:
-        An estimate in nats for each name; no interval for one document.
     """
     nats = np.asarray(nats, dtype=np.float64)
     columns = [np.asarray(size, dtype=np.float64) for size in sizes.values()]
@@ -209,8 +199,7 @@ def crossed_interval(blocks: list[np.ndarray], weights_N: np.ndarray) -> Interva
 def estimate_over_seeds(a_S: np.ndarray, b_S: np.ndarray, paired: bool) -> Estimate:
     """Mean of ``a`` minus mean of ``b`` (one value per seed), with a t-interval if there are several seeds.
 
-    Args:
-        paired: whether the two have the same seeds in the same order.
+    ``paired``: the two have the same seeds in the same order.
     """
     weight = np.ones(1)
     blocks = [(a_S - b_S)[:, None]] if paired else [a_S[:, None], -b_S[:, None]]
@@ -270,11 +259,9 @@ def correlation_estimate(correlation: float, n: int) -> Estimate:
     if n < 4:
         return Estimate(correlation)
     edge = 1 - 1e-15
-    middle = np.arctanh(np.clip(correlation, -edge, edge))
-    half = NORMAL / np.sqrt(n - 3)
-    return Estimate(
-        correlation, float(np.tanh(middle - half)), float(np.tanh(middle + half)), n=n, method="Fisher"
-    )
+    middle, half = np.arctanh(np.clip(correlation, -edge, edge)), NORMAL / np.sqrt(n - 3)
+    low, high = float(np.tanh(middle - half)), float(np.tanh(middle + half))
+    return Estimate(correlation, low, high, n=n, method="Fisher")
 
 
 def _at_once(observations: int) -> int:

@@ -6,12 +6,7 @@ from typing import Any
 
 
 def lazy_exports(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Create a module's ``__getattr__`` (PEP 562).
-
-    Args:
-        package: the package's ``__name__``.
-        homes: for each module below the package, the names that it defines.
-    """
+    """Create a package's ``__getattr__`` (PEP 562); ``homes`` maps the modules below it to the names that they define."""
     home = {name: module for module, names in homes.items() for name in names}
 
     def __getattr__(name: str) -> Any:

@@ -10,15 +10,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from contextwise.base.errors import Interrupted
 
@@ -37,22 +30,19 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def progress_bar(description: str, total: float | None, unit: str = "") -> Iterator[Callable[..., None]]:
-    """Show one bar; yields ``advance(amount=1, *, done=None, note=None)``; ``done`` sets the total instead.
+    """Show one bar ("tokenize") of ``total`` units of work (None: unknown).
 
-    Args:
-        description: what is being done ("tokenize").
-        total: the amount of work, or None if unknown.
-        unit: unit of the counts, shown after them.
+    Yields ``advance(amount=1, *, done=None, note=None)``, which adds an amount or sets the amount that is ``done``.
     """
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=20),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn(unit),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[note]}"),
         console=console,
         transient=True,
         disable=not console.is_terminal,
@@ -89,11 +79,7 @@ class Interruption:
         return self.signal is not None
 
     def check(self, message: str = "stopped; run the same command again") -> None:
-        """Raise an error if a stop was requested.
-
-        Raises:
-            Interrupted: a stop was requested; has the text ``message``.
-        """
+        """Raise :class:`Interrupted` with the text ``message`` if a stop was requested."""
         if self.requested:
             raise Interrupted(message)
 

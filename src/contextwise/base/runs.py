@@ -43,11 +43,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
-        """Open an existing run.
-
-        Raises:
-            CheckpointError: the folder does not exist or contains no run.
-        """
+        """Open an existing run; a :class:`CheckpointError` if the folder does not exist or contains no run."""
         run = cls(path)
         if not run.recipe_file.exists():
             raise CheckpointError(f"{path} is not a run: it has no recipe.yaml")
@@ -62,11 +58,7 @@ class RunFolder:
         return read_yaml(self.recipe_file)
 
     def summary(self) -> dict[str, Any]:
-        """The summary of a finished run.
-
-        Raises:
-            CheckpointError: the run is not finished.
-        """
+        """The summary of a finished run; a :class:`CheckpointError` if it is not finished."""
         if not self.finished:
             raise CheckpointError(
                 f"the run {self.path} is not finished; run the command that started it again"
@@ -74,10 +66,7 @@ class RunFolder:
         return read_json(self.summary_file, "the run's summary")
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all.
-
-        An incomplete last line, left by a killed process, is skipped.
-        """
+        """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all, without a last line cut by a kill."""
         if not self.metrics_file.exists():
             return []
         rows = []
@@ -101,7 +90,7 @@ class RunFolder:
     def write_recipe(
         self,
         recipe: dict[str, Any],
-        completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda recipe: recipe,
+        completed: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> None:
         """Write the recipe to the folder, unless the folder already contains this run. Requires :meth:`locked`.
 
@@ -113,22 +102,18 @@ class RunFolder:
         """
         self.check_free(recipe, completed)
         if not self.recipe_file.exists():
-            atomic_write(
-                self.recipe_file, yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), "the recipe"
-            )
+            text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+            atomic_write(self.recipe_file, text, "the recipe")
 
     def check_free(
-        self,
-        recipe: dict[str, Any],
-        completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda recipe: recipe,
+        self, recipe: dict[str, Any], completed: Callable[[dict[str, Any]], dict[str, Any]] = dict
     ) -> None:
         """Raise the errors of :meth:`write_recipe` for this folder, without writing."""
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{self.path} is a file; choose another run folder")
         # List the files before checking for the recipe, which another process may be writing as the first file.
-        holds_files = self.path.exists() and any(
-            not file.name.startswith(".") for file in self.path.iterdir()
-        )
+        files = self.path.iterdir() if self.path.exists() else []
+        holds_files = any(not file.name.startswith(".") for file in files)
         if self.recipe_file.exists():
             different = differing_keys(completed(self.recipe()), recipe) - KEPT_OUT_OF_COMPARISON
             if different:
@@ -141,17 +126,12 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the run folder for this process; the lock is released when the process ends in any way.
-
-        Raises:
-            ConfigError: another process is using it.
-        """
+        """Lock the run folder until the process ends in any way; a :class:`ConfigError` if another process is using it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(
-                f"the run folder {self.path} cannot be created ({error.strerror}); choose another one"
-            ) from error
+            why = f"cannot be created ({error.strerror})"
+            raise ConfigError(f"the run folder {self.path} {why}; choose another one") from error
         with exclusive(self.path, "the run folder", inside=True):
             yield
 

@@ -1,4 +1,4 @@
-"""Tables of estimates, counts and texts, with four output formats: terminal (80 columns), HTML, CSV and JSON.
+"""Tables of estimates, counts and texts, with three output formats: terminal (80 columns), HTML and JSON.
 
 A cell is a text, a number, an :class:`~contextwise.base.estimates.Estimate`, None (unknown), or a tuple of texts, one per
 line. The column determines the number format. A difference whose interval excludes zero is bold, on the terminal and on
@@ -9,7 +9,7 @@ import csv
 import html
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from rich import box
@@ -31,26 +31,17 @@ Cell = str | float | Estimate | None | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes:
-        title: may contain newlines, which a page shows as spaces.
-        kind: kind of its numbers.
-        form: format of its numbers (:func:`~contextwise.base.estimates.written`); by default that of the kind.
-        interval: position of the interval of an estimate: ``beside`` its value, ``below`` it, in its ``own`` column, or
-            ``none``.
-        align: by default left for the first column and right for the others.
-        missing: the text for None.
-        width: minimum width on the terminal, in characters.
-    """
-
-    title: str
+    title: str  # may contain newlines, which a page shows as spaces
     kind: Kind = "text"
-    form: str = ""
-    interval: Literal["beside", "below", "own", "none"] = "beside"
-    align: Literal["left", "right"] | None = None
-    missing: str = NOT_KNOWN
-    width: int | None = None
+    form: str = ""  # format of its numbers (`written`); by default that of the kind
+    interval: Literal["beside", "below", "own", "none"] = "beside"  # position of an estimate's interval
+    align: Literal["left", "right"] | None = (
+        None  # by default left for the first column, right for the others
+    )
+    missing: str = NOT_KNOWN  # the text for None
+    width: int | None = None  # minimum width on the terminal, in characters
 
     @property
     def format(self) -> str:
@@ -84,20 +75,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of cells with its style.
-
-    Attributes:
-        series: color number of the same series in the page's figures.
-        kind: kind of its numbers if it differs from the columns', as for a row of differences below a row of values.
-        bold: whether the whole row is bold.
-        last: whether a rule follows.
-    """
+    """A row of cells with its style."""
 
     cells: Sequence[Cell]
-    series: int | None = None
-    kind: Kind | None = None
-    bold: bool = False
-    last: bool = False
+    series: int | None = None  # color number of the same series in the page's figures
+    kind: Kind | None = (
+        None  # if it differs from the columns', as for a row of differences below a row of values
+    )
+    bold: bool = False  # the whole row
+    last: bool = False  # a rule follows
 
     def columns(self, columns: list[Column]) -> list[Column]:
         """The table's columns with this row's number format."""
@@ -108,19 +94,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that rich can print and templates can include.
-
-    Attributes:
-        title: a short description of the content.
-        columns: columns; a string is a column of texts.
-        rows: rows of cells, one per column.
-        notes: sentences below the table.
-    """
+    """A table that rich can print and templates can include."""
 
     title: str
-    columns: Sequence[Column | str]
-    rows: Sequence[Row | Sequence[Cell]]
-    notes: Sequence[str] = field(default=())
+    columns: Sequence[Column | str]  # a string is a column of texts
+    rows: Sequence[Row | Sequence[Cell]]  # one cell per column
+    notes: Sequence[str] = ()  # sentences below the table
 
     @property
     def heads(self) -> list[Column]:
@@ -134,21 +113,12 @@ class Table:
 
     def __rich__(self) -> RenderableType:
         """Render for the terminal."""
-        narrow = len(self.columns) > MOST_WIDE_COLUMNS
-        table = RichTable(
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, 1, 0, 0) if narrow else (0, 1),
-        )
+        padding = (0, 1, 0, 0) if len(self.columns) > MOST_WIDE_COLUMNS else (0, 1)
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
         for number, column in enumerate(self.heads):
-            text = column.kind == "text"
-            table.add_column(
-                Text(column.title),
-                justify=column.align or ("right" if number else "left"),
-                overflow="fold",
-                no_wrap=not text,
-                min_width=column.width,
-            )
+            justify, numeric = column.align or ("right" if number else "left"), column.kind != "text"
+            layout: dict[str, Any] = {"justify": justify, "no_wrap": numeric, "min_width": column.width}
+            table.add_column(Text(column.title), overflow="fold", **layout)
             if column.interval == "own":
                 table.add_column(self._interval_title, justify="right", no_wrap=True)
         for row in self.lines:
@@ -193,20 +163,6 @@ class Table:
         lines += [f'<p class="caption">{escape(note)}</p>' for note in self.notes]
         return "\n".join(lines)
 
-    def to_csv(self) -> str:
-        """Format as CSV with a header: numbers in full, an estimate as value, low and high; None is empty."""
-        estimated = {
-            number
-            for row in self.lines
-            for number, cell in enumerate(row.cells)
-            if isinstance(cell, Estimate)
-        }
-        head: list[str] = []
-        for number, column in enumerate(self.heads):
-            name = _in_line(column.title)
-            head += [name, f"{name} low", f"{name} high"] if number in estimated else [name]
-        return csv_text(head, ([*_flat(row.cells, estimated)] for row in self.lines))
-
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values, which :meth:`from_dict` reads."""
         columns = [
@@ -242,9 +198,10 @@ class Table:
 
 def terminal(*parts: RenderableType | Table) -> Group:
     """Stack sentences, tables and blank lines (empty texts); sentences are indented like tables."""
-    return Group(
-        *(Padding(Text(part), (0, 0, 0, 1)) if isinstance(part, str) and part else part for part in parts)
+    sentences = (
+        Padding(Text(part), (0, 0, 0, 1)) if part and isinstance(part, str) else part for part in parts
     )
+    return Group(*sentences)
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -261,15 +218,6 @@ def mark(series: int | None) -> str:
 
 def _in_line(title: str) -> str:
     return " ".join(title.replace("-\n", "").replace("/\n", "/").split())
-
-
-def _flat(cells: Sequence[Cell], estimated: set[int]) -> Iterable[Any]:
-    for number, cell in enumerate(cells):
-        if isinstance(cell, Estimate):
-            yield from (cell.value, cell.low, cell.high)
-        else:
-            yield " ".join(cell) if isinstance(cell, tuple) else cell
-            yield from ("", "") if number in estimated else ()
 
 
 def _cell(value: Any) -> Cell:

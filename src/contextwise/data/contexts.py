@@ -4,6 +4,7 @@ CUE (Section 3.1) passes every context to its encoder as a string: dates as "Wed
 as their English text.
 """
 
+import contextlib
 import math
 import re
 from datetime import date, datetime, time
@@ -16,13 +17,9 @@ from contextwise.base.config import Settings
 from contextwise.base.errors import DataError
 
 PREVIOUS = "previous_sentence"
-DOCUMENT_HASH = "document_hash"
-"""A column of every corpus that cannot be a context."""
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_MONTHS = (
-    *("January", "February", "March", "April", "May", "June", "July"),
-    *("August", "September", "October", "November", "December"),
-)
+_DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+_MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August"]
+_MONTHS += ["September", "October", "November", "December"]
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?")
 
 
@@ -45,9 +42,9 @@ class ContextSettings(Settings):
             raise ValueError(
                 f"{PREVIOUS!r} is not a column but the sentence before; set {PREVIOUS}: true instead"
             )
-        if DOCUMENT_HASH in self.columns:
+        if "document_hash" in self.columns:
             raise ValueError(
-                f"{DOCUMENT_HASH!r} is computed from the document's own text, which a context must not contain; take it out"
+                "'document_hash' is computed from the document's own text, which a context must not contain; take it out"
             )
         if not self.types:
             raise ValueError(f"there is no context; name columns, or set {PREVIOUS}: true")
@@ -76,45 +73,27 @@ def as_english(value: Any) -> str | None:
         items = [text for text in map(as_english, value) if text is not None]
         return ", ".join(items) or None
     if isinstance(value, str):
-        written = " ".join(value.split())
-        return _iso_date(written) or written or None
+        text = " ".join(value.split())
+        if _ISO_DATE.fullmatch(text):
+            with contextlib.suppress(ValueError):  # an invalid date such as 1985-02-31 is plain text
+                return _date(datetime.fromisoformat(text))
+        return text or None
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return _number(value)
-    if isinstance(value, int):
-        return str(value)
+    if isinstance(value, float) and not value.is_integer():
+        text = f"{value:.6g}"
+        return f"{value:.0f}" if "e+" in text else text  # 1234568, and not 1.23457e+06
+    if isinstance(value, int | float):
+        return str(int(value))
     if isinstance(value, date):  # includes datetime
         return _date(value)
     if isinstance(value, time):
-        return _clock(value)
+        return f"{value:%H:%M}"
     kind = "an object" if isinstance(value, dict) else f"of type {type(value).__name__}"
     raise DataError(f"a context value is {kind}, which has no text of its own; name one of its fields")
-
-
-def _number(value: float) -> str:
-    if value.is_integer():
-        return str(int(value))
-    text = f"{value:.6g}"
-    return f"{value:.0f}" if "e+" in text else text  # 1234568, and not 1.23457e+06
-
-
-def _iso_date(text: str) -> str | None:
-    if not _ISO_DATE.fullmatch(text):
-        return None
-    try:
-        return _date(datetime.fromisoformat(text))
-    except ValueError:  # an invalid date such as 1985-02-31 is plain text
-        return None
 
 
 def _date(value: date) -> str:
     # strftime would write the names in the language of the machine.
     day = f"{_DAYS[value.weekday()]} {value.day} {_MONTHS[value.month - 1]} {value.year}"
-    if isinstance(value, datetime) and value.time() != time.min:
-        return f"{day} {_clock(value.time())}"
-    return day
-
-
-def _clock(value: time) -> str:
-    return f"{value.hour:02d}:{value.minute:02d}"
+    return f"{day} {value:%H:%M}" if isinstance(value, datetime) and value.time() != time.min else day

@@ -12,14 +12,13 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from contextwise.base.errors import DataError
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
-STANDARD_INPUT = "-"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALF_A_PAIR = "holds half of a surrogate pair, which is no text"
 
@@ -54,26 +53,13 @@ def unpacked(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a complete file, decompressed if its name ends in ``.gz``.
-
-    Raises:
-        DataError: the file is missing or damaged.
-    """
+    """Read a complete file, decompressed if its name ends in ``.gz``; a :class:`DataError` if it is missing or damaged."""
     with readable(path), path.open("rb") as raw, unpacked(raw, path) as file:
         return file.read()
 
 
-def is_json_lines(name: str) -> bool:
-    """Whether a file name, without ``.gz``, has a suffix of JSON Lines."""
-    return name.lower().removesuffix(".gz").endswith(JSON_LINES)
-
-
 def parse_json(content: bytes) -> Any:
-    """Parse a JSON text.
-
-    Raises:
-        ValueError: the text is not JSON in UTF-8; the message is a predicate, "is not ...".
-    """
+    """Parse a JSON text; the message of its ValueError is a predicate, "is not ..."."""
     try:
         return json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -94,27 +80,15 @@ def has_half_a_pair(value: Any, content: bytes) -> bool:
 
 
 def check_text(value: Any, content: bytes, where: str) -> None:
-    """Check the strings of a JSON value that was parsed from ``content``.
-
-    Raises:
-        DataError: a string holds an unpaired surrogate.
-    """
+    """Raise a :class:`DataError` if a string of a JSON value, parsed from ``content``, holds an unpaired surrogate."""
     if has_half_a_pair(value, content):
         raise DataError(f"{where} {_HALF_A_PAIR}; fix it there")
 
 
-class Entry(NamedTuple):
-    """A JSON text in a file: its location ``where``, its ``content``, and the ``share`` of the file read up to its end."""
-
-    where: str
-    content: bytes
-    share: float
-
-
-def json_entries(path: Path) -> Iterator[Entry]:
+def json_entries(path: Path) -> Iterator[tuple[str, bytes, float]]:
     """Iterate over the JSON texts of a file: its lines, split only on ``\\n``, or the items of a JSON list.
 
-    Blank lines are skipped; ``.gz`` is decompressed.
+    Yields the location, the content, and the share of the file read so far. Blank lines are skipped; ``.gz`` is decompressed.
 
     Raises:
         ValueError: the file begins as a JSON list but is not valid; the message is a predicate, "is not ...".
@@ -127,18 +101,17 @@ def json_entries(path: Path) -> Iterator[Entry]:
             if content.startswith(b"[") and not started:
                 items = parse_json(content + file.read())
                 for index, item in enumerate(items, start=1):
-                    yield Entry(f"{path} entry {index:,}", json.dumps(item).encode(), index / len(items))
+                    yield f"{path} entry {index:,}", json.dumps(item).encode(), index / len(items)
                 return
             if content:
                 started = True
-                yield Entry(f"{path}:{number}", content, raw.tell() / size)
+                yield f"{path}:{number}", content, raw.tell() / size
 
 
 def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Iterate over the objects of a file of JSON Lines or a JSON list, each with its location for error messages.
 
-    Args:
-        wanted: description of the expected content for error messages, the object of "give".
+    ``wanted`` describes the expected content in error messages, as the object of "give".
 
     Raises:
         DataError: the file is missing or damaged, an entry is not a JSON object, or holds an unpaired surrogate.
@@ -176,32 +149,21 @@ def checked(form: type[RowForm], row: dict[str, Any], where: str, wanted: str) -
     Raises:
         DataError: fields are missing or invalid; the message names the first five.
     """
+    problems = []
     try:
         return form.model_validate(row)
     except ValidationError as error:
-        problems = [_problem(problem) for problem in error.errors()]
+        for problem in error.errors():
+            name, message = repr(".".join(map(str, problem["loc"]))), problem["msg"]
+            why = f"is wrong ({(message[0].lower() + message[1:]).removeprefix('input ')})"
+            problems.append(f"{name} is missing" if problem["type"] == "missing" else f"{name} {why}")
     more = f" and {len(problems) - 5:,} more problems" if len(problems) > 5 else ""
     fields = ", ".join(map(repr, list(row)[:8])) or "none"
     raise DataError(f"{where}: {', '.join(problems[:5])}{more} (fields: {fields}); {wanted}")
 
 
-def _problem(problem: Any) -> str:
-    name = repr(".".join(map(str, problem["loc"])))
-    if problem["type"] == "missing":
-        return f"{name} is missing"
-    message = problem["msg"][0].lower() + problem["msg"][1:]
-    return f"{name} is wrong ({message.removeprefix('input ')})"
-
-
 def read_value(path: Path, wanted: str) -> Any:
-    """Read a JSON file; ``.gz`` is decompressed.
-
-    Args:
-        wanted: as for :func:`read_objects`.
-
-    Raises:
-        DataError: the file is missing or damaged, is not JSON, or holds an unpaired surrogate.
-    """
+    """Read a JSON file; ``.gz`` is decompressed; ``wanted`` and errors are as for :func:`read_objects`."""
     content = read_bytes(path)
     try:
         value = parse_json(content)
@@ -215,11 +177,7 @@ class Lines:
     """Iterable over the texts of a file, one per line; it can be read several times.
 
     Lines are split only on ``\\n``; ``.gz`` is decompressed. Every line must hold a text, so that row i of a result
-    belongs to line i.
-
-    Args:
-        name: name of the file in messages.
-        text_field: the field of JSON Lines that holds the text; None for plain lines.
+    belongs to line i. ``text_field`` is the field of JSON Lines that holds the text, None for plain lines.
     """
 
     def __init__(self, path: Path, name: str, text_field: str | None) -> None:
@@ -231,11 +189,7 @@ class Lines:
                 yield self._text(line, f"{self.name}:{number}")
 
     def count(self) -> int:
-        """Read and check every line.
-
-        Raises:
-            DataError: the file is missing, damaged or empty, or a line is not a text; the message names the line.
-        """
+        """Read and check every line; a :class:`DataError` names the first that is not a text."""
         count = sum(1 for _ in self)
         if count == 0:
             raise DataError(f"{self.name} is empty; give a file with one text a line")
@@ -268,8 +222,9 @@ def open_lines(file: str, text_field: str | None = None) -> Iterator[Lines]:
         text_field: the field of JSON Lines that holds the text (``text`` by default). If given, a file of any name and
             standard input are read as JSON Lines.
     """
-    if file != STANDARD_INPUT:
-        yield Lines(Path(file).expanduser(), file, text_field or ("text" if is_json_lines(file) else None))
+    if file != "-":
+        is_json = file.lower().removesuffix(".gz").endswith(JSON_LINES)
+        yield Lines(Path(file).expanduser(), file, text_field or ("text" if is_json else None))
         return
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "input"
@@ -279,11 +234,7 @@ def open_lines(file: str, text_field: str | None = None) -> Iterator[Lines]:
 
 
 def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any]]:
-    """Split a JSON object into its text and its other fields.
-
-    Raises:
-        ValueError: the object has no text; the message is the reason, as a clause.
-    """
+    """Split a JSON object into its text and its other fields; the message of its ValueError is a clause."""
     try:
         record = parse_json(content)
     except ValueError as error:

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import sha256_file
@@ -54,7 +56,7 @@ class CorpusTokenizer:
         self.piece = PIECE if _may_be_cut(self.backend) else None
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
-        """Encode each text, without special tokens, as an array of :attr:`dtype`. Uses all cores.
+        """Encode each text, without special tokens, as an array of :attr:`dtype`, on all cores.
 
         Raises:
             DataError: the tokenizer has no token for some text.
@@ -70,27 +72,19 @@ class CorpusTokenizer:
             except Exception as error:
                 raise DataError(f"the tokenizer {self.name} cannot tokenize the text: {error}") from None
             ids += [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
-        result, start = [], 0
-        for cut in pieces_of:
-            result.append(ids[start] if len(cut) == 1 else np.concatenate(ids[start : start + len(cut)]))
-            start += len(cut)
-        return result
+        left = iter(ids)
+        encoded = ([*islice(left, len(cut))] for cut in pieces_of)
+        return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in encoded]
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write ``tokenizer.json`` and ``tokenizer_config.json``; return their manifest entry.
-
-        Raises:
-            OSError: the disk is full, for example.
-        """
+        """Write ``tokenizer.json`` and ``tokenizer_config.json``; return their manifest entry."""
         try:
             self.tokenizer.save_pretrained(folder)
-        except (
-            Exception
-        ) as error:  # the Rust library's bare Exception has the system's error number in its text
+        except Exception as error:  # the Rust library's has the system's error number in its text
             number = re.search(r"\(os error (\d+)\)", str(error))
             if number is None:
                 raise
-            raise OSError(int(number.group(1)), "the tokenizer cannot be written") from error
+            raise OSError(int(number[1]), "the tokenizer cannot be written") from error
         return {
             "kind": self.kind,
             "name": self.name,
@@ -141,11 +135,7 @@ def _groups(texts: list[str]) -> Iterator[list[str]]:
 
 
 def vocabulary_to_learn(spec: str) -> int | None:
-    """Return N of ``train:N``; None if ``spec`` names an existing tokenizer.
-
-    Raises:
-        ConfigError: N is not a number, or too small.
-    """
+    """Return N of ``train:N``, checked; None if ``spec`` names an existing tokenizer."""
     if not spec.startswith("train:"):
         return None
     number = spec.removeprefix("train:")
@@ -180,17 +170,10 @@ def learn_bpe(texts: Iterable[str], vocab_size: int) -> CorpusTokenizer:
 
 def byte_tokenizer() -> CorpusTokenizer:
     """Build the byte tokenizer: each byte of the UTF-8 text is a token with the byte as its id; end-of-text is 256."""
-    vocabulary = {character: byte for byte, character in enumerate(byte_characters())}
+    vocabulary = {character: byte for byte, character in bytes_to_unicode().items()}
     backend = _byte_level(models.BPE(vocab=vocabulary, merges=[]))
     backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return _wrap(backend, "bytes", "bytes")
-
-
-def byte_characters() -> list[str]:
-    """Characters that represent the bytes in byte-level BPE: printable Latin-1 unchanged, the others from U+0100 on."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
 def _byte_level(model: models.BPE) -> Tokenizer:
@@ -222,15 +205,18 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
     if path.exists():
         tokenizer, kind, name = _load_local(path), "folder", path.resolve().name
     elif re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", spec):
-        tokenizer, kind, name = _load_from_hub(spec), "hub", spec
+        absent = f"there is no tokenizer folder {spec} here, and"
+        if problem := hub_problem():
+            raise DataError(f"{absent} {problem}")
+        tokenizer = _from_pretrained(spec, f"{absent} the Hub did not give that tokenizer")
+        kind, name = "hub", spec
     else:
         raise DataError(f"there is no tokenizer folder {spec}")
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise DataError(f"the tokenizer {spec} has no fast version; give one that has a tokenizer.json")
     vocabulary = tokenizer.get_vocab()
-    end = (
-        end_of_text or tokenizer.eos_token or next((name for name in _KNOWN_ENDS if name in vocabulary), None)
-    )
+    known = next((name for name in _KNOWN_ENDS if name in vocabulary), None)
+    end = end_of_text or tokenizer.eos_token or known
     if end is None:
         raise DataError(
             f"the tokenizer {spec} names no end-of-text token; set end_of_text to one of its tokens, "
@@ -280,12 +266,3 @@ def _from_pretrained(name: str, problem: str) -> Any:
         return AutoTokenizer.from_pretrained(name)
     except Exception as error:
         raise DataError(f"{problem}: {' '.join(str(error).split())[:300]}") from None
-
-
-def _load_from_hub(name: str) -> Any:
-    problem = hub_problem()
-    if problem:
-        raise DataError(f"there is no tokenizer folder {name} here, and {problem}")
-    return _from_pretrained(
-        name, f"there is no tokenizer folder {name} here, and the Hub did not give that tokenizer"
-    )

@@ -129,9 +129,9 @@ def visible_positions(starts: np.ndarray, visible: np.ndarray) -> np.ndarray:
 
 def _byte_table(tokenizer: PreTrainedTokenizerFast) -> dict[int, bytes]:
     """The bytes of each token of a tokenizer over bytes; of an added token those of its text."""
-    from contextwise.data.tokenizers import byte_characters
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-    byte_of = {character: byte for byte, character in enumerate(byte_characters())}
+    byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
     table = {i: token.content.encode() for i, token in tokenizer.added_tokens_decoder.items()}
     for token, i in tokenizer.get_vocab().items():
         if i not in table:

@@ -14,7 +14,7 @@ from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.progress import say
 from contextwise.data.corpus import Corpus
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
-from contextwise.data.synthetic.samples import ParityStream, Samples, StoredSamples, open_samples
+from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples
 from contextwise.data.windows import LastTenthWindows
 from contextwise.models.parity import ParityMLPConfig
 from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash
@@ -47,7 +47,7 @@ class TrainingInputs:
         sentences: sentences and CUE model of the objective ``sentence``, or None.
     """
 
-    corpus: Corpus | Samples | StoredSamples
+    corpus: Corpus | Samples
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerFast | None
     stream: Dataset
@@ -103,7 +103,7 @@ class TrainingInputs:
         """The samples of a synthetic task: generated on access, or stored."""
         task = data.synthetic
         drawn = Samples(task, recipe.seed)
-        samples: Samples | StoredSamples = drawn
+        samples = drawn
         if task.stored is not None:
             samples = open_samples(drawn, task.stored)
             needed = task.samples or recipe.examples

@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import atomic_directory, read_json, sha256_file, write_json
 from contextwise.base.progress import progress_bar
-from contextwise.data.synthetic.parity import FIRST_TASK, MASK, Parity, ParityData
+from contextwise.data.synthetic.parity import FIRST_TASK, MASK, ParityData
 
 Split = Literal["train", "validation"]
 _MANIFEST = "manifest.json"
@@ -72,14 +72,7 @@ class Samples:
         return Drawn(bits[:, : self.data.bits], tasks, visible)
 
     def batch(self, numbers: np.ndarray, visible: int | None = None) -> dict[str, torch.Tensor]:
-        """Build a batch of the examples with these numbers.
-
-        Args:
-            visible: number of the nearest bits to show, instead of each sample's own.
-
-        Raises:
-            ConfigError: ``visible`` exceeds the number of bits in the inputs.
-        """
+        """Build a batch of the examples with these numbers, with the nearest ``visible`` bits if given, up to the context."""
         drawn = self.draw(numbers)
         if visible is not None:
             if not 0 <= visible <= self.context:
@@ -87,7 +80,20 @@ class Samples:
                     f"visible is {visible}, but the inputs have {self.context} bits; give 0 to {self.context}"
                 )
             drawn = drawn._replace(visible=np.full(len(drawn.tasks), visible))
-        return as_batch(self.parity, drawn, self.context, numbers)
+        rows, context = np.arange(len(drawn.tasks)), self.context
+        larger, smaller = (
+            drawn.bits[rows, bit[drawn.tasks] - 1].astype(np.int64)
+            for bit in (self.parity.larger, self.parity.smaller)
+        )
+        is_visible = np.arange(context) < drawn.visible[:, None]
+        inputs = np.empty((len(rows), context + 1), dtype=np.int64)
+        inputs[:, :context] = np.where(is_visible, drawn.bits[:, :context], MASK)
+        inputs[:, context] = FIRST_TASK + drawn.tasks
+        return {
+            "input_ids": torch.from_numpy(inputs),
+            "labels": torch.from_numpy(larger ^ smaller)[:, None],
+            "window": torch.from_numpy(np.asarray(numbers, dtype=np.int64)),
+        }
 
     @property
     def fingerprint(self) -> str:
@@ -100,22 +106,6 @@ class Samples:
         """Do nothing: generated samples have no files to verify."""
 
 
-def as_batch(parity: Parity, drawn: Drawn, context: int, numbers: np.ndarray) -> dict[str, torch.Tensor]:
-    """Build a batch of examples from drawn samples, with invisible bits masked."""
-    rows = np.arange(len(drawn.tasks))
-    larger, smaller = (
-        drawn.bits[rows, bit[drawn.tasks] - 1].astype(np.int64) for bit in (parity.larger, parity.smaller)
-    )
-    inputs = np.empty((len(rows), context + 1), dtype=np.int64)
-    inputs[:, :context] = np.where(np.arange(context) < drawn.visible[:, None], drawn.bits[:, :context], MASK)
-    inputs[:, context] = FIRST_TASK + drawn.tasks
-    return {
-        "input_ids": torch.from_numpy(inputs),
-        "labels": torch.from_numpy(larger ^ smaller)[:, None],
-        "window": torch.from_numpy(np.asarray(numbers, dtype=np.int64)),
-    }
-
-
 class ParityStream(Dataset):
     """Dataset of a run's examples in training order: each epoch shuffled from (seed, epoch), or no sample repeated.
 
@@ -124,7 +114,7 @@ class ParityStream(Dataset):
         epoch: number of samples in an epoch; if None, item i is sample i.
     """
 
-    def __init__(self, samples: "Samples | StoredSamples", length: int, epoch: int | None) -> None:
+    def __init__(self, samples: Samples, length: int, epoch: int | None) -> None:
         self.samples, self.length, self.epoch = samples, length, epoch
         self._shuffled, self._order = -1, np.empty(0, dtype=np.int64)
 
@@ -226,12 +216,12 @@ def open_samples(samples: Samples, path: str | Path) -> "StoredSamples":
     return StoredSamples(samples, path, manifest)
 
 
-class StoredSamples:
-    """Samples on disk, with the interface that training needs of :class:`Samples`."""
+class StoredSamples(Samples):
+    """Samples that are read from disk instead of drawn."""
 
     def __init__(self, samples: Samples, path: Path, manifest: dict[str, Any]) -> None:
-        self.samples, self.path, self.manifest = samples, path, manifest
-        self.seed, self.splits = samples.seed, samples.splits
+        super().__init__(samples.data, samples.seed, samples.split)
+        self.path, self.manifest = path, manifest
         try:
             arrays = [np.load(path / name, mmap_mode="r", allow_pickle=False) for name in _FILES]
         except (OSError, ValueError) as error:
@@ -244,17 +234,8 @@ class StoredSamples:
         return self.manifest["samples"]
 
     def draw(self, numbers: np.ndarray) -> Drawn:
-        """Read the samples with these numbers from the files."""
-        bits = np.unpackbits(self._bits[numbers], axis=1, bitorder="little", count=self.samples.data.bits)
+        bits = np.unpackbits(self._bits[numbers], axis=1, bitorder="little", count=self.data.bits)
         return Drawn(bits, self._tasks[numbers].astype(np.int64), self._visible[numbers].astype(np.int64))
-
-    def batch(self, numbers: np.ndarray) -> dict[str, torch.Tensor]:
-        """Build a batch of the examples with these numbers."""
-        return as_batch(self.samples.parity, self.draw(numbers), self.samples.context, numbers)
-
-    @property
-    def fingerprint(self) -> str:
-        return self.samples.fingerprint
 
     def verify(self) -> None:
         """Compare the files with their hashes; a file that has changed is a :class:`DataError`."""
