@@ -15,8 +15,8 @@ import torch
 from benchmarks.harness import publish
 from contextwise.base.config import read_yaml
 from contextwise.base.progress import say
+from contextwise.comparison.budgets import LedgerRow, ledger
 from contextwise.comparison.compared_runs import evaluate_all
-from contextwise.comparison.ledger import LedgerRow, ledger
 from contextwise.data import Corpus
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.models.loading import kind_of, load_config

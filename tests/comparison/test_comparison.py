@@ -1,4 +1,4 @@
-"""Comparisons of evaluations that are written by hand: shifts that are found, mismatches that are refused."""
+"""Comparisons of evaluations that are written by hand: known differences, and mismatches that are refused."""
 
 import json
 import math
@@ -119,7 +119,7 @@ def runs(tmp_path):
     ]
 
 
-def test_a_known_shift_is_found_and_no_shift_is_not(runs):
+def test_a_known_difference_is_significant_and_none_is_not(runs):
     comparison = compare(runs)
     assert [(group.name, group.seeds) for group in comparison.groups] == [
         ("gpt2", [1, 2, 3]),
@@ -340,9 +340,9 @@ class TestRefusals:
         [
             (
                 {"reference": "gpt3"},
-                "--reference is 'gpt3', which is none of the groups: gpt2, contextlm, twin",
+                "reference is 'gpt3', which is none of the groups: gpt2, contextlm, twin",
             ),
-            ({"unit": "word"}, "--unit is 'word'; it must be token or byte"),
+            ({"unit": "word"}, "unit is 'word'; it must be token or byte"),
         ],
     )
     def test_unknown_names(self, runs, options, message):

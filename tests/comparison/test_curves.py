@@ -17,8 +17,8 @@ def written(folder, name, context, law, documents, fingerprint="f", mode="runnin
     for _, bump in documents:
         for _ in range(2):
             sums.add(law(np.arange(1, context + 1)) + bump)
-    found = sums.finish()
-    bins, measures = curve_measures(found, 0.01)
+    passes = sums.finish()
+    bins, measures = curve_measures(passes, 0.01)
     summary = {
         "measure": "curve",
         "key": name,
@@ -30,7 +30,7 @@ def written(folder, name, context, law, documents, fingerprint="f", mode="runnin
         "bins": bins,
         "measures": measures,
     }
-    tables = {"curve": found.curve_table(), "documents": found.documents_table()}
+    tables = {"curve": passes.curve_table(), "documents": passes.documents_table()}
     write_result(folder / name, summary, tables)
     return str(folder / name)
 

@@ -11,8 +11,7 @@ import yaml
 from rich.console import Console
 
 from contextwise.base.errors import ConfigError
-from contextwise.comparison.forgetting import measure_forgetting
-from contextwise.comparison.tables import forgetting_tables
+from contextwise.comparison.forgetting import forgetting_tables, measure_forgetting
 from contextwise.evaluation.measures.loss import Evaluation
 from measured import write_evaluation
 
@@ -91,9 +90,9 @@ def runs(tmp_path):
 
 
 def test_forgetting_is_after_minus_before_by_hand(runs):
-    found = measure_forgetting(runs, OLD, NEW)
-    assert found.before == "base"
-    naive, replay = found.changes
+    report = measure_forgetting(runs, OLD, NEW)
+    assert report.before == "base"
+    naive, replay = report.changes
     assert (naive.group, naive.replay, replay.group, replay.replay) == ("naive", None, "replay", 0.1)
     assert naive.forgetting.value == pytest.approx(1.0)
     assert replay.forgetting.value == pytest.approx(0.15)
@@ -107,8 +106,8 @@ def test_forgetting_is_after_minus_before_by_hand(runs):
 
 
 def test_what_replay_saves_is_told_with_an_interval(runs):
-    found = measure_forgetting(runs, OLD, NEW)
-    pairs = {(d.group, d.reference): d for d in found.old.differences}
+    report = measure_forgetting(runs, OLD, NEW)
+    pairs = {(d.group, d.reference): d for d in report.old.differences}
     saved = pairs["replay", "naive"].difference
     assert saved.value == pytest.approx(0.15 - 1.0)
     assert (saved.low, saved.high) == pytest.approx((-26 / 30, -8 / 10))
@@ -130,8 +129,8 @@ def test_seeds_count_as_one_model(tmp_path):
         write_run(tmp_path / "one", "naive-seed1", NAIVE, seed=1, curve=[(5, 3.0, 3.5), (10, 2.0, 3.7)]),
         write_run(tmp_path / "two", "naive-seed2", other, seed=2, curve=[(5, 3.2, None), (15, 2.0, 3.9)]),
     ]
-    found = measure_forgetting(runs, OLD, NEW)
-    (naive,) = found.changes
+    report = measure_forgetting(runs, OLD, NEW)
+    (naive,) = report.changes
     assert naive.group == "naive"
     # Seeds 1.0 and (170 - 110) / 40 = 1.5 after; between them lies more than between the documents.
     assert naive.forgetting.value == pytest.approx(1.25)
@@ -171,10 +170,10 @@ def test_the_tables_fit_80_columns_and_hold_the_figures(runs):
 
 
 def test_the_json_is_the_report(runs, tmp_path):
-    found = measure_forgetting(runs, OLD, NEW)
-    found.write(tmp_path / "report.json")
+    report = measure_forgetting(runs, OLD, NEW)
+    report.write(tmp_path / "report.json")
     content = json.loads((tmp_path / "report.json").read_text())
-    assert content == found.to_dict()
+    assert content == report.to_dict()
     assert content["changes"][0]["forgetting"]["value"] == pytest.approx(1.0)
     assert content["changes"][1]["during"][1] == {"step": 10, "tokens": 1000, "new": 2.1, "old": 2.9}
     assert len(content["old"]["differences"]) == 3 and content["definition"].endswith("nats per token")

@@ -7,8 +7,7 @@ import pytest
 
 from contextwise.base.estimates import Estimate
 from contextwise.comparison.comparison import Comparison, Difference, Group
-from contextwise.comparison.tables import difference_table, model_table
-from contextwise.comparison.verdict import verdict
+from contextwise.comparison.tables import difference_table, model_table, verdict
 
 
 def group(name: str, loss: float, **facts: Any) -> Group:
@@ -40,24 +39,24 @@ def comparison(
 
 
 def test_a_clear_difference_is_given_without_sign_and_with_its_interval() -> None:
-    found = comparison([group("A", 4.0), group("B", 3.9)], [difference("B", "A", -0.1, -0.13, -0.07)])
-    assert verdict(found)[0] == (
+    result = comparison([group("A", 4.0), group("B", 3.9)], [difference("B", "A", -0.1, -0.13, -0.07)])
+    assert verdict(result)[0] == (
         "B has the lowest held-out loss, 3.9000 nats per token: lower than A's by 0.1000 [0.0700, 0.1300] "
         "nats per token (95% intervals over documents, paired by document)."
     )
 
 
 def test_the_reference_can_be_the_best() -> None:
-    found = comparison([group("A", 3.9), group("B", 4.0)], [difference("B", "A", 0.1, 0.07, 0.13)])
+    result = comparison([group("A", 3.9), group("B", 4.0)], [difference("B", "A", 0.1, 0.07, 0.13)])
     assert (
         "A has the lowest held-out loss, 3.9000 nats per token: lower than B's by 0.1000 [0.0700, 0.1300]"
-        in verdict(found)[0]
+        in verdict(result)[0]
     )
 
 
 def test_an_interval_around_zero_is_no_win() -> None:
-    found = comparison([group("A", 4.0), group("B", 3.99)], [difference("B", "A", -0.01, -0.03, 0.01)])
-    assert verdict(found)[0] == (
+    result = comparison([group("A", 4.0), group("B", 3.99)], [difference("B", "A", -0.01, -0.03, 0.01)])
+    assert verdict(result)[0] == (
         "B has the lowest held-out loss, 3.9900 nats per token. There is no significant difference "
         "between B and A: the interval contains zero (B − A = -0.0100 [-0.0300, +0.0100] nats per token)."
     )
@@ -65,8 +64,8 @@ def test_an_interval_around_zero_is_no_win() -> None:
 
 @pytest.mark.parametrize("ends", [(-0.02, 0.0), (0.0, 0.02)])
 def test_an_interval_that_ends_at_zero_contains_it(ends: tuple[float, float]) -> None:
-    found = comparison([group("A", 4.0), group("B", 3.99)], [difference("B", "A", -0.01, *ends)])
-    assert "no significant difference" in verdict(found)[0]
+    result = comparison([group("A", 4.0), group("B", 3.99)], [difference("B", "A", -0.01, *ends)])
+    assert "no significant difference" in verdict(result)[0]
 
 
 def test_clear_and_unclear_differences_stand_in_one_verdict() -> None:
@@ -83,15 +82,15 @@ def test_clear_and_unclear_differences_stand_in_one_verdict() -> None:
 
 
 def test_one_document_allows_no_claim() -> None:
-    found = comparison([group("A", 4.0), group("B", 3.9)], [difference("B", "A", -0.1, None, None)])
-    assert verdict(found)[0].endswith("B − A = -0.1000 nats per token; one document allows no interval.")
-    assert "lower than" not in verdict(found)[0]
+    result = comparison([group("A", 4.0), group("B", 3.9)], [difference("B", "A", -0.1, None, None)])
+    assert verdict(result)[0].endswith("B − A = -0.1000 nats per token; one document allows no interval.")
+    assert "lower than" not in verdict(result)[0]
 
 
 def test_seeds_are_named_where_there_are_several() -> None:
     groups = [group("A", 4.0, seeds=[0, 1, 2]), group("B", 3.9, seeds=[0, 1, 2])]
-    found = comparison(groups, [difference("B", "A", -0.1, -0.13, -0.07)])
-    assert "95% intervals over documents and seeds" in verdict(found)[0]
+    result = comparison(groups, [difference("B", "A", -0.1, -0.13, -0.07)])
+    assert "95% intervals over documents and seeds" in verdict(result)[0]
 
 
 def test_bits_per_byte_decide_where_they_are_the_unit() -> None:
@@ -126,11 +125,11 @@ def test_only_a_model_that_beats_all_others_is_bold_and_a_tie_never() -> None:
         (difference("C", "B", -0.01, -0.02, -0.005), "C"),
         (difference("C", "B", -0.01, -0.02, 0.01), None),
     ):
-        found = comparison(groups, [first, second, pair])
-        assert (found.best.name if found.best else None) == best
-        bold = [row.cells[0][0] for row in model_table(found).lines if row.bold]
+        result = comparison(groups, [first, second, pair])
+        assert (result.best.name if result.best else None) == best
+        bold = [row.cells[0][0] for row in model_table(result).lines if row.bold]
         assert bold == ([best] if best else [])
-        page = difference_table(found).__html__()
+        page = difference_table(result).__html__()
         # The value and its interval are two cells of each decided pair.
         assert page.count('class="decided"') == 2 * (3 if best else 2)
         assert ("no significant difference" in page) is (best is None)

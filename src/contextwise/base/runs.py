@@ -50,6 +50,11 @@ class RunFolder:
         return run
 
     @property
+    def exists(self) -> bool:
+        """Whether the folder holds a run, finished or not."""
+        return self.recipe_file.is_file()
+
+    @property
     def finished(self) -> bool:
         return self.summary_file.exists()
 

@@ -73,8 +73,7 @@ def compare_curves(
     The models may have different training contexts; contextwise curve has
     measured them on the same documents.
     """
-    from contextwise.comparison.curves import compare_curves, open_curves
-    from contextwise.comparison.tables import curves_table
+    from contextwise.comparison.curves import compare_curves, curves_table, open_curves
 
     curves = compare_curves(open_curves(runs))
     show(
@@ -95,11 +94,10 @@ def ledger(
 
     The losses are each objective's own, at equal tokens and at equal FLOPs.
     """
-    from contextwise.comparison.ledger import ledger
-    from contextwise.comparison.tables import ledger_table
+    from contextwise.comparison.budgets import ledger
 
     result = ledger(runs)
-    _show_and_write(ledger_table(result), result, out)
+    _show_and_write(result.table(), result, out)
 
 
 def forgetting(
@@ -128,8 +126,7 @@ def forgetting(
     that lack an evaluation on one of the corpora are evaluated first. The 95%
     intervals are over documents, and over seeds where there are several.
     """
-    from contextwise.comparison.forgetting import measure_forgetting
-    from contextwise.comparison.tables import forgetting_tables
+    from contextwise.comparison.forgetting import forgetting_tables, measure_forgetting
     from contextwise.data import Corpus
 
     corpora = [Corpus.open(path, split=split) for path in (old, new)]

@@ -64,8 +64,7 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str) -> Path:
     from contextwise.base.runs import RunFolder
     from contextwise.comparison.compared_runs import evaluate_all
     from contextwise.comparison.comparison import compare
-    from contextwise.comparison.tables import comparison_tables
-    from contextwise.comparison.verdict import verdict
+    from contextwise.comparison.tables import comparison_tables, verdict
     from contextwise.data import Corpus
     from contextwise.evaluation.generation import Sampling, sample_runs, time_runs
     from contextwise.experiments.demo import PROMPT, demo_corpus, demo_runs

@@ -1,21 +1,25 @@
-"""Validation loss of several runs at the same training time, and at the same number of training tokens.
+"""Validation losses of runs at the same training time, tokens or FLOPs: of one objective, and in a ledger of several.
 
-The losses are the validation losses that the runs logged while they trained, interpolated linearly between
-two validations. A run that continued after that point is caught in the middle of its schedule, with a learning
-rate that has not yet come down: its loss there is higher than that of a run planned to end there. So this
-view favours the run that ends at the point; train with that budget from the start for a comparison without
-this flaw.
+The losses are those that the runs logged while they trained, interpolated linearly between two validations. A run that
+continued after that point is caught in the middle of its schedule, with a learning rate that has not yet come down: its loss
+there is higher than that of a run planned to end there. So this view favours the run that ends at the point; train with that
+budget from the start for a comparison without this flaw.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from contextwise.base.estimates import Estimate
+from contextwise.base.errors import DataError
+from contextwise.base.estimates import Estimate, count
+from contextwise.base.files import write_json
 from contextwise.base.intervals import estimate_over_seeds
+from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Column, Table
 from contextwise.comparison.compared_runs import ComparedRun
-
-BUDGETS = ("seconds", "tokens")
 
 
 @dataclass(frozen=True)
@@ -50,67 +54,177 @@ def equal_budgets(groups: dict[str, list[ComparedRun]], reference: str) -> tuple
     Returns:
         The views that the runs' logs allow, and a sentence for each reason why one is missing.
     """
-    runs = [compared for group in groups.values() for compared in group]
-    reason = _reason_against(runs)
+    reason = _reason_against([compared for group in groups.values() for compared in group])
     if reason:
         return [], [f"No comparison at equal training time or tokens: {reason}."]
-    budgets = [_at_equal(kind, groups, reference) for kind in BUDGETS]
-    available = [budget for budget in budgets if budget is not None]
-    missing = [kind for kind, budget in zip(BUDGETS, budgets, strict=True) if budget is None]
-    return available, [
-        f"No comparison at equal training {kind}: one run ended before another validated for the first time."
-        for kind in missing
-    ]
+    budgets, missing = [], []
+    for kind in ("seconds", "tokens"):
+        budget = _at_equal(kind, groups, reference)
+        if budget is not None:
+            budgets.append(budget)
+        else:
+            missing.append(
+                f"No comparison at equal training {kind}: one run ended before another validated for the first time."
+            )
+    return budgets, missing
 
 
 def _reason_against(runs: list[ComparedRun]) -> str | None:
+    measured, objectives = set(), set()
     for compared in runs:
         if compared.run is None:
             return f"{compared.name} is not a run of contextwise"
         if not compared.run.metrics("validation"):
             return f"{compared.source} logged no validation loss"
-    measured, objectives = set(), set()
-    for compared in runs:
-        recipe = compared.run.recipe() if compared.run else {}
+        recipe = compared.run.recipe()
         objectives.add(recipe.get("objective", {}).get("name", "causal"))
-        data, training = recipe.get("data", {}), recipe.get("training", {})
-        measured.add(
-            (
-                compared.summary.get("corpus", {}).get("fingerprint"),
-                data.get("validation_split"),
-                data.get("context"),
-                training.get("evaluation_tokens"),
-            )
-        )
+        data = recipe.get("data", {})
+        targets = recipe.get("training", {}).get("evaluation_tokens")
+        fingerprint = compared.summary.get("corpus", {}).get("fingerprint")
+        measured.add((fingerprint, data.get("validation_split"), data.get("context"), targets))
     if len(objectives) > 1:
         return "the runs have different objectives (contextwise ledger puts those side by side)"
     return "the runs validated on different data, or with different contexts" if len(measured) > 1 else None
 
 
 def _at_equal(kind: str, groups: dict[str, list[ComparedRun]], reference: str) -> Budget | None:
-    curves = {name: [_curve(compared, kind) for compared in group] for name, group in groups.items()}
-    ends = [curve[0][-1] for group in curves.values() for curve in group]
-    at = min(ends)
-    if any(curve[0][0] > at for group in curves.values() for curve in group):
+    curves = {name: [_curve(each.run, kind) for each in group if each.run] for name, group in groups.items()}
+    every = [spent for group in curves.values() for spent, _ in group]
+    at = min(spent[-1] for spent in every)
+    if any(spent[0] > at for spent in every):
         return None
     losses = {name: np.array([np.interp(at, *curve) for curve in group]) for name, group in curves.items()}
     rows = []
     for name, group in groups.items():
-        same_seeds = [each.seed for each in group] == [each.seed for each in groups[reference]]
-        difference = (
-            None if name == reference else estimate_over_seeds(losses[name], losses[reference], same_seeds)
-        )
-        mid_schedule = any(curve[0][-1] > at for curve in curves[name])
+        difference = None
+        if name != reference:
+            same_seeds = [each.seed for each in group] == [each.seed for each in groups[reference]]
+            difference = estimate_over_seeds(losses[name], losses[reference], same_seeds)
+        mid_schedule = any(spent[-1] > at for spent, _ in curves[name])
         rows.append(
             BudgetRow(name, float(losses[name].mean()), losses[name].tolist(), mid_schedule, difference)
         )
     return Budget(kind, float(at), rows)
 
 
-def _curve(compared: ComparedRun, kind: str) -> tuple[np.ndarray, np.ndarray]:
+def _curve(run: RunFolder, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """(budget spent, loss) at each validation of a run, in the order of the steps."""
-    assert compared.run is not None
-    rows = compared.run.metrics("validation")
-    return np.array([row[kind] for row in rows], dtype=float), np.array(
-        [row["loss"] for row in rows], dtype=float
+    spent, losses = np.array([(row[kind], row["loss"]) for row in run.metrics("validation")], dtype=float).T
+    return spent, losses
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """One recipe; means over its seeds.
+
+    Attributes:
+        input_tokens, target_tokens, flops: for each step: tokens read (padding left out; an encoder-decoder's targets
+            included), tokens that counted in the loss, operations.
+        loss: of the tokens, nats per target on the validation split, at the end.
+        at: the same where each budget ("tokens" of text, "flops") ends for the run that took least; None where the run had
+            not validated yet.
+    """
+
+    name: str
+    objective: str
+    family: str
+    parameters: int
+    seeds: list[int]
+    steps: int
+    input_tokens: float
+    target_tokens: float
+    flops: float
+    loss: float
+    at: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Runs with different objectives: tokens read, targets, FLOPs and losses at the ``budgets``.
+
+    A nat per target under one objective is not a nat under another: a masked token is predicted from both sides, a suffix from
+    the text before it. The ledger therefore has no differences, but what each objective predicted of the same text, at what
+    cost, and its own loss at the same budget.
+    """
+
+    rows: list[LedgerRow]
+    budgets: dict[str, float]
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON, complete or not at all."""
+        write_json(path, dataclasses.asdict(self), "the ledger")
+
+    def table(self) -> Table:
+        """What each objective read, predicted, spent and reached."""
+        rows = [
+            [
+                (row.name, count(row.parameters) + number_of_seeds(row.seeds)),
+                row.input_tokens,
+                row.target_tokens,
+                row.flops,
+                row.loss,
+                row.at["tokens"],
+                row.at["flops"],
+            ]
+            for row in self.rows
+        ]
+        columns = [
+            Column("run,\nparameters", width=14),
+            Column("read", "integer", ",.0f"),
+            Column("asked", "integer", ",.0f"),
+            Column("FLOPs", "estimate", ".2e"),
+            Column("nats/\ntarget", "estimate", ".4f"),
+            Column(f"at\n{count(self.budgets['tokens'])}", "estimate", ".4f"),
+            Column(f"at {self.budgets['flops']:.1e}\nFLOPs", "estimate", ".4f"),
+        ]
+        note = "Note: nats per target of different objectives are not comparable: each predicts other tokens from other tokens."
+        return Table("for each training step", columns, rows, [note])
+
+
+def ledger(sources: list[str]) -> Ledger:
+    """Read finished runs.
+
+    Raises:
+        CheckpointError: one of them is no run, or has not finished.
+        DataError: one of them was not validated.
+    """
+    runs: dict[str, list[RunFolder]] = {}
+    for source in sources:
+        run = RunFolder.open(source)
+        if run.summary()["validation_loss"] is None:
+            raise DataError(f"{source} has no validation loss; train on a corpus with a validation split")
+        runs.setdefault(str(run.summary()["name"]), []).append(run)
+    every = [run.summary() for group in runs.values() for run in group]
+    budgets = {kind: min(summary[kind] for summary in every) for kind in ("tokens", "flops")}
+    return Ledger([_ledger_row(name, group, budgets) for name, group in runs.items()], budgets)
+
+
+def _ledger_row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> LedgerRow:
+    summaries, recipe = [run.summary() for run in runs], runs[0].recipe()
+
+    def per_step(key: str) -> float:
+        return float(np.mean([s[key] / s["steps"] for s in summaries]))
+
+    at: dict[str, float | None] = {}
+    for kind, budget in budgets.items():
+        curves = [_curve(run, kind) for run in runs]
+        validated = all(spent[0] <= budget for spent, _ in curves)
+        at[kind] = float(np.mean([np.interp(budget, *curve) for curve in curves])) if validated else None
+    return LedgerRow(
+        name=name,
+        objective=summaries[0]["objective"],
+        family=recipe["model"].get("pretrained") or recipe["model"].get("family", "cue"),
+        parameters=summaries[0]["parameters"],
+        seeds=[s["seed"] for s in summaries],
+        steps=round(float(np.mean([s["steps"] for s in summaries]))),
+        input_tokens=per_step("input_tokens"),
+        target_tokens=per_step("target_tokens"),
+        flops=per_step("flops"),
+        loss=float(np.mean([s["validation_loss"] for s in summaries])),
+        at=at,
     )
+
+
+def number_of_seeds(seeds: Sequence[int | None]) -> str:
+    """``, 3 seeds``; empty for one."""
+    return f", {len(seeds)} seeds" if len(seeds) > 1 else ""

@@ -51,17 +51,12 @@ class ComparedRun:
         return column_or_none(self.evaluation.documents, name)
 
     @property
-    def parameters(self) -> int:
-        """Parameters of the model."""
-        return int(self.evaluation.summary["parameters"])
-
-    @property
     def ms_per_token(self) -> float | None:
         """Milliseconds per generated token, if the run's ``evaluation/generation.json`` has them."""
         file = self.run.evaluation / "generation.json" if self.run else None
-        return (
-            read_json(file, "the timing of generation")["ms_per_token"] if file and file.is_file() else None
-        )
+        if file is None or not file.is_file():
+            return None
+        return read_json(file, "the timing of generation")["ms_per_token"]
 
 
 def evaluate_all(sources: Sequence[str | Path], corpus: Corpus, **settings: Any) -> list[Evaluation]:
@@ -116,8 +111,8 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
     given = [each[0] for source, each in zip(sources, candidates, strict=True) if is_result(source)]
     if len(given) == len(sources):
         return given
-    # The same settings were asked of all (such as each model's own context), or else they resolve to the same values.
-    for question in (_asked, _resolved):
+    # All have the same settings as given (such as each model's own context), or else they resolve to the same values.
+    for question in (_given_settings, _resolved_settings):
         searched = [
             {question(result): result for result in each}
             for source, each in zip(sources, candidates, strict=True)
@@ -137,16 +132,14 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
     ]
 
 
-def _asked(result: Evaluation) -> str:
+def _given_settings(result: Evaluation) -> str:
     return str(result.summary["question"])
 
 
-def _resolved(result: Evaluation) -> str:
-    corpus = result.summary["corpus"]
+def _resolved_settings(result: Evaluation) -> str:
+    corpus, settings = result.summary["corpus"], result.summary["settings"]
     return content_key(
-        measure=result.measure,
-        data=[corpus["fingerprint"], corpus["split"]],
-        settings=result.summary["settings"],
+        measure=result.measure, data=[corpus["fingerprint"], corpus["split"]], settings=settings
     )
 
 
@@ -172,24 +165,23 @@ def _no_choice(
 
 
 def _evaluations(source: str) -> list[Evaluation]:
-    if is_result(source):
-        result = Result.open(source)
-        if result.measure not in COMPARABLE:
-            raise DataError(
-                f"{source} is a result of contextwise {result.measure}, which has no losses of documents"
-            )
-        return [Evaluation(result.path, result.summary)]
-    return [Evaluation(result.path, result.summary) for result in results_of_model(source, COMPARABLE)]
+    results = [Result.open(source)] if is_result(source) else results_of_model(source, COMPARABLE)
+    if results and results[0].measure not in COMPARABLE:
+        raise DataError(
+            f"{source} is a result of contextwise {results[0].measure}, which has no losses of documents"
+        )
+    return [Evaluation(result.path, result.summary) for result in results]
 
 
 def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
     folders = (Path(source), evaluation.path.parent.parent, Path(evaluation.summary["model"]))
-    run = next((RunFolder(folder) for folder in folders if (folder / "recipe.yaml").is_file()), None)
+    run = next((run for run in map(RunFolder, folders) if run.exists), None)
     # One model with several sets of contexts is several compared runs.
     condition = evaluation.summary.get("condition")
+    suffix = "" if condition is None else f" ({condition})"
     if run is None:
         name, key = Path(evaluation.summary["model"]).name, f"model {evaluation.summary['model']} {condition}"
-        return ComparedRun(source, _with_condition(name, condition), key, None, evaluation, None)
+        return ComparedRun(source, name + suffix, key, None, evaluation, None)
     recipe, summary = run.recipe(), run.summary() if run.finished else {}
     name = _SEED_SUFFIX.sub("", str(recipe.get("name") or run.path.resolve().name))
     same = _without({**with_newer_settings(recipe), "name": name}, KEPT_OUT_OF_COMPARISON | {"seed"})
@@ -199,8 +191,7 @@ def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
     key = json.dumps(
         [same, summary.get("corpus", {}).get("fingerprint"), condition], sort_keys=True, default=str
     )
-    name = _with_condition(name, condition)
-    return ComparedRun(source, name, key, recipe.get("seed"), evaluation, run, summary)
+    return ComparedRun(source, name + suffix, key, recipe.get("seed"), evaluation, run, summary)
 
 
 def groups_of(runs: list[ComparedRun]) -> dict[str, list[ComparedRun]]:
@@ -229,10 +220,6 @@ def groups_of(runs: list[ComparedRun]) -> dict[str, list[ComparedRun]]:
             "two of the runs have the same name and lie in folders of the same name; rename one folder"
         )
     return groups
-
-
-def _with_condition(name: str, condition: str | None) -> str:
-    return name if condition is None else f"{name} ({condition})"
 
 
 def _without(settings: dict[str, Any], keys: set[str], prefix: str = "") -> dict[str, Any]:

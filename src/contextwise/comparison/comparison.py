@@ -121,11 +121,10 @@ class Comparison:
     def best(self) -> Group | None:
         """The group that is significantly better than each of the others; None where one of the differences is a tie."""
         lowest = self.lowest
-        beaten = {difference.group for difference in self.differences if difference.better == lowest.name}
-        beaten |= {
-            difference.reference for difference in self.differences if difference.better == lowest.name
-        }
-        return lowest if beaten == {group.name for group in self.groups} else None
+        won = [(each.group, each.reference) for each in self.differences if each.better == lowest.name]
+        return (
+            lowest if {name for pair in won for name in pair} == {each.name for each in self.groups} else None
+        )
 
     def loss_of(self, group: Group) -> Estimate:
         """The loss of a group in the comparison's unit."""
@@ -154,6 +153,7 @@ def compare(
     reference: str | None = None,
     all_pairs: bool = False,
     unit: str = "token",
+    budgets: bool = True,
 ) -> Comparison:
     """Compare evaluated runs and models on the same documents.
 
@@ -164,13 +164,14 @@ def compare(
         reference: name of the group that the others are compared to; by default the first.
         all_pairs: compare every pair of groups, not only each with the reference.
         unit: ``token`` (nats per token), or ``byte`` (bits per byte), which also holds across tokenizers.
+        budgets: compare at equal training time and tokens too.
 
     Raises:
-        ConfigError: an unknown reference or unit, or runs that cannot be told apart.
+        ConfigError: an unknown reference or unit, or runs that are the same.
         DataError: a run without an evaluation, or evaluations that may not be compared.
     """
     if unit not in UNITS:
-        raise ConfigError(f"--unit is {unit!r}; it must be token or byte")
+        raise ConfigError(f"unit is {unit!r}; it must be token or byte")
     if len(sources) < 2:
         raise ConfigError("a comparison needs two runs or more; name them one after the other")
     runs = open_compared(sources, label, results)
@@ -178,7 +179,7 @@ def compare(
     names = list(groups)
     reference = reference if reference is not None else names[0]
     if reference not in groups:
-        raise ConfigError(f"--reference is {reference!r}, which is none of the groups: {', '.join(names)}")
+        raise ConfigError(f"reference is {reference!r}, which is none of the groups: {', '.join(names)}")
     notes = _check_same_data(runs, unit)
     rows = {compared.source: _order(compared, unit) for compared in runs}
     sizes_N = _sizes(runs, rows, unit)
@@ -189,9 +190,12 @@ def compare(
         pairs += [(later, earlier) for earlier, later in combinations(others, 2)]
     differences = [_difference(a, b, groups, sums, sizes_N, UNITS[unit]) for a, b in pairs]
     first = runs[0].evaluation.summary
+    notes += [*_note_on_sentences(first, differences), *_notes_on_seeds(groups, differences)]
+    at_budgets: list[Budget] = []
     # Budgets compare trainings; which contexts are withheld in scoring says nothing of them.
-    conditions = any(compared.evaluation.summary.get("condition") for compared in runs)
-    budgets, reasons = ([], []) if conditions else equal_budgets(groups, reference)
+    if budgets and not any(compared.evaluation.summary.get("condition") for compared in runs):
+        at_budgets, reasons = equal_budgets(groups, reference)
+        notes += reasons
     return Comparison(
         corpus=first["corpus"],
         documents=first["documents"],
@@ -200,19 +204,14 @@ def compare(
         reference=reference,
         groups=[_group(name, group) for name, group in groups.items()],
         differences=differences,
-        budgets=budgets,
-        notes=[
-            *notes,
-            *_note_on_sentences(first, differences),
-            *_notes_on_seeds(groups, differences),
-            *reasons,
-        ],
+        budgets=at_budgets,
+        notes=notes,
     )
 
 
 def _group(name: str, runs: list[ComparedRun]) -> Group:
-    nats, tokens = _stack(runs, "nats"), runs[0].column("tokens")
-    n_bytes = runs[0].column("bytes")
+    nats = np.stack([compared.evaluation.documents["nats"].to_numpy() for compared in runs])
+    tokens, n_bytes = runs[0].column("tokens"), runs[0].column("bytes")
     assert tokens is not None
     loss = estimate([nats], tokens)
     per_byte = None if n_bytes is None or not n_bytes.sum() else estimate([nats / math.log(2)], n_bytes)
@@ -224,7 +223,7 @@ def _group(name: str, runs: list[ComparedRun]) -> Group:
         name=name,
         sources=[compared.source for compared in runs],
         seeds=[compared.seed for compared in runs],
-        parameters=runs[0].parameters,
+        parameters=int(runs[0].evaluation.summary["parameters"]),
         loss=loss,
         losses=per_seed(nats, tokens).tolist(),
         perplexity=loss.map(exponential),
@@ -263,24 +262,14 @@ def _difference(
     )
 
 
-def _stack(runs: list[ComparedRun], column: str) -> np.ndarray:
-    return np.stack([values for compared in runs if (values := compared.column(column)) is not None])
-
-
 def _sums(runs: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
     """(seeds, documents) nats of each document, or bits where the unit is the byte."""
-    nats = np.stack(
-        [compared.evaluation.documents["nats"].to_numpy()[rows[compared.source]] for compared in runs]
-    )
+    nats = np.stack([each.evaluation.documents["nats"].to_numpy()[rows[each.source]] for each in runs])
     return nats / math.log(2) if unit == "byte" else nats
 
 
 def _sizes(runs: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> np.ndarray:
-    """(documents,) tokens or bytes of each document, which must be the same for all.
-
-    Raises:
-        DataError: they are not, or bytes are asked for and not known.
-    """
+    """(documents,) tokens or bytes of each document, which must be the same for all."""
     column = "tokens" if unit == "token" else "bytes"
     first = runs[0].column(column)
     if first is None:
@@ -305,21 +294,24 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
     """Refuse evaluations that may not be compared; returns notes on settings that differ.
 
     Raises:
-        DataError: other documents, another number of them, or (in nats per token) another tokenizer.
+        DataError: other documents, another number of them, another tokenizer (in nats per token), or a loss within sentences
+            beside one within documents.
     """
     first, notes = runs[0], []
     base = first.evaluation.summary
     for compared in runs[1:]:
         other = compared.evaluation.summary
         pair = f"{first.source} and {compared.source}"
-        _check_same_way(first, compared)
+        if bool(base.get("by_sentence")) != bool(other.get("by_sentence")):
+            sentences, documents = (first, compared) if base.get("by_sentence") else (compared, first)
+            raise DataError(
+                f"{sentences.source} was scored sentence by sentence, and {documents.source} document by document, which sees "
+                "more; evaluate both with contextwise sentences"
+            )
         same_text = _hashes(first) is not None and _hashes(first) == _hashes(compared)
-        same_corpus = base["corpus"]["fingerprint"] == other["corpus"]["fingerprint"]
-        if (
-            not same_corpus
-            and unit == "token"
-            and base["corpus"]["tokenizer_hash"] != other["corpus"]["tokenizer_hash"]
-        ):
+        ours, theirs = base["corpus"], other["corpus"]
+        same_corpus = ours["fingerprint"] == theirs["fingerprint"]
+        if not same_corpus and unit == "token" and ours["tokenizer_hash"] != theirs["tokenizer_hash"]:
             offer = "compare them in bits per byte (unit byte)" if same_text else "use one tokenizer for both"
             raise DataError(
                 f"{pair} have different tokenizers, so their losses per token are not comparable; {offer}"
@@ -331,38 +323,23 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
             )
         if not same_corpus and not (same_text and unit == "byte"):
             raise DataError(
-                f"{pair} were evaluated on different documents "
-                f"({base['corpus']['path']} and {other['corpus']['path']}); "
+                f"{pair} were evaluated on different documents ({ours['path']} and {theirs['path']}); "
                 "evaluate both on one corpus with contextwise evaluate"
             )
-        different = [
-            key for key in ("context", "stride", "dtype") if _setting(base, key) != _setting(other, key)
+        values = [
+            f"{key} {a} and {b}"
+            for key in ("context", "stride", "dtype")
+            if (a := _setting(base, key)) != (b := _setting(other, key))
         ]
-        if different:
-            values = ", ".join(f"{key} {_setting(base, key)} and {_setting(other, key)}" for key in different)
+        if values:
             notes.append(
-                f"{pair} were scored with different settings ({values}); part of a difference may be theirs."
+                f"{pair} were scored with different settings ({', '.join(values)}); part of a difference may be theirs."
             )
     return notes
 
 
 def _setting(summary: dict[str, Any], name: str) -> Any:
     return {**summary, **summary["settings"]}.get(name)
-
-
-def _check_same_way(first: ComparedRun, compared: ComparedRun) -> None:
-    """Refuse to set a loss within sentences beside one within documents.
-
-    Raises:
-        DataError: one of two evaluations is sentence by sentence, the other is not.
-    """
-    ways = [bool(each.evaluation.summary.get("by_sentence")) for each in (first, compared)]
-    if ways[0] != ways[1]:
-        sentences, documents = (first, compared) if ways[0] else (compared, first)
-        raise DataError(
-            f"{sentences.source} was scored sentence by sentence, and {documents.source} document by document, which sees "
-            "more; evaluate both with contextwise sentences"
-        )
 
 
 def _hashes(compared: ComparedRun) -> list[str] | None:
@@ -379,22 +356,21 @@ def _note_on_sentences(summary: dict[str, Any], differences: list[Difference]) -
         for difference in differences
         if (relative := difference.relative_perplexity) is not None
     ]
-    return [
-        "Every sentence was scored on its own, its end included."
-        + (f" Relative perplexity of {'; '.join(parts)}." if parts else "")
-    ]
+    further = f" Relative perplexity of {'; '.join(parts)}." if parts else ""
+    return [f"Every sentence was scored on its own, its end included.{further}"]
 
 
 def _notes_on_seeds(groups: dict[str, list[ComparedRun]], differences: list[Difference]) -> list[str]:
     single = [name for name, group in groups.items() if len(group) == 1]
-    notes = []
-    if single:
-        notes.append(
-            f"One seed of {', '.join(single)}: the intervals say how much the loss varies from document to "
-            "document, not what another seed would have given."
-        )
-    return notes + [
+    notes = [
         f"{difference.group} and {difference.reference} have different seeds, so they are not paired by seed."
         for difference in differences
         if not difference.paired_by_seed and not {difference.group, difference.reference} <= set(single)
     ]
+    if single:
+        notes.insert(
+            0,
+            f"One seed of {', '.join(single)}: the intervals say how much the loss varies from document to document, not what "
+            "another seed would have given.",
+        )
+    return notes

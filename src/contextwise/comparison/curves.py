@@ -7,7 +7,8 @@ questions, those with much before them, so that their average may be lower altho
 Legend of shapes: D documents, K bins.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ import numpy as np
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.intervals import percentile_estimate, resampled_ratios
+from contextwise.base.tables import Column, Row, Table
 from contextwise.evaluation.kernel import is_result
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.curve import Curve, CurveResult
+from contextwise.evaluation.measures.curve.readings import visible
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,7 @@ class ComparedCurve:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; the differences of the bins are counted in ``below``."""
-        values = {
-            part.name: getattr(self, part.name) for part in fields(self) if part.name != "bin_differences"
-        }
+        values = {name: value for name, value in vars(self).items() if name != "bin_differences"}
         return as_json(values | {"below": self.below})
 
 
@@ -110,9 +111,7 @@ def compare_curves(curves: list[CurveResult]) -> list[ComparedCurve]:
     losses, drawn = zip(*(_measured(*each) for each in sums), strict=True)
     compared = []
     for curve, loss, draws in zip(curves, losses, drawn, strict=True):
-        best = int(loss[1:].argmin())
-        bins = curve.bins
-        itself = curve is curves[0]
+        best, bins = int(loss[1:].argmin()), curve.bins
 
         def difference(
             index: int, other: int, loss: np.ndarray = loss, draws: np.ndarray | None = draws
@@ -120,23 +119,20 @@ def compare_curves(curves: list[CurveResult]) -> list[ComparedCurve]:
             pairs = None if draws is None else draws[:, index] - drawn[0][:, other]
             return percentile_estimate(loss[index] - losses[0][other], pairs)
 
-        compared.append(
-            ComparedCurve(
-                name=str(curve.summary["model"]),
-                context=bins[-1]["visible_to"],
-                average=percentile_estimate(loss[0], None if draws is None else draws[:, 0]),
-                best=percentile_estimate(loss[1 + best], None if draws is None else draws[:, 1 + best]),
-                best_from=bins[best]["visible_from"],
-                best_to=bins[best]["visible_to"],
-                average_difference=None if itself else difference(0, 0),
-                best_difference=None if itself else difference(1 + best, 1 + int(losses[0][1:].argmin())),
-                bin_differences=None
-                if itself
-                else {
-                    bin: difference(1 + i, 1 + j) for bin, (i, j) in _shared_bins(curve, curves[0]).items()
-                },
-            )
+        average, lowest = (
+            percentile_estimate(loss[index], None if draws is None else draws[:, index])
+            for index in (0, 1 + best)
         )
+        differences: tuple[Any, ...] = (None, None, None)
+        if curve is not curves[0]:
+            shared = _shared_bins(curve, curves[0])
+            differences = (
+                difference(0, 0),
+                difference(1 + best, 1 + int(losses[0][1:].argmin())),
+                {bin: difference(1 + i, 1 + j) for bin, (i, j) in shared.items()},
+            )
+        name, bounds = str(curve.summary["model"]), (bins[best]["visible_from"], bins[best]["visible_to"])
+        compared.append(ComparedCurve(name, bins[-1]["visible_to"], average, lowest, *bounds, *differences))
     return compared
 
 
@@ -161,3 +157,24 @@ def _shared_bins(curve: CurveResult, first: CurveResult) -> dict[tuple[int, int]
         {(b["visible_from"], b["visible_to"]): i for i, b in enumerate(c.bins)} for c in (curve, first)
     )
     return {bin: (positions[bin], others[bin]) for bin in positions if bin in others}
+
+
+def curves_table(curves: list[ComparedCurve]) -> Table:
+    """Average and best-context loss of each curve, with the differences to the first."""
+    rows: list[Row] = []
+    for curve in curves:
+        below = "" if curve.below is None else f"{curve.below[0]} of {curve.below[1]}"
+        bins = visible(curve.best_from, curve.best_to)
+        rows.append(Row([Path(curve.name).name, curve.context, curve.average, curve.best, bins, below]))
+        if curve.average_difference is not None:
+            differences = curve.average_difference, curve.best_difference
+            rows.append(Row(["  minus the first", "", *differences, "", ""], kind="difference"))
+    columns = [
+        Column("model"),
+        Column("measured\nto", "integer"),
+        Column("average\nloss", "estimate", ".4f", interval="none"),
+        Column("best-context\nloss", "estimate", ".4f", interval="none"),
+        Column("at"),
+        Column("lower\nbins"),
+    ]
+    return Table("", columns, rows)

@@ -4,25 +4,28 @@ Forgetting is the loss on held-out old documents after, minus the loss on the sa
 zero where something was forgotten (objectives, Section 6.2.7 and Exercise 6.2.4).
 """
 
-import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import RenderableType
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
-from contextwise.comparison.budgets import equal_budgets
-from contextwise.comparison.compared_runs import evaluate_all, groups_of, open_compared
-from contextwise.comparison.comparison import Comparison, Difference, Group, compare
+from contextwise.base.tables import Cell, Column, Table, terminal
+from contextwise.comparison.budgets import number_of_seeds
+from contextwise.comparison.compared_runs import evaluate_all
+from contextwise.comparison.comparison import Comparison, Group, compare
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import is_result
-from contextwise.evaluation.measures.loss import Evaluation
 
 DEFINITION = "forgetting: loss on the old documents after, minus before; nats per token"
+VALIDATIONS = 6
+"""Validations of a run that the table shows; the JSON has all."""
 
 
 @dataclass(frozen=True)
@@ -104,91 +107,58 @@ def measure_forgetting(sources: list[str], old: Corpus, new: Corpus, **options: 
         ConfigError: nothing to compare, or both corpora hold the same documents.
         CheckpointError, DataError: a model that cannot be evaluated on both corpora.
     """
-    _check_input(sources, old, new)
+    if len(sources) < 2:
+        raise ConfigError("give the model before, then one or more runs that continued from it")
+    for source in filter(is_result, sources):
+        raise ConfigError(
+            f"{source} is an evaluation on one corpus; name the run or the model, which is evaluated on both"
+        )
+    if old.fingerprint == new.fingerprint:
+        raise ConfigError(f"{old.path} and {new.path} hold the same documents; name two corpora")
     if options.get("context") is None:
-        options["context"] = _common_context(sources)
-    on_old, on_new = (_comparison(sources, evaluate_all(sources, corpus, **options)) for corpus in (old, new))
+        contexts = [_data(source).get("context") for source in sources]
+        options["context"] = min((size for size in contexts if isinstance(size, int)), default=None)
+    # Without the views at equal budgets: these models were not trained side by side.
+    on_old, on_new = (
+        compare(sources, results=evaluate_all(sources, corpus, **options), all_pairs=True, budgets=False)
+        for corpus in (old, new)
+    )
     if not on_old.differences:
         raise ConfigError(
             "all the given runs are of one recipe, so none of them is the model before the others; name that one first"
         )
-    before = on_old.reference
-    changes = [
-        Change(
-            group.name,
-            _replay(group),
-            _change(on_old, group.name).difference,
-            _change(on_new, group.name).difference,
-            _validations(group),
-        )
-        for group in on_old.groups
-        if group.name != before
-    ]
+    forgotten, learned = map(_since_before, (on_old, on_new))
+    changes = []
+    for group in on_old.groups:
+        if group.name != on_old.reference:
+            replay = _data(group.sources[0]).get("replay")
+            share, during = replay["share"] if replay else None, _validations(group)
+            changes.append(Change(group.name, share, forgotten[group.name], learned[group.name], during))
     notes = [*_notes_on_starts(on_old), *dict.fromkeys([*on_old.notes, *on_new.notes])]
-    return Forgetting(before, on_old, on_new, changes, notes)
+    return Forgetting(on_old.reference, on_old, on_new, changes, notes)
 
 
-def is_run(source: str) -> bool:
-    """Whether a source is the folder of a run."""
-    return RunFolder(source).recipe_file.is_file()
+def _data(source: str) -> dict[str, Any]:
+    """The data section of a run's recipe; empty for a model that is no run."""
+    run = RunFolder(source)
+    return run.recipe().get("data", {}) if run.exists else {}
 
 
-def _check_input(sources: list[str], old: Corpus, new: Corpus) -> None:
-    if len(sources) < 2:
-        raise ConfigError("give the model before, then one or more runs that continued from it")
-    for source in sources:
-        if is_result(source):
-            raise ConfigError(
-                f"{source} is an evaluation on one corpus; name the run or the model, which is evaluated on both"
-            )
-    if old.fingerprint == new.fingerprint:
-        raise ConfigError(f"{old.path} and {new.path} hold the same documents; name two corpora")
-
-
-def _common_context(sources: list[str]) -> int | None:
-    """The smallest training context of the runs, in which all losses compare; None without a run."""
-    contexts = [RunFolder(s).recipe().get("data", {}).get("context") for s in sources if is_run(s)]
-    return min((context for context in contexts if isinstance(context, int)), default=None)
-
-
-def _comparison(sources: list[str], results: list[Evaluation]) -> Comparison:
-    """All pairs on one corpus, without the views at equal budgets: these models were not trained side by side."""
-    comparison = compare(sources, results=results, all_pairs=True)
-    _, reasons = equal_budgets(groups_of(open_compared(sources, results=results)), comparison.reference)
-    notes = [note for note in comparison.notes if note not in reasons]
-    return dataclasses.replace(comparison, budgets=[], notes=notes)
-
-
-def _change(comparison: Comparison, group: str) -> Difference:
-    """A group minus the model before."""
-    pair = group, comparison.reference
-    return next(each for each in comparison.differences if (each.group, each.reference) == pair)
-
-
-def _replay(group: Group) -> float | None:
-    """Share of old examples that the recipe of a group's runs has."""
-    source = group.sources[0]
-    replay = RunFolder(source).recipe().get("data", {}).get("replay") if is_run(source) else None
-    return replay["share"] if replay else None
+def _since_before(comparison: Comparison) -> dict[str, Estimate]:
+    """Each group minus the model before."""
+    reference = comparison.reference
+    return {each.group: each.difference for each in comparison.differences if each.reference == reference}
 
 
 def _validations(group: Group) -> list[Point]:
     """The validations at the steps that all seeds of a group have."""
-    curves = [
-        {row["step"]: row for row in RunFolder(source).metrics("validation")} for source in group.sources
-    ]
+    curves = [{row["step"]: row for row in RunFolder(each).metrics("validation")} for each in group.sources]
     points = []
-    for step in sorted(set.intersection(*(set(curve) for curve in curves))):
+    for step in sorted(set.intersection(*map(set, curves))):
         rows = [curve[step] for curve in curves]
-        old = [row.get("replay_loss") for row in rows]
-        points.append(
-            Point(
-                step,
-                rows[0]["tokens"],
-                float(np.mean([row["loss"] for row in rows])),
-                None if None in old else float(np.mean(old)),  # type: ignore[arg-type]
-            )
-        )
+        watched = [loss for row in rows if (loss := row.get("replay_loss")) is not None]
+        old = float(np.mean(watched)) if len(watched) == len(rows) else None
+        points.append(Point(step, rows[0]["tokens"], float(np.mean([row["loss"] for row in rows])), old))
     return points
 
 
@@ -198,12 +168,12 @@ def _notes_on_starts(comparison: Comparison) -> list[str]:
     starts = {_model_of(source) for source in before.sources}
     notes = []
     for group in others:
-        for source in filter(is_run, group.sources):
-            start = RunFolder(source).recipe().get("model", {}).get("pretrained")
+        for run in (run for run in map(RunFolder, group.sources) if run.exists):
+            start = run.recipe().get("model", {}).get("pretrained")
             if start is None or _model_of(start) not in starts:
                 began = "from scratch" if start is None else f"from {start}"
                 notes.append(
-                    f"{source} was trained {began}, not from {before.name}: its differences are not what that forgot."
+                    f"{run.path} was trained {began}, not from {before.name}: its differences are not what that forgot."
                 )
     return notes
 
@@ -212,3 +182,54 @@ def _model_of(source: str) -> Path:
     """The folder of a run, also for the model in it."""
     path = Path(source).resolve()
     return path.parent if path.name == "model" else path
+
+
+def forgetting_tables(forgetting: Forgetting) -> RenderableType:
+    """Losses before and after on both corpora, with what is significant; losses during training; notes."""
+    parts: list[Any] = []
+    for comparison, name, meaning in (
+        (forgetting.old, "old", "forgetting"),
+        (forgetting.new, "new", "change"),
+    ):
+        parts += [_domain_table(comparison, name, meaning, forgetting.changes)]
+        parts += [*(f"{difference.verdict}." for difference in comparison.differences), ""]
+    during = [change for change in forgetting.changes if change.during]
+    if during:
+        parts.append(_during_table(during))
+    return terminal(*parts, *(f"Note: {note}" for note in forgetting.notes))
+
+
+def _domain_table(comparison: Comparison, name: str, meaning: str, changes: Sequence[Change]) -> Table:
+    kinds = {c.group: "no replay" if c.replay is None else f"{c.replay:.3g} replayed" for c in changes}
+    kinds[comparison.reference] = "before"
+    since = _since_before(comparison)
+    rows = [
+        [(each.name, kinds[each.name] + number_of_seeds(each.seeds)), each.loss, since.get(each.name)]
+        for each in comparison.groups
+    ]
+    columns = [
+        Column("model", width=16),
+        Column("loss\n(nats/token)", "estimate"),
+        Column(f"{meaning}\n(after − before)", "difference", missing=""),
+    ]
+    counts = f"{comparison.documents:,} documents, {comparison.tokens:,} tokens"
+    title = f"{name}: {comparison.corpus['path']}, {comparison.corpus['split']}; {counts}; 95% intervals"
+    return Table(title, columns, rows)
+
+
+def _during_table(changes: Sequence[Change]) -> Table:
+    rows: list[list[Cell]] = []
+    for change in changes:
+        last = len(change.during) - 1
+        count = min(VALIDATIONS, last + 1)  # the first, the last and some between
+        for i in range(count):
+            point = change.during[round(i * last / max(1, count - 1))]
+            rows.append([change.group if i == 0 else "", point.step, point.tokens, point.old, point.new])
+    columns = [
+        Column("model"),
+        Column("step", "integer", "d"),
+        Column("trained on", "count"),
+        Column("old", "estimate"),
+        Column("new", "estimate"),
+    ]
+    return Table("validation losses while training", columns, rows)

@@ -1,50 +1,37 @@
-"""Comparisons as tables, the same on the terminal and on pages."""
+"""A comparison as tables, the same on the terminal and on pages, and in sentences."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
 from rich.console import RenderableType
 
-from contextwise.base.estimates import count, duration, written
+from contextwise.base.estimates import count, duration, listed, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
-from contextwise.comparison.budgets import Budget
-from contextwise.comparison.comparison import Comparison
-from contextwise.comparison.curves import ComparedCurve
-from contextwise.comparison.forgetting import Change, Forgetting, Point
-from contextwise.comparison.ledger import Ledger
-from contextwise.evaluation.measures.curve.readings import visible
+from contextwise.comparison.budgets import Budget, number_of_seeds
+from contextwise.comparison.comparison import Comparison, Group
 
 MID_SCHEDULE = (
     "* Interpolated in the middle of a schedule: the run continued after this point with a learning rate that had not come "
     "down yet, which counts against it."
 )
-VALIDATIONS = 6
-"""Validations of a run that the table on forgetting shows; the JSON has all."""
 
 
 def comparison_tables(comparison: Comparison) -> RenderableType:
     """Models, differences, equal budgets and notes, one below the other."""
-    budgets = budget_tables(comparison)
     return terminal(
         model_table(comparison),
         *(f"{difference.verdict}." for difference in comparison.differences),
         "",
-        *budgets,
+        *budget_tables(comparison),
         *(f"Note: {note}" for note in comparison.notes),
     )
 
 
 def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table:
-    """A row for each model: parameters, losses, what training took, what generation takes.
-
-    Args:
-        series: number of each model's colour on a page.
-    """
+    """A row for each model: parameters, losses, costs of training and generation; ``series``: its color on a page."""
     rows = [
         Row(
             [
-                (group.name, count(group.parameters) + _seeds(group.seeds)),
+                (group.name, count(group.parameters) + number_of_seeds(group.seeds)),
                 group.loss,
                 group.perplexity,
                 group.bits_per_byte,
@@ -74,19 +61,11 @@ def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table
 
 def difference_table(comparison: Comparison) -> Table:
     """A row for each pair: the difference, and on how many of the documents the first is better."""
-    rows: list[list[Cell]] = [
-        [
-            f"{difference.group} − {difference.reference}",
-            difference.difference,
-            difference.documents_lower,
-            f"{difference.better} is better"
-            if difference.better
-            else "no significant difference"
-            if difference.difference.has_interval
-            else "no interval",
-        ]
-        for difference in comparison.differences
-    ]
+    rows: list[list[Cell]] = []
+    for each in comparison.differences:
+        result = "no significant difference" if each.difference.has_interval else "no interval"
+        result = f"{each.better} is better" if each.better else result
+        rows.append([f"{each.group} − {each.reference}", each.difference, each.documents_lower, result])
     columns = [
         Column("pair"),
         Column("difference", "difference", interval="own"),
@@ -120,119 +99,69 @@ def _budget_table(budget: Budget, reference: str, series: Mapping[str, int]) -> 
     return Table(f"validation loss after {at} of training", ["model", "nats/token", difference], rows)
 
 
-def ledger_table(ledger: Ledger) -> Table:
-    """What each objective read, was asked for, spent and reached."""
-    rows = [
-        [
-            (row.name, count(row.parameters) + _seeds(row.seeds)),
-            row.input_tokens,
-            row.target_tokens,
-            row.flops,
-            row.loss,
-            row.at["tokens"],
-            row.at["flops"],
+def verdict(comparison: Comparison) -> list[str]:
+    """The comparison's result in two paragraphs: the losses, and the costs.
+
+    The model with the lowest held-out loss is set against each of the others that it was compared to.
+    """
+    lowest = comparison.lowest
+    return [" ".join(_losses(comparison, lowest)), " ".join(_costs(comparison, lowest))]
+
+
+def _losses(comparison: Comparison, lowest: Group) -> list[str]:
+    relevant = [
+        (each, each.reference if each.group == lowest.name else each.group)
+        for each in comparison.differences
+        if lowest.name in (each.group, each.reference)
+    ]
+    significant = [pair for pair in relevant if pair[0].difference.decided]
+    loss = comparison.loss_of(lowest).value
+    opening = f"{lowest.name} has the lowest held-out loss, {loss:.4f} {comparison.unit}"
+    sentences = [f"{opening}."]
+    if significant:
+        basis = (
+            "documents and seeds" if any(len(each.seeds) > 1 for each in comparison.groups) else "documents"
+        )
+        # Differences and intervals without sign.
+        gains = [
+            f"{other}'s by {value if value.value > 0 else -value:.4f}"
+            for each, other in significant
+            for value in [each.difference]
         ]
-        for row in ledger.rows
-    ]
-    columns = [
-        Column("run,\nparameters", width=14),
-        Column("read", "integer", ",.0f"),
-        Column("asked", "integer", ",.0f"),
-        Column("FLOPs", "estimate", ".2e"),
-        Column("nats/\ntarget", "estimate", ".4f"),
-        Column(f"at\n{count(ledger.budgets['tokens'])}", "estimate", ".4f"),
-        Column(f"at {ledger.budgets['flops']:.1e}\nFLOPs", "estimate", ".4f"),
-    ]
-    note = "Note: nats per target of different objectives are not comparable: each predicts other tokens, from other tokens."
-    return Table("for each training step", columns, rows, [note])
-
-
-def curves_table(curves: list[ComparedCurve]) -> Table:
-    """Average and best-context loss of each curve, with the differences to the first."""
-    rows: list[Row] = []
-    for curve in curves:
-        below = "" if curve.below is None else f"{curve.below[0]} of {curve.below[1]}"
-        bins = visible(curve.best_from, curve.best_to)
-        rows.append(Row([Path(curve.name).name, curve.context, curve.average, curve.best, bins, below]))
-        if curve.average_difference is not None:
-            differences = curve.average_difference, curve.best_difference
-            rows.append(Row(["  minus the first", "", *differences, "", ""], kind="difference"))
-    columns = [
-        Column("model"),
-        Column("measured\nto", "integer"),
-        Column("average\nloss", "estimate", ".4f", interval="none"),
-        Column("best-context\nloss", "estimate", ".4f", interval="none"),
-        Column("at"),
-        Column("lower\nbins"),
-    ]
-    return Table("", columns, rows)
-
-
-def forgetting_tables(forgetting: Forgetting) -> RenderableType:
-    """Losses before and after on both corpora, with what is significant; losses during training; notes."""
-    parts: list[Any] = []
-    for comparison, name, meaning in (
-        (forgetting.old, "old", "forgetting"),
-        (forgetting.new, "new", "change"),
-    ):
-        parts += [_domain_table(comparison, name, meaning, forgetting.changes)]
-        parts += [f"{difference.verdict}." for difference in comparison.differences]
-        parts += [""]
-    during = [change for change in forgetting.changes if change.during]
-    if during:
-        parts.append(_during_table(during))
-    return terminal(*parts, *(f"Note: {note}" for note in forgetting.notes))
-
-
-def _domain_table(comparison: Comparison, name: str, meaning: str, changes: Sequence[Change]) -> Table:
-    replay = {change.group: change.replay for change in changes}
-    since = {d.group: d.difference for d in comparison.differences if d.reference == comparison.reference}
-    rows = [
-        [
-            (group.name, _kind(comparison, group.name, replay.get(group.name)) + _seeds(group.seeds)),
-            group.loss,
-            since.get(group.name),
+        sentences = [
+            f"{opening}: lower than {listed(gains)} {comparison.unit} (95% intervals over {basis}, paired by document)."
         ]
-        for group in comparison.groups
-    ]
-    columns = [
-        Column("model", width=16),
-        Column("loss\n(nats/token)", "estimate"),
-        Column(f"{meaning}\n(after − before)", "difference", missing=""),
-    ]
-    counts = f"{comparison.documents:,} documents, {comparison.tokens:,} tokens"
-    corpus = comparison.corpus
-    title = f"{name}: {corpus['path']}, {corpus['split']}; {counts}; 95% intervals"
-    return Table(title, columns, rows)
+    for each, other in relevant:
+        pair = f"{each.group} − {each.reference} = {each.difference:+.4f} {each.unit}"
+        if not each.difference.has_interval:
+            sentences.append(f"{pair}; one document allows no interval.")
+        elif not each.difference.decided:
+            sentences.append(
+                f"{'But there' if significant else 'There'} is no significant difference between {lowest.name} and "
+                f"{other}: the interval contains zero ({pair})."
+            )
+    return sentences
 
 
-def _kind(comparison: Comparison, group: str, replay: float | None) -> str:
-    if group == comparison.reference:
-        return "before"
-    return "no replay" if replay is None else f"{replay:.3g} replayed"
+def _costs(comparison: Comparison, best: Group) -> list[str]:
+    """Parameters, training speed and generation of the best model, relative to each of the others."""
+    others = [group for group in comparison.groups if group is not best]
+    parameters = listed([f"{count(group.parameters)} of {group.name}" for group in others])
+    sentences = [f"{best.name} has {count(best.parameters)} parameters, against {parameters}."]
+    facts = []
+    if speeds := _ratios(best, others, "tokens_per_second", "the speed"):
+        facts.append(f"trains at {speeds}")
+    if times := _ratios(best, others, "ms_per_token", "that"):
+        facts.append(f"takes {best.ms_per_token:.2f} ms for a generated token, {times}")
+    if facts:
+        sentences.append(f"It {', and '.join(facts)}.")
+    return sentences
 
 
-def _during_table(changes: Sequence[Change]) -> Table:
-    rows = [
-        [change.group if i == 0 else "", point.step, point.tokens, point.old, point.new]
-        for change in changes
-        for i, point in enumerate(_some(change.during))
-    ]
-    columns = [
-        Column("model"),
-        Column("step", "integer", "d"),
-        Column("trained on", "count"),
-        Column("old", "estimate"),
-        Column("new", "estimate"),
-    ]
-    return Table("validation losses while training", columns, rows)
-
-
-def _some(points: list[Point]) -> list[Point]:
-    """The first, the last and some between."""
-    count = min(VALIDATIONS, len(points))
-    return [points[round(i * (len(points) - 1) / max(1, count - 1))] for i in range(count)]
-
-
-def _seeds(seeds: Sequence[Any]) -> str:
-    return f", {len(seeds)} seeds" if len(seeds) > 1 else ""
+def _ratios(best: Group, others: list[Group], field: str, what: str) -> str:
+    """A cost of the best model as multiples of each of the others'; empty if one of them is not known."""
+    value, *values = (getattr(group, field) for group in (best, *others))
+    if not value or not all(values):
+        return ""
+    pairs = zip(others, values, strict=True)
+    return listed([f"{value / other:.2f} times {what} of {group.name}" for group, other in pairs])

@@ -11,8 +11,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.tables import mark
 from contextwise.comparison.compared_runs import COMPARABLE
 from contextwise.comparison.comparison import Comparison
-from contextwise.comparison.tables import budget_tables, difference_table, model_table
-from contextwise.comparison.verdict import verdict
+from contextwise.comparison.tables import budget_tables, difference_table, model_table, verdict
 from contextwise.evaluation.kernel import results_of
 from contextwise.evaluation.measures.loss import evaluation_table
 from contextwise.reports.figures import Curve, difference_figure, training_figure
