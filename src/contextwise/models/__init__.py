@@ -28,29 +28,10 @@ _MODULES = {
     "sizes": ("SIZES", "ModelSize", "named_size"),
 }
 
-__all__ = [
-    "SIZES",
-    "ContextLMConfig",
-    "ContextLMForCausalLM",
-    "CueConfig",
-    "CueForCausalLM",
-    "ModelSize",
-    "MultiTokenConfig",
-    "MultiTokenForCausalLM",
-    "backbone_config",
-    "build_model",
-    "causal_loss",
-    "linear_cross_entropy",
-    "load_generating_model",
-    "load_model",
-    "load_tokenizer",
-    "match_parameters",
-    "model_folder",
-    "named_size",
-    "parameter_count",
-    "token_losses",
-    "training_flops_per_token",
-]
-
+__all__ = ["SIZES", "ContextLMConfig", "ContextLMForCausalLM", "CueConfig", "CueForCausalLM", "ModelSize"]
+__all__ += ["MultiTokenConfig", "MultiTokenForCausalLM", "backbone_config", "build_model", "causal_loss"]
+__all__ += ["linear_cross_entropy", "load_generating_model", "load_model", "load_tokenizer"]
+__all__ += ["match_parameters", "model_folder", "named_size", "parameter_count", "token_losses"]
+__all__ += ["training_flops_per_token"]
 
 __getattr__ = lazy_exports(__name__, _MODULES)

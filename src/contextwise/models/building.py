@@ -1,6 +1,7 @@
 """Build configurations from a family and a size, count parameters exactly, and match parameter counts."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from transformers import (
     BertConfig,
@@ -44,7 +45,7 @@ def backbone_config(
         raise ConfigError(*problems)
     width, heads = size.width, size.heads
     # The token that ends one document also begins the next.
-    special = {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
+    special: dict[str, Any] = {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
     common = special | {
         "vocab_size": vocab_size,
         "hidden_size": width,

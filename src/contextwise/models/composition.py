@@ -152,11 +152,13 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
 
 @dataclass
 class Decoded:
-    """The output (B, T, D) of a backbone's blocks, with the attention mask and rotary positions for blocks that follow."""
+    """The output (B, T, D) of a backbone's blocks, with the other arguments of the last one, for blocks that follow."""
 
     h_BTD: Tensor
     mask: Any
     rotary: Rotary | None
+    cache: Cache | None
+    kwargs: dict[str, Any]
 
 
 class ComposedForCausalLM(CausalLanguageModel):
@@ -201,32 +203,20 @@ class ComposedForCausalLM(CausalLanguageModel):
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
-    ) -> Decoded:
-        """Run the model up to the final norm; inputs as for any transformers model."""
-        embeds = self._token_vectors(input_ids, inputs_embeds)
-        positions_BT = self._positions(embeds, attention_mask, position_ids, past_key_values)
-        return self._run(embeds, positions_BT, attention_mask, position_ids, past_key_values, **kwargs)
-
-    def _run(
-        self,
-        embeds: Tensor,
-        positions_BT: Tensor,
-        attention_mask: Tensor | None,
-        position_ids: Tensor | None,
-        cache: Cache | None,
+        positions_BT: Tensor | None = None,
         before_block: Callable[[int, Tensor], Tensor] | None = None,
         **kwargs: Any,
     ) -> Decoded:
-        """Run the backbone's blocks.
+        """Run the model up to the final norm; inputs as for any transformers model.
 
         Args:
-            embeds: (B, T, D) token vectors.
-            positions_BT: position of each token in its document.
-            attention_mask, position_ids: the inputs of the causal mask.
+            positions_BT: position of each token in its document, if known; the other two inputs then only make the mask.
             before_block: maps the index of a block and its input to a changed input.
         """
-        family, backbone = self.family, self.backbone
+        family, backbone, cache = self.family, self.backbone, past_key_values
+        embeds = self._token_vectors(input_ids, inputs_embeds)
+        if positions_BT is None:
+            positions_BT = self._positions(embeds, attention_mask, position_ids, cache)
         mask = create_causal_mask(
             config=backbone.config,
             inputs_embeds=embeds,
@@ -240,7 +230,7 @@ class ComposedForCausalLM(CausalLanguageModel):
             if before_block is not None:
                 h_BTD = before_block(i, h_BTD)
             h_BTD = family.run(block, h_BTD, mask, rotary, cache, **kwargs)
-        return Decoded(h_BTD, mask, rotary)
+        return Decoded(h_BTD, mask, rotary, cache, kwargs)
 
     def _token_vectors(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """Embed the tokens (B, T) as vectors (B, T, D), or return ``inputs_embeds``; exactly one must be given."""

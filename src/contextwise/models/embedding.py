@@ -11,7 +11,6 @@ Shapes: N texts, B texts of a batch, T positions, D channels.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -130,9 +129,7 @@ class Layer:
             # In a causal model right padding does not affect the tokens before it, so no mask is needed.
             if self.number == self.last:
                 return final_hidden_states(self.model, input_ids=input_ids)
-            with _captured(self.blocks, self.number) as states:
-                final_hidden_states(self.model, input_ids=input_ids)
-            return states[0]
+            return self._captured(input_ids, self.blocks)
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.number < self.last:
             return self.model.base_model(**inputs, output_hidden_states=True).hidden_states[self.number]
@@ -140,26 +137,18 @@ class Layer:
             return final_hidden_states(self.model, **inputs)
         return self.model.base_model(**inputs).last_hidden_state
 
-
-@contextmanager
-def _captured(blocks: list[nn.Module], number: int) -> Iterator[list[Tensor]]:
-    """Capture the input of the first block (0) or the output of block ``number`` during one forward pass."""
-    states: list[Tensor] = []
-
-    def capture_input(_: nn.Module, arguments: tuple[Any, ...]) -> None:
-        states.append(arguments[0])
-
-    def capture_output(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        states.append(output[0] if isinstance(output, tuple) else output)
-
-    if number == 0:
-        hook = blocks[0].register_forward_pre_hook(capture_input)
-    else:
-        hook = blocks[number - 1].register_forward_hook(capture_output)
-    try:
-        yield states
-    finally:
-        hook.remove()
+    def _captured(self, input_ids: Tensor, blocks: list[nn.Module]) -> Tensor:
+        """Run the model, and return the input of the first block (layer 0) or the output of block ``number``."""
+        states: list[Any] = []
+        if self.number == 0:
+            hook = blocks[0].register_forward_pre_hook(lambda _, arguments: states.append(arguments[0]))
+        else:
+            hook = blocks[self.number - 1].register_forward_hook(lambda _, __, output: states.append(output))
+        try:
+            final_hidden_states(self.model, input_ids=input_ids)
+        finally:
+            hook.remove()
+        return states[0][0] if isinstance(states[0], tuple) else states[0]
 
 
 Pooling = Literal["cls", "mean", "last"]
@@ -238,28 +227,22 @@ class Embedder:
         self.model, self.tokenizer, self.normalize = model, tokenizer, normalize
         self.pooling: Pooling = pooling or DEFAULT_POOLING[self.layer.kind]
         self.frame = Frame.of(tokenizer, self.layer.kind)
-        self._check_pooling()
+        if self.pooling not in get_args(Pooling):
+            raise ConfigError(f"the pooling is {self.pooling!r}; choose cls, mean or last")
+        if self.pooling == "cls" and self.layer.kind == "decoder":
+            raise ConfigError(
+                "the pooling is cls, but in a decoder the first token does not see the text; choose last or mean"
+            )
+        if self.pooling == "cls" and tokenizer.cls_token_id not in self.frame.around(tokenizer("").input_ids):
+            raise ConfigError(
+                "the pooling is cls, but the tokenizer adds no [CLS] token before a text; choose mean or last"
+            )
         if batch_size < 1:
             raise ConfigError(f"the batch size is {batch_size}, but must be at least 1")
         self.batch_size = batch_size
         self._check_length(max_tokens)
         self.max_tokens = usual_limit(model, tokenizer) if max_tokens is None else max_tokens
         self.cut = self._seen = 0
-
-    def _check_pooling(self) -> None:
-        if self.pooling not in get_args(Pooling):
-            raise ConfigError(f"the pooling is {self.pooling!r}; choose cls, mean or last")
-        if self.pooling != "cls":
-            return
-        if self.layer.kind == "decoder":
-            raise ConfigError(
-                "the pooling is cls, but in a decoder the first token does not see the text; choose last or mean"
-            )
-        token = self.tokenizer.cls_token_id
-        if token is None or token not in self.frame.around(self.tokenizer("").input_ids):
-            raise ConfigError(
-                "the pooling is cls, but the tokenizer adds no [CLS] token before a text; choose mean or last"
-            )
 
     def _check_length(self, max_tokens: int | None) -> None:
         if max_tokens is None:

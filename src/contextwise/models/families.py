@@ -60,8 +60,9 @@ class Family:
         The last chunk's position is before the last token's, so length-dependent scaling would differ between them.
         """
         module = getattr(backbone, "rotary_emb", None)
-        freeze = module is not None and follows_length(module)
-        with frozen_frequencies([module] if freeze else []):
+        if module is None or not follows_length(module):
+            return self.rotary(backbone, c_BKD, first_BK)
+        with frozen_frequencies([module]):
             return self.rotary(backbone, c_BKD, first_BK)
 
     def run(

@@ -90,7 +90,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         """Compute the input of the vocabulary head: (B, T, D), after the final norm. Inputs as for :meth:`decoded`."""
         return self.family.norm(self.backbone, self.decoded(input_ids, *inputs, **kwargs).h_BTD)
 
-    def decoded(
+    def decoded(  # type: ignore[override]
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -141,7 +141,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
             return self.context.inject(h_BTD, contexts, decoder_layer)
 
         mask, positions = (None, None) if even else (attention_mask, positions_BT)
-        return self._run(embeds, positions_BT, mask, positions, cache, inject, **kwargs)
+        return super().decoded(None, mask, positions, cache, embeds, positions_BT, inject, **kwargs)
 
 
 def _all_real(attention_mask: Tensor | None) -> bool:

@@ -168,8 +168,10 @@ class ContextPathway(nn.Module):
         rows, _, width = h_BTD.shape
         w = self.chunk_size
         inside_chunks = (
-            kept_state is not None and kept_state.is_initialized and self._inside_chunks(positions_BT)
+            False  # one more token per row that begins no document and completes no chunk in any row
         )
+        if kept_state is not None and kept_state.is_initialized and positions_BT.shape[1] == 1:
+            inside_chunks = bool((((positions_BT + 1) % w != 0) & (positions_BT > 0)).all())
         state = ContextState([], w) if kept_state is None else kept_state
         if not state.is_initialized:
             state.begin(h_BTD)
@@ -233,12 +235,6 @@ class ContextPathway(nn.Module):
         current_BD = torch.where(first_B1, h_B1D[:, 0], current_BD)
         state.extend(h_B1D, past - positions_B1, current_BD)
         return current_BD[:, None]
-
-    def _inside_chunks(self, positions_BT: Tensor) -> bool:
-        """Whether this is one more token per row that begins no document and completes no chunk in any row."""
-        if positions_BT.shape[1] != 1:
-            return False
-        return bool((((positions_BT + 1) % self.chunk_size != 0) & (positions_BT > 0)).all())
 
     def _as_mask(self, allowed: Tensor, dtype: torch.dtype) -> Tensor:
         """Convert booleans (True: may attend) to the mask of the attention implementation in use."""

@@ -12,17 +12,12 @@ from contextwise.models.cue.modeling import PARTS, CueForCausalLM
 from contextwise.models.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder, UnigramAutoencoder
 
 __all__ = [
-    "PARTS",
     "CueConfig",
     "CueContextConfig",
     "CueContextEncoder",
     "CueDecoder",
     "CueDecoderConfig",
     "CueForCausalLM",
-    "LSTMConfig",
-    "LSTMForCausalLM",
-    "ProxyConfig",
-    "ProxyEncoder",
-    "UnigramAutoencoder",
-    "UnigramConfig",
 ]
+__all__ += ["PARTS", "LSTMConfig", "LSTMForCausalLM", "ProxyConfig", "ProxyEncoder"]
+__all__ += ["UnigramAutoencoder", "UnigramConfig"]

@@ -238,21 +238,16 @@ class CueConfig(CuePartConfig):
         self.sentence_encoder = as_config(sentence_encoder)
         self.context_encoder: CueContextConfig | None = _nested(CueContextConfig, context_encoder)
         self.proxy: ProxyConfig | None = _nested(ProxyConfig, proxy)
-        self.decoder: CueDecoderConfig = _nested(CueDecoderConfig, decoder) or self._default_decoder()
+        text, source = self.sentence_encoder.get_text_config(), self.context_encoder or self.proxy
+        width = source.width if source is not None else text.hidden_size
+        self.decoder: CueDecoderConfig = _nested(CueDecoderConfig, decoder) or CueDecoderConfig(
+            input_width=text.hidden_size, cue_width=width, vocab_size=text.vocab_size
+        )
         self._check()
         for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
             kwargs.setdefault(name, getattr(self.sentence_encoder, name, None))
         kwargs["tie_word_embeddings"] = False
         super().__init__(**kwargs)
-
-    def _default_decoder(self) -> CueDecoderConfig:
-        text = self.sentence_encoder.get_text_config()
-        source = self.context_encoder or self.proxy
-        return CueDecoderConfig(
-            input_width=text.hidden_size,
-            cue_width=source.width if source is not None else text.hidden_size,
-            vocab_size=text.vocab_size,
-        )
 
     def _check(self) -> None:
         text, decoder = self.sentence_encoder.get_text_config(), self.decoder

@@ -93,6 +93,7 @@ class LSTMForCausalLM(CausalLanguageModel):
     """Embedding, ``torch.nn.LSTM``, vocabulary head."""
 
     config: LSTMConfig
+    _input_embed_layer = "embed"
     _is_stateful = True  # rejects generation that removes tokens (assisted decoding)
     _tied_weights_keys = {"lm_head.weight": "embed.weight"}  # noqa: RUF012
 
@@ -124,12 +125,6 @@ class LSTMForCausalLM(CausalLanguageModel):
         else:
             super()._init_weights(module)
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embed
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embed = value
-
     def hidden_states(
         self,
         input_ids: Tensor | None = None,
@@ -156,7 +151,16 @@ class LSTMForCausalLM(CausalLanguageModel):
                 "an LSTM carries its state from one packed document into the next; put one document into each row"
             )
         embeds_BTD = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
-        layer = None if past_key_values is None else _state_layer(past_key_values)
+        layer: Any = None
+        if past_key_values is not None:
+            layers = past_key_values.layers
+            if not (layers and isinstance(layers[0], LSTMState)):
+                if past_key_values.get_seq_length() > 0:
+                    raise ConfigError(
+                        "past_key_values was filled by another model; start with an empty cache"
+                    )
+                layers[:] = [LSTMState()]
+            layer = layers[0]
         before = (layer.h, layer.c) if layer is not None and layer.is_initialized else None
         length = embeds_BTD.shape[1]
         real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
@@ -184,12 +188,3 @@ class LSTMForCausalLM(CausalLanguageModel):
         state = (torch.where(read_B1, after[0], old[0]), torch.where(read_B1, after[1], old[1]))
         h_BTD, _ = pad_packed_sequence(packed, batch_first=True, total_length=embeds_BTD.shape[1])
         return h_BTD.take_along_dim(order_BT.argsort(1)[..., None], 1), state
-
-
-def _state_layer(cache: Cache) -> LSTMState:
-    """Return the cache layer that holds the state; in an empty cache it replaces all layers."""
-    if not (cache.layers and isinstance(cache.layers[0], LSTMState)):
-        if cache.get_seq_length() > 0:
-            raise ConfigError("past_key_values was filled by another model; start with an empty cache")
-        cache.layers[:] = [LSTMState()]
-    return cache.layers[0]  # type: ignore[return-value]

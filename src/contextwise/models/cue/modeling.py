@@ -271,7 +271,7 @@ class CueForCausalLM(CausalLanguageModel):
 
         The named arguments are those of :meth:`hidden_states`, ``kwargs`` those of :class:`CausalLanguageModel`.
         """
-        sources = {
+        sources: dict[str, Any] = {
             "contexts": contexts,
             "context_mask": context_mask,
             "cue": cue,

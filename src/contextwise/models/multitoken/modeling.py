@@ -110,25 +110,6 @@ class _SharedHead(torch.autograd.Function):
         return weight, None, *states
 
 
-def future_loss(states: list[Tensor], weights: list[Tensor], targets: list[Tensor]) -> FutureLoss:
-    """Compute the loss of each head: heads are scored one after another, each in pieces (``linear_cross_entropy``).
-
-    Args:
-        states: input of each head's vocabulary matrix, (B, T, D).
-        weights: vocabulary matrix of each head, (V, D); the same object for all heads that share it.
-        targets: targets of each head, from :func:`future_targets`.
-    """
-    counts = torch.stack([target.ne(IGNORED).sum() for target in targets])
-    shared = all(weight is weights[0] for weight in weights)
-    # The gradients inside _SharedHead would break a compiled graph, which keeps one gradient of the matrix per head.
-    if shared and not torch.compiler.is_compiling():
-        total, head_sums = _SharedHead.apply(weights[0], targets, *states)
-        return FutureLoss(total, head_sums, counts)
-    heads = zip(states, weights, targets, strict=True)
-    sums = torch.stack([linear_cross_entropy(h, weight, y) for h, weight, y in heads])
-    return FutureLoss(sums.sum(), sums.detach(), counts)
-
-
 @dataclass
 class MultiTokenOutput(CausalLMOutputWithPast):
     """The model's output; ``logits`` are those of the next-token head.
@@ -254,20 +235,18 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
     def future_states(
         self,
         input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
         heads: int | None = None,
-        **kwargs: Any,
+        past_key_values: Cache | None = None,
+        **inputs: Any,
     ) -> list[Tensor]:
         """Compute the inputs of the vocabulary matrices of the first ``heads`` heads (by default all): (B, T, D) each.
 
         Args:
             input_ids: (B, T) tokens that are not yet in ``past_key_values``.
-            attention_mask: (B, past + T), 0 for padding. Positions count from each row's first real token.
-            position_ids: (B, T). Where they do not increase by one a new document begins, which attention does not cross.
             past_key_values: a cache, filled in place; it must have been filled for these heads from the first token on.
+            inputs: further inputs of the trunk: ``attention_mask`` (B, past + T), 0 for padding (positions count from each
+                row's first real token); ``position_ids`` (B, T): where they do not increase by one a new document begins,
+                which attention does not cross; ``inputs_embeds``.
 
         Raises:
             ConfigError: an input has a wrong shape, is longer than the backbone's learned positions, or comes with a cache
@@ -283,19 +262,17 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
                     f"past_key_values was not filled for {heads} of this model's heads from the first token on; "
                     "start with an empty cache"
                 )
-        inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+        inputs |= {"input_ids": input_ids, "past_key_values": past_key_values}
         if self.config.over_context:
             further = self.config.future_tokens if self.config.head == "layer" else 0
-            trunk = self.backbone.decoded(*inputs, further_layers=further, **kwargs)
-            kwargs.pop("completes_chunk", None)
+            trunk = self.backbone.decoded(**inputs, further_layers=further)
         else:
-            trunk = self.decoded(*inputs, **kwargs)
-        family, stock = self.family, self.stock
+            trunk = self.decoded(**inputs)
+        family, stock, shared = self.family, self.stock, (trunk.mask, trunk.rotary, trunk.cache)
         if self.config.head == "linear":
             return [family.norm(stock, trunk.h_BTD)] * heads
-        cache = past_key_values
         return [
-            family.norm(stock, family.run(block, trunk.h_BTD, trunk.mask, trunk.rotary, cache, **kwargs))
+            family.norm(stock, family.run(block, trunk.h_BTD, *shared, **trunk.kwargs))
             for block in self.heads[:heads]
         ]
 
@@ -318,8 +295,18 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         return self._loss(states, targets, position_ids)
 
     def _loss(self, states: list[Tensor], targets: Tensor, position_ids: Tensor | None) -> FutureLoss:
+        """The loss of all heads, which are scored one after another, each in pieces (``linear_cross_entropy``)."""
         weights = [self.vocabulary_head(i).weight for i in range(1, len(states) + 1)]
-        return future_loss(states, weights, future_targets(targets, len(states), position_ids))
+        targets_of_heads = future_targets(targets, len(states), position_ids)
+        counts = torch.stack([each.ne(IGNORED).sum() for each in targets_of_heads])
+        shared = all(weight is weights[0] for weight in weights)
+        # The gradients inside _SharedHead would break a compiled graph, which keeps one gradient of the matrix per head.
+        if shared and not torch.compiler.is_compiling():
+            total, head_sums = _SharedHead.apply(weights[0], targets_of_heads, *states)
+            return FutureLoss(total, head_sums, counts)
+        heads = zip(states, weights, targets_of_heads, strict=True)
+        sums = torch.stack([linear_cross_entropy(h, weight, y) for h, weight, y in heads])
+        return FutureLoss(sums.sum(), sums.detach(), counts)
 
     def outputs(
         self,
