@@ -30,14 +30,13 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError, Int
 from contextwise.cli.common import verb
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.lm_eval import HarnessTasks
-from contextwise.evaluation.measures.lm_eval.running import quiet
 from contextwise.evaluation.measures.lm_eval.tables import ACCURACY_TASKS, table_rows
+from contextwise.evaluation.measures.lm_eval.tasks import quiet
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch):
-    for module in ("tasks", "running"):
-        monkeypatch.setattr(f"contextwise.evaluation.measures.lm_eval.{module}.harness_tasks", few_tasks)
+    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.harness_tasks", few_tasks)
     monkeypatch.setattr(
         "lm_eval.evaluator.add_env_info", lambda results: None
     )  # asks pip and git for seconds
@@ -284,7 +283,7 @@ def test_the_hub_is_not_asked_where_files_serve(model, sets, tmp_path, monkeypat
 
 def test_the_hub_out_of_reach_is_said(model, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "contextwise.evaluation.measures.lm_eval.running.hub_problem", lambda: "the Hub cannot be reached"
+        "contextwise.evaluation.measures.lm_eval.tasks.hub_problem", lambda: "the Hub cannot be reached"
     )
     with pytest.raises(DataError, match=r"and the Hub cannot be reached; give local files as task_data"):
         evaluate(model, None, tmp_path / "out", ("arc_easy",))
@@ -294,7 +293,7 @@ def test_data_that_the_hub_does_not_have_are_named(model, tmp_path, monkeypatch)
     def absent(*arguments, **options):
         raise FileNotFoundError("no such dataset")
 
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.running.hub_problem", lambda: None)
+    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.hub_problem", lambda: None)
     monkeypatch.setattr("datasets.load_dataset", absent)
     with pytest.raises(DataError, match=r"arc_easy: .*no such dataset; give local files as task_data"):
         evaluate(model, None, tmp_path / "out", ("arc_easy",))
@@ -306,7 +305,7 @@ def test_the_hub_s_copy_gives_the_scores_of_the_same_lines(model, sets, tmp_path
 
     splits = {"test": arc_lines(20), "train": arc_lines(9, seed=1)}
     hub = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.running.hub_problem", lambda: None)
+    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.hub_problem", lambda: None)
     monkeypatch.setattr("datasets.load_dataset", lambda path, name, **_: {"ARC-Easy": hub}[name])
     local = measures(evaluate(model, sets, tmp_path / "local", ("arc_easy",), num_fewshot=[0, 2]))
     assert measures(evaluate(model, None, tmp_path / "hub", ("arc_easy",), num_fewshot=[0, 2])) == local

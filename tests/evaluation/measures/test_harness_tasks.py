@@ -19,8 +19,7 @@ from harness_sets import (
 from lm_eval.tasks.hellaswag.utils import preprocess
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.evaluation.measures.lm_eval.fields import template_fields
-from contextwise.evaluation.measures.lm_eval.files import articles, read_rows
+from contextwise.evaluation.measures.lm_eval.files import articles, read_rows, template_fields
 from contextwise.evaluation.measures.lm_eval.tasks import LocalData, Missing, find_tasks
 
 

@@ -117,7 +117,6 @@ def test_a_claim_is_undecided_where_both_models_guess(corpus, better, than, hold
 def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
     pytest.importorskip("lm_eval", reason="the eval extra is not installed")
     monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.harness_tasks", few_tasks)
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.running.harness_tasks", few_tasks)
     sets = tmp_path / "sets"
     sets.mkdir()
     write_lines(sets / "arc_easy_test.jsonl", [arc_line(i) for i in range(6)])
@@ -139,7 +138,7 @@ def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
     assert any("sciq" in note for note in outcome.figures["notes"])
     assert [claim.holds for claim in outcome.claims] == [None]
     # Asked again, nothing is answered again.
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.running.ask_tasks", None)
+    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.ask_tasks", None)
     again = measure.measure(item_of("task_accuracy"), tmp_path / "out")
     assert again.figures == outcome.figures
 
@@ -148,7 +147,6 @@ def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
 def test_perplexities_of_texts_stand_beside_the_corpus(corpus, tmp_path, monkeypatch):
     pytest.importorskip("lm_eval", reason="the eval extra is not installed")
     monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.harness_tasks", few_tasks)
-    monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.running.harness_tasks", few_tasks)
     monkeypatch.setattr(
         "contextwise.reproductions.contextlm.tables_1_2_3_12_harness.TEXTS",
         ("lambada_openai", "lambada_standard"),

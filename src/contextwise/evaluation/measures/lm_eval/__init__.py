@@ -1,9 +1,9 @@
 """Tasks of lm-evaluation-harness, on local files or the Hub, with bounded memory: ``contextwise tasks``.
 
 - :mod:`.model`: any causal language model as a model of the harness; the head is applied to the continuation only, in pieces.
-- :mod:`.files` and :mod:`.fields`: local files of a task, and their lines in the harness's fields.
-- :mod:`.tasks`: the harness's own task definitions, on those files or on the Hub's data.
-- :mod:`.running`: the plan and its results; :mod:`.tables`: results as rows and as a table.
+- :mod:`.files`: local files of a task, and their lines in the harness's fields.
+- :mod:`.tasks`: the harness's own task definitions, on those files or on the Hub's data, and how they are run.
+- :mod:`.tables`: results as rows and as a table.
 
 Needs the extra ``contextwise[eval]``.
 """
@@ -71,7 +71,7 @@ class HarnessTasks(Measure):
             DataError: a set is missing or invalid, or the Hub cannot be reached.
         """
         check_installed()
-        from contextwise.evaluation.measures.lm_eval.running import plan_tasks, quiet
+        from contextwise.evaluation.measures.lm_eval.tasks import plan_tasks, quiet
 
         with quiet():
             planned, missing = plan_tasks(self.tasks, self.num_fewshot, self.task_data, self.skip_missing)
@@ -95,7 +95,7 @@ class HarnessTasks(Measure):
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         planned, missing = self.plan()
-        from contextwise.evaluation.measures.lm_eval.running import ask_tasks
+        from contextwise.evaluation.measures.lm_eval.tasks import ask_tasks
 
         return Outcome(*ask_tasks(subject, planned, missing, self.context, self.limit))
 
@@ -107,11 +107,7 @@ class HarnessTasks(Measure):
 
 
 def check_installed() -> None:
-    """Check that lm-evaluation-harness is installed.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Raise a :class:`ConfigError` where lm-evaluation-harness is not installed."""
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError(
             "these tasks need lm-evaluation-harness, which is not installed; install it with: pip install 'contextwise[eval]'"

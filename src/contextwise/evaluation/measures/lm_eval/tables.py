@@ -10,17 +10,8 @@ from rich.text import Text
 from contextwise.base.estimates import number
 from contextwise.base.tables import Column, Row, Table, terminal
 
-ACCURACY_TASKS = (
-    "lambada_openai",
-    "arc_easy",
-    "lambada_standard",
-    "arc_challenge",
-    "winogrande",
-    "piqa",
-    "hellaswag",
-    "sciq",
-    "race",
-)
+ACCURACY_TASKS = ("lambada_openai", "arc_easy", "lambada_standard", "arc_challenge", "winogrande")
+ACCURACY_TASKS += ("piqa", "hellaswag", "sciq", "race")
 """The nine tasks of the ContextLM paper's Tables 3 and 12; its average is the plain mean of their ``acc``."""
 PERPLEXITIES = ("word_perplexity", "perplexity")
 
@@ -39,115 +30,87 @@ def table_rows(
         missing: missing files (:class:`.tasks.Missing`).
         cut: shots -> task -> number of documents whose beginning was truncated.
     """
-    rows = []
+    rows, averages = [], []
     notes = list(dict.fromkeys(note for plan in planned for note in plan.notes))
+    gaps = [
+        {"task": gap.task, "shots": gap.shots, "file": gap.file, "examples": gap.examples} for gap in missing
+    ]
     for plan in planned:
         truncated = cut[plan.shots].get(plan.name, 0)
         rows.append({**_row(plan.name, plan.shots, results[plan.shots]), "cut": truncated, **plan.source})
     for shots in results:
-        shortened = [row for row in rows if row["shots"] == shots and row["cut"]]
+        asked = [row for row in rows if row["shots"] == shots]
+        shortened = [f"{row['task']} {row['cut']:,} of {row['documents']:,}" for row in asked if row["cut"]]
         if shortened:
-            named = ", ".join(f"{row['task']} {row['cut']:,} of {row['documents']:,}" for row in shortened)
             notes.append(
                 f"with {shots} shots, some documents were longer than the model's positions, and their beginning was left out: "
-                f"{named}"
+                f"{', '.join(shortened)}"
             )
-    gaps = [
-        {"task": gap.task, "shots": gap.shots, "file": gap.file, "examples": gap.examples} for gap in missing
-    ]
-    averages = [_average(shots, rows, gaps) for shots in results]
-    return {"rows": rows, "averages": [a for a in averages if a], "missing": gaps, "notes": notes}
+        accuracies = {
+            row["task"]: row["measures"]["acc"]["value"] for row in asked if "acc" in row["measures"]
+        }
+        if accuracies:
+            averages.append(
+                {
+                    "shots": shots,
+                    "acc": sum(accuracies.values()) / len(accuracies),
+                    "tasks": list(accuracies),
+                    "partial": any(gap["shots"] == shots for gap in gaps),
+                    "as_the_paper": set(accuracies) == set(ACCURACY_TASKS),
+                }
+            )
+    return {"rows": rows, "averages": averages, "missing": gaps, "notes": notes}
 
 
 def _row(task: str, shots: int, result: Mapping[str, Any]) -> dict[str, Any]:
     """Build the row of a task from the harness's figures; of several filters, the first is used."""
     figures: dict[str, float | None] = {}
-    errors: dict[str, float | None] = {}
     for key, value in result["results"][task].items():
         name, comma, _ = key.partition(",")
-        if not comma or not isinstance(value, int | float):
-            continue
-        value = float(value) if math.isfinite(value) else None
-        if name.endswith("_stderr"):
-            errors.setdefault(name.removesuffix("_stderr"), value)
-        else:
-            figures.setdefault(name, value)
+        if comma and isinstance(value, int | float):
+            figures.setdefault(name, float(value) if math.isfinite(value) else None)
     return {
         "task": task,
         "shots": shots,
         "shots_used": result["n-shot"].get(task, shots),
         "documents": result["n-samples"][task]["effective"],
-        "measures": {name: {"value": value, "stderr": errors.get(name)} for name, value in figures.items()},
-    }
-
-
-def _average(
-    shots: int, rows: Sequence[dict[str, Any]], gaps: Sequence[dict[str, Any]]
-) -> dict[str, Any] | None:
-    """Unweighted mean of ``acc`` over the tasks with one number of shots; partial if a task is missing."""
-    tasks = {
-        row["task"]: row["measures"]["acc"]["value"]
-        for row in rows
-        if row["shots"] == shots and "acc" in row["measures"]
-    }
-    if not tasks:
-        return None
-    lost = [gap["task"] for gap in gaps if gap["shots"] == shots]
-    return {
-        "shots": shots,
-        "acc": sum(tasks.values()) / len(tasks),
-        "tasks": list(tasks),
-        "partial": bool(lost),
-        "as_the_paper": set(tasks) == set(ACCURACY_TASKS),
+        "measures": {
+            name: {"value": value, "stderr": figures.get(f"{name}_stderr")}
+            for name, value in figures.items()
+            if not name.endswith("_stderr")
+        },
     }
 
 
 def tasks_table(summary: dict[str, Any]) -> RenderableType:
     """Build the table: a row per task and number of shots, the average of each number of shots, and notes."""
-    missing = {
-        shots: [gap["file"] for gap in summary["missing"] if gap["shots"] == shots]
-        for shots in summary["settings"]["num_fewshot"]
-    }
-    return terminal(
-        Text(_heading(summary)),
-        _table(summary),
-        *(f"Missing with {shots} shots: {', '.join(files)}." for shots, files in missing.items() if files),
-        *(f"Note: {note}." for note in summary["notes"]),
-    )
-
-
-def _heading(summary: dict[str, Any]) -> str:
     settings = summary["settings"]
     where = settings["task_data"] or "the Hub's data"
     limit = "" if settings["limit"] is None else f", the first {settings['limit']:,} documents of each"
     measured = {name for row in summary["rows"] for name in row["measures"]}
     ppl = "; ppl of words for wikitext, of last words for lambada" if measured & set(PERPLEXITIES) else ""
-    return (
+    heading = (
         f"{summary['model']}, {summary['parameters']:,} parameters, {summary['positions']:,} positions, on {where}{limit}; "
         f"± one standard error{ppl}"
     )
-
-
-def _table(summary: dict[str, Any]) -> Table:
     averages = {average["shots"]: average for average in summary["averages"]}
     rows: list[Row] = []
-    for shots in summary["settings"]["num_fewshot"]:
+    lines = []
+    for shots in settings["num_fewshot"]:
         rows += [Row(_cells(row)) for row in summary["rows"] if row["shots"] == shots]
-        gaps = dict.fromkeys(gap["task"] for gap in summary["missing"] if gap["shots"] == shots)
-        rows += [Row([task, shots, "missing", "", "", ""]) for task in gaps]
+        gaps = [gap for gap in summary["missing"] if gap["shots"] == shots]
+        rows += [
+            Row([task, shots, "missing", "", "", ""]) for task in dict.fromkeys(gap["task"] for gap in gaps)
+        ]
+        if gaps:
+            lines.append(f"Missing with {shots} shots: {', '.join(gap['file'] for gap in gaps)}.")
         if shots in averages:
             average = averages[shots]
             name = f"Avg of {len(average['tasks'])}{', partial' if average['partial'] else ''}"
             rows.append(Row([name, shots, "", f"{100 * average['acc']:.2f}", "", ""], bold=True, last=True))
-    columns: list[Column | str] = [
-        "task",
-        Column("shots", "integer"),
-        Column("docs", "integer"),
-        "acc %",
-        "acc_norm %",
-        "ppl",
-    ]
-    return Table("", columns, rows)
+    columns = ["task", Column("shots", "integer"), Column("docs", "integer"), "acc %", "acc_norm %", "ppl"]
+    notes = [f"Note: {note}." for note in summary["notes"]]
+    return terminal(Text(heading), Table("", columns, rows), *lines, *notes)
 
 
 def _cells(row: dict[str, Any]) -> list[Any]:

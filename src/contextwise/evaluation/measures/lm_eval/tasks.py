@@ -1,29 +1,57 @@
-"""Tasks of the harness, on local files or on the Hub's data.
+"""Tasks of the harness on local files or on the Hub's data: their plan, and how a model is asked.
 
-A local task is the harness's definition (its templates, metrics and version) with another dataset: the split that is
-evaluated, and the split of the examples. Which splits these are follows the harness: the test split before the validation
-split; examples from the training split, else the validation split, else the test split, or what the definition names. If the
-file of a split is missing but another split has a file, that split is used, and the results report it; the evaluated split is
-never chosen for the examples by default.
+1. Each task and number of examples becomes a task of the harness: its own definition (templates, metrics, version), for local
+   files with another dataset.
+2. The harness's ``simple_evaluate`` builds the prompts, queries :class:`.model.BoundedLM`, and computes its metrics.
+3. ``harness-K-shot.json`` is its result in its own format, for each K; ``summary.json`` is the table of all of them.
+
+The split that is evaluated and the split of the examples follow the harness: the test split before the validation split;
+examples from the training split, else the validation split, else the test split, or what the definition names. If the file of
+a split is missing but another split has a file, that split is used, and the results report it; the evaluated split is never
+chosen for the examples by default.
 """
 
+import contextlib
 import difflib
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import io
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
+import lm_eval.api.model
+import lm_eval.api.task
+import lm_eval.models.huggingface
 import pyarrow as pa
+import tqdm  # type: ignore[import-untyped]
+from lm_eval import evaluator
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
+from lm_eval.utils import handle_non_serializable
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import sha256_file
-from contextwise.evaluation.measures.lm_eval.fields import Form, documents, forms_of
-from contextwise.evaluation.measures.lm_eval.files import SplitFile, files_of, read_mapping, read_rows
+from contextwise.base.machine import hub_problem
+from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.measures.lm_eval.files import (
+    Form,
+    SplitFile,
+    documents,
+    files_of,
+    forms_of,
+    read_mapping,
+    read_rows,
+)
+from contextwise.evaluation.measures.lm_eval.model import BoundedLM
+from contextwise.evaluation.measures.lm_eval.tables import table_rows
 
+RESAMPLES = 1000
+"""Resamples for the standard error of a perplexity; the harness uses 100,000, which takes minutes on one core."""
 SPLIT_KEYS = ("training_split", "validation_split", "test_split", "fewshot_split")
 
 
@@ -90,9 +118,7 @@ class Planned:
     @property
     def content(self) -> dict[str, Any]:
         """Source without the paths of the files."""
-        files = [
-            {key: value for key, value in file.items() if key != "file"} for file in self.source["files"]
-        ]
+        files = [{key: file[key] for key in file if key != "file"} for file in self.source["files"]]
         return self.source | {"files": files}
 
 
@@ -129,24 +155,18 @@ def find_tasks(names: Sequence[str]) -> list[Definition]:
     return list(definitions.values())
 
 
-@dataclass
 class LocalData:
-    """Local files of tasks; each is read once.
-
-    Args:
-        path: a folder, or a mapping file.
+    """Local files of tasks, in a folder or named by a mapping file; each is read once.
 
     Raises:
         DataError: the path does not exist.
         ConfigError: the mapping file is invalid.
     """
 
-    path: Path
-    _read: dict[tuple[str, str], tuple[datasets.Dataset, Form]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, path: Path) -> None:
         self.known = frozenset(harness_tasks().task_index)
-        self.mapping = read_mapping(self.path, self.known)
+        self.mapping = read_mapping(path, self.known)
+        self._read: dict[tuple[str, str], tuple[datasets.Dataset, Form]] = {}
 
     def plan(self, definition: Definition, shots: int) -> Planned | list[Missing]:
         """Plan a task on local files, or list its missing files.
@@ -158,10 +178,11 @@ class LocalData:
         files = files_of(name, definition.splits, self.mapping, self.known)
         other = definition.splits["validation"]
         evaluated = other if definition.evaluated not in files and other in files else definition.evaluated
-        asks_examples = bool(shots) and not definition.rolling
-        wanted = self._own_choice(definition) or definition.examples
-        examples = self._examples(definition, files, evaluated or "") if asks_examples else evaluated
+        with_examples = bool(shots) and not definition.rolling
+        own = self.mapping.tasks[name].examples if name in self.mapping.tasks else None
+        examples = self._examples(definition, files, evaluated or "", own) if with_examples else evaluated
         lost = [] if evaluated in files else [Missing(name, shots, definition.evaluated, examples=False)]
+        wanted = own or definition.examples
         if examples is None and (wanted != evaluated or not lost):
             lost.append(Missing(name, shots, wanted, examples=True))
         if lost or evaluated is None or examples is None:
@@ -169,27 +190,26 @@ class LocalData:
         notes = []
         if evaluated != definition.evaluated:
             notes.append(f"{name} is evaluated on {evaluated}, in the harness on {definition.evaluated}")
-        if asks_examples and examples != definition.examples:
+        if with_examples and examples != definition.examples:
             notes.append(
                 f"{name} takes its examples from {examples}, in the harness from {definition.examples}"
             )
         used = {split: files[split] for split in dict.fromkeys((evaluated, examples))}
         task = self._build(definition, used, evaluated, examples, shots)
-        source = {
-            "split": evaluated,
-            "examples": examples if asks_examples else None,
-            "files": [self._described(split, file, definition) for split, file in used.items()],
-        }
+        described = []
+        for split, file in used.items():
+            content = {"sha256": sha256_file(file.file), "documents": len(self._read[name, split][0])}
+            fields = {"fields": file.fields} if file.fields else {}
+            described.append({"split": split, "file": str(file.file), **content, **fields})
+        source = {"split": evaluated, "examples": examples if with_examples else None, "files": described}
         return Planned(name, shots, task, source, tuple(notes))
 
-    def _own_choice(self, definition: Definition) -> str | None:
-        """Split of the examples in the mapping; None if it names none."""
-        own = self.mapping.tasks.get(definition.name)
-        return None if own is None else own.examples
-
-    def _examples(self, definition: Definition, files: dict[str, SplitFile], evaluated: str) -> str | None:
-        """Split of the examples: the mapping's, the harness's, or another that is not evaluated."""
-        own, theirs = self._own_choice(definition), definition.examples
+    @staticmethod
+    def _examples(
+        definition: Definition, files: dict[str, SplitFile], evaluated: str, own: str | None
+    ) -> str | None:
+        """Split of the examples: the mapping's own, the harness's, or another that is not evaluated."""
+        theirs = definition.examples
         if own is not None:
             return own if own in files else None
         if theirs in files and (theirs != evaluated or theirs == definition.evaluated):
@@ -199,10 +219,8 @@ class LocalData:
     def _build(
         self, definition: Definition, used: dict[str, SplitFile], evaluated: str, examples: str, shots: int
     ) -> Any:
-        data, forms = {}, []
-        for split, file in used.items():
-            data[split], form = self._documents(definition, split, file)
-            forms.append(form)
+        read = {split: self._documents(definition, split, file) for split, file in used.items()}
+        data, forms = {split: rows for split, (rows, _) in read.items()}, [form for _, form in read.values()]
         if len({tuple(form.changed) for form in forms}) > 1:
             raise DataError(
                 f"{definition.name}: the files {', '.join(str(file.file) for file in used.values())} hold different forms of "
@@ -212,9 +230,8 @@ class LocalData:
             raise DataError(
                 f"{used[examples].file} has {len(data[examples])} documents, which are too few to take {shots} examples from"
             )
-        changed: dict[str, Any] = {
-            key: definition.config[key] if definition.config.get(key) in used else None for key in SPLIT_KEYS
-        }
+        splits = {key: definition.config.get(key) for key in SPLIT_KEYS}
+        changed: dict[str, Any] = {key: name if name in used else None for key, name in splits.items()}
         if examples == evaluated == changed["test_split"] != definition.examples:
             # Only in this case does the harness exclude the evaluated document from its own examples.
             changed["fewshot_split"] = evaluated
@@ -226,9 +243,8 @@ class LocalData:
     ) -> tuple[datasets.Dataset, Form]:
         key = (definition.name, split)
         if key not in self._read:
-            rows, form = documents(
-                file.file, read_rows(file.file), file.fields, forms_of(definition.name, definition.config)
-            )
+            forms = forms_of(definition.name, definition.config)
+            rows, form = documents(file.file, read_rows(file.file), file.fields, forms)
             try:
                 self._read[key] = (datasets.Dataset.from_list(rows), form)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -237,16 +253,6 @@ class LocalData:
                     f"{file.file}: a field does not hold the same kind of value in every document ({reason})"
                 ) from None
         return self._read[key]
-
-    def _described(self, split: str, file: SplitFile, definition: Definition) -> dict[str, Any]:
-        data, _ = self._read[definition.name, split]
-        described = {
-            "split": split,
-            "file": str(file.file),
-            "sha256": sha256_file(file.file),
-            "documents": len(data),
-        }
-        return described | ({"fields": file.fields} if file.fields else {})
 
 
 def plan_from_hub(definition: Definition, shots: int) -> Planned:
@@ -260,9 +266,8 @@ def plan_from_hub(definition: Definition, shots: int) -> Planned:
     except DataError as error:
         raise DataError(f"from the Hub, {error}; give local files as task_data") from None
     examples = None if definition.rolling or not shots else definition.examples
-    return Planned(
-        definition.name, shots, task, {"split": definition.evaluated, "examples": examples, "files": []}
-    )
+    source: dict[str, Any] = {"split": definition.evaluated, "examples": examples, "files": []}
+    return Planned(definition.name, shots, task, source)
 
 
 def make_task(config: dict[str, Any], name: str) -> Any:
@@ -279,3 +284,126 @@ def make_task(config: dict[str, Any], name: str) -> Any:
         raise DataError(
             f"{name}: lm-evaluation-harness cannot read its documents: {' '.join(str(error).split())[:300]}"
         ) from None
+
+
+def plan_tasks(
+    names: Sequence[str], num_fewshot: Sequence[int], task_data: Path | None, skip_missing: bool
+) -> tuple[list[Planned], list[Missing]]:
+    """Plan every task with every number of examples (tasks on whole texts only once), and list the missing files.
+
+    Args:
+        names: names of tasks and tags.
+        num_fewshot: numbers of examples, ascending.
+        task_data: a folder or a mapping file; None: the Hub.
+
+    Raises:
+        ConfigError: a task does not exist.
+        DataError: a set is missing and ``skip_missing`` is not set, or all are missing; or the Hub cannot be reached.
+    """
+    definitions = find_tasks(names)
+    local = None if task_data is None else LocalData(task_data)
+    problem = hub_problem() if local is None else None
+    if problem:
+        raise DataError(
+            f"without task_data tasks are loaded from the Hub, and {problem}; give local files as task_data"
+        )
+    plans: list[Planned | list[Missing]] = []
+    for shots in num_fewshot:
+        for definition in definitions:
+            if definition.rolling and shots != num_fewshot[0]:
+                continue  # these tasks have no examples: the results would be the same
+            plans.append(plan_from_hub(definition, shots) if local is None else local.plan(definition, shots))
+    planned = [plan for plan in plans if isinstance(plan, Planned)]
+    missing = [gap for plan in plans if isinstance(plan, list) for gap in plan]
+    if missing and not (skip_missing and planned):
+        named = dict.fromkeys(f"{each.file}{' (for examples)' if each.examples else ''}" for each in missing)
+        others = " or name others in a mapping file"
+        if not skip_missing:
+            others = " name others in a mapping file, or leave these sets out with skip_missing"
+        raise DataError(f"{task_data} lacks {', '.join(named)}; add these files,{others}")
+    return planned, missing
+
+
+def ask_tasks(
+    subject: Subject,
+    planned: Sequence[Planned],
+    missing: Sequence[Missing],
+    max_length: int | None,
+    limit: int | None,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Measure a model on planned tasks: the summary, and the harness's results as files.
+
+    Args:
+        max_length: maximum number of positions; None: the value that the harness reads from the model's configuration.
+        limit: use only the first ``limit`` documents of each task.
+
+    Raises:
+        CheckpointError: the model's logits are NaN, or its tokenizer does not fit.
+        Interrupted: the process received a request to stop.
+    """
+    results: dict[int, dict[str, Any]] = {}
+    cut: dict[int, dict[str, int]] = {}
+    with quiet():
+        lm = BoundedLM(
+            subject.model, subject.tokenizer, max_length=max_length, batch_tokens=subject.batch_tokens
+        )
+        for shots in sorted({task.shots for task in planned}):
+            lm.cut.clear()
+            lm.stage = f"{shots}-shot"
+            tasks = [task for task in planned if task.shots == shots]
+            results[shots] = _evaluated(lm, tasks, shots, limit, subject.source)
+            cut[shots] = {task: len(documents) for task, documents in lm.cut.items()}
+    summary = {"positions": lm.max_length, **table_rows(results, planned, missing, cut)}
+    files = {
+        f"harness-{shots}-shot.json": json.dumps(result, indent=2, ensure_ascii=False) + "\n"
+        for shots, result in results.items()
+    }
+    return summary, files
+
+
+def _evaluated(
+    lm: BoundedLM, planned: Sequence[Planned], shots: int, limit: int | None, source: str
+) -> dict[str, Any]:
+    """The harness's results in its own format, of tasks with one number of examples."""
+    results = evaluator.simple_evaluate(
+        lm,
+        tasks=[plan.task for plan in planned],
+        num_fewshot=shots,
+        limit=limit,
+        bootstrap_iters=RESAMPLES,
+        log_samples=False,
+        task_manager=harness_tasks(),
+    )
+    about = {"model": "contextwise", "model_args": {"pretrained": source}, "device": str(lm.device)}
+    results["config"] |= about
+    for plan in planned:
+        config = results["configs"][plan.name]
+        if config.pop("custom_dataset", None) is not None:
+            files = {file["split"]: file["file"] for file in plan.source["files"]}
+            config |= {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files}}
+    return json.loads(json.dumps(results, default=handle_non_serializable, ensure_ascii=False))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress the harness's log, progress bars and output, and run its resampling in this process."""
+    hidden = functools.partial(tqdm.tqdm, disable=True)
+    with contextlib.ExitStack() as stack:
+        for module in (tqdm, lm_eval.api.task, lm_eval.api.model, lm_eval.models.huggingface):
+            stack.callback(setattr, module, "tqdm", module.tqdm)
+            module.tqdm = hidden
+        stack.callback(setattr, evaluator, "get_git_commit_hash", evaluator.get_git_commit_hash)
+        # The hash is that of the current folder; git complains outside a repository.
+        evaluator.get_git_commit_hash = lambda: None
+        for name in ("lm_eval", "transformers", "datasets", "huggingface_hub"):
+            logger = logging.getLogger(name)
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
+        if not datasets.are_progress_bars_disabled():
+            stack.callback(datasets.enable_progress_bars)
+            datasets.disable_progress_bars()
+        if "DISABLE_MULTIPROC" not in os.environ:
+            stack.callback(os.environ.pop, "DISABLE_MULTIPROC")
+            os.environ["DISABLE_MULTIPROC"] = "1"
+        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        yield
