@@ -159,9 +159,9 @@ def read_with(model: PreTrainedModel, ids: Sequence[int], source: str, name: str
         with without_context(model):
             nats_without = _losses(model, input_ids, source)
     return ModelReading(
-        source=source,
-        name=name,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        source,
+        name,
+        sum(parameter.numel() for parameter in model.parameters()),
         layers=[received for module, received in sums if id(module) not in inside],
         predictor=[received for module, received in sums if id(module) in inside],
         chunk_size=None if pathway is None else pathway.chunk_size,
@@ -174,14 +174,10 @@ def read_with(model: PreTrainedModel, ids: Sequence[int], source: str, name: str
 def attention_sums(
     model: PreTrainedModel, input_ids: torch.Tensor
 ) -> list[tuple[nn.Module | None, np.ndarray]]:
-    """Attention weights summed over the queries, of each attention module in the order in which they run.
-
-    Args:
-        model: with eager attention.
-        input_ids: (1, T).
+    """Attention weights of a model with eager attention, summed over the queries of ``input_ids`` (1, T).
 
     Returns:
-        The module (None where transformers does not say which) and (H, T) float32. Empty if the model returns no weights.
+        Each attention module in the order in which they run (None if unknown), and (H, T) float32; empty without weights.
     """
     stock: Any = model
     while hasattr(stock, "backbone"):  # the models here are compositions around a stock one
@@ -255,25 +251,18 @@ def token_pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], before:
     pieces, shown = [], 0
     for end in range(1, len(ids) + 1):
         low = max(0, min(shown, end - before))
-        known = decode(low, shown)
-        piece = decode(low, end)[len(known) :]
-        if piece:
-            shown = end
-        pieces.append(piece)
+        pieces.append(decode(low, end)[len(decode(low, shown)) :])
+        shown = end if pieces[-1] else shown
     return pieces
 
 
 def _check_fits(subject: Subject, ids: list[int], has_start: bool) -> None:
-    source, limit, length = subject.source, subject.positions, len(ids)
-    if limit is not None and length > limit:
+    source, limit, has = subject.source, subject.positions, f"the text has {len(ids):,} tokens"
+    if limit is not None and len(ids) > limit:
         counted = " with the one that begins it" if has_start else ""
-        raise DataError(
-            f"the text has {length:,} tokens{counted}, but {source} has only {limit:,} positions; shorten the text"
-        )
-    if length > MOST_TOKENS:
-        raise DataError(
-            f"the text has {length:,} tokens, but a page shows {MOST_TOKENS:,} at most; shorten it"
-        )
+        raise DataError(f"{has}{counted}, but {source} has only {limit:,} positions; shorten the text")
+    if len(ids) > MOST_TOKENS:
+        raise DataError(f"{has}, but a page shows {MOST_TOKENS:,} at most; shorten it")
     vocabulary = vocabulary_size(subject.model)
     if max(ids) >= vocabulary:
         raise CheckpointError(

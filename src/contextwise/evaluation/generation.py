@@ -24,17 +24,14 @@ WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings for choosing the next token.
+    """Settings for choosing the next token; raises ConfigError for a value out of range.
 
     Attributes:
         temperature: divides the logits; below 1 favours likely tokens.
         top_k: draw from the k likeliest tokens only.
         top_p: draw from the likeliest tokens that together have this probability only.
-        seed: seed of the draws; the same seed produces the same text on the same machine.
-        greedy: always choose the likeliest token; the settings above then have no effect.
-
-    Raises:
-        ConfigError: a value is out of its range.
+        seed: the same seed produces the same text on the same machine.
+        greedy: always choose the likeliest token; the other settings then have no effect.
     """
 
     temperature: float = 0.8
@@ -66,9 +63,6 @@ class Sampling:
 def reads_sentences(source: str | Path) -> bool:
     """Whether a model was trained on separate sentences, each after an end-of-text token: a CUE model, or a run with the
     objective ``sentence``.
-
-    Raises:
-        CheckpointError: the model does not exist.
     """
     if load_config(source).model_type == "cue":
         return True
@@ -81,18 +75,12 @@ def start_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
 
 
-def padding_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Id of the token that fills the rest of a row: the end-of-text token where the tokenizer has no other."""
-    return tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-
-
 def encode_prompt(
     tokenizer: PreTrainedTokenizerBase, prompt: str, starts_sentence: bool = False
 ) -> torch.Tensor:
     """Encode a prompt as token ids (1, T); an empty prompt becomes the end-of-text token, after which documents begin.
 
-    Args:
-        starts_sentence: put that token before any prompt, as in the training of a sentence model.
+    With ``starts_sentence`` that token precedes any prompt, as in the training of a sentence model.
 
     Raises:
         ConfigError: the prompt is empty and the tokenizer has no end-of-text token.
@@ -158,13 +146,14 @@ def sample_text(
     ids = encode_prompt(tokenizer, prompt, starts_sentence).to(model.device)
     count = allowed_new_tokens(model, ids.shape[1], max_new_tokens)
     torch.manual_seed(sampling.seed)
+    padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     texts = []
     for _ in range(samples):
         out = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=count,
-            pad_token_id=padding_token(tokenizer),
+            pad_token_id=padding,
             streamer=streamer,
             **sampling.arguments(),
             **(contexts or {}),
@@ -224,8 +213,7 @@ def _generation_seconds(model: PreTrainedModel, prompt_tokens: int, new_tokens: 
 
 
 def _wait(device: torch.device) -> None:
-    """Wait for the queued work of an accelerator, which runs asynchronously."""
-    if device.type != "cpu":
+    if device.type != "cpu":  # an accelerator runs asynchronously
         torch.accelerator.synchronize(device)
 
 

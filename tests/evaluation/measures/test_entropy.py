@@ -180,11 +180,11 @@ def test_few_samples_for_the_width_are_said(model_folder, corpus, tmp_path):
     settings = {**SETTINGS, "samples": 60}
     found = measure_entropy(model_folder, corpus, [4], out=tmp_path / "e", **settings)
     assert "60 samples are few for 16 channels" in found.summary["notes"][0]
-    assert module._notes(60, 60, 80) == [
+    assert module.notes(60, 60, 80) == [
         "60 samples are no more than the 80 channels: at most 59 eigenvalues can differ from zero, the large ones come out "
         "too large and the small ones too small."
     ]
-    assert module._notes(500, 500, 80) == []
+    assert module.notes(500, 500, 80) == []
 
 
 def test_a_run_may_be_named_from_anywhere(model_folder, corpus, tmp_path, monkeypatch):

@@ -68,7 +68,7 @@ class Measure(Settings):
 
     def label(self, corpus: "Corpus | None") -> str:
         """Name of the data in the name of the result's folder."""
-        return "" if corpus is None else corpus_label(corpus)
+        return "" if corpus is None else f"{Path(corpus.path).resolve().name}-{corpus.split}"
 
     @abstractmethod
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
@@ -124,9 +124,6 @@ def measure(
         overwrite: replace another result in ``out``.
         dtype, device, batch_tokens: as :class:`Subject` takes them; ``dtype`` is by default the measure's.
 
-    Returns:
-        The result, of the measure's class ``result``.
-
     Raises:
         ConfigError: a setting is out of range or does not fit the model, or ``out`` holds something else.
         DataError: the data do not fit the model, changed, or are too few.
@@ -136,11 +133,10 @@ def measure(
     from contextwise.models.loading import kind_of
 
     started = time.monotonic()
-    subject = (
-        source
-        if isinstance(source, Subject)
-        else Subject(source, dtype=dtype or settings.default_dtype, device=device, batch_tokens=batch_tokens)
-    )
+    if not isinstance(source, Subject):
+        dtype = dtype or settings.default_dtype
+        source = Subject(source, dtype=dtype, device=device, batch_tokens=batch_tokens)
+    subject = source
     if settings.on_corpus and corpus is None:
         raise ConfigError(f"{settings.name} needs documents; give a prepared corpus")
     kind = kind_of(subject.config)
@@ -150,8 +146,14 @@ def measure(
             f"{' or '.join(settings.model_types)}"
         )
     asked, settings = settings.identity(), settings.resolved(subject, corpus)
-    question, key = question_of(settings, asked, corpus), result_key(settings, subject, corpus)
     label = settings.label(corpus)
+    # The question can be asked of any model: results with the same one can be compared.
+    data = None if corpus is None else [corpus.fingerprint, corpus.split]
+    common = {"measure": settings.name, "version": settings.version, "data": data}
+    question = content_key(**common, settings=asked)
+    resolved = content_key(**common, settings=settings.identity())
+    number_format = "saved" if subject.dtype is None else str(subject.dtype)
+    key = content_key(question=resolved, subject=subject.digest, dtype=number_format)
     path = Path(out) if out else subject.home / "-".join(filter(None, (settings.name, label, key[:8])))
     content = {"measure": settings.name, "settings": settings.identity()}
     with Work.opened(path, key, content, overwrite) as work:
@@ -174,19 +176,6 @@ def measure(
         write_result(path, summary, outcome.files, overwrite=overwrite, held=True)
         work.discard()
     return settings.result(path, summary)
-
-
-def question_of(settings: Measure, asked: dict[str, Any], corpus: "Corpus | None") -> str:
-    """Identifies the question, asked of any model: results with the same question can be compared."""
-    data = None if corpus is None else [corpus.fingerprint, corpus.split]
-    return content_key(measure=settings.name, version=settings.version, data=data, settings=asked)
-
-
-def result_key(settings: Measure, subject: Subject, corpus: "Corpus | None") -> str:
-    """Identifies a result: the question with the resolved settings, the model and the number format."""
-    dtype = "saved" if subject.dtype is None else str(subject.dtype)
-    question = question_of(settings, settings.identity(), corpus)
-    return content_key(question=question, subject=subject.digest, dtype=dtype)
 
 
 def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
@@ -216,16 +205,7 @@ def _about(subject: Subject, corpus: "Corpus | None") -> dict[str, Any]:
             "split": corpus.split,
             "tokenizer_hash": corpus_tokenizer_hash(corpus.path),
         }
-    return about | {
-        "confidence": CONFIDENCE,
-        "resamples": RESAMPLES,
-        "environment": describe_environment(),
-    }
-
-
-def corpus_label(corpus: "Corpus") -> str:
-    """The corpus folder's name and the split."""
-    return f"{Path(corpus.path).resolve().name}-{corpus.split}"
+    return about | {"confidence": CONFIDENCE, "resamples": RESAMPLES, "environment": describe_environment()}
 
 
 def _is_input(annotation: Any) -> bool:

@@ -47,12 +47,7 @@ Further = Callable[[np.ndarray], dict[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Rows:
-    """Sentences in the form of the documents that :func:`~evaluation.scoring.windows.score_documents` scores.
-
-    Attributes:
-        tokens: tokens of each sentence, without its end.
-        end_of_text: id of the token that begins and ends each.
-    """
+    """Sentences (tokens without their ends) in the form of documents for :func:`~.windows.score_documents`."""
 
     tokens: Sequence[np.ndarray]
     end_of_text: int
@@ -88,19 +83,12 @@ def score_rows(
 ) -> Scores:
     """Score every target of the sentences; ``nats`` (N,) are in the order of the sentences.
 
-    Args:
-        model: a causal language model, or a CUE model.
-        further: returns the contexts for a CUE model (:meth:`ContextSets.batch`); the empty set of contexts if not given.
-
-    Raises:
-        DataError, CheckpointError, Interrupted: as :func:`~evaluation.scoring.windows.score_documents`.
+    ``further`` returns the contexts for a CUE model (:meth:`ContextSets.batch`); without it, it has the empty set of contexts.
+    Raises as :func:`~evaluation.scoring.windows.score_documents` does.
     """
     window = window_of(model, rows)
-    tokens = DEFAULT_BATCH_TOKENS if batch_tokens is None else batch_tokens
-    stride = max(1, window // 2)
-    return score_documents(
-        model, rows, window, stride, batch_tokens=tokens, on_progress=on_progress, further=further
-    )
+    options: dict[str, Any] = {"batch_tokens": batch_tokens or DEFAULT_BATCH_TOKENS, "further": further}
+    return score_documents(model, rows, window, max(1, window // 2), on_progress=on_progress, **options)
 
 
 def window_of(model: PreTrainedModel, rows: Rows) -> int:
@@ -202,10 +190,7 @@ def dropped(sets: Sequence[Texts], probability: float, seed: int = 0) -> list[Te
 
 
 def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
-    """The frozen encoder whose vectors the model's context encoder was trained on, on the model's device.
-
-    Args:
-        model: a CUE model, or a context encoder.
+    """The frozen encoder whose vectors a CUE model's context encoder was trained on, on the model's device.
 
     Raises:
         CheckpointError: the model has no context encoder, or the text encoder of that name has changed.
@@ -214,11 +199,9 @@ def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
     config = _context_config(model.config)
     if config is None:
         raise CheckpointError(f"{source} has no context encoder, so it takes no contexts")
-    about = config.text_encoder
-    encoder = TextEncoder.open(
-        about["name"], about["pooling"], max_tokens=about["max_tokens"], device=model.device
-    )
-    check_encoder(encoder, about)
+    name, pooling, tokens = (config.text_encoder[key] for key in ("name", "pooling", "max_tokens"))
+    encoder = TextEncoder.open(name, pooling, max_tokens=tokens, device=model.device)
+    check_encoder(encoder, config.text_encoder)
     return encoder
 
 
@@ -257,13 +240,8 @@ class ContextSets:
 def proxies(sentences: Sequence[np.ndarray], model: Any, seed: int = 0) -> Further:
     """The proxy of each sentence, made of the words that are to be predicted: an oracle (CUE, Table 5, row 2).
 
-    Args:
-        sentences: tokens of each.
-        model: a CUE model with a proxy encoder.
-        seed: of the noise, which depends on (seed, number of the sentence).
-
-    Returns:
-        Gives ``proxy_targets`` (B, T) and ``proxy_noise`` (B, P), standard normal, of a batch.
+    Returns a function that gives ``proxy_targets`` (B, T) and ``proxy_noise`` (B, P), standard normal, of a batch; the noise
+    depends on (seed, number of the sentence).
     """
     width = model.config.proxy.autoencoder.code_width
 

@@ -31,12 +31,7 @@ LAST: Literal["last"] = "last"
 
 @dataclass(frozen=True)
 class Targets:
-    """Tokens to predict, in the order of the corpus.
-
-    Attributes:
-        document: (N,) int64, index of the document.
-        position: (N,) int64, index of the token in its document, from 0: the number of tokens before it.
-    """
+    """Tokens to predict, in the order of the corpus: the document's index, and the number of tokens before it; (N,) int64."""
 
     document: np.ndarray
     position: np.ndarray
@@ -112,7 +107,6 @@ def truncated_passes(
 
     Args:
         model: any causal language model of transformers.
-        contexts: visible tokens l of each pass, in the order of the passes.
         batch_tokens: maximum number of tokens of a batch; fewer if the logits would be too large.
         features: ``last``, the input of the vocabulary head, or a number i, the input of block i (0: the embeddings; as in
             transformers' ``hidden_states``, the number after the last block is the input of the head); None for losses only.
@@ -135,7 +129,16 @@ def truncated_passes(
                 tokens_BT = _tokens(model, corpus, targets, context, start, stop)
                 nats_B, features_BD = _predict(model, tokens_BT, features)
                 batch = TruncatedBatch(context, start, stop, nats_B.cpu().numpy(), features_BD)
-                _check_finite(batch, targets)
+                what, finite_B = "loss", np.isfinite(batch.nats)
+                if finite_B.all() and features_BD is not None:
+                    what, finite_B = "feature", torch.isfinite(features_BD).all(dim=1).cpu().numpy()
+                if not finite_B.all():
+                    worst = start + int(finite_B.argmin())
+                    raise CheckpointError(
+                        f"the model's {what} is not finite at token {int(targets.position[worst])} of document "
+                        f"{int(targets.document[worst])}, with {context:,} tokens visible: its weights are damaged, or its "
+                        "number format is too narrow (try float32)"
+                    )
                 yield batch
     finally:
         model.train(was_training)
@@ -234,8 +237,7 @@ def _feature_module(
 
 def _composed_blocks(model: PreTrainedModel) -> list[torch.nn.Module] | None:
     """Decoder blocks of a model of this package, which does not return hidden states of its layers; None for other models."""
-    family = getattr(model, "family", None)
-    if family is None:
+    if (family := getattr(model, "family", None)) is None:
         return None
     over_context = bool(getattr(model.config, "over_context", False))
     blocks = list(family.blocks(model.backbone.backbone if over_context else model.backbone))
@@ -248,18 +250,3 @@ def _no_layer(layer: Features, states: int) -> ConfigError:
     return ConfigError(
         f"the layer is {layer}, but the model has hidden states 0 (the embeddings) to {states - 1} (what its head reads)"
     )
-
-
-def _check_finite(batch: TruncatedBatch, targets: Targets) -> None:
-    finite_B = np.isfinite(batch.nats)
-    what = "loss"
-    if finite_B.all() and batch.features is not None:
-        finite_B = torch.isfinite(batch.features).all(dim=1).cpu().numpy()
-        what = "feature"
-    if not finite_B.all():
-        worst = batch.start + int(finite_B.argmin())
-        raise CheckpointError(
-            f"the model's {what} is not finite at token {int(targets.position[worst])} of document "
-            f"{int(targets.document[worst])}, with {batch.context:,} tokens visible: its weights are damaged, or its number "
-            "format is too narrow (try float32)"
-        )

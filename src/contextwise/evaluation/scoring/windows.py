@@ -115,7 +115,7 @@ class Scores:
 
     Attributes:
         targets: (documents,) number of targets scored in each document.
-        nats: (N,) float32, loss of each target.
+        nats: (N,) float32.
         visible: (N,) int32, number of document tokens visible to the prediction; end-of-text is not counted.
         first_position: index in its document of the first target: 0, or 1 without an end-of-text token.
     """
@@ -155,8 +155,7 @@ def score_documents(
     The scores do not depend on ``batch_tokens``, up to the rounding of the model's arithmetic.
 
     Args:
-        model: a causal language model that :func:`contextwise.models.token_losses` supports; scored on the
-            device where it is, in evaluation mode.
+        model: a causal language model; scored on the device where it is, in evaluation mode.
         context: positions of a window, end-of-text included.
         stride: positions between the starts of consecutive windows, 1 to ``context``.
         batch_tokens: positions of a batch, padding included.
@@ -206,8 +205,7 @@ def window_losses(
 ) -> np.ndarray:
     """Loss in nats of the targets of the windows ``rows``: (B, T) float32, 0 at positions that are not scored.
 
-    Args:
-        further: further inputs of the model, one row per window.
+    ``further`` are further inputs of the model, one row per window.
 
     Raises:
         DataError: a token id is beyond the model's vocabulary.

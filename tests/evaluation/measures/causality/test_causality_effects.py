@@ -356,7 +356,7 @@ def test_it_works_where_the_caller_has_switched_gradients_off():
 def test_a_compiled_model_too():
     compiled = torch.compile(contextlm(gpt2_config(), chunk_size=2), backend="eager")
     found = measure_causality(compiled, lengths=[5])
-    assert found.model == "ContextLMForCausalLM"
+    assert found.architecture == "ContextLMForCausalLM"
     assert set(outcomes(found).values()) == {"none"}
 
 

@@ -61,14 +61,13 @@ class Effect:
     """Effect of a perturbation on logits that it must not change.
 
     Attributes:
-        name: of the perturbation.
         outcome: ``none``, ``leak``, ``not separated`` (packed documents see the documents before them, and the model does
             not claim otherwise) or ``not measured``.
         largest: largest absolute effect on logits (for gradients: largest absolute gradient); None if not measured.
         tolerance: largest effect that counts as rounding.
         allowed: largest effect of the same perturbation on logits that it may change; None if no such logits exist.
         affected: position of the changed logits, counted from the row's first column.
-        changed: position of the replaced token (the first, if several were); None if it does not apply.
+        changed: position of the (first) replaced token; None if it does not apply.
         detail: the row with the effect, or the reason why it was not measured.
     """
 
@@ -95,14 +94,14 @@ class Causality:
     """Result of :func:`measure_causality`.
 
     Attributes:
-        model: name of the model's class.
+        architecture: name of the model's class.
         dtype: the coarsest floating-point type of its parameters and logits, which sets the tolerance.
         effects: the effect of each perturbation, in the order of :data:`SENTENCES`.
         gates_opened: whether the context's gates were all zero, which blocks the context; they were set to random values for
             the measurement and then restored.
     """
 
-    model: str
+    architecture: str
     dtype: str
     effects: tuple[Effect, ...]
     gates_opened: bool = False
@@ -122,13 +121,7 @@ class Causality:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the result to JSON-ready data."""
-        return {
-            "causal": self.causal,
-            "architecture": self.model,
-            "dtype": self.dtype,
-            "effects": [asdict(effect) for effect in self.effects],
-            "gates_opened": self.gates_opened,
-        }
+        return {"causal": self.causal, **asdict(self)}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Causality":
@@ -150,7 +143,7 @@ class Causality:
         notes = [effect.sentence for effect in self.effects if effect.outcome != NONE]
         if self.gates_opened:
             notes.append("the context's gates are all zero; random values showed what is behind them")
-        return Group(Text(f"{self.model}, {self.dtype}: {verdict}"), table, *map(Text, notes))
+        return Group(Text(f"{self.architecture}, {self.dtype}: {verdict}"), table, *map(Text, notes))
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=400)
@@ -335,14 +328,7 @@ def _cached(rows: Rows, tokens: torch.Tensor, inputs: dict[str, torch.Tensor], s
     return Case(float(change.max()), scale(full[real]), affected, changed, detail)
 
 
-PERTURBATIONS: dict[str, Callable[[Rows], Iterator[Case]]] = {
-    "future tokens": future_tokens,
-    "gradients": gradients,
-    "left padding": left_padding,
-    "tokens under the mask": tokens_under_the_mask,
-    "packed neighbours": packed_neighbours,
-    "cached steps": cached_steps,
-}
+CHECKS = (future_tokens, gradients, left_padding, tokens_under_the_mask, packed_neighbours, cached_steps)
 
 
 def measure_causality(
@@ -364,10 +350,10 @@ def measure_causality(
         model: any decoder-only causal language model of transformers, a compiled one too.
         lengths: lengths of the rows in tokens; by default four, at and around multiples of the chunk.
         chunk_size: period of the borders to look at; by default ``model.config.chunk_size`` if it exists, else 4.
-        packed: whether it is a leak if a packed document sees those before it. By default for models of this package,
-            which guarantee that it does not. (Seeing a *later* document is always a leak.)
-        tolerance: largest effect that counts as rounding, as a share of the largest logit; by default
-            :data:`~contextwise.evaluation.measures.causality.rows.TOLERANCE`.
+        packed: whether it is a leak if a packed document sees those before it; by default for models of this package, which
+            guarantee that it does not. (Seeing a *later* document is always a leak.)
+        tolerance: largest effect that counts as rounding, as a share of the largest logit; by default that of the number
+            format (:data:`~contextwise.evaluation.measures.causality.rows.TOLERANCE`).
 
     Raises:
         ConfigError: this is not a causal language model, its logits are not numbers or vary from call to call, or an argument
@@ -378,27 +364,25 @@ def measure_causality(
         packed = any(type(module).__module__.startswith("contextwise.") for module in rows.inner.modules())
     with _evaluation_mode(model, seed) as gates_opened, torch.inference_mode(False), torch.no_grad():
         rows.prepare()
-        effects = tuple(_effect(name, rows, packed) for name in PERTURBATIONS)
+        effects = tuple(_effect(check, rows, packed) for check in CHECKS)
     return Causality(rows.name, str(rows.dtype).removeprefix("torch."), effects, gates_opened)
 
 
-def _effect(name: str, rows: Rows, packed: bool) -> Effect:
-    """Measure a perturbation: its worst case and outcome."""
+def _effect(check: Callable[[Rows], Iterator[Case]], rows: Rows, packed: bool) -> Effect:
+    """The worst case of a perturbation, and its outcome."""
+    name = check.__name__.replace("_", " ")
     try:
-        cases = list(PERTURBATIONS[name](rows))
-    except NotApplicable as reason:
-        return Effect(name, NOT_MEASURED, detail=str(reason))
-    except REFUSALS as error:
-        return Effect(name, NOT_MEASURED, detail=refusal(error))
+        cases = list(check(rows))
+    except (NotApplicable, *REFUSALS) as error:
+        reason = str(error) if isinstance(error, NotApplicable) else refusal(error)
+        return Effect(name, NOT_MEASURED, detail=reason)
     case = worst(cases)
-    tolerance = rows.share * case.scale
+    tolerance, outcome = rows.share * case.scale, NONE
     allowed = max((each.allowed for each in cases if each.allowed is not None), default=None)
     if case.largest > tolerance:
         outcome = NOT_SEPARATED if name == "packed neighbours" and not packed else LEAK
     elif allowed is not None and allowed <= tolerance:
         return Effect(name, NOT_MEASURED, detail="it changes nothing at all, not even where it may")
-    else:
-        outcome = NONE
     return Effect(name, outcome, case.largest, tolerance, allowed, case.affected, case.changed, case.detail)
 
 

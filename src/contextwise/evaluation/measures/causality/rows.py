@@ -47,14 +47,9 @@ class Form:
 
 
 class Rows:
-    """Model, and the rows of tokens on which it is measured.
+    """Model, and the rows of tokens on which it is measured; the arguments are those of ``measure_causality``.
 
-    Args:
-        model: a model, which may be compiled; ``inner`` is the uncompiled model.
-        lengths, chunk_size, tolerance, seed: as for :func:`~.perturbations.measure_causality`.
-
-    Raises:
-        ConfigError: this is not a decoder-only transformers model, or an argument is out of range.
+    ``inner`` is the uncompiled model.
     """
 
     def __init__(
@@ -91,11 +86,7 @@ class Rows:
         self.refused: dict[str, str] = {}
 
     def prepare(self) -> None:
-        """Determine the tolerance, and the forms of rows that the model accepts.
-
-        Raises:
-            ConfigError: the model returns no logits, or logits that cannot be compared.
-        """
+        """Determine the tolerance, and the forms of rows that the model accepts."""
         tokens = self.draw(2, self.lengths[-1])
         logits = self.logits(tokens)
         if logits.isnan().any():
@@ -127,7 +118,7 @@ class Rows:
             raise NotApplicable(self.refused[form])
 
     def forms(self, length: int) -> Iterator[Form]:
-        """Iterate over the layouts of a row that the model accepts: plain, left-padded, two documents packed."""
+        """The layouts of a row that the model accepts: plain, left-padded, two documents packed."""
         yield Form("plain", {})
         pads, border = min(3, length - 2), length // 2
         if pads > 0 and self.takes("attention_mask") and "left-padded" not in self.refused:
@@ -170,7 +161,7 @@ class Rows:
         return (tokens + step) % self.vocabulary
 
     def pieces(self, items: list[int], length: int) -> Iterator[list[int]]:
-        """Split the items into groups, each with as many rows as fit into memory."""
+        """Split the items into groups of as many rows as fit into memory."""
         count = max(1, min(16, LOGITS_AT_ONCE // (length * self.vocabulary)))
         return (items[i : i + count] for i in range(0, len(items), count))
 

@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
-from contextwise.evaluation.kernel.subject import DEFAULT_CONTEXT_LIMIT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,10 +107,7 @@ class Curve(Measure):
         return self
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
-        context = max(self.contexts) if self.contexts else self.context
-        if context is None:
-            context = min(subject.trained_context or DEFAULT_CONTEXT_LIMIT, DEFAULT_CONTEXT_LIMIT)
-            context = subject.run_context or context
+        context = max(self.contexts) if self.contexts else self.context or subject.context()
         if self.mode == "running":
             return self.model_copy(update={"context": context})
         powers = [*(2**i for i in range((context - 1).bit_length())), context]
@@ -125,14 +121,17 @@ class Curve(Measure):
         from contextwise.evaluation.scoring.truncated import choose_targets
 
         assert corpus is not None and self.context is not None
-        factor, trained = self._extend_positions(subject), subject.trained_context
+        factor, trained, tokens = (
+            self._extend_positions(subject),
+            subject.trained_context,
+            subject.batch_tokens,
+        )
         if self.contexts is None:
             plan = whole_windows(corpus, self.context, self.limit)
-            sums = running_pass(subject.model, corpus, plan, trained, work, batch_tokens=subject.batch_tokens)
+            sums = running_pass(subject.model, corpus, plan, trained, work, batch_tokens=tokens)
         else:
             assert self.samples is not None
             targets = choose_targets(corpus, self.context, self.samples, self.seed, self.limit)
-            tokens = subject.batch_tokens
             sums = truncated_pass(subject.model, corpus, targets, self.contexts, work, batch_tokens=tokens)
         bins, measures = curve_measures(sums, self.worth)
         summary = {

@@ -67,9 +67,8 @@ class CurveSums:
 
     Attributes:
         visible: (P,) numbers of visible tokens.
-        loss: (P,) mean loss at each, in nats.
-        error: (P,) its standard error over documents; NaN with one document.
-        targets: (P,) number of losses of each mean.
+        loss, error, targets: (P,) mean loss at each, in nats; its standard error over documents, NaN with one document; and
+            the number of targets.
         documents: (D,) index of each scored document in the corpus.
         bin_nats, bin_targets: (D, K) sums and counts.
         tail: of the training context; None for the truncated mode, which has no positions of a window.
@@ -106,12 +105,9 @@ class CurveSums:
 
 
 class RunningSums:
-    """Sums over windows that are added in the order of their documents; the state is a dictionary of arrays.
+    """Sums over windows that are added in the order of their documents (windows,); the state is a dictionary of arrays.
 
-    Args:
-        documents: (windows,) int64, document of each window, ascending.
-        context: T.
-        tail: limits of the last tenth of the training context, both included.
+    ``tail`` are the limits of the last tenth of the training context, both included.
     """
 
     def __init__(self, documents: np.ndarray, context: int, tail: tuple[int, int]) -> None:
@@ -119,11 +115,9 @@ class RunningSums:
         self.documents, self.row_of, self.windows = np.unique(
             documents, return_inverse=True, return_counts=True
         )
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
-            ("position_nats", "squares", "crossed", "current"), (context,)
-        )
-        shapes |= {"bin_nats": (len(self.documents), len(self.bins)), "tail_nats": (len(self.documents),)}
-        self.state = {name: np.zeros(shape) for name, shape in shapes.items()}
+        count = len(self.documents)
+        self.state = {n: np.zeros(context) for n in ("position_nats", "squares", "crossed", "current")}
+        self.state |= {"bin_nats": np.zeros((count, len(self.bins))), "tail_nats": np.zeros(count)}
         self.state["done"] = np.zeros((), dtype=np.int64)
 
     @property
@@ -162,13 +156,7 @@ class RunningSums:
 
 
 def _ratio_error(squares: np.ndarray, crossed: np.ndarray, mean: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Standard error of a ratio Σ s_d / Σ n_d of sums over documents, linearised; shaped as ``mean``, NaN for one document.
-
-    Args:
-        squares, crossed: Σ s_d² and Σ s_d n_d.
-        mean: the ratio.
-        sizes: (D,) n_d, targets of each document.
-    """
+    """Standard error of a ratio Σ s_d / Σ n_d of sums over documents, linearised, from Σ s_d² and Σ s_d n_d; NaN for one."""
     count, sizes = len(sizes), sizes.astype(float)
     if count < 2:
         return np.full_like(mean, np.nan)

@@ -122,10 +122,34 @@ class Entropy(Measure):
         return self.model_copy(update={"contexts": contexts})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.evaluation.measures.entropy.running import measure_entropy
+        import numpy as np
+
+        from contextwise.evaluation.measures.entropy.running import (
+            entropy_files,
+            mean_nats,
+            measure_contexts,
+            notes,
+        )
+        from contextwise.evaluation.scoring.truncated import choose_targets
 
         assert corpus is not None
-        return Outcome(*measure_entropy(subject, corpus, work, **dict(self)))
+        targets = choose_targets(corpus, self.contexts[-1], self.samples, self.seed)
+        count, kept = len(targets), min(self.density_samples, len(targets))
+        rows = np.sort(np.random.default_rng([self.seed, 1]).choice(count, size=kept, replace=False))
+        states = measure_contexts(subject, corpus, work, targets, rows, self)
+        nats = {str(context): states[context].nats for context in self.contexts}
+        *shorter, longest = nats
+        width = states[self.contexts[0]].kept.shape[1]
+        summary = {
+            "samples": count,
+            "documents": len(np.unique(targets.document)),
+            "width": width,
+            "kept": kept,
+            "losses": {context: mean_nats(nats[context], targets) for context in nats},
+            "differences": {c: mean_nats(nats[c] - nats[longest], targets) for c in shorter},
+            "notes": notes(count, self.samples, width),
+        }
+        return Outcome(summary, entropy_files(targets, states))
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":

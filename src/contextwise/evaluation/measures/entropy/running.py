@@ -4,6 +4,7 @@ Legend of shapes: N targets, K kept features, D channels.
 """
 
 import contextlib
+import math
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,8 @@ from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
 from contextwise.evaluation.scoring.truncated import (
-    Features,
     Targets,
     TruncatedBatch,
-    choose_targets,
     truncated_passes,
 )
 
@@ -43,12 +42,11 @@ class ContextState:
         nats: (N,) float32, losses of the targets.
         kept: (K, D), as soon as features were added.
         eigenvalues: (D,) float64 once it is finished, the largest first.
-        scale: mean square of a feature's length, with which its variation is compared.
     """
 
     def __init__(self, context: int, samples: int, kept_rows: np.ndarray) -> None:
         self.context, self.kept_rows = context, kept_rows
-        self.done, self.scale = 0, 0.0
+        self.done = 0
         self.nats = np.zeros(samples, np.float32)
         self.kept = torch.empty(len(kept_rows), 0)
         self.running: RunningCovariance | None = None
@@ -68,19 +66,19 @@ class ContextState:
         self.kept[first:last] = batch.features[rows.to(batch.features.device)].cpu()
         self.done = batch.stop
 
-    def finish(self, centred: bool) -> None:
-        """Turn the sums into eigenvalues, and drop the sums."""
+    def finish(self, centred: bool) -> bool:
+        """Turn the sums into eigenvalues, and drop the sums; returns whether the features vary."""
         assert self.running is not None
         self.eigenvalues = self.running.eigenvalues(centred).numpy()
         spread = self.eigenvalues if centred else self.running.eigenvalues(True)
-        self.scale = float(self.running.mean().square().sum()) + float(spread.sum())
+        mean_square = float(self.running.mean().square().sum()) + float(spread.sum())
         self.running = None
+        return bool(self.eigenvalues[0] > 1e-12 * mean_square)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The finished part, from which :meth:`load` continues."""
         kept = self.kept[: np.searchsorted(self.kept_rows, self.done)]
         state = {"nats": torch.from_numpy(self.nats[: self.done]), "kept": kept}
-        state["scale"] = torch.tensor(self.scale)
         if self.eigenvalues is not None:
             return state | {"eigenvalues": torch.from_numpy(self.eigenvalues)}
         assert self.running is not None
@@ -88,56 +86,17 @@ class ContextState:
 
     def load(self, state: dict[str, torch.Tensor], device: torch.device | str) -> None:
         """Continue from :meth:`tensors`; a KeyError leaves the state as it was."""
-        nats, kept, scale = state["nats"], state["kept"], float(state["scale"])
+        nats, kept = state["nats"], state["kept"]
         if "eigenvalues" in state:
             self.eigenvalues = state["eigenvalues"].numpy()
         else:
             prefix = "running."
             sums = {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}
             self.running = RunningCovariance.from_state(sums, device)
-        self.done, self.scale = len(nats), scale
+        self.done = len(nats)
         self.nats[: self.done] = nats.numpy()
         self.kept = torch.empty(len(self.kept_rows), kept.shape[1], dtype=kept.dtype)
         self.kept[: len(kept)] = kept
-
-
-def measure_entropy(
-    subject: Subject,
-    corpus: Corpus,
-    work: Work,
-    contexts: list[int],
-    *,
-    samples: int,
-    layer: Features,
-    centred: bool,
-    density_samples: int,
-    seed: int,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The summary and the files of a measurement; the arguments are the settings of :class:`.Entropy`.
-
-    Raises:
-        ConfigError: there are too few samples for the features' width.
-        DataError: no document is long enough.
-        CheckpointError: the model returns no features, or features that are not finite or do not vary.
-        Interrupted: the process was asked to stop; the finished part is kept.
-    """
-    targets = choose_targets(corpus, contexts[-1], samples, seed)
-    kept = min(density_samples, len(targets))
-    rows = np.sort(np.random.default_rng([seed, 1]).choice(len(targets), size=kept, replace=False))
-    states = {context: ContextState(context, len(targets), rows) for context in contexts}
-    _measure(subject, corpus, targets, states, work, layer, centred)
-    width, longest = states[contexts[0]].kept.shape[1], states[contexts[-1]]
-    differences = {str(length): states[length].nats - longest.nats for length in contexts[:-1]}
-    summary = {
-        "samples": len(targets),
-        "documents": len(np.unique(targets.document)),
-        "width": width,
-        "kept": kept,
-        "losses": {str(length): _mean(states[length].nats, targets) for length in contexts},
-        "differences": {length: _mean(nats, targets) for length, nats in differences.items()},
-        "notes": _notes(len(targets), samples, width),
-    }
-    return summary, entropy_files(targets, states)
 
 
 def entropy_files(targets: Targets, states: dict[int, ContextState]) -> dict[str, Any]:
@@ -165,21 +124,27 @@ def entropy_files(targets: Targets, states: dict[int, ContextState]) -> dict[str
     }
 
 
-def _measure(
-    subject: Subject,
-    corpus: Corpus,
-    targets: Targets,
-    states: dict[int, ContextState],
-    work: Work,
-    layer: Features,
-    centred: bool,
-) -> None:
-    """Go through all contexts, saving the finished part from time to time."""
-    model, contexts, total = subject.model, list(states), len(targets) * len(states)
+def measure_contexts(
+    subject: Subject, corpus: Corpus, work: Work, targets: Targets, kept: np.ndarray, settings: Any
+) -> dict[int, ContextState]:
+    """Measure the targets at all contexts, and save the finished part from time to time.
+
+    Args:
+        kept: (K,) numbers of the targets whose features are kept, ascending.
+        settings: :class:`.Entropy`.
+
+    Raises:
+        ConfigError: there are too few samples for the features' width.
+        CheckpointError: the model returns no features, or features that are not finite or do not vary.
+        Interrupted: the process was asked to stop; the finished part is kept.
+    """
+    model, contexts, layer = subject.model, settings.contexts, settings.layer
+    states = {context: ContextState(context, len(targets), kept) for context in contexts}
+    total = len(targets) * len(states)
     for context, state in states.items():
-        if (kept := work.load(f"context-{context}", torch=True)) is not None:
+        if (finished := work.load(f"context-{context}", torch=True)) is not None:
             with contextlib.suppress(KeyError):  # a damaged file
-                state.load(kept, model.device)
+                state.load(finished, model.device)
     done = {context: state.done for context, state in states.items()}
     if sum(done.values()):
         say(f"resuming: {sum(done.values()):,} of {total:,} predictions are done")
@@ -192,44 +157,33 @@ def _measure(
         for batch in passes:
             assert batch.features is not None
             state = states[batch.context]
-            if not state.done:
-                _check_samples(len(targets), batch.features.shape[1])
+            width = batch.features.shape[1]
+            if len(targets) < (least := math.ceil(LEAST_PER_CHANNEL * width)):
+                raise ConfigError(
+                    f"{len(targets):,} samples are too few for features of {width:,} channels: even features that vary alike "
+                    "in all directions would then show eigenvalues of which the largest is nine times the smallest, and three "
+                    f"of four are zero; set samples to {least:,} or more, better {width * 5:,}"
+                )
             state.add(batch)
-            if state.done == len(targets):
-                state.finish(centred)
-                _check_variation(state, layer)
+            if state.done == len(targets) and not state.finish(settings.centred):
+                raise CheckpointError(
+                    f"the features (layer {layer}) do not vary from sample to sample at a context of {state.context:,} "
+                    "tokens, so they have no spectrum; choose another layer, or check the model"
+                )
             where = f"at a context of {batch.context} tokens, after {batch.stop:,} targets"
             work.checkpoint(f"context-{state.context}", state.tensors, where, state.eigenvalues is not None)
             advance(batch.stop - batch.start, note=f"context {batch.context:,}")
+    return states
 
 
-def _check_samples(samples: int, width: int) -> None:
-    least = int(np.ceil(LEAST_PER_CHANNEL * width))
-    if samples < least:
-        raise ConfigError(
-            f"{samples:,} samples are too few for features of {width:,} channels: even features that vary alike in all "
-            "directions would then show eigenvalues of which the largest is nine times the smallest, and three of four are "
-            f"zero; set samples to {least:,} or more, better {width * 5:,}"
-        )
-
-
-def _check_variation(state: ContextState, layer: Features) -> None:
-    assert state.eigenvalues is not None
-    if not state.eigenvalues[0] > 1e-12 * state.scale:
-        raise CheckpointError(
-            f"the features (layer {layer}) do not vary from sample to sample at a context of {state.context:,} tokens, so they "
-            "have no spectrum; choose another layer, or check the model"
-        )
-
-
-def _mean(nats: np.ndarray, targets: Targets) -> dict[str, float | None]:
+def mean_nats(nats: np.ndarray, targets: Targets) -> dict[str, float | None]:
     """Mean over targets, in nats, with its 95% interval over documents."""
     _, document = np.unique(targets.document, return_inverse=True)
     sums, counts = np.bincount(document, weights=nats), np.bincount(document)
     return ratios(sums, {"loss": counts})["loss"].to_dict()
 
 
-def _notes(samples: int, asked: int, width: int) -> list[str]:
+def notes(samples: int, asked: int, width: int) -> list[str]:
     notes = []
     if samples < asked:
         notes.append(

@@ -51,15 +51,28 @@ class Infill(Measure):
         return self.model_copy(update={"context": self.context or subject.run_context})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.evaluation.measures.infill.tasks import fill_and_score, open_tasks
+        from contextwise.base.progress import progress_bar
+        from contextwise.evaluation.measures.infill.filling import Infiller, filling_objective
+        from contextwise.evaluation.measures.infill.tasks import fill, open_tasks, scores
 
-        tasks = open_tasks(self.file, self.split, self.seed, self.limit)
-        options: dict[str, Any] = {
-            "spm": self.spm,
-            "max_new_tokens": self.max_new_tokens,
-            "context": self.context,
+        holes = open_tasks(self.file, self.split, self.seed, self.limit)
+        options = self.model_dump(include={"spm", "max_new_tokens", "context"})
+        objective = filling_objective(subject)
+        infiller = Infiller(subject.model, subject.tokenizer, objective=objective, **options)
+        prompts = [infiller.prompt(task.prefix, task.suffix) for task in holes.tasks]
+        with progress_bar(f"infill {subject.name}", len(prompts), "holes") as advance:
+            fillings = fill(infiller, prompts, subject.batch_tokens, advance)
+        seen = ["the run was trained on these very documents; they are not held out"]
+        summary, rows = scores(holes.tasks, fillings)
+        about = {
+            "data": holes.source,
+            "form": infiller.form.name,
+            "max_new_tokens": infiller.new_tokens,
+            "room": infiller.room,
+            "shortened": sum(any(prompt.dropped) for prompt in prompts),
+            "notes": [*(seen if subject.trained_on(holes.source["fingerprint"]) else []), *holes.notes],
         }
-        return Outcome(*fill_and_score(subject, tasks, **options))
+        return Outcome(about | summary, {"holes": rows})
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":

@@ -45,7 +45,6 @@ class Form:
     """Prompt format for filling a hole.
 
     Attributes:
-        name: ``PSM``, ``SPM`` or ``sentinels``.
         write: maps token ids of a prefix (P,) and a suffix (S,) to the ids of the prompt, int64.
         stops: ids of the tokens that end the middle.
         opening: ids that an encoder-decoder's decoder begins with; empty for a decoder, which continues its prompt.
@@ -63,12 +62,8 @@ class Form:
 
 
 class Prompt(NamedTuple):
-    """Prompt for a hole.
-
-    Attributes:
-        ids: (T,) int64.
-        before: the prefix's last token, after which the middle is decoded; None for an empty prefix.
-        dropped: number of tokens omitted at the prefix's start and at the suffix's end.
+    """Prompt for a hole: token ids (T,) int64; the prefix's last token, after which the middle is decoded, if it has one; and
+    the number of tokens omitted at the prefix's start and at the suffix's end.
     """
 
     ids: np.ndarray
@@ -117,15 +112,11 @@ def infill(
 
 
 class Infiller:
-    """Fills holes with a model; the arguments are those of :func:`infill`.
+    """Fills holes with a model; the arguments and errors are those of :func:`infill`.
 
     Attributes:
-        form: prompt format.
         room: maximum number of tokens of prefix and suffix together.
         new_tokens: maximum number of tokens of a middle. In a decoder they share the positions of the prompt: at most half.
-
-    Raises:
-        ConfigError: as :func:`infill` does.
     """
 
     def __init__(
@@ -165,7 +156,12 @@ class Infiller:
 
         If the texts do not fit, each receives half of the room, plus the unused part of the other half.
         """
-        prefix_ids, suffix_ids = self._encode(prefix), self._encode(suffix)
+        prefix_ids, suffix_ids = (
+            np.array(
+                self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids, np.int64
+            )
+            for text in (prefix, suffix)
+        )
         first = min(len(prefix_ids), max(self.room - self.room // 2, self.room - len(suffix_ids)))
         second = min(len(suffix_ids), self.room - first)
         dropped = len(prefix_ids) - first, len(suffix_ids) - second
@@ -173,20 +169,12 @@ class Infiller:
         before = int(prefix_ids[-1]) if first else None
         return Prompt(self.form.write(prefix_ids, suffix_ids), before, dropped)
 
-    def _encode(self, text: str) -> np.ndarray:
-        ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
-        return np.array(ids, dtype=np.int64)
-
     def note(self, prompt: Prompt) -> str:
         """Describe the tokens omitted from a prompt, for the terminal; empty if none were."""
         ends = zip(("first", "last"), ("prefix", "suffix"), prompt.dropped, strict=True)
         parts = [f"the {side} {count:,} tokens of the {name}" for side, name, count in ends if count]
-        if not parts:
-            return ""
-        return (
-            f"note: {' and '.join(parts)} were left out, so that {self.room:,} tokens around the hole fit into "
-            "the model's context"
-        )
+        fit = f"so that {self.room:,} tokens around the hole fit into the model's context"
+        return f"note: {' and '.join(parts)} were left out, {fit}" if parts else ""
 
     def texts(self, prompt: Prompt, sampling: Sampling | None = None, samples: int = 1) -> Iterator[str]:
         """Generate several middles for a hole; the first does not depend on their number."""
@@ -204,12 +192,12 @@ class Infiller:
         pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else stop
         ids = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side=side)
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side=side)
-        opening: dict[str, Any] = {}
+        device, opening = self.model.device, {}
         if self.form.opening:
-            opening["decoder_input_ids"] = torch.tensor([self.form.opening] * len(rows)).to(self.model.device)
+            opening["decoder_input_ids"] = torch.tensor([self.form.opening] * len(rows)).to(device)
         out = self.model.generate(
-            ids.to(self.model.device),
-            attention_mask=mask.to(self.model.device),
+            ids.to(device),
+            attention_mask=mask.to(device),
             max_new_tokens=self.new_tokens,
             eos_token_id=list(self.form.stops),
             pad_token_id=pad,

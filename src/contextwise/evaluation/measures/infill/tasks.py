@@ -26,12 +26,11 @@ from rich.text import Text
 from contextwise.base.errors import DataError
 from contextwise.base.files import sha256_file
 from contextwise.base.intervals import ratios
-from contextwise.base.progress import interruption, progress_bar
+from contextwise.base.progress import interruption
 from contextwise.data import Corpus
 from contextwise.data.documents import text_digest
 from contextwise.data.input_files import read_objects, readable
-from contextwise.evaluation.kernel import Subject
-from contextwise.evaluation.measures.infill.filling import Filling, Infiller, Prompt, filling_objective
+from contextwise.evaluation.measures.infill.filling import Filling, Infiller, Prompt
 from contextwise.objectives.objective import generator
 from contextwise.objectives.text import TokenText
 
@@ -42,13 +41,7 @@ _PROBLEM = re.compile(r"HumanEval/\d+")
 
 
 class Task(NamedTuple):
-    """A hole with a known middle.
-
-    Attributes:
-        name: name of the document and the line, or the name in the set.
-        document: name of the task's document.
-        expected: the middle.
-    """
+    """A hole with a known middle, ``expected``; its name is that of the document and the line, or the one in the set."""
 
     name: str
     document: str
@@ -217,43 +210,14 @@ def edit_similarity(filled: str, expected: str) -> float:
     return float(Indel.normalized_similarity(filled.rstrip(), expected.rstrip()))
 
 
-def fill_and_score(
-    subject: Subject, tasks: TaskSet, *, spm: bool, max_new_tokens: int, context: int | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fill the holes with a model's likeliest tokens, and score the middles; returns the summary and the files.
-
-    Raises:
-        ConfigError: the model was not trained to fill holes, or a setting is out of range.
-        Interrupted: the process received a request to stop.
-    """
-    infiller = Infiller(
-        subject.model,
-        subject.tokenizer,
-        spm=spm,
-        objective=filling_objective(subject),
-        max_new_tokens=max_new_tokens,
-        context=context,
-    )
-    prompts = [infiller.prompt(task.prefix, task.suffix) for task in tasks.tasks]
-    with progress_bar(f"infill {subject.name}", len(prompts), "holes") as advance:
-        fillings = _fill(infiller, prompts, subject.batch_tokens, advance)
-    seen = ["the run was trained on these very documents; they are not held out"]
-    summary, rows = scores(tasks.tasks, fillings)
-    about = {
-        "data": tasks.source,
-        "form": infiller.form.name,
-        "max_new_tokens": infiller.new_tokens,
-        "room": infiller.room,
-        "shortened": sum(any(prompt.dropped) for prompt in prompts),
-        "notes": [*(seen if subject.trained_on(tasks.source["fingerprint"]) else []), *tasks.notes],
-    }
-    return about | summary, {"holes": rows}
-
-
-def _fill(
+def fill(
     infiller: Infiller, prompts: list[Prompt], batch_tokens: int, advance: Callable[..., None]
 ) -> list[Filling]:
-    """Generate the middles, in the order of the prompts; prompts of similar length are batched, longest first."""
+    """Generate the middles, in the order of the prompts; prompts of similar length are batched, longest first.
+
+    Raises:
+        Interrupted: the process received a request to stop.
+    """
     order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i].ids))
     fillings: dict[int, Filling] = {}
     while len(fillings) < len(order):

@@ -19,28 +19,8 @@ from contextwise.data.contexts import PREVIOUS
 from contextwise.data.corpus import Corpus
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.measures.loss import MEASURES, evaluation_table
-from contextwise.evaluation.measures.sentences.cache_effect import (
-    ALL,
-    BINS,
-    bins_of,
-    cache_effect,
-    shares_of_types,
-)
-from contextwise.evaluation.scoring.sentences import (
-    ContextSets,
-    Further,
-    Sentences,
-    Texts,
-    dropped,
-    language_of,
-    near,
-    open_text_encoder,
-    proxies,
-    score_rows,
-    settings_of,
-    trained_types,
-    window_of,
-)
+from contextwise.evaluation.measures.sentences import cache_effect
+from contextwise.evaluation.scoring import sentences as scoring
 from contextwise.evaluation.scoring.windows import Scores, documents_table, totals
 from contextwise.models.cue.encoding import EncodedTexts
 from contextwise.objectives.sentence import ContextTexts
@@ -55,10 +35,7 @@ def chosen_types(subject: Subject, corpus: Corpus, asked: Sequence[str] | None, 
 
     ``proxy`` alone stands for the proxies of a model that was trained on them. Types that the model was not trained with are
     allowed where the corpus has them: the text encoder reads any text, and what that is worth without adaptation is a
-    question of its own (CUE, Table 5, rows 5 and 9).
-
-    Raises:
-        ConfigError: the model takes no contexts, there is no such context (names a near one), or none to drop.
+    question of its own (CUE, Table 5, rows 5 and 9). Raises ConfigError for contexts that do not exist here.
     """
     if not subject.is_cue:
         for name, given in (("contexts", asked is not None), ("drop_contexts", drop > 0)):
@@ -67,34 +44,27 @@ def chosen_types(subject: Subject, corpus: Corpus, asked: Sequence[str] | None, 
                     f"{name} is given, but {subject.source} is no CUE model and takes no contexts; leave it out"
                 )
         return []
-    config, trained = subject.config, trained_types(subject.config)
-    if asked is None:
-        types = trained
-    elif list(asked) == [PROXY] and config.proxy is not None:
-        types = [PROXY]
-    else:
-        types = _known_types(asked, trained, corpus, config.context_encoder is not None)
+    config, trained = subject.config, scoring.trained_types(subject.config)
+    types = trained if asked is None else list(asked)
+    if asked is not None and not (types == [PROXY] and config.proxy is not None):
+        if asked and config.context_encoder is None:
+            raise ConfigError(
+                f"contexts names {asked[0]!r}, but the model has no context encoder; leave contexts out"
+            )
+        others = [name for name in corpus.columns if name != "document_hash"]
+        known = list(dict.fromkeys([*trained, *others, PREVIOUS]))
+        for name in asked:
+            if name not in known and name.partition(".")[0] not in known:
+                near = scoring.near(name, known)
+                raise ConfigError(f"contexts names {name!r}, which is no context here; {near}")
+            if types.count(name) > 1:
+                raise ConfigError(f"contexts names {name!r} twice; name it once")
+        types = sorted(types, key=known.index) if set(types) <= set(known) else types
     if drop and types in ([], [PROXY]):
         raise ConfigError(
             f"drop_contexts is {drop}, but {subject.source} is scored without contexts; leave it out"
         )
     return types
-
-
-def _known_types(asked: Sequence[str], trained: list[str], corpus: Corpus, has_encoder: bool) -> list[str]:
-    if asked and not has_encoder:
-        raise ConfigError(
-            f"contexts names {asked[0]!r}, but the model has no context encoder; leave contexts out"
-        )
-    others = [name for name in (*corpus.columns, PREVIOUS) if name not in (*trained, "document_hash")]
-    known = [*trained, *others]
-    for name in asked:
-        if name not in known and name.partition(".")[0] not in known:
-            raise ConfigError(f"contexts names {name!r}, which is no context here; {near(name, known)}")
-    twice = [name for name in asked if list(asked).count(name) > 1]
-    if twice:
-        raise ConfigError(f"contexts names {twice[0]!r} twice; name it once")
-    return sorted(asked, key=known.index) if set(asked) <= set(known) else list(asked)
 
 
 def score_sentences(
@@ -107,20 +77,19 @@ def score_sentences(
         drop: share of the contexts that is withheld at random.
 
     Returns:
-        The summary; and the tables ``documents``, as :func:`~evaluation.scoring.windows.documents_table` with ``sentences``
-        and the nats of their ends, and ``tokens``: one row a target, with ``document``, ``sentence`` in it, ``position`` in
-        that, ``visible`` tokens, ``nats``; of a CUE model also ``sentence_encoder_nats``, and with contexts the ``bin``
-        (:mod:`.cache_effect`).
+        The summary; and the tables ``documents`` (:func:`~evaluation.scoring.windows.documents_table`, ``sentences`` and
+        ``end_nats``) and ``tokens``: ``document``, ``sentence`` in it, ``position`` in that, ``visible`` tokens and ``nats`` of
+        each target; of a CUE model also ``sentence_encoder_nats``, and with contexts the ``bin`` (:mod:`.cache_effect`).
     """
     model: Any = subject.model
-    sentences = Sentences(corpus, limit, language_of(subject))
+    sentences = scoring.Sentences(corpus, limit, scoring.language_of(subject))
     sets, further, about = _contexts(subject, sentences, types, drop)
     total = int(sentences.rows.lengths.sum()) * (2 if subject.is_cue else 1)
     with progress_bar(f"score {subject.name}", total, "tokens") as advance:
 
-        def score(scorer: PreTrainedModel, given: Further | None) -> Scores:
+        def score(scorer: PreTrainedModel, given: scoring.Further | None) -> Scores:
             tokens = subject.batch_tokens
-            return score_rows(scorer, sentences.rows, given, batch_tokens=tokens, on_progress=advance)
+            return scoring.score_rows(scorer, sentences.rows, given, batch_tokens=tokens, on_progress=advance)
 
         scores = score(model, further)
         # A CUE model is also compared with its sentence encoder alone.
@@ -139,23 +108,23 @@ def score_sentences(
     if alone is not None and sets is not None:
         tokenizer = sentences.index.vocabulary.tokenizer
         assert tokenizer is not None  # the sentences needed it
-        bins, occurs_KN = bins_of(TokenText(tokenizer), sentences.rows, sets, len(types))
-        columns["bin"] = pa.DictionaryArray.from_arrays(pa.array(bins), pa.array(BINS))
+        bins, occurs_KN = cache_effect.bins_of(TokenText(tokenizer), sentences.rows, sets, len(types))
+        columns["bin"] = pa.DictionaryArray.from_arrays(pa.array(bins), pa.array(cache_effect.BINS))
         about["cache_effect"] = {
-            "bins": cache_effect(bins, articles_N, scores.nats, alone),
-            "types": shares_of_types(occurs_KN, bins, articles_N, types),
+            "bins": cache_effect.cache_effect(bins, articles_N, scores.nats, alone),
+            "types": cache_effect.shares_of_types(occurs_KN, bins, articles_N, types),
         }
     documents = _documents(corpus, sentences, scores.nats)
     lengths = sentences.rows.lengths
     summary = {
         "by_sentence": True,
-        "condition": _condition(types, trained_types(subject.config), drop),
+        "condition": _condition(types, scoring.trained_types(subject.config), drop),
         "sentences": {
             "count": len(sentences),
             "language": sentences.index.language,
             "longest": int(lengths.max()) - 1,
             "positions": subject.positions,
-            "in_windows": int((lengths > window_of(model, sentences.rows)).sum()),
+            "in_windows": int((lengths > scoring.window_of(model, sentences.rows)).sum()),
         },
         **totals(documents),
         **_without_ends(documents),
@@ -175,26 +144,26 @@ def _condition(types: list[str], trained: list[str], drop: float) -> str | None:
 
 
 def _contexts(
-    subject: Subject, sentences: Sentences, types: list[str], drop: float
-) -> tuple[Sequence[Texts] | None, Further | None, dict[str, Any]]:
+    subject: Subject, sentences: scoring.Sentences, types: list[str], drop: float
+) -> tuple[Sequence[scoring.Texts] | None, scoring.Further | None, dict[str, Any]]:
     """The texts of each sentence's contexts, the further inputs of the model, and their part of the summary."""
     if not subject.is_cue:
         return None, None, {}
     model: Any = subject.model
-    about: dict[str, Any] = {"types": types, "trained": trained_types(subject.config)}
+    about: dict[str, Any] = {"types": types, "trained": scoring.trained_types(subject.config)}
     if types == [PROXY]:
         about["noise"] = model.config.proxy.noise
-        return None, proxies(sentences.rows.tokens, model), {"contexts": about}
+        return None, scoring.proxies(sentences.rows.tokens, model), {"contexts": about}
     if not types:
         return None, None, {"contexts": about}
-    known = ContextTexts(sentences.index, settings_of(types))
+    known = ContextTexts(sentences.index, scoring.settings_of(types))
     order = [known.types.index(name) for name in types]
-    sets: Sequence[Texts] = [[known.of(i)[k] for k in order] for i in range(len(sentences))]
+    sets: Sequence[scoring.Texts] = [[known.of(i)[k] for k in order] for i in range(len(sentences))]
     if drop:
-        sets = dropped(sets, drop)
-    encoder = open_text_encoder(model, subject.source)
+        sets = scoring.dropped(sets, drop)
+    encoder = scoring.open_text_encoder(model, subject.source)
     encoded = EncodedTexts(encoder, Path(sentences.index.corpus.path) / "encoded")
-    contexts = ContextSets(sets, encoded.vectors, model)
+    contexts = scoring.ContextSets(sets, encoded.vectors, model)
     missing = np.array([[text is None for text in texts] for texts in sets]).mean(axis=0)
     about |= {
         "dropped": drop,
@@ -205,7 +174,7 @@ def _contexts(
     return sets, contexts.batch, {"contexts": about}
 
 
-def _documents(corpus: Corpus, sentences: Sentences, nats_N: np.ndarray) -> pa.Table:
+def _documents(corpus: Corpus, sentences: scoring.Sentences, nats_N: np.ndarray) -> pa.Table:
     counts = np.bincount(sentences.articles, minlength=sentences.documents)
     targets = sentences.article_sums(np.ones(len(nats_N))).astype(np.int64)
     table = documents_table(corpus, Scores(targets, nats_N, sentences.positions(), 0))
@@ -222,7 +191,7 @@ def _without_ends(documents: pa.Table) -> dict[str, Any]:
     return {"loss_without_ends": loss.to_dict(), "perplexity_without_ends": loss.map(exponential).to_dict()}
 
 
-def _difference(sentences: Sentences, own_N: np.ndarray, alone_N: np.ndarray) -> dict[str, Any]:
+def _difference(sentences: scoring.Sentences, own_N: np.ndarray, alone_N: np.ndarray) -> dict[str, Any]:
     """The sentence encoder's own loss on the same targets, and the difference to it, paired by article."""
     own, alone = sentences.article_sums(own_N), sentences.article_sums(alone_N)
     targets = sentences.article_sums(np.ones(len(own_N)))
@@ -251,10 +220,7 @@ def sentences_tables(summary: dict[str, Any]) -> Group:
         )
     if summary["documents"] == 1:
         heading += " One document allows no interval."
-    without_ends = {
-        "loss_without_ends": "loss without ends",
-        "perplexity_without_ends": "perplexity without ends",
-    }
+    without_ends = {f"{name}_without_ends": f"{name} without ends" for name in ("loss", "perplexity")}
     parts: list[Any] = [Text(heading), evaluation_table(summary, MEASURES | without_ends)]
     if alone := summary.get("sentence_encoder"):
         gain, loss = Estimate.from_dict(alone["relative_perplexity"]), alone["difference"]
@@ -295,25 +261,15 @@ def _contexts_sentence(summary: dict[str, Any]) -> str:
 
 def _cache_table(bins: dict[str, Any]) -> Table:
     """The gain for tokens of words that stand in the contexts, and for others."""
-    rows = [
-        [
-            name,
-            None if row["share"] is None else row["share"]["value"],
-            row["loss_without"],
-            row["loss_with"],
-            Estimate.from_dict(row["log_likelihood_gain"]),
-            Estimate.from_dict(row["likelihood_gain"]),
-        ]
-        for name in (*BINS, ALL)
-        if (row := bins.get(name)) is not None
-    ]
-    columns: list[Column | str] = [
-        "",
-        Column("of all\ntokens", "percent"),
-        Column("nats\nalone", "estimate", ".4f"),
-        Column("nats\nwith", "estimate", ".4f"),
-        Column("gain in log-\nlikelihood", "difference", "change", interval="below"),
-        Column("gain in\nlikelihood", "difference", "change", interval="below"),
-    ]
+    rows: list[list[Any]] = []
+    for name in (*cache_effect.BINS, cache_effect.ALL):
+        if row := bins.get(name):
+            share = None if row["share"] is None else row["share"]["value"]
+            estimates = (Estimate.from_dict(row[key]) for key in ("log_likelihood_gain", "likelihood_gain"))
+            rows.append([name, share, row["loss_without"], row["loss_with"], *estimates])
+    shares = [Column("of all\ntokens", "percent")]
+    losses = [Column(title, "estimate", ".4f") for title in ("nats\nalone", "nats\nwith")]
+    titles = ("gain in log-\nlikelihood", "gain in\nlikelihood")
+    gains = [Column(title, "difference", "change", interval="below") for title in titles]
     title = "gain over the sentence encoder alone (contexts and decoder together), by word"
-    return Table(title, columns, rows)
+    return Table(title, ["", *shares, *losses, *gains], rows)
