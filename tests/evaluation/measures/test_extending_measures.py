@@ -11,7 +11,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
-from contextwise.cli import app
+from contextwise.cli import app, verbs
 from contextwise.data import Corpus
 from contextwise.evaluation import measures
 from contextwise.evaluation.kernel import results_of
@@ -36,9 +36,11 @@ def run(tmp_path, monkeypatch, corpus_folder):
     GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
     for file in (corpus_folder / "tokenizer").iterdir():
         shutil.copy(file, tmp_path / "model")
+    verbs.cache_clear()
     yield lambda *arguments: CliRunner().invoke(
         app, [str(each) for each in arguments], catch_exceptions=False
     )
+    verbs.cache_clear()
     sys.modules.pop(f"{measures.__name__}.surprise", None)
 
 
