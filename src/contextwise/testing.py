@@ -1,13 +1,9 @@
-"""For your own tests: assert that a causal language model sees nothing that it must not.
-
-::
-
-    from contextwise.testing import assert_causal
+"""For your own tests: assert that a causal language model uses no later tokens.
 
     def test_my_model_is_causal():
         assert_causal(MyModelForCausalLM(tiny_config))
 
-It takes any causal language model of Hugging Face transformers; random tiny weights do, on the CPU, in a second.
+It takes any causal language model of Hugging Face transformers. Tiny random weights suffice: a second on a CPU.
 """
 
 from typing import Any
@@ -18,10 +14,9 @@ from contextwise.evaluation.measures.causality.perturbations import Causality, E
 
 
 def assert_causal(model: PreTrainedModel, **options: Any) -> None:
-    """Fail, with a table of the effects, if something reaches the model's past that must not.
+    """Fail, with a table of the effects, if later tokens change earlier logits of a decoder-only causal language model.
 
     Args:
-        model: any decoder-only causal language model; left as it was found.
         options: as :func:`measure_causality` takes them (``lengths``, ``chunk_size``, ``packed``, ``tolerance``, ``seed``).
 
     Raises:

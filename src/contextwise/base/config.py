@@ -1,5 +1,6 @@
 """Settings: validate YAML or dictionaries as pydantic models, and report all problems in one message."""
 
+import copy
 import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -40,12 +41,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def with_overrides(data: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Return a copy of ``data`` with ``section.key=value`` settings applied; values are read as YAML.
-
-    Raises:
-        ConfigError: an override has no ``=``, or a section of its key is a single value.
-    """
-    result = _copy(data)
+    """Return a copy of ``data`` with ``section.key=value`` settings applied; values are read as YAML."""
+    result = copy.deepcopy(data)
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key.strip():
@@ -66,10 +63,6 @@ def with_overrides(data: dict[str, Any], overrides: list[str]) -> dict[str, Any]
                 raise ConfigError(f"the setting {override!r} is below {section!r}, which is a single value")
         target[last] = value
     return result
-
-
-def _copy(data: Any) -> Any:
-    return {key: _copy(value) for key, value in data.items()} if isinstance(data, dict) else data
 
 
 def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:

@@ -14,14 +14,12 @@ NOT_KNOWN = "–"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its confidence interval.
+    """A value with the limits of its confidence interval, None if the data allow no interval.
 
     Attributes:
-        low, high: limits of the interval; None if the data allow no interval.
         unit: for example ``nats per token``; empty for a share or a count.
         n: number of independent observations (documents, seeds, questions).
         method: method of the interval, such as ``percentile bootstrap``.
-        confidence: confidence level of the interval.
 
     ``f"{estimate:+.4f}"`` is the value with its interval, ``-0.0025 [-0.0100, +0.0050]``; the format is a Python format
     specification, or a name of :data:`FORMATS`.

@@ -89,11 +89,11 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
         DataError: the lock file cannot be written.
     """
     lock = _lock_file(path, inside)
-    while True:
-        with disk_errors(what, path):
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            file = lock.open("a")
-        try:
+    with contextlib.ExitStack() as opened:
+        while True:
+            with disk_errors(what, path):
+                lock.parent.mkdir(parents=True, exist_ok=True)
+                file = opened.enter_context(lock.open("a"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -107,11 +107,7 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
                     break
-        except BaseException:
-            file.close()
-            raise
-        file.close()
-    with file:
+            opened.close()
         try:
             yield
         finally:
@@ -122,14 +118,12 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
 def is_held(path: Path, *, inside: bool = False) -> bool:
     """Whether a process holds ``path`` with :func:`exclusive`. The check acquires the lock for a moment."""
     try:
-        file = _lock_file(path, inside).open("rb")
-    except OSError:
-        return False
-    with file:
-        try:
+        with _lock_file(path, inside).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no lock file
+        pass
     return False
 
 
@@ -140,11 +134,8 @@ def atomic_directory(
     """Yield an empty folder next to ``path``; on success sync it and rename it to ``path``, on failure remove it.
 
     One process at a time writes ``path``; others wait. Leftovers of killed attempts at the same ``path`` are removed.
-
-    Args:
-        replace: replace an existing folder at ``path``; otherwise ``path`` must not exist when the block ends, or be an
-            empty folder.
-        held: this process already holds ``path`` with :func:`exclusive`.
+    With ``replace`` an existing folder is replaced; otherwise ``path`` must not exist when the block ends, or be an empty
+    folder. With ``held`` this process already holds ``path`` with :func:`exclusive`.
 
     Raises:
         DataError: the disk is full, ``path`` cannot be written, or exists without ``replace``.
@@ -210,10 +201,7 @@ def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> No
     """Replace the file at ``path`` by ``content`` (UTF-8 if text) atomically.
 
     The folder is created if it does not exist, except inside a folder of :func:`atomic_directory`: if that was removed, a
-    new one would look complete.
-
-    Raises:
-        DataError: the disk is full, or ``path`` cannot be written.
+    new one would look complete. A full disk or a forbidden write is a :class:`DataError`.
     """
     if not any(PARTIAL in parent.name and not parent.exists() for parent in path.parents):
         with disk_errors(what, path):
@@ -229,13 +217,10 @@ def write_vectors(path: Path, blocks: Iterable[np.ndarray], rows: int) -> tuple[
 
     Args:
         blocks: (rows of the block, D) each.
-        rows: number of rows of all blocks; the header, which comes first, contains it.
+        rows: number of rows of all blocks; the header, which comes first, contains it. Another number is a DataError.
 
     Returns:
         (rows, D).
-
-    Raises:
-        DataError: the disk is full, the path cannot be written, or the number of rows is not ``rows``.
     """
     written = width = 0
     with exclusive(path, "the vectors", wait=True):

@@ -93,9 +93,7 @@ class RunFolder:
         atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows), "metrics")
 
     def write_recipe(
-        self,
-        recipe: dict[str, Any],
-        completed: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        self, recipe: dict[str, Any], completed: Callable[[dict[str, Any]], dict[str, Any]] = dict
     ) -> None:
         """Write the recipe to the folder, unless the folder already contains this run. Requires :meth:`locked`.
 

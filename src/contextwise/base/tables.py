@@ -8,8 +8,9 @@ pages.
 import csv
 import html
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any, Literal
 
 from rich import box
@@ -18,7 +19,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from contextwise.base.estimates import NOT_KNOWN, Estimate, as_json, written
+from contextwise.base.estimates import CONFIDENCE, NOT_KNOWN, Estimate, as_json, written
 
 Kind = Literal["text", "estimate", "difference", "count", "integer", "percent", "duration"]
 KINDS: dict[str, str] = {"estimate": "number", "difference": "+.4f"}
@@ -111,49 +112,58 @@ class Table:
         """The rows."""
         return [row if isinstance(row, Row) else Row(row) for row in self.rows]
 
+    def _titles(self) -> list[str]:
+        """Titles of all columns, with those of the intervals that have their own."""
+        estimates = [cell for row in self.lines for cell in row.cells if isinstance(cell, Estimate)]
+        interval = f"{estimates[0].confidence if estimates else CONFIDENCE:.0%} interval"
+        titles = ([column.title, *([interval] if column.interval == "own" else [])] for column in self.heads)
+        return [*chain.from_iterable(titles)]
+
+    def _cells(self, row: Row) -> Iterator[tuple[list[str], bool]]:
+        """Lines of each cell of a row, and of intervals in their own columns; whether it is a significant difference."""
+        for column, cell in zip(row.columns(self.heads), row.cells, strict=True):
+            yield column.lines(cell), column.bold(cell)
+            if column.interval == "own":
+                yield [column.limits(cell)], column.bold(cell)
+
     def __rich__(self) -> RenderableType:
         """Render for the terminal."""
         padding = (0, 1, 0, 0) if len(self.columns) > MOST_WIDE_COLUMNS else (0, 1)
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
+        titles = iter(self._titles())
         for number, column in enumerate(self.heads):
             justify, numeric = column.align or ("right" if number else "left"), column.kind != "text"
             layout: dict[str, Any] = {"justify": justify, "no_wrap": numeric, "min_width": column.width}
-            table.add_column(Text(column.title), overflow="fold", **layout)
+            table.add_column(Text(next(titles)), overflow="fold", **layout)
             if column.interval == "own":
-                table.add_column(self._interval_title, justify="right", no_wrap=True)
+                table.add_column(next(titles), justify="right", no_wrap=True)
         for row in self.lines:
-            cells: list[Text] = []
-            for column, cell in zip(row.columns(self.heads), row.cells, strict=True):
-                style = "bold" if row.bold or column.bold(cell) else ""
-                cells.append(Text("\n".join(column.lines(cell)), style=style))
-                if column.interval == "own":
-                    cells.append(Text(column.limits(cell), style=style))
+            cells = (
+                Text("\n".join(lines), style="bold" if row.bold or bold else "")
+                for lines, bold in self._cells(row)
+            )
             table.add_row(*cells, end_section=row.last)
         return terminal(*([self.title] if self.title else []), table, *self.notes)
 
     def __html__(self) -> str:
         """Render for a page: escaped, with the classes of the style sheet."""
         title, escape = html.escape(self.title), html.escape
-        head, body = [], []
-        for column in self.heads:
-            head.append(column.title)
-            if column.interval == "own":
-                head.append(self._interval_title)
+        in_line = (" ".join(name.replace("-\n", "").replace("/\n", "/").split()) for name in self._titles())
+        titles = "".join(f'<th scope="col">{escape(name)}</th>' for name in in_line)
+        body = []
         for row in self.lines:
             cells = []
-            for number, (column, cell) in enumerate(zip(row.columns(self.heads), row.cells, strict=True)):
-                first, *others = column.lines(cell) or [""]
+            for number, (lines, bold) in enumerate(self._cells(row)):
+                first, *others = lines or [""]
                 text = escape(first) + "".join(f"<small>{escape(line)}</small>" for line in others)
-                bold = ' class="decided"' if column.bold(cell) else ""
-                if number == 0:
-                    cells.append(f'<th scope="row">{mark(row.series)}{text}</th>')
-                else:
-                    cells.append(f"<td{bold}>{text}</td>")
-                if column.interval == "own":
-                    cells.append(f"<td{bold}>{escape(column.limits(cell))}</td>")
+                decided = ' class="decided"' if bold else ""
+                cells.append(
+                    f"<td{decided}>{text}</td>"
+                    if number
+                    else f'<th scope="row">{mark(row.series)}{text}</th>'
+                )
             best = ' class="best"' if row.bold else ""
             body.append(f"<tr{best}>{''.join(cells)}</tr>")
-        titles = "".join(f'<th scope="col">{escape(name)}</th>' for name in map(_in_line, head))
         lines = [f'<p class="caption">{title}</p>'] if title else []
         lines += [
             f'<div class="scroll" tabindex="0" role="region" aria-label="{title or "table"}">',
@@ -190,11 +200,6 @@ class Table:
         ]
         return cls(values["title"], columns, rows, values.get("notes", ()))
 
-    @property
-    def _interval_title(self) -> str:
-        estimates = [cell for row in self.lines for cell in row.cells if isinstance(cell, Estimate)]
-        return f"{estimates[0].confidence:.0%} interval" if estimates else "95% interval"
-
 
 def terminal(*parts: RenderableType | Table) -> Group:
     """Stack sentences, tables and blank lines (empty texts); sentences are indented like tables."""
@@ -214,10 +219,6 @@ def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def mark(series: int | None) -> str:
     """HTML of the colored square of a series of the page's figures."""
     return "" if series is None else f'<span class="mark series-{series % 6}" aria-hidden="true"></span>'
-
-
-def _in_line(title: str) -> str:
-    return " ".join(title.replace("-\n", "").replace("/\n", "/").split())
 
 
 def _cell(value: Any) -> Cell:

@@ -39,20 +39,13 @@ class LengthBin:
 
 @dataclass(frozen=True)
 class Reward:
-    """Whether the documents of a corpus reward a training context.
-
-    Attributes:
-        half: half of the context in tokens, rounded up.
-        preceded: share of the tokens that have ``half`` tokens or more before them in their document.
-        documents: number of documents that are as long as the context.
-        enough: whether ``preceded`` is :data:`LEAST_SHARE` or more, and at least one document is as long as the context.
-    """
+    """Whether the documents of a corpus reward a training context."""
 
     context: int
-    half: int
-    preceded: float
-    documents: int
-    enough: bool
+    half: int  # half of the context in tokens, rounded up
+    preceded: float  # share of the tokens that have `half` tokens or more before them in their document
+    documents: int  # as long as the context
+    enough: bool  # `preceded` is `LEAST_SHARE` or more, and at least one document is as long as the context
 
     @property
     def shortfall(self) -> str:
@@ -118,11 +111,7 @@ class DocumentLengths:
 
 
 def measure_lengths(corpus: "Corpus") -> DocumentLengths:
-    """Measure the document lengths of a corpus's split.
-
-    Raises:
-        DataError: the split has no tokens.
-    """
+    """Measure the document lengths of a corpus's split; a :class:`DataError` if it has no tokens."""
     if not corpus.tokens:
         raise DataError(
             f"the split {corpus.split!r} of {corpus.path} has no tokens to measure; choose another split"

@@ -57,14 +57,7 @@ class SplitFractions:
 
     @classmethod
     def given(cls, validation: float | None, test: float | None, names: list[str] | None) -> "SplitFractions":
-        """Build the shares from a user's options, with defaults for None.
-
-        Args:
-            names: splits that the sources name.
-
-        Raises:
-            ConfigError: as the class, or both shares and named splits are given.
-        """
+        """Build the shares from a user's options, with defaults for None; not if the sources name splits (``names``)."""
         options = {"validation": validation, "test": test}
         shares = {name: share for name, share in options.items() if share is not None}
         for name, share in shares.items() if names is not None else ():
@@ -96,14 +89,10 @@ class SplitFractions:
 
 @dataclass(frozen=True)
 class Reading:
-    """Documents to read from the sources; every pass over :meth:`documents` yields the same documents.
-
-    Attributes:
-        names: the split of each source; None if documents are split by shares.
-    """
+    """Documents to read from the sources; every pass over :meth:`documents` yields the same documents."""
 
     sources: list[Source]
-    names: list[str] | None
+    names: list[str] | None  # the split of each source; None if documents are split by shares
     text_field: str
     fractions: SplitFractions
     limit: int | None
@@ -113,11 +102,6 @@ class Reading:
     def splits(self) -> list[str]:
         """Names of the possible splits."""
         return list(SPLITS) if self.names is None else list(dict.fromkeys(self.names))
-
-    @property
-    def source_names(self) -> str:
-        """Names of the sources, for messages."""
-        return ", ".join(source.name for source in self.sources)
 
     @property
     def done(self) -> float:
@@ -167,8 +151,7 @@ def read_documents(
 ) -> Iterator[Document]:
     """Yield the documents among ``records``, at most ``limit``; count the others in ``skipped``.
 
-    Raises:
-        DataError: a bad record, unless ``skip_bad``.
+    A bad record is a :class:`DataError`, unless ``skip_bad``.
     """
     count = 0
     for record in records:

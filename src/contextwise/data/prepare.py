@@ -149,8 +149,9 @@ def _learn(reading: Reading, vocab_size: int) -> CorpusTokenizer:
     with progress_bar("learn the tokenizer", 100, "%") as advance:
         learned = learn_bpe(texts(), vocab_size)
     if not used:
+        names = ", ".join(source.name for source in reading.sources)
         raise DataError(
-            f"no document with text for the training split was found in {reading.source_names}; "
+            f"no document with text for the training split was found in {names}; "
             "there is nothing to learn a tokenizer from"
         )
     if learned.vocab_size < vocab_size:
@@ -178,9 +179,10 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
         _tokenize(reading, tokenizer, writers, skipped)
     writers = {name: writer for name, writer in writers.items() if writer.documents}
     if not writers:
+        names = ", ".join(source.name for source in reading.sources)
         raise DataError(
-            f"no document with text was found in {reading.source_names} ({skipped.empty:,} records were empty, "
-            f"{skipped.bad:,} were bad); there is nothing to prepare"
+            f"no document with text was found in {names} ({skipped.empty:,} records were empty, {skipped.bad:,} were bad); "
+            "there is nothing to prepare"
         )
     _report_empty_splits(reading, writers)
     about_tokenizer = tokenizer.save(folder / "tokenizer")

@@ -17,7 +17,6 @@ from contextwise.base.files import sha256_file
 from contextwise.base.machine import hub_problem
 
 END_OF_TEXT = "<|endoftext|>"
-SMALLEST_BPE = 257  # 256 bytes and end-of-text
 PIECE = 65_536  # characters after which a long text may be cut without changing its tokens
 # Size of the text that is tokenized at once; the tokenizer needs about a hundred times this memory.
 GROUP_BYTES = 2_000_000
@@ -28,18 +27,12 @@ _CUT = re.compile(r"(?<=[!-~])\n")
 
 @dataclass
 class CorpusTokenizer:
-    """Tokenizer with the settings that a corpus needs.
-
-    Attributes:
-        kind: ``folder``, ``hub``, ``trained`` or ``bytes``.
-        name: name as the user entered it, without folders.
-        end_of_text: id of the token that windows put between documents; never inside a document.
-    """
+    """Tokenizer with the settings that a corpus needs."""
 
     tokenizer: PreTrainedTokenizerFast
-    kind: str
-    name: str
-    end_of_text: int
+    kind: str  # folder, hub, trained or bytes
+    name: str  # as the user entered it, without folders
+    end_of_text: int  # id of the token that windows put between documents; never inside a document
 
     def __post_init__(self) -> None:
         self.backend: Tokenizer = self.tokenizer.backend_tokenizer
@@ -48,19 +41,14 @@ class CorpusTokenizer:
         # "<|endoftext|>" written out in a document is text about that token, not the end of the text.
         self.backend.encode_special_tokens = True
         # The library caches the tokens of 10,000 words; caching most words of a corpus makes it a fifth faster.
-        resize = getattr(self.backend.model, "_resize_cache", None)
-        if resize is not None:
+        if resize := getattr(self.backend.model, "_resize_cache", None):
             resize(CACHED_WORDS)
         self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
         self.dtype = np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
         self.piece = PIECE if _may_be_cut(self.backend) else None
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
-        """Encode each text, without special tokens, as an array of :attr:`dtype`, on all cores.
-
-        Raises:
-            DataError: the tokenizer has no token for some text.
-        """
+        """Encode each text, without special tokens, as an array of ``dtype``, on all cores."""
         if self.kind == "bytes":  # the ids are the bytes
             return [np.frombuffer(text.encode(), dtype=np.uint8).astype(self.dtype) for text in texts]
         pieces_of = [list(pieces(text, self.piece)) for text in texts]
@@ -141,10 +129,9 @@ def vocabulary_to_learn(spec: str) -> int | None:
     number = spec.removeprefix("train:")
     if not (number.isascii() and number.isdigit()):
         raise ConfigError(f"tokenizer is {spec!r}, but train: takes a vocabulary size, such as train:4096")
-    if int(number) < SMALLEST_BPE:
+    if int(number) < 257:
         raise ConfigError(
-            f"tokenizer is {spec!r}, but a vocabulary needs at least {SMALLEST_BPE} tokens: "
-            "256 bytes and end-of-text"
+            f"tokenizer is {spec!r}, but a vocabulary needs at least 257 tokens: 256 bytes and end-of-text"
         )
     return int(number)
 

@@ -49,11 +49,7 @@ class Windows(Dataset):
     """Dataset of all windows of one pass over a corpus, in order.
 
     Item i is a dictionary of int64 tensors: ``input_ids`` (context,), ``labels`` (context,) already shifted, ``window`` (),
-    and ``position_ids`` (context,) if documents are kept separate.
-
-    Raises:
-        ConfigError: the settings contradict each other or the corpus.
-        DataError: the corpus is too short for a window.
+    and ``position_ids`` (context,) if documents are kept separate. A corpus too short for a window is a :class:`DataError`.
     """
 
     def __init__(

@@ -30,7 +30,6 @@ class Corpus:
 
     Attributes:
         path: the folder (or file) that was opened.
-        split: the split that was opened.
         splits: names of all splits of the corpus.
         manifest: the manifest of a prepared corpus; empty for Zarr arrays and ``.bin`` files.
         lengths: int64, tokens of each document, without end-of-text.
@@ -45,6 +44,7 @@ class Corpus:
         self._store = store
         self._limit: int | None = None
         self.lengths, self.dtype = store.lengths, store.dtype
+        self._table: Any = store.table
         names = store.table.column_names if store.table is not None else []
         self.columns = [name for name in names if name not in OWN_COLUMNS or name == "document_hash"]
 
@@ -89,11 +89,7 @@ class Corpus:
         return cls(path, split, list(stores), stores[split](), manifest)
 
     def first(self, tokens: int) -> "Corpus":
-        """Return the corpus truncated to its first ``tokens`` tokens; the last document is cut to fit.
-
-        Raises:
-            DataError: the corpus has fewer tokens.
-        """
+        """Return the corpus truncated to its first ``tokens`` tokens; the last document is cut to fit."""
         if not 0 < tokens <= self.tokens:
             raise DataError(
                 f"tokens is {tokens:,}, but the split {self.split!r} of {self.path} has {self.tokens:,}; give at most that"
@@ -117,30 +113,22 @@ class Corpus:
         return _reopen, (self.path, self.split, self.manifest.get("digest"), self._limit)
 
     def document(self, index: int) -> np.ndarray:
-        """Token ids of document ``index``, (tokens,), read-only: a view of the mapped file (Zarr: a copy).
-
-        Raises:
-            IndexError: the index is out of range.
-        """
+        """Token ids of document ``index``, (tokens,), read-only: a view of the mapped file (Zarr: a copy)."""
         return self._store.document(self._checked(index))[: self.lengths[index]]
 
     def metadata(self, index: int) -> dict[str, Any]:
         """Values of the document in :attr:`columns`; values stored as JSON text are decoded."""
         row = self._checked(index)
-        return {name: self._decoded(name, self._store.table[name][row].as_py()) for name in self.columns}
+        return {name: self._decoded(name, self._table[name][row].as_py()) for name in self.columns}
 
     def column(self, name: str) -> list[Any]:
-        """Values of a metadata column, one per document.
-
-        Raises:
-            DataError: the column does not exist.
-        """
+        """Values of a metadata column, one per document; a :class:`DataError` if it does not exist."""
         if name not in self.columns:
             near = difflib.get_close_matches(name, self.columns, n=1)
             known = ", ".join(self.columns) or "no metadata"
             hint = f"did you mean {near[0]!r}?" if near else f"it has {known}"
             raise DataError(f"the corpus {self.path} has no metadata column {name!r}; {hint}")
-        return [self._decoded(name, value) for value in self._store.table[name][: len(self)].to_pylist()]
+        return [self._decoded(name, value) for value in self._table[name][: len(self)].to_pylist()]
 
     def _decoded(self, name: str, value: Any) -> Any:
         return json.loads(value) if value is not None and name in self.manifest["columns_as_json"] else value
@@ -166,9 +154,9 @@ class Corpus:
         return self._numbers("n_words")
 
     def _numbers(self, name: str) -> np.ndarray | None:
-        if self._limit is not None or self._store.table is None:  # the counts of a truncated document differ
+        if self._limit is not None or self._table is None:  # the counts of a truncated document differ
             return None
-        return self._store.table[name].to_numpy()
+        return self._table[name].to_numpy()
 
     @property
     def vocab_size(self) -> int | None:
@@ -193,11 +181,7 @@ class Corpus:
         return hashlib.sha256(f"{complete} {self._limit}".encode()).hexdigest()
 
     def tokenizer(self) -> "PreTrainedTokenizerFast | None":
-        """Load the tokenizer in the corpus's folder; None for Zarr and ``.bin``.
-
-        Raises:
-            DataError: the tokenizer is damaged.
-        """
+        """Load the tokenizer in the corpus's folder; None for Zarr and ``.bin``."""
         if not self.manifest:
             return None
         from transformers import AutoTokenizer
@@ -212,9 +196,7 @@ class Corpus:
             ) from None
 
     def verify(self) -> None:
-        """Read every file of the split and the tokenizer, and compare it with its hash in the manifest.
-
-        Zarr arrays and ``.bin`` files have no hashes to compare with; they pass.
+        """Read every file of the split and the tokenizer, and compare it with its hash in the manifest, if there is one.
 
         Raises:
             DataError: a file is missing or its content has changed; the message names the first such file.
@@ -227,9 +209,8 @@ class Corpus:
 def _prepared_store(path: Path, split: str, manifest: dict[str, Any]) -> ArrowStore:
     _check_files(path, split, manifest)
     about = manifest["splits"][split]
-    store = ArrowStore(
-        [path / name for name in about["files"] if name.endswith(".arrow")], about["fingerprint"]
-    )
+    files = [path / name for name in about["files"] if name.endswith(".arrow")]
+    store = ArrowStore(files, about["fingerprint"])
     counts = len(store.lengths), int(store.lengths.sum())
     if counts != (about["documents"], about["tokens"]) or store.lengths.min(initial=0) < 0:
         raise DataError(
@@ -264,11 +245,7 @@ def is_corpus(folder: Path) -> bool:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and check a manifest.
-
-    Raises:
-        DataError: the manifest is missing, damaged or changed, or its format version is not supported.
-    """
+    """Read a manifest; a :class:`DataError` if it is missing, damaged, changed or of another format version."""
     path = folder / MANIFEST
     manifest = read_json(path, "the corpus's manifest")
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:

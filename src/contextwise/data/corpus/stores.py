@@ -19,33 +19,19 @@ _BIN_MAGIC, _BIN_HEADER = 20240520, 1024
 _BLOCKS, _BLOCK = 64, 2**20
 
 
-class Store:
-    """Documents of token ids.
-
-    Attributes:
-        lengths: int64, tokens of each document.
-        fingerprint: SHA-256 of the tokens, hexadecimal.
-        table: all columns of a prepared corpus, memory-mapped; None for bare arrays of tokens.
-    """
-
-    dtype: np.dtype
-    lengths: np.ndarray
-    fingerprint: str
-    table: Any = None
-
-    def document(self, index: int) -> np.ndarray:
-        """Token ids of a document."""
-        raise NotImplementedError
-
-
 def read_stream(path: Path) -> Iterator[pa.RecordBatch]:
     """Record batches of an Arrow stream file, memory-mapped: no copy is made."""
     with pa.ipc.open_stream(pa.memory_map(str(path))) as reader:
         yield from reader
 
 
-class ArrowStore(Store):
+class ArrowStore:
     """Rows of Arrow stream files, memory-mapped. Token ids are views of the map; only the lengths are in memory.
+
+    Attributes of all stores:
+        lengths: int64, tokens of each document.
+        fingerprint: SHA-256 of the tokens, hexadecimal.
+        table: all columns of a prepared corpus; None for bare arrays of tokens.
 
     Raises:
         DataError: a file is not an Arrow file, or lacks the columns of a corpus.
@@ -69,7 +55,7 @@ class ArrowStore(Store):
         return self._ids[index].values.to_numpy(zero_copy_only=True)
 
 
-class BinStore(Store):
+class BinStore:
     """Flat file of uint16 token ids, as nanoGPT writes it: a single document, memory-mapped.
 
     The header of 1,024 bytes that llm.c and modded-nanogpt write is skipped.
@@ -78,7 +64,7 @@ class BinStore(Store):
         DataError: the file is empty or does not hold a whole number of tokens.
     """
 
-    dtype = np.dtype("<u2")
+    dtype, table = np.dtype("<u2"), None
 
     def __init__(self, path: Path) -> None:
         size = path.stat().st_size
@@ -95,7 +81,7 @@ class BinStore(Store):
         return self.tokens
 
     @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         total = hashlib.sha256(f"{self.tokens.nbytes}".encode())
         content = self.tokens.view(np.uint8)
         for start in _evenly(len(content) // _BLOCK + 1):
@@ -103,7 +89,7 @@ class BinStore(Store):
         return total.hexdigest()
 
 
-class ZarrStore(Store):
+class ZarrStore:
     """Rows of a Zarr array (documents x length), as in LongCrawl64. A row is decompressed when it is read.
 
     Raises:
@@ -116,7 +102,7 @@ class ZarrStore(Store):
                 f"the Zarr array {path} is {array.dtype} of shape {array.shape}, "
                 "but a corpus is (documents, length) of token ids such as uint16"
             )
-        self.array, self.path = array, path
+        self.array, self.path, self.table = array, path, None
         self.dtype = np.dtype(array.dtype)
         self.lengths = np.full(array.shape[0], array.shape[1], dtype=np.int64)
 
@@ -124,7 +110,7 @@ class ZarrStore(Store):
         return np.asarray(self.array[index])
 
     @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         total = hashlib.sha256(f"{self.dtype.name} {self.array.shape}".encode())
         files = sorted(path for path in self.path.rglob("*") if path.is_file())
         for file in files:
@@ -135,6 +121,9 @@ class ZarrStore(Store):
         return total.hexdigest()
 
 
+Store = ArrowStore | BinStore | ZarrStore
+
+
 def _evenly(count: int) -> list[int]:
     """Select at most ``_BLOCKS`` evenly spaced indices of ``range(count)``, including the first and the last."""
     if count <= _BLOCKS:
@@ -143,11 +132,7 @@ def _evenly(count: int) -> list[int]:
 
 
 def open_zarr(path: Path) -> dict[str, tuple[Any, Path]]:
-    """Arrays at ``path`` and their folders, by split: a single array is ``train``; arrays of a group keep their names.
-
-    Raises:
-        DataError: zarr is not installed, or no array exists at ``path``.
-    """
+    """Arrays at ``path`` and their folders, by split: a single array is ``train``; arrays of a group keep their names."""
     try:
         import zarr
     except ModuleNotFoundError:

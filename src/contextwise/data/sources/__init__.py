@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from contextwise.base.errors import DataError
@@ -76,17 +76,8 @@ def _open_folder(folder: Path) -> Source:
     tables = [path for path in children if _kind_of(path) is not TextFiles]
     if tables:
         return _open_files(name, tables, folder)
-    files = list(_walk(folder))
+    inner = ((path, path.relative_to(folder).parts) for path in folder.rglob("*"))
+    files = [path for path, parts in inner if path.is_file() and not any(part[0] == "." for part in parts)]
     if not files:
         raise DataError(f"the folder {folder} holds no files")
     return TextFiles(name, files, folder)
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    """Iterate over the files in ``folder`` and its subfolders, except hidden files and folders."""
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [inner for inner in folders if not inner.startswith(".")]
-        for name in names:
-            path = Path(parent) / name
-            if not name.startswith(".") and path.is_file():
-                yield path

@@ -78,9 +78,5 @@ class StandardLibrary(Source):
 
 
 def iter_stdlib_documents() -> Iterator[Document]:
-    """Iterate over the documents of :class:`StandardLibrary`.
-
-    Raises:
-        DataError: this Python comes without the source of its library.
-    """
+    """Iterate over the documents of :class:`StandardLibrary`."""
     return StandardLibrary().records("text")

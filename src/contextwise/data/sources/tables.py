@@ -65,11 +65,7 @@ class DatasetRows(Source):
 
 
 def open_saved(folder: Path) -> DatasetRows | None:
-    """Open a folder that ``save_to_disk`` wrote; None if it is another folder.
-
-    Raises:
-        DataError: the dataset is damaged or a prepared corpus, or has several splits without ``train``.
-    """
+    """Open a folder that ``save_to_disk`` wrote; None if it is another folder."""
     if not (folder / "dataset_dict.json").exists() and not (folder / "state.json").exists():
         return None
     if (folder / "dataset_dict.json").exists() and (folder / "manifest.json").exists():
@@ -94,27 +90,20 @@ def open_saved(folder: Path) -> DatasetRows | None:
 
 
 def open_hub(given: str, limit: int | None) -> DatasetRows:
-    """Load ``NAME``, ``NAME:CONFIG`` or ``NAME:CONFIG:SPLIT`` (``train`` by default), or stream it if there is a ``limit``.
-
-    Raises:
-        DataError: the Hub cannot be reached, or does not have the dataset.
-    """
-    problem = hub_problem()
-    if problem:
-        raise DataError(f"there is no file or folder {given} here, and {problem}")
+    """Load ``NAME``, ``NAME:CONFIG`` or ``NAME:CONFIG:SPLIT`` (``train`` by default), or stream it if there is a ``limit``."""
+    absent = f"there is no file or folder {given} here, and"
+    if problem := hub_problem():
+        raise DataError(f"{absent} {problem}")
     import datasets
 
     name, _, rest = given.partition(":")
     config, _, split = rest.partition(":")
     try:
-        dataset = datasets.load_dataset(
-            name, config or None, split=split or "train", streaming=limit is not None
-        )
+        streaming = limit is not None
+        dataset = datasets.load_dataset(name, config or None, split=split or "train", streaming=streaming)
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
-        raise DataError(
-            f"there is no file or folder {given} here, and the Hub did not give that dataset: {reason}"
-        ) from None
+        raise DataError(f"{absent} the Hub did not give that dataset: {reason}") from None
     return DatasetRows("hub", given, dataset)
 
 

@@ -62,14 +62,11 @@ class ParitySettings(Settings):
 
 
 class Parity:
-    """Tasks defined by the settings; bits are counted from 1, the nearest first.
+    """Tasks defined by the settings; bits are counted from 1, the nearest first. Too few bits are a :class:`ConfigError`.
 
     Attributes:
         larger, smaller: (tasks,) int64, the two bits of each task, in the order of the larger one.
         frequencies: (tasks,) float64, shares of the samples; their sum is 1.
-
-    Raises:
-        ConfigError: too few bits for the tasks.
     """
 
     def __init__(self, settings: ParitySettings) -> None:
@@ -93,11 +90,7 @@ class Parity:
         return int((self.larger <= self._checked(context)).sum())
 
     def minimum_cross_entropy(self, context: int) -> float:
-        """Lowest cross entropy of the answer at a context of ``context`` bits, nats (intrinsic entropy, Appendix C.4).
-
-        Raises:
-            ConfigError: ``context`` exceeds the number of bits.
-        """
+        """Lowest cross entropy of the answer at a context of ``context`` bits, nats (intrinsic entropy, Appendix C.4)."""
         return math.log(2) * float(self.frequencies[self.larger > self._checked(context)].sum())
 
     @cached_property
@@ -138,7 +131,7 @@ class ParityData(ParitySettings):
     )
     validation_samples: int = Field(4096, ge=1, description="never masked")
     stored: str | None = Field(
-        None, description="folder of training samples on disk; if not given, they are made when they are read"
+        None, description="folder of training samples on disk; if not given, drawn when read"
     )
 
     @property

@@ -162,12 +162,7 @@ def _splitmix64(start: np.uint64, first: np.ndarray, count: int) -> np.ndarray:
 
 
 def write_samples(samples: Samples, count: int, path: str | Path) -> "StoredSamples":
-    """Write the first ``count`` samples to the folder ``path``.
-
-    Raises:
-        ConfigError: ``path`` exists, or the samples have more bits or tasks than the files can store.
-        DataError: the disk is full, or ``path`` cannot be written.
-    """
+    """Write the first ``count`` samples (of at most 65,535 bits and tasks) to the folder ``path``, which must not exist."""
     path = Path(path)
     if path.exists():
         raise ConfigError(f"{path} exists already; choose another folder for the samples, or remove that one")
@@ -190,13 +185,9 @@ def write_samples(samples: Samples, count: int, path: str | Path) -> "StoredSamp
             advance(len(numbers))
         for array in (bits, tasks, visible):
             array.flush()
-        manifest = {
-            "format": 1,
-            "samples": count,
-            "fingerprint": samples.fingerprint,
-            "files": {name: sha256_file(folder / name) for name in _FILES},
-        }
-        write_json(folder / _MANIFEST, manifest, "the manifest")
+        manifest = {"format": 1, "samples": count, "fingerprint": samples.fingerprint}
+        files = {name: sha256_file(folder / name) for name in _FILES}
+        write_json(folder / _MANIFEST, {**manifest, "files": files}, "the manifest")
     return open_samples(samples, path)
 
 
