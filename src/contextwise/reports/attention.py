@@ -13,23 +13,9 @@ from rich.console import RenderableType
 from contextwise.base.estimates import as_json, listed
 from contextwise.base.tables import Column, Table, csv_text, terminal
 from contextwise.evaluation.attention import ModelReading, Reading, mean_received
+from contextwise.reports import page
 from contextwise.reports.figures import figure
-from contextwise.reports.page import (
-    Markup,
-    Page,
-    Part,
-    Plot,
-    Section,
-    choices,
-    command_line,
-    csv_link,
-    details,
-    joined,
-    markup,
-    missing,
-    subhead,
-    write_csv_files,
-)
+from contextwise.reports.page import Markup, Page, Part, Plot, Section
 
 DIGITS = 5
 """Of the numbers on the page."""
@@ -82,7 +68,7 @@ def write_attention_page(reading: Reading, path: Path, command: list[str] | None
         Section(f"Loss of each token against {names[0]}", _losses(reading)),
         Section("Attention between chunks, in the context predictor", _predictor(reading)),
         Section("All tokens", _tokens(reading)),
-        Section("How it was made", command_line(command)),
+        Section("How it was made", page.command_line(command)),
     ]
     title = f"What {listed(names)} attend{'s' * (len(names) == 1)} to"
     result = [*loss_words(reading), *lens_words(reading)]
@@ -97,7 +83,7 @@ def write_csv(reading: Reading, folder: Path) -> None:
         ConfigError: ``folder`` is a file.
         DataError: a file cannot be written.
     """
-    write_csv_files(csv_files(reading), folder)
+    page.write_csv_files(csv_files(reading), folder)
 
 
 def page_data(reading: Reading) -> dict[str, Any]:
@@ -129,23 +115,23 @@ def _rounded(values: np.ndarray) -> Any:
 
 
 def _received(reading: Reading) -> list[Part]:
-    controls = markup(
+    controls = page.markup(
         '<div class="controls" hidden>\n{buttons}'
         '<label><input type="checkbox" id="sink" checked> leave the first token out of the scale</label>\n</div>',
-        buttons=choices("How attention is counted", "measure"),
+        buttons=page.choices("How attention is counted", "measure"),
     )
     article = '<article>\n{head}\n{selects}\n{text}\n<p class="facts-line">{facts}</p>\n</article>'
     panels = []
     for number, model in enumerate(reading.models):
         label = f"The text, each token coloured by the attention it receives in {model.name}"
         text, selects = _text(f"received-{number}", label), _selects("text", number, model.name)
-        head, facts = subhead(model.name, number), _facts(model)
-        panels.append(markup(article, head=head, selects=selects, text=text, facts=facts))
-    parts: list[Part] = [controls, Markup(f'<div class="panels">\n{joined(panels)}\n</div>')]
+        head, facts = page.subhead(model.name, number), _facts(model)
+        panels.append(page.markup(article, head=head, selects=selects, text=text, facts=facts))
+    parts: list[Part] = [controls, Markup(f'<div class="panels">\n{page.joined(panels)}\n</div>')]
     first, *others = reading.models
     label = "The text, each token coloured by the difference of the attention received"
     for number, model in enumerate(others, start=1):
-        parts.append(subhead(f"Difference: {model.name} − {first.name}", style="under"))
+        parts.append(page.subhead(f"Difference: {model.name} − {first.name}", style="under"))
         parts.append(_text(f"difference-{number}", label))
     return [*parts, _caption(RECEIVED, chunk=reading.chunk_size)]
 
@@ -155,7 +141,7 @@ def _lenses(reading: Reading) -> list[Part]:
     for number, model in enumerate(reading.models):
         if model.lens is not None:
             label = f"The text, each token coloured by how much the predicted context changed its loss in {model.name}"
-            parts += [subhead(model.name, style="under"), _text(f"lens-{number}", label)]
+            parts += [page.subhead(model.name, style="under"), _text(f"lens-{number}", label)]
             parts.append(_caption(LENS, chunk=model.chunk_size))
     return parts
 
@@ -165,7 +151,7 @@ def _losses(reading: Reading) -> list[Part]:
     parts: list[Part] = []
     label = "The text, each token coloured by the difference of its loss"
     for number, model in enumerate(others, start=1):
-        parts.append(subhead(f"{model.name} − {first.name}", style="under"))
+        parts.append(page.subhead(f"{model.name} − {first.name}", style="under"))
         parts.append(_text(f"loss-{number}", label))
     caption = (
         "In nats. Blue: {others} predicted the token better than {first}. Orange, with a dotted line: worse."
@@ -180,33 +166,33 @@ def _predictor(reading: Reading) -> list[Part]:
     panels = []
     for number, model in enumerate(reading.models):
         if model.lens is not None:
-            head, selects = subhead(model.name, number), _selects("predictor", number, model.name)
-            panels.append(markup("<article>{head}{selects}</article>", head=head, selects=selects))
+            head, selects = page.subhead(model.name, number), _selects("predictor", number, model.name)
+            panels.append(page.markup("<article>{head}{selects}</article>", head=head, selects=selects))
     caption = (
         "What each chunk's vector receives from the chunks behind it and from itself, counted as chosen at the top. Complete "
         "chunks only."
     )
     plot = Plot("predictor", _bars(), "Attention received by each chunk in the context predictor", caption)
-    return [Markup(f'<div class="panels">\n{joined(panels)}\n</div>'), plot]
+    return [Markup(f'<div class="panels">\n{page.joined(panels)}\n</div>'), plot]
 
 
 def _tokens(reading: Reading) -> list[Part]:
-    links = markup(
+    links = page.markup(
         '<p>{link} <button type="button" class="csv" id="download" hidden>attention.csv: every layer and head</button></p>',
-        link=csv_link(csv_files(reading)["tokens"], "tokens.csv", "tokens.csv"),
+        link=page.csv_link(csv_files(reading)["tokens"], "tokens.csv", "tokens.csv"),
     )
-    return [links, details("Table", _token_table(reading))]
+    return [links, page.details("Table", _token_table(reading))]
 
 
 def _text(id: str, label: str) -> Markup:
     """The text, which the page's script writes and colours, and its scale."""
-    fallback = missing("This picture needs JavaScript. The table of all tokens below holds its numbers.")
+    fallback = page.missing("This picture needs JavaScript. The table of all tokens below holds its numbers.")
     template = (
         '<div class="text" id="{id}" role="img" aria-label="{label}; the table below has the numbers"></div>\n'
         "<noscript>{fallback}</noscript>\n"
         '<p class="scale" aria-hidden="true"><span></span><i></i><span></span></p>'
     )
-    return markup(template, id=id, label=label, fallback=fallback)
+    return page.markup(template, id=id, label=label, fallback=fallback)
 
 
 def _selects(part: str, number: int, name: str) -> Markup:
@@ -215,12 +201,12 @@ def _selects(part: str, number: int, name: str) -> Markup:
         '<label>{what} <select id="{part}-{what}-{number}" aria-label="{title} of {name}"></select></label>'
     )
     about = {"part": part, "number": number, "name": name}
-    menus = [markup(menu, what=what, title=what.capitalize(), **about) for what in ("layer", "head")]
-    return Markup(f'<div class="controls" hidden>\n{joined(menus)}\n</div>')
+    menus = [page.markup(menu, what=what, title=what.capitalize(), **about) for what in ("layer", "head")]
+    return Markup(f'<div class="controls" hidden>\n{page.joined(menus)}\n</div>')
 
 
 def _caption(template: str, **values: Any) -> Markup:
-    return markup(f'<p class="caption">{template}</p>', **values)
+    return page.markup(f'<p class="caption">{template}</p>', **values)
 
 
 def _bars() -> dict[str, Any]:

@@ -13,21 +13,9 @@ from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import correlation_estimate
 from contextwise.base.tables import Cell, Column, Table, csv_text, terminal
+from contextwise.reports import page
 from contextwise.reports.entropy_figures import figures_of, shown_thresholds
-from contextwise.reports.page import (
-    Page,
-    Plot,
-    Section,
-    bullets,
-    choices,
-    command_line,
-    csv_link,
-    details,
-    environment_facts,
-    facts,
-    markup,
-    write_csv_files,
-)
+from contextwise.reports.page import Page, Plot, Section
 
 FIGURES = {
     "loss": (
@@ -100,18 +88,18 @@ def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str]
     plots = []
     for name, (headline, caption) in FIGURES.items():
         if name in figures:
-            link = csv_link(tables[name], f"{name}.csv", "CSV")
-            below = markup("{caption} {link}", caption=caption, link=link)
-            controls = choices("Horizontal axis") if name == "spectra" else ""
+            link = page.csv_link(tables[name], f"{name}.csv", "CSV")
+            below = page.markup("{caption} {link}", caption=caption, link=link)
+            controls = page.choices("Horizontal axis") if name == "spectra" else ""
             plots.append(Section(headline, [Plot(name, figures[name], headline, below, fallback, controls)]))
     title = "The loss as a line over each measure: nats per nat of entropy, or per dimension."
     by_context = measures(entropy, 3, 3, "By visible context. Losses and entropies in nats.", further=True)
-    environment = facts(environment_facts(summary["environment"]))
+    environment = page.facts(page.environment_facts(summary["environment"]))
     sections = [
         Section("Measures", [by_context, Table(title, FITS, line_rows(entropy))]),
         *plots,
-        Section("Notes", [bullets([*entropy.notes, *_standing_notes(entropy)])]),
-        Section("How it was made", [*command_line(command), details("Environment", environment)]),
+        Section("Notes", [page.bullets([*entropy.notes, *_standing_notes(entropy)])]),
+        Section("How it was made", [*page.command_line(command), page.details("Environment", environment)]),
     ]
     title = f"Intrinsic entropy of {summary['name']}"
     Page(title, sections, _subtitle(summary), verdict(entropy), "entropy").write(path)
@@ -141,7 +129,7 @@ def write_csv(entropy: IntrinsicEntropy, folder: Path) -> list[Path]:
         ConfigError: ``folder`` is a file.
         DataError: a file cannot be written.
     """
-    return write_csv_files({**csv_files(entropy), "fits": fits_csv(entropy)}, folder)
+    return page.write_csv_files({**csv_files(entropy), "fits": fits_csv(entropy)}, folder)
 
 
 def csv_files(entropy: IntrinsicEntropy) -> dict[str, str]:

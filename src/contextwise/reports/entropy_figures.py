@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from contextwise.analysis.intrinsic import ByContext, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.estimates import Estimate
-from contextwise.reports.figures import SYMBOLS, error_bars, figure
+from contextwise.reports.figures import SYMBOLS, error_bars, figure, scatter
 
 MOST_POINTS = 400
 """Points of a spectrum, evenly spaced in the logarithm of the index; the CSV has them all."""
@@ -68,22 +68,13 @@ def _loss(entropy: IntrinsicEntropy) -> dict[str, Any]:
     contexts = entropy.contexts
     differences = [entropy.differences.get(context, Estimate(0.0, 0.0, 0.0)) for context in contexts]
     known = all(difference.has_interval for difference in differences)
-    traces = [
-        go.Scatter(
-            x=contexts,
-            y=[entropy.losses[context].value for context in contexts],
-            error_y={**error_bars(differences), "thickness": 1.5, "width": 5} if known else None,
-            mode="markers",
-            name="measured",
-            marker={"size": 9},
-            hovertemplate="%{x} tokens: %{y:.4f}<extra></extra>",
-            meta={"series": 0},
-        )
-    ]
+    bars = {**error_bars(differences), "thickness": 1.5, "width": 5} if known else None
+    losses = [entropy.losses[context].value for context in contexts]
+    points = scatter(contexts, losses, 0, "%{x} tokens: %{y:.4f}", mode="markers", marker={"size": 9})
+    traces = [points.update(name="measured", error_y=bars)]
     if entropy.power is not None:
-        x = np.geomspace(contexts[0], contexts[-1], 100)
-        style = {"mode": "lines", "name": "C<sub>0</sub> + C / l<sup>γ</sup>", "hoverinfo": "skip"}
-        traces.append(go.Scatter(x=x.tolist(), y=entropy.power.at(x).tolist(), meta={"series": 1}, **style))
+        x, name = np.geomspace(contexts[0], contexts[-1], 100), "C<sub>0</sub> + C / l<sup>γ</sup>"
+        traces.append(scatter(x, entropy.power.at(x), 1, mode="lines", name=name))
     ticks = {"tickmode": "array", "tickvals": contexts, "ticktext": [f"{value:,}" for value in contexts]}
     return _figure(traces, {"title": "visible context l, tokens", "type": "log", **ticks}, LOSS)
 
@@ -109,16 +100,10 @@ def _increments(entropy: IntrinsicEntropy) -> dict[str, Any]:
 
 
 def _curve(number: int, context: int, values: np.ndarray, hover: str) -> go.Scatter:
-    index = _thinned(len(values))
-    return go.Scatter(
-        x=index.tolist(),
-        y=values[index - 1].tolist(),
-        mode="lines",
-        name=f"{context:,} tokens",
-        line={"dash": DASHES[number // 6 % len(DASHES)], "width": 1.8},
-        hovertemplate=f"{context:,} tokens, i = %{{x}}: {hover}<extra></extra>",
-        meta={"series": number},
-    )
+    index, name = _thinned(len(values)), f"{context:,} tokens"
+    line = {"dash": DASHES[number // 6 % len(DASHES)], "width": 1.8}
+    hover = f"{name}, i = %{{x}}: {hover}"
+    return scatter(index, values[index - 1], number, hover, mode="lines", name=name, line=line)
 
 
 def _thinned(length: int) -> np.ndarray:
@@ -144,19 +129,11 @@ def _scatters(
     traces = []
     for number, (name, values) in enumerate(series.items()):
         contexts = sorted(values.keys() & y.keys())
-        traces.append(
-            go.Scatter(
-                x=[values[context] for context in contexts],
-                y=[y[context] for context in contexts],
-                customdata=contexts,
-                mode="lines+markers",
-                name=name,
-                marker={"size": 8, "symbol": SYMBOLS[number % len(SYMBOLS)]},
-                line={"width": 1.2, "dash": "dot"},
-                hovertemplate=f"%{{customdata}} tokens, {name}<br>{hover}, {yhover}<extra></extra>",
-                meta={"series": number},
-            )
-        )
+        points = [values[context] for context in contexts], [y[context] for context in contexts]
+        marker = {"size": 8, "symbol": SYMBOLS[number % len(SYMBOLS)]}
+        style = {"mode": "lines+markers", "marker": marker, "line": {"width": 1.2, "dash": "dot"}}
+        words = f"%{{customdata}} tokens, {name}<br>{hover}, {yhover}"
+        traces.append(scatter(*points, number, words, name=name, customdata=contexts, **style))
     return _figure(traces, {"title": title}, ytitle)
 
 
@@ -165,14 +142,8 @@ def _lines_over_n(entropy: IntrinsicEntropy) -> dict[str, Any]:
     lines = entropy.by_entropy
     every = sorted(lines)
     shown = [every[i - 1] for i in _thinned(len(every))]
-    trace = go.Scatter(
-        x=shown,
-        y=[-lines[n].correlation for n in shown],
-        mode="lines",
-        name="correlation of −CE with S_N",
-        hovertemplate="N = %{x}: %{y:.4f}<extra></extra>",
-        meta={"series": 0},
-    )
+    y, name = [-lines[n].correlation for n in shown], "correlation of −CE with S_N"
+    trace = scatter(shown, y, 0, "N = %{x}: %{y:.4f}", mode="lines", name=name)
     xaxis = {"title": "N, leading eigenvalues in S<sub>N</sub>", "type": "log", "dtick": 1}
     title, yaxis = "correlation of −CE with S<sub>N</sub>", {"range": [-1.05, 1.05]}
     return _figure([trace], xaxis, title, yaxis, height=320)

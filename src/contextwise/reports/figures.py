@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import Comparison, Difference
 from contextwise.reports.page import plain
@@ -38,6 +38,12 @@ def figure(traces: Sequence[Any] = (), **layout: Any) -> dict[str, Any]:
         "hovermode": "closest",
     }
     return go.Figure(traces, {**shared, **layout}).to_plotly_json()
+
+
+def scatter(x: Any, y: Any, series: int | None, hover: str = "", **style: Any) -> go.Scatter:
+    """Points or lines in the colour of a series; ``hover``: what the pointer shows, nothing if empty."""
+    shown = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
+    return go.Scatter(x=as_json(x), y=as_json(y), meta={"series": series}, **shown, **style)
 
 
 @dataclass(frozen=True)
@@ -108,29 +114,15 @@ def _difference_traces(difference: Difference, y: float, series: int) -> list[go
         low, high = estimate.limits
         interval = f"<br>95% interval [{low:+.4f}, {high:+.4f}]"
         whiskers = {**error_bars([estimate]), "thickness": 2.5, "width": 7}
-    drawn = [
-        go.Scatter(
-            x=[estimate.value],
-            y=[y],
-            error_x=whiskers,
-            mode="markers",
-            marker={"size": 11, "symbol": SYMBOLS[series % len(SYMBOLS)]},
-            hovertemplate=f"{_pair(difference)}<br>%{{x:+.4f}}{interval}<extra></extra>",
-            meta={"series": series},
-        )
-    ]
-    if len(difference.seed_differences) > 1:
-        seeds, pair = difference.seed_differences, _pair(difference)
-        drawn.append(
-            go.Scatter(
-                x=list(seeds.values()),
-                y=[y - 0.22] * len(seeds),
-                mode="markers",
-                marker={"size": 7, "symbol": "circle-open"},
-                hovertemplate=[f"{pair}<br>seed {seed}: %{{x:+.4f}}<extra></extra>" for seed in seeds],
-                meta={"series": series},
-            )
-        )
+    hover, marker = f"{_pair(difference)}<br>", {"size": 11, "symbol": SYMBOLS[series % len(SYMBOLS)]}
+    style: dict[str, Any] = {"mode": "markers", "marker": marker, "error_x": whiskers}
+    drawn = [scatter([estimate.value], [y], series, f"{hover}%{{x:+.4f}}{interval}", **style)]
+    seeds = difference.seed_differences
+    if len(seeds) > 1:
+        style = {"mode": "markers", "marker": {"size": 7, "symbol": "circle-open"}}
+        own = scatter(list(seeds.values()), [y - 0.22] * len(seeds), series, **style)
+        hovers = [f"{hover}seed {seed}: %{{x:+.4f}}<extra></extra>" for seed in seeds]
+        drawn.append(own.update(hoverinfo=None, hovertemplate=hovers))
     return drawn
 
 
@@ -147,18 +139,15 @@ def _pair(difference: Difference) -> str:
 def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
     """Traces with what was spent by each point: raw training loss (faint), smoothed, its spikes; validation losses."""
     traces = []
-    shared = {"meta": {"series": curve.series}, "name": plain(curve.label), "legendgroup": curve.label}
+    shared = {"name": plain(curve.label), "legendgroup": curve.label}
 
     def add(rows: dict[str, np.ndarray], hover: str, **style: Any) -> None:
-        if hover:
-            style["hovertemplate"] = f"%{{fullData.name}}<br>{hover}<extra></extra>"
-        traces.append(
-            (go.Scatter(x=rows["tokens"].tolist(), y=rows["loss"].tolist(), **shared, **style), rows)
-        )
+        hover = hover and f"%{{fullData.name}}<br>{hover}"
+        traces.append((scatter(rows["tokens"], rows["loss"], curve.series, hover, **shared, **style), rows))
 
     train = _columns(curve.run.metrics("train"))
     if train:
-        add(_binned(train), "", mode="lines", opacity=0.25, line_width=1, showlegend=False, hoverinfo="skip")
+        add(_binned(train), "", mode="lines", opacity=0.25, line_width=1, showlegend=False)
         smooth = _binned({**train, "loss": smoothed(train["loss"])})
         add(smooth, "training loss %{y:.4f}", mode="lines", line_width=2)
         jumps = spikes(train["loss"])

@@ -7,20 +7,8 @@ import yaml
 
 from contextwise.base.tables import Column, Table
 from contextwise.models.sizes import readable_count
-from contextwise.reports.page import (
-    Page,
-    Part,
-    Plot,
-    Section,
-    bullets,
-    code,
-    commands,
-    details,
-    environment_facts,
-    facts,
-    markup,
-    plain,
-)
+from contextwise.reports import page
+from contextwise.reports.page import Page, Part, Plot, Section
 from contextwise.reproductions.claims import VERDICTS
 from contextwise.reproductions.tables import printed_table
 
@@ -38,11 +26,11 @@ def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -
     """
     claim_line = "<strong>{verdict}:</strong> {text} <small>{evidence}</small>"
     result = [
-        markup(claim_line, **{**claim, "verdict": VERDICTS[claim["holds"]].capitalize()})
+        page.markup(claim_line, **{**claim, "verdict": VERDICTS[claim["holds"]].capitalize()})
         for claim in outcome["claims"]
     ]
     if outcome["supports"]:
-        result.append(markup("What this scale can support: {supports}", supports=outcome["supports"]))
+        result.append(page.markup("What this scale can support: {supports}", supports=outcome["supports"]))
     tables = [Table.from_dict(table) for table in outcome["tables"]]
     fallback = "This figure needs JavaScript. The JSON file beside this page holds its numbers."
     sections = [
@@ -66,9 +54,9 @@ def _printed(printed: dict[str, Any], inferred: list[str]) -> list[Part]:
         parts.append(table)
         del rest["columns"], rest["rows"]
     if rest:
-        parts.append(code(yaml.safe_dump(rest, sort_keys=False, allow_unicode=True, width=100)))
+        parts.append(page.code(yaml.safe_dump(rest, sort_keys=False, allow_unicode=True, width=100)))
     if inferred:
-        parts += ["Not stated there, and chosen here:", bullets(inferred)]
+        parts += ["Not stated there, and chosen here:", page.bullets(inferred)]
     return parts
 
 
@@ -82,8 +70,8 @@ def _making(outcome: dict[str, Any], command: str) -> list[Part]:
     seed = Column("seed", "integer", "d")
     columns: list[Column | str] = ["run", seed, "parameters", "tokens", "trained in", "corpus", "its hash"]
     table = Table("The training runs behind these figures.", columns, rows)
-    environment = details("Environment", facts(environment_facts(outcome["environment"])))
-    return [commands([wrapped]), *([table] if rows else []), environment]
+    environment = page.details("Environment", page.facts(page.environment_facts(outcome["environment"])))
+    return [page.commands([wrapped]), *([table] if rows else []), environment]
 
 
 def plot_figure(plot: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +84,7 @@ def plot_figure(plot: dict[str, Any]) -> dict[str, Any]:
     levels = plot["levels"].items()
     axes = {
         f"{axis}axis": {
-            "title": {"text": plain(plot[axis])},
+            "title": {"text": page.plain(plot[axis])},
             "type": "log" if axis in plot["logarithmic"] else None,
         }
         for axis in "xy"
@@ -104,7 +92,7 @@ def plot_figure(plot: dict[str, Any]) -> dict[str, Any]:
     layout = {
         **axes,
         "shapes": [{**across, "y0": y, "y1": y} for _, y in levels],
-        "annotations": [{**beside, "y": y, "text": plain(name)} for name, y in levels],
+        "annotations": [{**beside, "y": y, "text": page.plain(name)} for name, y in levels],
         "height": 420,
     }
     return {"data": traces, "layout": layout}
@@ -112,7 +100,7 @@ def plot_figure(plot: dict[str, Any]) -> dict[str, Any]:
 
 def _trace(name: str, series: int, points: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     trace: dict[str, Any] = {
-        "name": plain(name),
+        "name": page.plain(name),
         "x": [point["x"] for point in points],
         "y": [point["y"] for point in points],
         "type": "bar" if kind == "bars" else "scatter",
@@ -128,6 +116,6 @@ def _trace(name: str, series: int, points: list[dict[str, Any]], kind: str) -> d
             "arrayminus": [point["y"] - point.get("low", point["y"]) for point in points],
         }
     if any("text" in point for point in points):
-        trace["text"] = [plain(str(point.get("text", ""))) for point in points]
+        trace["text"] = [page.plain(str(point.get("text", ""))) for point in points]
         trace["hovertemplate"] = "%{text}<br>%{x}, %{y}<extra>%{fullData.name}</extra>"
     return trace

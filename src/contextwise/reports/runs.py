@@ -14,25 +14,9 @@ from contextwise.comparison.comparison import Comparison
 from contextwise.comparison.tables import budget_tables, difference_table, model_table, verdict
 from contextwise.evaluation.kernel import results_of
 from contextwise.evaluation.measures.loss import evaluation_table
+from contextwise.reports import page
 from contextwise.reports.figures import Curve, difference_figure, training_figure
-from contextwise.reports.page import (
-    Markup,
-    Page,
-    Part,
-    Plot,
-    Section,
-    bullets,
-    check_file,
-    choices,
-    code,
-    commands,
-    details,
-    environment_facts,
-    facts,
-    joined,
-    markup,
-    subhead,
-)
+from contextwise.reports.page import Markup, Page, Part, Plot, Section
 
 
 def write_report(
@@ -58,7 +42,7 @@ def write_report(
         DataError: the file cannot be written, or a file of a run is damaged.
         ConfigError: ``path`` is a folder, or a recipe is damaged.
     """
-    check_file(path)
+    page.check_file(path)
     curves, series = _curves(runs, comparison)
     names, subtitle = list(series), ""
     sections = [Section("Training", _training(curves))]
@@ -85,9 +69,9 @@ def write_report(
     remarks = [*(comparison.notes if comparison else []), *(notes or [])]
     lines = [command] if command is not None else _commands(runs, comparison)
     sections += [
-        Section("Notes", [bullets(remarks)] if remarks else []),
+        Section("Notes", [page.bullets(remarks)] if remarks else []),
         Section("What the models write", _samples(curves)),
-        Section("How it was made", ["To make it again:", commands(lines), *map(_run, curves)]),
+        Section("How it was made", ["To make it again:", page.commands(lines), *map(_run, curves)]),
     ]
     title = title or (", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others")
     Page(title, sections, subtitle, verdict(comparison) if comparison else [], "runs").write(path)
@@ -149,7 +133,7 @@ def _training(curves: list[Curve]) -> list[Part]:
         "is replayed or watched. A double click shows all, the steep start included."
     )
     label = "Training and validation loss of each run"
-    return [Plot("training", figure, label, caption, controls=choices("Horizontal axis"))]
+    return [Plot("training", figure, label, caption, controls=page.choices("Horizontal axis"))]
 
 
 def _evaluation_tables(runs: list[RunFolder]) -> list[Part]:
@@ -175,19 +159,19 @@ def _samples(curves: list[Curve]) -> list[Part]:
     for curve in curves:
         file = curve.run.evaluation / "samples.json"
         for sample in read_json(file, "the generated texts") if file.is_file() else []:
-            text = markup(
+            text = page.markup(
                 '<article>{head}<pre><span class="given">{prompt}</span>{text}</pre></article>',
-                head=subhead(curve.label, curve.series),
+                head=page.subhead(curve.label, curve.series),
                 prompt=sample["prompt"],
                 text=sample["text"],
             )
             by_prompt.setdefault((sample["prompt"], _sampling(sample["sampling"])), []).append(text)
     parts: list[Part] = []
     for (prompt, how), texts in by_prompt.items():
-        start = markup("<code>{prompt}</code>", prompt=prompt) if prompt else "the start of a document"
+        start = page.markup("<code>{prompt}</code>", prompt=prompt) if prompt else "the start of a document"
         line = '<p class="prompt">Continuing {start} ({how}; not selected)</p>'
-        parts.append(markup(line, start=start, how=how))
-        parts.append(Markup(f'<div class="samples">\n{joined(texts)}\n</div>'))
+        parts.append(page.markup(line, start=start, how=how))
+        parts.append(Markup(f'<div class="samples">\n{page.joined(texts)}\n</div>'))
     return parts
 
 
@@ -201,15 +185,15 @@ def _run(curve: Curve) -> Markup:
         corpus = run.summary()["corpus"]
         about |= {"corpus": corpus["path"], "content hash": corpus["fingerprint"]}
     recipe = yaml.safe_dump(run.recipe(), sort_keys=False, allow_unicode=True)
-    summary = markup(
+    summary = page.markup(
         "{mark}{label}: recipe and environment{state}",
         mark=Markup(mark(curve.series)),
         label=curve.label,
         state="" if run.finished else " (not finished)",
     )
-    columns = markup(
+    columns = page.markup(
         '<div class="facts">\n<div><h3>recipe</h3>{recipe}</div>\n<div><h3>environment</h3>{facts}</div>\n</div>',
-        recipe=code(recipe),
-        facts=facts({**about, **environment_facts(environment)}),
+        recipe=page.code(recipe),
+        facts=page.facts({**about, **page.environment_facts(environment)}),
     )
-    return details(summary, columns)
+    return page.details(summary, columns)

@@ -13,23 +13,9 @@ from contextwise.analysis.sweep_points import COLUMNS
 from contextwise.base.estimates import NOT_KNOWN, count
 from contextwise.base.tables import Cell, Row, Table, csv_text
 from contextwise.data.document_lengths import in_tokens, token_count
+from contextwise.reports import page
 from contextwise.reports.figures import figure
-from contextwise.reports.page import (
-    Markup,
-    Page,
-    Part,
-    Plot,
-    Section,
-    bullets,
-    check_file,
-    choices,
-    code,
-    commands,
-    details,
-    markup,
-    missing,
-    write_csv_files,
-)
+from contextwise.reports.page import Markup, Page, Part, Plot, Section
 from contextwise.reports.sweep_data import SweepData, read_sweep
 from contextwise.reports.sweep_figures import (
     curves_figure,
@@ -77,7 +63,7 @@ def write_sweep_page(
         ConfigError: nothing was measured yet; ``path`` is a folder; curves cannot be compared.
         DataError: a file is damaged, or cannot be written.
     """
-    check_file(path)
+    page.check_file(path)
     data = read_sweep(folder, others)
     contexts = data.contexts
     texts = sweep_tables(data)
@@ -106,23 +92,23 @@ def write_sweep_page(
         "tables": {name: text for name, text in texts.items() if name not in DYNAMIC},
         "heads": {"best-context-loss": LOSS_HEAD, "curves": CURVE_HEAD},
     }
-    page = Page(f"Sweep {data.name}", sections, subtitle, sweep_verdict(data), "sweep", {"sweep": sent})
-    page.write(path)
-    return write_csv_files(texts, tables) if tables is not None else []
+    result = sweep_verdict(data)
+    Page(f"Sweep {data.name}", sections, subtitle, result, "sweep", {"sweep": sent}).write(path)
+    return page.write_csv_files(texts, tables) if tables is not None else []
 
 
 def _missing(data: SweepData) -> list[Part]:
     sentences = missing_sentences(data)
     reasons = {state.run.id: state.failure.reason for state in data.states if state.failure is not None}
-    failures = [details(f"{run}: why it failed", code(reason)) for run, reason in reasons.items()]
-    return [bullets(sentences), *failures] if sentences else []
+    failures = [page.details(f"{run}: why it failed", page.code(reason)) for run, reason in reasons.items()]
+    return [page.bullets(sentences), *failures] if sentences else []
 
 
 def _losses(data: SweepData) -> list[Part]:
-    controls = markup(
+    controls = page.markup(
         '<div class="controls" hidden>\n{units}<label class="budget"><span>budget</span><input type="range" id="budget" '
         'min="0" step="1"><output id="budget-words" for="budget"></output></label>\n</div>',
-        units=choices("Unit of the budget", "units"),
+        units=page.choices("Unit of the budget", "units"),
     )
     caption = (
         "Bars: one standard error over held-out documents, which are the same for all runs: differences between runs are more "
@@ -141,7 +127,7 @@ def _losses(data: SweepData) -> list[Part]:
 
 
 def _optimal_contexts(data: SweepData) -> list[Part]:
-    caption = markup(
+    caption = page.markup(
         'Lines: the most common optimum in a window (<span id="window">{window}</span>). Points: the optimum without '
         "smoothing; a triangle where it is the longest (upwards) or the shortest context that was tried, so that the true "
         "optimum may be beyond. Only optima whose neighbouring contexts were measured at the same budget. Sizes are a little "
@@ -155,7 +141,7 @@ def _optimal_contexts(data: SweepData) -> list[Part]:
     )
     return [
         Plot("context", figure(), label, caption),
-        missing(absent, ' id="no-context" hidden'),
+        page.missing(absent, ' id="no-context" hidden'),
         _download("optimal-context", "Optimal contexts"),
     ]
 
@@ -172,19 +158,19 @@ def _optimal_pairs() -> list[Part]:
     )
     return [
         Plot("pair", figure(), label, caption),
-        missing(absent, ' id="no-pair" hidden'),
+        page.missing(absent, ' id="no-pair" hidden'),
         _download("optimal-pair", "Optimal pairs"),
     ]
 
 
 def _curves(data: SweepData) -> list[Part]:
     if not data.curves:
-        return [missing("No run has a context curve.")]
-    controls = markup(
+        return [page.missing("No run has a context curve.")]
+    controls = page.markup(
         '<div class="controls" hidden>\n{moments}</div>\n<div id="switches" class="switches"></div>\n',
-        moments=choices("Moment of training", "moment"),
+        moments=page.choices("Moment of training", "moment"),
     )
-    caption = markup(
+    caption = page.markup(
         "Mean loss, {unit}, by the number of tokens that a prediction sees; each line ends at its training context. Only the "
         "last tenth of each line is measured on the same targets for all runs. Dotted: measured afterwards by "
         "<code>contextwise curve</code>, on its own windows, with 95% intervals. A double click shows all, "
@@ -194,7 +180,7 @@ def _curves(data: SweepData) -> list[Part]:
     label = "Loss at each number of visible tokens, a line for each run that is switched on"
     return [
         Plot("curves", curves_figure(data.curves, data.loss_unit), label, caption, controls=controls),
-        missing("", ' id="no-curves" hidden'),
+        page.missing("", ' id="no-curves" hidden'),
         _download("curves", "The curves that are shown"),
     ]
 
@@ -202,7 +188,7 @@ def _curves(data: SweepData) -> list[Part]:
 def _lengths(data: SweepData) -> list[Part]:
     if data.meter is None:
         text = "The corpus could not be read, so the lengths of its documents are not shown: "
-        return [missing(f"{text}{data.no_corpus}.")]
+        return [page.missing(f"{text}{data.no_corpus}.")]
     caption = (
         f"{data.corpus}, the documents that were trained on. A token can be predicted from no more tokens than precede it "
         "in its document."
@@ -210,7 +196,7 @@ def _lengths(data: SweepData) -> list[Part]:
     label = "Shares of documents and of tokens by document length, and share of tokens preceded by that many"
     return [
         Plot("lengths", lengths_figure(data.meter), label, caption),
-        bullets(corpus_sentences(data.meter, data.contexts)),
+        page.bullets(corpus_sentences(data.meter, data.contexts)),
         _download("document-lengths", "Document lengths"),
     ]
 
@@ -222,14 +208,14 @@ def _making(data: SweepData, others: Sequence[Path]) -> list[Part]:
     ]
     return [
         "To resume the sweep, and to make this page again:",
-        commands([shlex.join(["contextwise", *words]) for words in lines]),
-        details("sweep.yaml", code(data.recipe)),
+        page.commands([shlex.join(["contextwise", *words]) for words in lines]),
+        page.details("sweep.yaml", page.code(data.recipe)),
     ]
 
 
 def _download(table: str, label: str) -> Markup:
     button = '<button type="button" class="csv" data-table="{table}" hidden>{label} (CSV)</button>'
-    return markup(button, table=table, label=label)
+    return page.markup(button, table=table, label=label)
 
 
 def _counted(number: int, what: str) -> str:

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from contextwise.analysis.optimum import Landscape
 from contextwise.data.document_lengths import DocumentLengths, token_count
-from contextwise.reports.figures import SYMBOLS, figure
+from contextwise.reports.figures import SYMBOLS, figure, scatter
 from contextwise.reports.page import plain
 from contextwise.reports.sweep_data import CurveLine
 from contextwise.reports.sweep_findings import UNIT_NAMES, budget_words, sentences_at, window_words
@@ -52,61 +52,37 @@ def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, An
     traces: list[go.Scatter] = []
     for size, number in series.items():
         shift = 2.0 ** (APART * (number - (len(series) - 1) / 2))
-        shared = {"name": plain(size), "legendgroup": size, "meta": {"series": number}}
+        shared = {"name": plain(size), "legendgroup": size}
         smoothed = landscape.contexts[size]
-        hover = "<br>%{customdata}<extra></extra>"
+        y = [None if context is None else context * shift for context in smoothed]
+        line, words = {"width": 2.5, "shape": "hvh"}, _words(landscape, smoothed)
+        hover = "%{fullData.name}<br>%{customdata}"
         traces.append(
-            go.Scatter(
-                x=landscape.budgets.tolist(),
-                y=[None if context is None else context * shift for context in smoothed],
-                customdata=_words(landscape, smoothed),
-                mode="lines",
-                line={"width": 2.5, "shape": "hvh"},
-                hovertemplate="%{fullData.name}" + hover,
-                **shared,
-            )
+            scatter(landscape.budgets, y, number, hover, mode="lines", line=line, customdata=words, **shared)
         )
         optima = [some.get(size) for some in landscape.optima]
         decided = {step: best for step, best in enumerate(optima) if best is not None and best.decided}
         words = _words(landscape, [best.cell.context if best else None for best in optima])
-        traces.append(
-            go.Scatter(
-                x=landscape.budgets[list(decided)].tolist(),
-                y=[best.cell.context * shift for best in decided.values()],
-                customdata=[words[step] for step in decided],
-                mode="markers",
-                marker={"size": 6, "symbol": [symbols[best.edge] for best in decided.values()]},
-                opacity=0.45,
-                showlegend=False,
-                hovertemplate="%{fullData.name}, not smoothed" + hover,
-                **shared,
-            )
-        )
+        x, y = landscape.budgets[list(decided)], [best.cell.context * shift for best in decided.values()]
+        marker = {"size": 6, "symbol": [symbols[best.edge] for best in decided.values()]}
+        style = {"mode": "markers", "marker": marker, "opacity": 0.45, "showlegend": False, **shared}
+        hover, words = "%{fullData.name}, not smoothed<br>%{customdata}", [words[step] for step in decided]
+        traces.append(scatter(x, y, number, hover, customdata=words, **style))
     axis = _context_axis(_measured_contexts(landscape), "optimal context, tokens")
     return figure(traces, xaxis=_budget_axis(landscape), yaxis=axis)
 
 
 def pair_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
     """The optimal pair against the budget: the height is its context, the colour and the symbol its size."""
-    budgets, pairs = landscape.budgets.tolist(), landscape.pairs
-    line = {"mode": "lines", "line": {"width": 1, "shape": "hvh"}, "hoverinfo": "skip", "showlegend": False}
-    traces = [go.Scatter(x=budgets, y=[pair and pair[1] for pair in pairs], meta={"series": None}, **line)]
+    budgets, pairs = landscape.budgets, landscape.pairs
+    style: dict[str, Any] = {"mode": "lines", "line": {"width": 1, "shape": "hvh"}, "showlegend": False}
+    traces = [scatter(budgets, [pair and pair[1] for pair in pairs], None, **style)]
     for size, number in series.items():
         own = [pair[1] if pair is not None and pair[0] == size else None for pair in pairs]
-        traces.append(
-            go.Scatter(
-                x=budgets,
-                y=own,
-                customdata=_words(landscape, own),
-                mode="lines+markers",
-                line={"width": 3, "shape": "hvh"},
-                marker={"size": 6, "symbol": SYMBOLS[number % len(SYMBOLS)]},
-                name=plain(size),
-                showlegend=True,
-                hovertemplate="%{fullData.name}<br>%{customdata}<extra></extra>",
-                meta={"series": number},
-            )
-        )
+        marker = {"size": 6, "symbol": SYMBOLS[number % len(SYMBOLS)]}
+        style = {"mode": "lines+markers", "line": {"width": 3, "shape": "hvh"}, "marker": marker}
+        style |= {"customdata": _words(landscape, own), "name": plain(size), "showlegend": True}
+        traces.append(scatter(budgets, own, number, "%{fullData.name}<br>%{customdata}", **style))
     axis = _context_axis(_measured_contexts(landscape), "context of the optimal pair, tokens")
     return figure(traces, xaxis=_budget_axis(landscape), yaxis=axis, height=380)
 
@@ -128,16 +104,9 @@ def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
         )
         for number, (kind, total) in enumerate({"documents": meter.documents, "tokens": meter.tokens}.items())
     ]
-    traces.append(
-        go.Scatter(
-            x=names,
-            y=[row.preceded for row in rows],
-            name="tokens with l before them",
-            mode="lines+markers",
-            hovertemplate="%{y:.1%} of the tokens have %{x} or more before them<extra></extra>",
-            meta={"series": 2},
-        )
-    )
+    hover, preceded = "%{y:.1%} of the tokens have %{x} or more before them", [row.preceded for row in rows]
+    style = {"name": "tokens with l before them", "mode": "lines+markers"}
+    traces.append(scatter(names, preceded, 2, hover, **style))
     xaxis, yaxis = {"type": "category", "title": "length l, tokens"}, {"title": "share", "tickformat": ".0%"}
     return figure(traces, xaxis=xaxis, yaxis={**yaxis, "range": [0, 1.02]}, barmode="group", height=380)
 
