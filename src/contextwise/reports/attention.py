@@ -50,15 +50,7 @@ LENS = (
 
 
 def write_attention_page(reading: Reading, path: Path, command: list[str] | None = None) -> None:
-    """Write the page.
-
-    Args:
-        command: the words that made it, to be shown.
-
-    Raises:
-        ConfigError: ``path`` is a folder.
-        DataError: the file cannot be written.
-    """
+    """Write the page (:meth:`~contextwise.reports.page.Page.write`); ``command``: the words that made it, to be shown."""
     names = [model.name for model in reading.models]
     bars = "Attention received by each chunk, a bar for each model"
     sections = [
@@ -77,12 +69,7 @@ def write_attention_page(reading: Reading, path: Path, command: list[str] | None
 
 
 def write_csv(reading: Reading, folder: Path) -> None:
-    """Write ``tokens.csv`` and ``attention.csv`` into a folder.
-
-    Raises:
-        ConfigError: ``folder`` is a file.
-        DataError: a file cannot be written.
-    """
+    """Write ``tokens.csv`` and ``attention.csv`` into a folder (:func:`~contextwise.reports.page.write_csv_files`)."""
     page.write_csv_files(csv_files(reading), folder)
 
 

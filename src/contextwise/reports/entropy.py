@@ -74,15 +74,7 @@ FITS: list[Column | str] = [
 
 
 def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str] | None = None) -> None:
-    """Write the page.
-
-    Args:
-        command: the words that made the measurement, to be shown.
-
-    Raises:
-        ConfigError: ``path`` is a folder.
-        DataError: the file cannot be written.
-    """
+    """Write the page (:meth:`~contextwise.reports.page.Page.write`); ``command``: the words that made it, to be shown."""
     summary, figures, tables = entropy.measurement.summary, figures_of(entropy), csv_files(entropy)
     fallback = "This figure needs JavaScript. The CSV file holds its numbers."
     plots = []
@@ -123,12 +115,7 @@ def terminal_report(entropy: IntrinsicEntropy) -> RenderableType:
 
 
 def write_csv(entropy: IntrinsicEntropy, folder: Path) -> list[Path]:
-    """Write the CSV of each figure into a folder, and ``fits.csv``.
-
-    Raises:
-        ConfigError: ``folder`` is a file.
-        DataError: a file cannot be written.
-    """
+    """Write the CSV of each figure, and ``fits.csv``, into a folder (:func:`~contextwise.reports.page.write_csv_files`)."""
     return page.write_csv_files({**csv_files(entropy), "fits": fits_csv(entropy)}, folder)
 
 

@@ -37,12 +37,11 @@ class Plot:
     """A Plotly figure.
 
     Attributes:
-        id: of its element; the page's script finds the figure by it.
+        id: of its element, by which the page's script finds the figure.
         figure: traces and layout, without colours: ``meta.series`` of a trace is the number of its colour.
-        label: what it shows, for readers who do not see it.
-        caption: below it; text or markup.
+        label: what it shows, for screen readers.
+        caption: text or markup below it; ``controls``: markup above it.
         fallback: what to read without JavaScript.
-        controls: markup above it.
     """
 
     id: str
@@ -80,11 +79,11 @@ class Page:
     """A page.
 
     Attributes:
+        sections: those without parts are left out.
         result: paragraphs of the result, in the box at the top.
-        sections: without those that are empty.
-        assets: name of the page's own script and style sheet beside this module; empty if it has none.
+        assets: name of the page's own script and style sheet beside this module.
+        data: what the script reads besides the figures, by the id of its element.
         below: parts below the sections.
-        data: what else the script reads, by the id of its element.
     """
 
     title: str
@@ -108,9 +107,8 @@ class Page:
     def render(self) -> str:
         """The HTML file."""
         sections = [section for section in self.sections if section.parts]
-        figures = {
-            part.id: part.figure for section in sections for part in section.parts if isinstance(part, Plot)
-        }
+        parts = [part for section in sections for part in section.parts]
+        figures = {part.id: part.figure for part in parts if isinstance(part, Plot)}
         title = html.escape(self.title)
         result = "".join(f"<p>{shown(paragraph)}</p>" for paragraph in self.result)
         lines = [
@@ -129,11 +127,10 @@ class Page:
             f"<footer>contextwise {metadata.version('contextwise')}</footer>\n</main>",
         ]
         if figures:
-            data = {"figures": figures, **self.data}
-            lines += [
-                f'<script type="application/json" id="{name}">{_script_json(value)}</script>'
-                for name, value in data.items()
-            ]
+            for name, value in {"figures": figures, **self.data}.items():
+                # Without "<" nothing in the JSON can end the element.
+                text = json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+                lines.append(f'<script type="application/json" id="{name}">{text}</script>')
             own = _file(f"{self.assets}.js") or '"use strict";\nFigures.start();\n'
             lines += ['<script>window.PlotlyConfig = {MathJaxConfig: "local"};</script>']
             lines += [f"<script>{get_plotlyjs()}</script>", f"<script>\n{_file('figures.js')}{own}</script>"]
@@ -141,21 +138,13 @@ class Page:
 
 
 def check_file(path: Path) -> None:
-    """
-    Raises:
-        ConfigError: ``path`` is a folder.
-    """
+    """Refuse a folder as the page, with a ConfigError."""
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give the name of a file for the page")
 
 
 def write_csv_files(tables: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write each CSV text to ``folder``/NAME.csv.
-
-    Raises:
-        ConfigError: ``folder`` is a file.
-        DataError: a file cannot be written.
-    """
+    """Write each CSV text to ``folder``/NAME.csv; ConfigError if that is a file, DataError if it cannot be written."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; give a folder for the CSV files with --csv")
     paths = [folder / f"{name}.csv" for name in tables]
@@ -165,15 +154,14 @@ def write_csv_files(tables: Mapping[str, str], folder: Path) -> list[Path]:
 
 
 def shown(part: Any) -> str:
-    """HTML of markup, a table or a plot; of a text, escaped."""
+    """The HTML of markup, a table or a plot; a text is escaped."""
     return part.__html__() if hasattr(part, "__html__") else html.escape(str(part))
 
 
 def joined(parts: Iterable[Part]) -> Markup:
     """Parts below each other."""
-    return Markup(
-        "\n".join(shown(part) if hasattr(part, "__html__") else f"<p>{shown(part)}</p>" for part in parts)
-    )
+    paragraphs = (shown(part) if hasattr(part, "__html__") else f"<p>{shown(part)}</p>" for part in parts)
+    return Markup("\n".join(paragraphs))
 
 
 def markup(template: str, **values: Any) -> Markup:
@@ -182,7 +170,7 @@ def markup(template: str, **values: Any) -> Markup:
 
 
 def missing(text: str, attributes: str = "") -> Markup:
-    """A remark in place of missing content."""
+    """A note in place of missing content."""
     return markup('<p{attributes} class="missing">{text}</p>', text=text, attributes=Markup(attributes))
 
 
@@ -227,33 +215,25 @@ def facts(values: Mapping[str, Any]) -> Markup:
 def environment_facts(environment: dict[str, Any]) -> dict[str, str]:
     """Hardware and versions as a page lists them: one text each, without what is not known."""
     values = {**environment, **environment.get("versions", {})}
-    values.pop("versions", None)
     return {
         name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         for name, value in values.items()
-        if value not in (None, [])
+        if value not in (None, []) and name != "versions"
     }
 
 
 def csv_link(text: str, name: str, label: str) -> Markup:
     """A link that saves a CSV which is part of the page."""
     content = base64.b64encode(text.encode()).decode()
-    return markup(
-        '<a href="data:text/csv;base64,{content}" download="{name}">{label}</a>',
-        content=content,
-        name=name,
-        label=label,
-    )
+    link = '<a href="data:text/csv;base64,{content}" download="{name}">{label}</a>'
+    return markup(link, content=content, name=name, label=label)
 
 
 def choices(label: str, id: str = "") -> Markup:
     """A row of buttons, which the page's script fills in."""
-    identity = f' id="{id}"' if id else ""
-    return markup(
-        '<div class="axes"{identity} role="group" aria-label="{label}" hidden></div>\n',
-        identity=Markup(identity),
-        label=label,
-    )
+    identity = Markup(f' id="{id}"' if id else "")
+    row = '<div class="axes"{identity} role="group" aria-label="{label}" hidden></div>\n'
+    return markup(row, identity=identity, label=label)
 
 
 def plain(text: str) -> str:
@@ -265,8 +245,3 @@ def _file(name: str) -> str:
     """A file beside this module; empty if there is none."""
     file = resources.files(__package__).joinpath(name)
     return file.read_text(encoding="utf-8") if file.is_file() else ""
-
-
-def _script_json(value: Any) -> str:
-    """JSON for a script element: without ``<`` nothing in it can end the element."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -14,16 +14,7 @@ from contextwise.reproductions.tables import printed_table
 
 
 def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -> None:
-    """Write the page of an outcome.
-
-    Args:
-        outcome: what :meth:`contextwise.reproductions.item.Outcome.write` wrote.
-        command: what made it, to be shown.
-
-    Raises:
-        ConfigError: ``path`` is a folder.
-        DataError: the file cannot be written.
-    """
+    """Write the page of an outcome, as :meth:`contextwise.reproductions.item.Outcome.write` wrote it, and its command."""
     claim_line = "<strong>{verdict}:</strong> {text} <small>{evidence}</small>"
     result = [
         page.markup(claim_line, **{**claim, "verdict": VERDICTS[claim["holds"]].capitalize()})

@@ -33,8 +33,8 @@ def write_report(
     Args:
         runs: finished or not; what a run has not made yet is left out. Texts that the runs generated
             (``evaluation/samples.json``) are shown side by side.
-        comparison: of the runs (:func:`contextwise.comparison.compare`); its models may be others besides.
-        title: the headline; the models' names if not given.
+        comparison: of the runs, and of other models if there are any.
+        title: the headline; by default the models' names.
         command: the one command that made all this, if there is one.
         notes: sentences for the reader, besides the comparison's own.
 
