@@ -12,7 +12,7 @@ from sweep_pages import rows
 
 from contextwise.reports.sweep import sweep_tables
 from contextwise.reports.sweep_data import read_sweep
-from contextwise.reports.sweep_findings import budget_words
+from contextwise.reports.sweep_figures import budget_words
 
 
 class Opened:

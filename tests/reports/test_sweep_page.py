@@ -15,7 +15,7 @@ from test_page import HOSTILE, Page
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.reports.sweep import write_sweep_page
 from contextwise.reports.sweep_data import CurveLine, per_byte_where_needed, read_sweep
-from contextwise.reports.sweep_findings import budget_words
+from contextwise.reports.sweep_figures import budget_words
 from synthetic_sweep import write_sweep
 
 

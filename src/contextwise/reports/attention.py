@@ -14,8 +14,7 @@ from contextwise.base.estimates import as_json, listed
 from contextwise.base.tables import Column, Table, csv_text, terminal
 from contextwise.evaluation.attention import ModelReading, Reading, mean_received
 from contextwise.reports import page
-from contextwise.reports.figures import figure
-from contextwise.reports.page import Markup, Page, Part, Plot, Section
+from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
 
 DIGITS = 5
 """Of the numbers on the page."""

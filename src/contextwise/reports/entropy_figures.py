@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from contextwise.analysis.intrinsic import ByContext, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.estimates import Estimate
-from contextwise.reports.figures import SYMBOLS, error_bars, figure, scatter
+from contextwise.reports.page import SYMBOLS, error_bars, figure, scatter
 
 MOST_POINTS = 400
 """Points of a spectrum, evenly spaced in the logarithm of the index; the CSV has them all."""

@@ -15,13 +15,16 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.files import atomic_write
 from contextwise.base.tables import Table, mark
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
+SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "cross")
 NO_SCRIPT = "This figure needs JavaScript. The tables hold its results."
 
 
@@ -245,3 +248,26 @@ def _file(name: str) -> str:
     """A file beside this module; empty if there is none."""
     file = resources.files(__package__).joinpath(name)
     return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
+def figure(traces: Sequence[Any] = (), **layout: Any) -> dict[str, Any]:
+    """A figure as plain values, with the margins and the legend that all figures share; a page's script may fill it in."""
+    shared = {
+        "height": 440,
+        "margin": {"l": 56, "r": 12, "t": 8, "b": 52},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        "hovermode": "closest",
+    }
+    return go.Figure(traces, {**shared, **layout}).to_plotly_json()
+
+
+def scatter(x: Any, y: Any, series: int | None, hover: str = "", **style: Any) -> go.Scatter:
+    """Points or lines in the colour of a series; ``hover``: what the pointer shows, nothing if empty."""
+    shown = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
+    return go.Scatter(x=as_json(x), y=as_json(y), meta={"series": series}, **shown, **style)
+
+
+def error_bars(values: Sequence[Estimate]) -> dict[str, Any]:
+    """The intervals of estimates, for ``error_x`` or ``error_y`` of a trace."""
+    up, down = zip(*((e.limits[1] - e.value, e.value - e.limits[0]) for e in values), strict=True)
+    return {"array": list(up), "arrayminus": list(down)}

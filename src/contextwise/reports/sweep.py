@@ -14,19 +14,16 @@ from contextwise.base.estimates import NOT_KNOWN, count
 from contextwise.base.tables import Cell, Row, Table, csv_text
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.reports import page
-from contextwise.reports.figures import figure
-from contextwise.reports.page import Markup, Page, Part, Plot, Section
+from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
 from contextwise.reports.sweep_data import SweepData, read_sweep
 from contextwise.reports.sweep_figures import (
+    budget_words,
+    corpus_sentences,
     curves_figure,
     curves_json,
     landscape_json,
     lengths_figure,
     loss_figure,
-)
-from contextwise.reports.sweep_findings import (
-    budget_words,
-    corpus_sentences,
     missing_sentences,
     sweep_verdict,
     window_words,
