@@ -15,7 +15,7 @@ from contextwise.training.model import model_config
 from contextwise.training.parameters import modules_of
 from cue_runs import CONTEXTS, recipe, save_text_encoder, write_articles
 
-FOLDER = Path(__file__).parents[3] / "recipes" / "cue"
+FOLDER = Path(__file__).parents[2] / "recipes" / "cue"
 STAGES = ["sentence-lm", "sentence-lstm", "joint", "adapt", "unigrams", "proxy", "adapt-proxy", "swap"]
 PAPER = [FOLDER / f"{stage}-paper.yaml" for stage in STAGES]
 

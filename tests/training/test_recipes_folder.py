@@ -14,7 +14,7 @@ from contextwise.training.model import model_config
 FOLDER = Path(__file__).parents[2] / "recipes"
 SWEEPS = FOLDER / "context_scaling"  # grids of runs: tests/experiments
 ITEMS = FOLDER / "intrinsic_entropy"  # tables and figures: tests/cli/test_reproduce.py
-CUE = FOLDER / "cue"  # made of the parts of earlier runs: tests/training/cue/test_cue_recipes.py
+CUE = FOLDER / "cue"  # made of the parts of earlier runs: tests/training/test_cue_recipes.py
 RUNS = (path for path in FOLDER.rglob("*.yaml") if "training" in yaml.safe_load(path.read_text()))
 SHIPPED = sorted(path for path in RUNS if not {SWEEPS, ITEMS, CUE} & set(path.parents))
 PAPER = [path for path in SHIPPED if path.stem.endswith("-paper")]

@@ -14,7 +14,6 @@ from contextwise.objectives.objective import (
     SingleObjective,
     WindowExamples,
     generator,
-    window_arrays,
 )
 from contextwise.objectives.vocabulary import Vocabulary
 
@@ -29,14 +28,7 @@ class Causal(SingleObjective):
     kind: ClassVar[Kind] = "decoder"
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
-        return CausalExamples(cut.windows(corpus, cut.context, vocabulary))
-
-
-class CausalExamples(WindowExamples):
-    """Unchanged windows."""
-
-    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        return window_arrays(self.windows, index)
+        return WindowExamples(cut.windows(corpus, cut.context, vocabulary))
 
 
 class PrefixLM(SingleObjective):
@@ -62,7 +54,7 @@ class PrefixExamples(WindowExamples):
     """Windows with prefixes drawn anew in each epoch."""
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        item = window_arrays(self.windows, index)
+        item = self.window(index)
         context = len(item["input_ids"])
         positions = item["position_ids"] if "position_ids" in item else np.arange(context)
         starts = np.flatnonzero(positions == 0)

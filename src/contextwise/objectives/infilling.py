@@ -21,7 +21,7 @@ from pydantic import Field
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import Cut, Examples, SingleObjective, generator, window_arrays
+from contextwise.objectives.objective import Cut, Examples, SingleObjective, generator
 from contextwise.objectives.text import TokenText
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
@@ -149,7 +149,7 @@ class InfillingExamples(Examples):
         return self._counts[epoch] if epoch in self._counts else len(self._open(epoch))
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        return window_arrays(self._open(epoch), index)
+        return {name: tensor.numpy() for name, tensor in self._open(epoch)[index].items()}
 
 
 class InfilledDocuments:

@@ -32,7 +32,6 @@ from contextwise.objectives.objective import (
     SingleObjective,
     WindowExamples,
     generator,
-    window_arrays,
 )
 from contextwise.objectives.text import SentenceIndex, TokenText
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
@@ -128,7 +127,7 @@ class MaskedExamples(WindowExamples):
         self.masking, self.cls, self.sep = masking, cls, sep
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        item = window_arrays(self.windows, index)
+        item = self.window(index)
         ids = np.concatenate([[self.cls], item["input_ids"], [self.sep]])
         draw = generator(self.seed, 0 if self.masking.settings.static else epoch, index, "masked")
         inputs, labels = self.masking.apply(ids, draw)

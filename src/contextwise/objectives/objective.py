@@ -93,19 +93,21 @@ class Examples(ABC):
         return {name: torch.as_tensor(value) for name, value in self.arrays(epoch, index).items()}
 
 
-def window_arrays(windows: Windows, index: int) -> dict[str, np.ndarray]:
-    """A window as arrays: ``input_ids``, ``labels`` (shifted), ``window``, and ``position_ids`` where they apply."""
-    return {name: tensor.numpy() for name, tensor in windows[index].items()}
-
-
 class WindowExamples(Examples):
-    """Examples built from one window each; the windows are the same in every epoch."""
+    """Examples built from one window each (by default the window), the same windows in every epoch."""
 
     def __init__(self, windows: Windows, seed: int = 0) -> None:
         self.windows, self.seed = windows, seed
 
     def count(self, epoch: int) -> int:
         return len(self.windows)
+
+    def window(self, index: int) -> dict[str, np.ndarray]:
+        """A window as arrays: ``input_ids``, ``labels`` (shifted), ``window``, and ``position_ids`` where they apply."""
+        return {name: tensor.numpy() for name, tensor in self.windows[index].items()}
+
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        return self.window(index)
 
 
 class Stream(Protocol):

@@ -29,7 +29,6 @@ from contextwise.objectives.objective import (
     SingleObjective,
     WindowExamples,
     generator,
-    window_arrays,
 )
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary, check_ids
 
@@ -77,7 +76,7 @@ class SpanExamples(WindowExamples):
         self.settings, self.corruption, self.end = settings, corruption, end
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        item = window_arrays(self.windows, index)
+        item = self.window(index)
         tokens = item["input_ids"]
         draw = generator(self.seed, epoch, index, "spans")
         noise = noise_mask(len(tokens), self.settings.rate, self.settings.mean_span, draw)
@@ -190,7 +189,7 @@ class Denoiser(Settings):
     mode: Literal["R", "S", "X"]
     rate: float = Field(gt=0, lt=1, description="share of the tokens that are noise")
     mean_span: float | None = Field(
-        None, ge=1, description="mean tokens of a span; S has none: one span, at the end"
+        None, ge=1, description="mean tokens of a span; not for S: one span at the end"
     )
     weight: float = Field(1.0, gt=0, description="share of the examples, relative to the other denoisers'")
 
@@ -293,34 +292,24 @@ class UL2(SingleObjective):
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
         cut.refuse_separate_documents(self.name)
-        texts = [token.text for token in self.special_tokens]
-        ids = vocabulary.ids(self.special_tokens, self.name)
-        corruption = Corruption(np.array(ids[: self.sentinels]))
-        modes = [ids[texts.index(getattr(self.modes, denoiser.mode))] for denoiser in self.denoisers]
-        lengths = [self.window_length(denoiser, cut.context) for denoiser in self.denoisers]
-        # Opening windows of the longest denoiser raises an error if the corpus is too short for them.
-        windows = cut.windows(corpus, max(lengths), vocabulary)
-        end = vocabulary.end(self.name)
-        return UL2Examples(self, windows, cut.context, corruption, modes, lengths, end, seed)
+        return UL2Examples(self, corpus, cut, seed, vocabulary)
 
 
 class UL2Examples(Examples):
     """Windows and their denoisers, both drawn anew in each epoch."""
 
-    def __init__(
-        self,
-        settings: UL2,
-        windows: Windows,
-        context: int,
-        corruption: Corruption,
-        modes: list[int],
-        lengths: list[int],
-        end: int,
-        seed: int,
-    ) -> None:
-        self.settings, self.windows, self.context, self.corruption = settings, windows, context, corruption
-        self.modes, self.lengths, self.end, self.seed = modes, np.array(lengths), end, seed
-        numbers = [d.numbers(n) for d, n in zip(settings.denoisers, lengths, strict=True)]
+    def __init__(self, settings: UL2, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> None:
+        self.settings, self.context, self.seed = settings, cut.context, seed
+        tokens, denoisers = settings.special_tokens, settings.denoisers
+        ids = vocabulary.ids(tokens, settings.name)
+        by_text = {token.text: i for token, i in zip(tokens, ids, strict=True)}
+        self.modes = [by_text[getattr(settings.modes, denoiser.mode)] for denoiser in denoisers]
+        self.corruption = Corruption(np.array(ids[: settings.sentinels]))
+        lengths = [settings.window_length(denoiser, cut.context) for denoiser in denoisers]
+        # Opening windows of the longest denoiser raises an error if the corpus is too short for them.
+        self.windows = cut.windows(corpus, max(lengths), vocabulary)
+        self.lengths, self.end = np.array(lengths), vocabulary.end(settings.name)
+        numbers = [denoiser.numbers(n) for denoiser, n in zip(denoisers, lengths, strict=True)]
         self.target = max(noise + spans + 1 for noise, spans in numbers)
         self._epoch = -1
         self._starts = self._choices = np.empty(0, dtype=np.int64)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from huggingface_hub import ModelCardData
-from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.config import validate
 from contextwise.base.files import atomic_directory, read_json, write_json
@@ -21,7 +20,6 @@ from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
 from contextwise.models.sizes import readable_count
 from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
-from contextwise.objectives.kind import Kind
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.recipe import Recipe
@@ -48,31 +46,20 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
                     inputs.tokenizer.save_pretrained(folder)
     with atomic_directory(run.model, "the model") as folder:
         model.save_pretrained(folder)
-        if inputs.tokenizer is not None:
-            _with_special_tokens(inputs.tokenizer, kind_of(inputs.config)).save_pretrained(folder)
-
-
-def _with_special_tokens(tokenizer: PreTrainedTokenizerFast, kind: Kind) -> PreTrainedTokenizerFast:
-    """Return a copy of a corpus's tokenizer that adds the special tokens of a kind of model's training.
-
-    These are [CLS] and [SEP] around a text for an encoder, end-of-text after it for an encoder-decoder, none for a decoder.
-    """
-    if kind == "decoder":
-        return tokenizer
-    copied = copy.deepcopy(tokenizer)
-    frame = Frame.of(copied, kind)
-    put_around(copied, frame.before, frame.after)
-    return copied
+        if inputs.tokenizer is None:
+            return
+        tokenizer, kind = inputs.tokenizer, kind_of(inputs.config)
+        if kind != "decoder":  # [CLS] and [SEP] around a text for an encoder, end-of-text after it otherwise
+            tokenizer = copy.deepcopy(tokenizer)
+            frame = Frame.of(tokenizer, kind)
+            put_around(tokenizer, frame.before, frame.after)
+        tokenizer.save_pretrained(folder)
 
 
 def write_summary(
     run: RunFolder, recipe: Recipe, inputs: TrainingInputs, metrics: RunMetrics, trained: int
 ) -> None:
-    """Write ``summary.json``: the run's name, model and data, its cost, and its validation losses.
-
-    Args:
-        trained: number of trained parameters.
-    """
+    """Write ``summary.json``: the run's name, model (with ``trained`` parameters) and data, its cost and validation losses."""
     losses = run.metrics("validation")
     summary = {
         "name": recipe.name,
@@ -111,7 +98,6 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     """Text of ``README.md`` for the model of a finished run, with the metadata block that the Hub reads.
 
     Args:
-        run: the finished run.
         standalone: whether the model's folder contains its code.
 
     Raises:

@@ -96,9 +96,8 @@ class EarlyStopping(TrainerCallback):
     def _best(self) -> tuple[int, int]:
         """The step of the lowest validation loss so far, and the number of validations after it; every process must call it."""
         result = [0, 0]
-        if (
-            self.trainer.is_world_process_zero()
-        ):  # it writes the rows; another process could read them too early
+        # The first process writes the rows; another one could read them too early.
+        if self.trainer.is_world_process_zero():
             rows = self.trainer.run.metrics("validation")
             best = min(rows, key=lambda row: row["loss"])["step"]
             result = [best, sum(row["step"] > best for row in rows)]

@@ -123,6 +123,11 @@ class TrainingInputs:
         return {"train": self.corpus} | ({} if self.replayed is None else {"replay": self.replayed})
 
     @property
+    def fingerprints(self) -> dict[str, str]:
+        """The content hashes of the training corpora, by role."""
+        return {name: corpus.fingerprint for name, corpus in self.corpora.items()}
+
+    @property
     def lengths(self) -> tuple[int, int]:
         """Positions per example: of the decoder or encoder, and of an encoder-decoder's decoder."""
         if isinstance(self.config, ParityMLPConfig):  # one vector per sample, for any number of bits

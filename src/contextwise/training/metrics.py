@@ -106,10 +106,8 @@ class RunMetrics:
 
     def row(self, kind: str, step: int, values: dict[str, Any]) -> dict[str, Any]:
         """A row of ``metrics.jsonl``: the cost of the run so far, and the values of a training, validation or curve row."""
-        cost = {
-            name: getattr(self, name)
-            for name in ("tokens", "input_tokens", "target_tokens", "flops", "seconds")
-        }
+        names = ("tokens", "input_tokens", "target_tokens", "flops", "seconds")
+        cost = {name: getattr(self, name) for name in names}
         return {"kind": kind, "step": step, **cost, **values}
 
     def state(self) -> dict[str, Any]:

@@ -51,12 +51,13 @@ def model_config(recipe: Recipe, vocab_size: int | None, end_of_text: int | None
         if isinstance(model, ParityMLPModel):
             return ParityMLPConfig(bits, tasks, model.feature_size, model.width, model.layers)
         assert isinstance(model, ParityTransformerModel)  # checked with the recipe
-        shape = {
-            "hidden_size": model.width,
-            "num_hidden_layers": model.layers,
-            "num_attention_heads": model.heads,
-        }
-        return ParityTransformerConfig(bits, tasks, **shape)
+        return ParityTransformerConfig(
+            bits,
+            tasks,
+            hidden_size=model.width,
+            num_hidden_layers=model.layers,
+            num_attention_heads=model.heads,
+        )
     assert not isinstance(model, ParityMLPModel | ParityTransformerModel)
     if isinstance(model, PretrainedModel):  # the caller compares its vocabulary with the corpus's
         return _pretrained_config(recipe, model)
@@ -172,7 +173,7 @@ def freeze_backbone(model: Any) -> None:
     model.context.requires_grad_(True)
 
 
-def trained_parameters(model: PreTrainedModel | torch.nn.Module) -> int:
+def trained_parameters(model: nn.Module) -> int:
     """Count the trained parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 

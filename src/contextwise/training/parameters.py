@@ -97,10 +97,7 @@ class Module:
 
 
 def modules_of(source: str) -> tuple[str, list[Module]]:
-    """Return the parts of the model of a recipe, of a run, or of any causal or masked model or encoder-decoder.
-
-    Returns:
-        A description of the model; its modules.
+    """Return a description of the model of a recipe, of a run, or of any language model, and its parts.
 
     Raises:
         ConfigError, CheckpointError, DataError: the source cannot be read, or builds on a run that does not exist.
@@ -111,12 +108,12 @@ def modules_of(source: str) -> tuple[str, list[Module]]:
 
         def find(folder: str) -> Recipe | None:
             """The training recipe beside this one that writes its run to ``folder``; other YAML files are skipped."""
-            files = [
-                file
-                for file in sorted(path.parent.glob("*.yaml"))
-                if {"data", "training"} <= read_yaml(file).keys()
-            ]
-            return next((r for r in map(load_recipe, files) if r.folder == Path(folder)), None)
+            for file in sorted(path.parent.glob("*.yaml")):
+                if {"data", "training"} <= read_yaml(file).keys():
+                    beside = load_recipe(file)
+                    if beside.folder == Path(folder):
+                        return beside
+            return None
 
         return f"the recipe {path}", _modules(Upstream(find).config_of(recipe), recipe)
     if not (path / "recipe.yaml").exists():
@@ -149,11 +146,10 @@ def _counted(parts: dict[str, nn.Module], model: nn.Module) -> list[Module]:
     seen: set[int] = set()
     modules = []
     for name, part in [*parts.items(), ("", model)]:  # finally the parameters outside of all parts
-        own = {id(parameter): parameter for parameter in part.parameters() if id(parameter) not in seen}
-        seen |= set(own)
-        counts = [(p.numel(), p.numel() * p.requires_grad) for p in own.values()]
-        if counts:
+        own = [parameter for parameter in part.parameters() if id(parameter) not in seen]
+        seen |= {id(parameter) for parameter in own}
+        if own:
             stages = [stage for stage, trained in TRAINED.items() if name in trained]
-            total, trained = (sum(column) for column in zip(*counts, strict=True))
-            modules.append(Module(name.replace("_", " ") or "others", total, trained, stages))
+            counts = (sum(p.numel() for p in own), sum(p.numel() for p in own if p.requires_grad))
+            modules.append(Module(name.replace("_", " ") or "others", *counts, stages))
     return modules

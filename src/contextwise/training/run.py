@@ -83,7 +83,7 @@ def train(recipe: Recipe) -> RunFolder:
                 f"stopped by {interruption.signal or 'a signal'} at step {step} of {recipe.total_steps}; "
                 "run the same command again to resume"
             )
-        _finish(trainer, run, recipe, inputs, processes, early)
+        _finish(trainer, recipe, inputs, early)
     return run
 
 
@@ -135,10 +135,10 @@ def _find_checkpoint(
         checkpoint = checkpoints.latest_intact(run.checkpoints)
         if checkpoint is not None:
             recorded = read_json(checkpoint / checkpoints.STATE, "the checkpoint")["fingerprints"]
-            for name, corpus in inputs.corpora.items():
-                if recorded.get(name) != corpus.fingerprint:
+            for name, fingerprint in inputs.fingerprints.items():
+                if recorded.get(name) != fingerprint:
                     raise CheckpointError(
-                        f"the corpus {corpus.path} is not the one that {run.path} was trained on so far "
+                        f"the corpus {inputs.corpora[name].path} is not the one that {run.path} was trained on so far "
                         "(its content hash differs); restore that corpus, or choose another run folder"
                     )
         run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0)
@@ -162,16 +162,8 @@ def _trainer(
         training_flops_per_target(inputs.config, trained),
         peak * processes.num_processes if peak else None,
     )
-    trainer = PretrainingTrainer(
-        model=model,
-        args=_training_arguments(recipe, run, inputs, model._no_split_modules or [], processes),
-        run=run,
-        stream=inputs.stream,
-        validation=inputs.validation,
-        metrics=metrics,
-        fingerprints={name: corpus.fingerprint for name, corpus in inputs.corpora.items()},
-        settings=recipe.training,
-    )
+    args = _training_arguments(recipe, run, inputs, model._no_split_modules or [], processes)
+    trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe.training)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     return trainer
@@ -192,9 +184,8 @@ def _training_arguments(
     sharding: dict[str, Any] = {}
     if settings.fsdp:
         if processes.num_processes == 1:
-            raise ConfigError(
-                "training.fsdp shards over processes: start with torchrun --nproc-per-node 2 or more"
-            )
+            why = "training.fsdp shards over processes"
+            raise ConfigError(f"{why}: start with torchrun --nproc-per-node 2 or more")
         wrapped = {"transformer_layer_cls_to_wrap": blocks, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
         sharding = {"fsdp": True, "fsdp_config": {"version": 2, **wrapped}}
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run.path / "tensorboard"))
@@ -262,26 +253,22 @@ def _announce(
 
 
 def _finish(
-    trainer: PretrainingTrainer,
-    run: RunFolder,
-    recipe: Recipe,
-    inputs: TrainingInputs,
-    processes: PartialState,
-    early: EarlyStopping | None,
+    trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs, early: EarlyStopping | None
 ) -> None:
     """Run the last validation, export the model, and write the summary, which marks the run as finished.
 
     Raises:
         Interrupted: a stop was requested during the last validation.
     """
+    run = trainer.run
     validated = [row["step"] for row in run.metrics("validation")]
-    processes.wait_for_everyone()
+    trainer.accelerator.wait_for_everyone()
     if trainer.validation and trainer.state.global_step not in validated:
         trainer.evaluate()
         if trainer.evaluation_pending:
             raise Interrupted("stopped in the last validation; run the same command again to resume")
     weights = trainer.whole_weights() if early is None else early.best_weights()
-    if processes.is_main_process:
+    if trainer.is_world_process_zero():
         export_model(run, inputs, weights)
         write_summary(run, recipe, inputs, trainer.metrics, trained_parameters(trainer.model))
-    processes.wait_for_everyone()
+    trainer.accelerator.wait_for_everyone()

@@ -39,18 +39,15 @@ class CorpusData(Settings):
     contexts: ContextSettings | None = Field(None, description="contexts of each sentence, for model.cue")
     verify: bool = Field(True, description="compare the corpus with its hashes before training")
     replay: ReplaySettings | None = Field(None, description="mixes an old corpus in, and validates on it")
-    watch: str | None = Field(
-        None, description="folder of an old corpus to validate on, without training on it"
-    )
+    watch: str | None = Field(None, description="folder of an old corpus to validate on only")
 
     @field_validator("watch")
     @classmethod
     def _one_old_corpus(cls, watch: str | None, info: ValidationInfo) -> str | None:
         replay = info.data.get("replay")
         if watch is not None and replay is not None:
-            raise ConfigError(
-                f"given together with replay ({replay.corpus}), which is always watched; remove watch"
-            )
+            why = f"given together with replay ({replay.corpus}), which is always watched"
+            raise ConfigError(f"{why}; remove watch")
         return watch
 
 
@@ -106,9 +103,7 @@ class SizedModel(ModelSettings):
     family: Literal["gpt2", "gpt_neox", "llama", "qwen3", "lstm", "bert", "t5"] = Field(
         "gpt2", description="decoders, an encoder (bert), an encoder-decoder (t5)"
     )
-    vocab_size: int | None = Field(
-        None, ge=2, description="tokens in the vocabulary; by default the tokenizer's"
-    )
+    vocab_size: int | None = Field(None, ge=2, description="vocabulary size; by default the tokenizer's")
     size: str = "nano"
     layers: int | None = Field(None, ge=1, description="instead of those of the size")
     width: int | None = Field(None, ge=1)
@@ -120,9 +115,7 @@ class SizedModel(ModelSettings):
         0,
         description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
     )
-    max_context: int | None = Field(
-        None, ge=1, description="positions of the model; by default the training context"
-    )
+    max_context: int | None = Field(None, ge=1, description="positions; by default the training context")
     context_predictor: ContextPredictorSettings | None = None
     multi_token: MultiTokenSettings | None = None
 
@@ -232,11 +225,11 @@ class TextSettings(Settings):
     """The frozen text encoder of the contexts; by default that of the starting run."""
 
     text_encoder: str | None = Field(
-        None, description="a folder or a name on the Hub; by default distilbert-base-cased"
+        None, description="a folder or Hub name; by default distilbert-base-cased"
     )
     pooling: Literal["cls", "mean"] | None = Field(None, description="of the text encoder; by default cls")
     text_tokens: int | None = Field(
-        None, ge=3, description="tokens to which contexts are truncated; by default the encoder's limit"
+        None, ge=3, description="maximum tokens of a context; by default the encoder's limit"
     )
 
 
@@ -247,7 +240,7 @@ class ContextEncoderSettings(TextSettings):
     context_heads: int | None = Field(None, ge=1, description="4 if not given")
     context_feed_forward: int | None = Field(None, ge=1, description="4 times the width if not given")
     context_dropout: float = Field(
-        0.0, ge=0, lt=1, description="probability of leaving out each context in training"
+        0.0, ge=0, lt=1, description="probability to drop each context in training"
     )
 
 
@@ -314,9 +307,7 @@ class AutoencoderModel(ModelSettings):
 
     learning_rate: ClassVar[float] = 1e-3
     family: Literal["unigram_autoencoder"]
-    vocab_size: int | None = Field(
-        None, ge=2, description="tokens in the vocabulary; by default the tokenizer's"
-    )
+    vocab_size: int | None = Field(None, ge=2, description="vocabulary size; by default the tokenizer's")
     width: int = Field(16, ge=1, description="width of the code")
 
 
@@ -375,15 +366,11 @@ class TrainingSettings(Settings):
     steps: int | None = Field(None, ge=1, description="optimizer steps; alternatively set tokens or epochs")
     tokens: int | None = Field(None, ge=1, description="training tokens; rounded up to whole steps")
     epochs: int | None = Field(None, ge=1, description="passes over data.synthetic.samples")
-    tokens_per_step: int | None = Field(
-        None, ge=1, description="over all processes and micro-batches; by default 8192"
-    )
+    tokens_per_step: int | None = Field(None, ge=1, description="over all processes; by default 8192")
     examples_per_step: int | None = Field(
         None, ge=1, description="windows, sentences or samples per step, instead of tokens_per_step"
     )
-    micro_batch_tokens: int | None = Field(
-        None, ge=1, description="maximum tokens in one forward pass of one process"
-    )
+    micro_batch_tokens: int | None = Field(None, ge=1, description="maximum in a forward pass of a process")
     learning_rate: float | None = Field(None, gt=0, description="by default that of the size")
     minimum_learning_rate: float | None = Field(
         None,
@@ -408,9 +395,7 @@ class TrainingSettings(Settings):
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="auto: bf16 on a GPU that supports it"
-    )
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU with it")
     compile: bool = False
     gradient_checkpointing: bool = False
     fsdp: bool = Field(False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
@@ -418,9 +403,7 @@ class TrainingSettings(Settings):
     log_every: int = Field(10, ge=1)
     evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: only at the end")
     evaluation_tokens: int = Field(65_536, ge=1, description="tokens per validation")
-    curve_every: int = Field(
-        0, ge=0, description="steps between context curves, with one at the end; 0: no curves"
-    )
+    curve_every: int = Field(0, ge=0, description="steps between context curves, and one at the end; 0: none")
     curve_tokens: int = Field(65_536, ge=1, description="approximate number of held-out tokens per curve")
     curve_longest: int | None = Field(
         None,

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.utils.data import Dataset
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -29,6 +28,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data.windows import stack
 from contextwise.objectives import NO_LOSS
 from contextwise.training import checkpoints
+from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import create_optimizer
@@ -78,10 +78,8 @@ class PretrainingTrainer(Trainer):
 
     Args:
         run: the run folder, for metrics and checkpoints.
-        stream: the training examples, in order, for the whole run.
-        validation: validation examples by the name of their loss in ``metrics.jsonl``; may be empty.
+        inputs: the training and validation examples, and the corpora, whose content hashes are kept in each checkpoint.
         metrics: counts tokens, operations and time.
-        fingerprints: content hashes of the data, kept in each checkpoint.
         settings: section ``training`` of the recipe.
     """
 
@@ -90,14 +88,12 @@ class PretrainingTrainer(Trainer):
         model: PreTrainedModel,
         args: TrainingArguments,
         run: RunFolder,
-        stream: Dataset,
-        validation: dict[str, Dataset],
+        inputs: TrainingInputs,
         metrics: RunMetrics,
-        fingerprints: dict[str, str],
         settings: TrainingSettings,
     ) -> None:
-        self.run, self.validation, self.metrics = run, validation, metrics
-        self.fingerprints, self.settings = fingerprints, settings
+        self.run, self.validation, self.metrics = run, inputs.validation, metrics
+        self.fingerprints, self.settings = inputs.fingerprints, settings
         self.evaluation_pending = False
         self._losses: list[torch.Tensor] = []  # of the micro-batches of a step, as `_parts` and `_inputs`
         self._parts: list[torch.Tensor] = []
@@ -111,8 +107,8 @@ class PretrainingTrainer(Trainer):
             model=TrainedModel(model),
             args=args,
             data_collator=collate,
-            train_dataset=stream,
-            eval_dataset=validation or None,
+            train_dataset=inputs.stream,
+            eval_dataset=inputs.validation or None,
             callbacks=[_StepHooks(self)],
         )
         # The Trainer divides each loss by the number of micro-batches; `compute_loss` undoes that.
