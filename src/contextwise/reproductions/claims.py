@@ -33,11 +33,7 @@ class Better(Settings):
         return [self.better, self.than]
 
     def decided(self, verdict: "Verdict", difference: str, where: str = "") -> "Claim":
-        """The claim with its verdict and a difference, the better one minus the other.
-
-        Args:
-            where: ends the claim's text.
-        """
+        """The claim with its verdict and a difference, the better one minus the other; ``where`` ends its text."""
         return Claim.of(self.text + where, verdict, f"{self.better} minus {self.than}{difference}")
 
 
@@ -177,12 +173,7 @@ def all_hold(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def all_agree(verdicts: Iterable[Verdict], what: str, least: int = 1) -> Verdict:
-    """Of a claim that is repeated (in seeds, in partitions): decided where the repetitions agree.
-
-    Args:
-        what: name of the repetitions, such as "seeds".
-        least: number of repetitions that decide; 1 or more.
-    """
+    """Of a claim that is repeated: decided where ``least`` or more repetitions (``what``: seeds, partitions) agree."""
     every = list(verdicts)
     if len(every) < least:
         return undecided(f"it takes {least} {what} or more, and there are {len(every)}")
@@ -192,15 +183,7 @@ def all_agree(verdicts: Iterable[Verdict], what: str, least: int = 1) -> Verdict
 
 
 def check_names(named: Mapping[str, Iterable[str]], known: Iterable[str], what: str = "") -> None:
-    """Check that every name that a setting uses exists.
-
-    Args:
-        named: setting -> the names that it uses.
-        what: the names are of, such as "the row ".
-
-    Raises:
-        ConfigError: one does not exist.
-    """
+    """Raise a ConfigError where a setting uses a name that is not known; ``what`` it is of, such as "the row "."""
     known = list(known)
     for setting, names in named.items():
         for name in names:

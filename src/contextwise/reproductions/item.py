@@ -52,17 +52,11 @@ class Item(Settings):
 
     title: str
     source: str = Field(description="document and place")
-    also: list[str] = Field(
-        default_factory=list, description="further names of the same item, such as table9"
-    )
+    also: list[str] = Field([], description="further names of the same item, such as table9")
     measure: str
     printed: dict[str, Any] = Field(description="the document's own figures")
-    inferred: list[str] = Field(
-        default_factory=list, description="what the document leaves open, and was chosen here"
-    )
-    gpu_hours: dict[str, float] = Field(
-        default_factory=dict, description="A100 hours that the document spent, by run"
-    )
+    inferred: list[str] = Field([], description="what the document leaves open, and was chosen here")
+    gpu_hours: dict[str, float] = Field({}, description="A100 hours that the document spent, by run")
     scales: dict[str, Scale]
 
 
@@ -101,10 +95,7 @@ class ItemMeasure(Settings, ABC):
         return runs
 
     def settings_of(self, measure: type[_Settings], *shared: str, **own: Any) -> _Settings:
-        """Settings of a measure of models, to be made before any training.
-
-        Args:
-            shared: names of settings that both have.
+        """Settings of a measure of models, to be made before any training; ``shared`` are settings that both have.
 
         Raises:
             ConfigError: a value is out of range.
@@ -121,12 +112,10 @@ class CorpusMeasure(ItemMeasure):
     """Settings of a measure on a corpus: a prepared one, or a source that is prepared once, in the folder of the item."""
 
     corpus: str = Field(
-        "stdlib", description="a prepared corpus; or a source that `contextwise prepare` knows"
+        "stdlib", description="a prepared corpus; or a source, as `contextwise prepare` takes it"
     )
     tokenizer: str = Field("train:4096", description="for a source that has to be prepared")
-    validation: float = Field(
-        0.1, gt=0, lt=1, description="share held out of a source that has to be prepared"
-    )
+    validation: float = Field(0.1, gt=0, lt=1, description="share held out of a source")
 
     @property
     def corpus_tokenizer(self) -> str:
@@ -134,22 +123,14 @@ class CorpusMeasure(ItemMeasure):
         return self.tokenizer
 
     def corpus_folder(self, folder: Path) -> Path:
-        """Folder of the corpus; nothing is prepared.
-
-        Args:
-            folder: of the reproduction.
-        """
+        """Folder of the corpus below that of the reproduction, unless it is prepared already; nothing is prepared."""
         given = Path(self.corpus)
         if (given / MANIFEST).exists():
             return given
         return folder / "corpora" / re.sub(r"[^\w.]+", "-", f"{given.name}-{self.corpus_tokenizer}")
 
     def prepared(self, folder: Path) -> Path:
-        """The corpus; a source is prepared, once.
-
-        Raises:
-            DataError: the source cannot be read.
-        """
+        """The corpus; a source is prepared, once."""
         return prepared_once(self.corpus, self.corpus_tokenizer, self.corpus_folder(folder), self.validation)
 
     @property
@@ -273,12 +254,7 @@ def _nearest(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.
 
 
 def last_run(runs: Path, name: str, scale: str) -> str | None:
-    """Scale, verdicts and date of the last run of an item; None if it has not been run.
-
-    Args:
-        runs: folder of all reproductions.
-        name: ``document/item``.
-    """
+    """Scale, verdicts and date of an item's last run in the folder of all reproductions; None if it has not been run."""
     document, _, item = name.partition("/")
     file = runs / document / scale / f"{item}.json"
     if not file.exists():
@@ -291,10 +267,7 @@ def last_run(runs: Path, name: str, scale: str) -> str | None:
 
 
 def measure_at(item: Item, scale: str, overrides: list[str] | None = None) -> ItemMeasure:
-    """The item's measure, with its settings at a scale.
-
-    Args:
-        overrides: ``key=value`` settings that replace the item's.
+    """The item's measure, with its settings at a scale and ``key=value`` settings in place of them.
 
     Raises:
         ConfigError: there is no such scale or measure, or a setting is wrong.

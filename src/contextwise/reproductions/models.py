@@ -61,11 +61,7 @@ class GivenModel(CorpusMeasure):
         return self.model or self.train(folder).runs[0].source
 
     def measured(self, settings: Measure, folder: Path, kind: str, overwrite: bool = False) -> Any:
-        """The result of a measure of the model, where other items find it again.
-
-        Args:
-            kind: of the result, in the name of its folder.
-        """
+        """The result of a measure of the model, in a folder named by its kind, where other items find it again."""
         subject = self.subject(folder)
         corpus = Corpus.open(self.prepared(folder), split="validation") if settings.on_corpus else None
         name = Path(self.model).name if self.model else self.run_set(folder).runs[0].id
@@ -174,15 +170,13 @@ def losses_table(comparison: Comparison, reference: str, seeds: str) -> Table:
     def counted(count: float | None) -> str | None:
         return None if count is None else readable_count(round(count))
 
-    rows = [
-        [
-            *(group.name, counted(group.parameters), counted(group.training_tokens)),
-            *(group.loss.value, group.perplexity.value),
-            None if group.name == reference else difference_between(comparison, group.name, reference),
-            *(counted(group.tokens_per_second), group.ms_per_token),
-        ]
-        for group in comparison.groups
-    ]
+    rows = []
+    for group in comparison.groups:
+        row = [group.name, counted(group.parameters), counted(group.training_tokens)]
+        own = group.name == reference
+        difference = None if own else difference_between(comparison, group.name, reference)
+        cost = [counted(group.tokens_per_second), group.ms_per_token]
+        rows.append([*row, group.loss.value, group.perplexity.value, difference, *cost])
     return table_of(
         f"{comparison.documents} held-out documents, {comparison.tokens:,} tokens; {seeds}; 95% intervals",
         ["model", "size", "tokens", ("loss", ".4f"), ("ppl", ".2f"), (f"minus {reference}", "+.3f"), "train tok/s",

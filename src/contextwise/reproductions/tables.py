@@ -30,12 +30,13 @@ class Plot:
 
 
 def points(values: Mapping[Any, Any]) -> list[dict[str, Any]]:
-    """The points of a series, from x to a number or an estimate."""
-    return [point(x, y) for x, y in values.items()]
+    """The points of a series, from x to a number, an estimate, or None where there is no point."""
+    return [point(x, y) for x, y in values.items() if y is not None]
 
 
 def point(x: Any, y: Any) -> dict[str, Any]:
-    """A point of a series; ``y`` is a number, or an estimate whose interval is drawn."""
+    """A point of a series; ``y`` is a number, or an estimate (or its JSON form) whose interval is drawn."""
+    y = Estimate.from_dict(y) if isinstance(y, dict) else y
     if not isinstance(y, Estimate):
         return {"x": x, "y": y}
     return {"x": x, "y": y.value, **({"low": y.low, "high": y.high} if y.has_interval else {})}
@@ -46,16 +47,15 @@ def table_of(title: str, columns: Sequence[Sequence[str]], rows: Iterable[Any]) 
 
     Args:
         columns: titles, or pairs of a title and the format of its numbers and estimates: ``("loss", ".4f")``.
-        rows: of values; a text stays as it is, and None is an empty cell.
+        rows: of numbers, estimates or their JSON form; a text stays as it is, and None is an empty cell.
     """
+
+    def text(value: Any, form: str) -> str:
+        value = Estimate.from_dict(value) if isinstance(value, dict) else value
+        return "" if value is None else value if isinstance(value, str) else format(value, form)
+
     titles, forms = zip(*((c, "") if isinstance(c, str) else c for c in columns), strict=True)
-    cells = [
-        [
-            "" if v is None else v if isinstance(v, str) else format(v, form)
-            for v, form in zip(row, forms, strict=True)
-        ]
-        for row in rows
-    ]
+    cells = [[text(value, form) for value, form in zip(row, forms, strict=True)] for row in rows]
     return Table(title, list(titles), cells)
 
 

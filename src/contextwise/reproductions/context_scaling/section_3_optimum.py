@@ -1,7 +1,7 @@
 """The training context that is best at each budget, for each model size and over all: context scaling, Section 3."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -16,7 +16,7 @@ from contextwise.experiments.sweep import LearningRateRule, SweepRecipe, grid_ru
 from contextwise.models.sizes import readable_count
 from contextwise.reproductions.claims import Claim, Verdict, all_hold, exact, undecided
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
-from contextwise.reproductions.tables import Plot, point, table_of
+from contextwise.reproductions.tables import Plot, point, points, table_of
 
 SHOWN = 6
 """Budgets of the tables."""
@@ -32,22 +32,14 @@ class OptimalContext(CorpusMeasure):
     learning_rate: LearningRateRule = "size"
     measurements: int = Field(8, ge=2)
     jobs: int = Field(1, ge=1, description="runs at a time")
-    budget: str = Field(
-        "flops", pattern="^(flops|tokens|seconds)$", description="what the budget is counted in"
-    )
+    budget: Literal["flops", "tokens", "seconds"] = "flops"
 
     def sweep(self, folder: Path) -> SweepRecipe:
         """The sweep's settings."""
         data = {**self.base.get("data", {}), "corpus": str(self.corpus_folder(folder))}
-        values = {
-            "name": self.name,
-            "base": {**self.base, "data": data},
-            "grid": self.grid,
-            "learning_rate": self.learning_rate,
-            "measurements": self.measurements,
-            "executor": {"jobs": self.jobs},
-            "output": str(folder / "sweeps" / self.name),
-        }
+        values = {name: getattr(self, name) for name in ("name", "grid", "learning_rate", "measurements")}
+        values |= {"base": {**self.base, "data": data}, "executor": {"jobs": self.jobs}}
+        values["output"] = str(folder / "sweeps" / self.name)
         return validate(SweepRecipe, values, "the sweep")
 
     def run_set(self, folder: Path) -> RunSet:
@@ -56,9 +48,8 @@ class OptimalContext(CorpusMeasure):
     def measure(self, item: Item, folder: Path) -> Outcome:
         self.prepared(folder)
         sweep = run_sweep(self.sweep(folder))
-        points, planned = sweep_points(sweep.path), sweep.contexts
-        result = landscape(points, self.budget, planned)
-        runs = sweep.paths
+        planned, runs = sweep.contexts, sweep.paths
+        result = landscape(sweep_points(sweep.path), self.budget, planned)
         if result is None:
             claim = Claim.of("an optimal context was measured", undecided("nothing was measured"))
             return Outcome([], [claim], {}, runs)
@@ -191,10 +182,8 @@ def optimum_plots(result: Landscape, planned: dict[str, list[int]], unit: str) -
     for cell in result.cells[step]:
         loss = plus_minus(cell.loss, 1.96 * (cell.standard_error or 0))
         curves.setdefault(cell.size, []).append(point(cell.context, loss))
-    optima = {}
-    for size in planned:
-        pairs = zip(result.budgets.tolist(), result.contexts[size], strict=True)
-        optima[size] = [point(float(budget), context) for budget, context in pairs if context is not None]
+    budgets = result.budgets.tolist()
+    optima = {size: points(dict(zip(budgets, result.contexts[size], strict=True))) for size in planned}
     label = {"flops": "training FLOPs", "tokens": "training tokens", "seconds": "seconds of training"}[unit]
     return [
         Plot(f"At {_budget(result.budgets[step], unit)}", "training context", "best-context loss, nats per token", curves,

@@ -13,7 +13,7 @@ from contextwise.comparison.curves import compare_curves
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.curve import Curve, CurveResult
-from contextwise.experiments.run_set import RunSet, RunSetSettings
+from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Claim, above, all_hold, below
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
 from contextwise.reproductions.models import GivenModel
@@ -25,9 +25,7 @@ class ContextCurve(GivenModel):
     """The loss of one model at each number of visible tokens, up to its training context or beyond it."""
 
     context: int = Field(ge=8, description="the longest context that is measured")
-    trained_context: int | None = Field(
-        None, ge=4, description="of a given model, where it is shorter than `context`"
-    )
+    trained_context: int | None = Field(None, ge=4, description="of a given model, where below `context`")
     limit_documents: int | None = Field(None, ge=1, description="measure only the first so many documents")
 
     @property
@@ -54,25 +52,21 @@ def bins_table(curves: list[CurveResult]) -> Table:
         [" to ".join(f"{end:,}" for end in sorted(set(limits))), *(column.get(limits) for column in columns)]
         for limits in sorted(set().union(*columns))
     ]
-    names = [(Path(curve.summary["model"]).name, ".3f") for curve in curves]
-    title = (
-        "Context curve: loss, nats per token, over the held-out documents that are long enough; 95% intervals"
+    return table_of(
+        "Context curve: loss, nats per token, over the held-out documents that are long enough; 95% intervals",
+        ["visible tokens", *((Path(curve.summary["model"]).name, ".3f") for curve in curves)],
+        rows,
     )
-    return table_of(title, ["visible tokens", *names], rows)
 
 
 def _read_off(curve: CurveResult) -> Table:
-    best, average, effective = (
-        curve.measures[name] for name in ("best_context_loss", "average_loss", "effective_context")
-    )
+    best, effective = curve.measures["best_context_loss"], curve.measures["effective_context"]
     where = f"{best['visible_from']:,} to {best['visible_to']:,} tokens"
+    reached = "none measured" if effective["value"] is None else f"{effective['value']:,.0f}"
     rows = [
         ["best-context loss", f"{Estimate.from_dict(best):.3f} at {where}"],
-        ["average loss", Estimate.from_dict(average)],
-        [
-            f"context from which a doubling brings less than {effective['worth']:g} nats",
-            "none measured" if effective["value"] is None else f"{effective['value']:,.0f}",
-        ],
+        ["average loss", curve.measures["average_loss"]],
+        [f"context from which a doubling brings less than {effective['worth']:g} nats", reached],
     ]
     return table_of("Read off the curve", ["", ("", ".3f")], rows)
 
@@ -132,12 +126,9 @@ class TrainingLossMisleads(CorpusMeasure):
     limit_documents: int | None = Field(None, ge=2)
 
     def run_set(self, folder: Path) -> RunSet:
-        settings = RunSetSettings(
-            recipe=self.recipe,
-            arms={str(self.recipe.get("name", "misleads")): []},
-            seeds=self.seeds,
-            grid={"data.context": sorted(self.contexts)},
-        )
+        arms = {str(self.recipe.get("name", "misleads")): Arm()}
+        grid: dict[str, list[Any]] = {"data.context": sorted(self.contexts)}
+        settings = RunSetSettings(recipe=self.recipe, arms=arms, seeds=self.seeds, grid=grid)
         return RunSet.of(settings, folder, corpus=self.corpus_folder(folder))
 
     def measure(self, item: Item, folder: Path) -> Outcome:
@@ -158,13 +149,9 @@ def compared_table(pair: list[CurveResult]) -> Table:
     """Average and best-context loss of two models, and the long one's minus the short one's."""
     short, long = compare_curves(pair)
     contexts = ((f"context {curve.context:,}", ".3f") for curve in (short, long))
+    average = [short.average, long.average, long.average_difference]
     rows = [
-        [
-            "average over all positions (the training loss)",
-            short.average,
-            long.average,
-            long.average_difference,
-        ],
+        ["average over all positions (the training loss)", *average],
         ["best-context loss", short.best, long.best, long.best_difference],
     ]
     columns = ["", *contexts, ("long minus short", "+.3f")]
@@ -176,24 +163,15 @@ def misleading_claims(pair: list[CurveResult], prefix: str = "") -> list[Claim]:
     _, long = compare_curves(pair)
     assert long.average_difference is not None and long.best_difference is not None
     assert long.below is not None and long.bin_differences is not None
-    lower, shared = long.below
-    return [
-        Claim.of(
-            f"{prefix}the model of the longer context has the lower average loss",
-            below(long.average_difference),
-            f"long minus short {long.average_difference:+.3f}",
-        ),
-        Claim.of(
-            f"{prefix}yet the model of the shorter context is better at every context that both have",
-            all_hold(above(each) for each in long.bin_differences.values()),
-            f"the longer one's is lower in {lower} of {shared} bins",
-        ),
-        Claim.of(
-            f"{prefix}and has the lower best-context loss",
-            above(long.best_difference),
-            f"long minus short {long.best_difference:+.3f}",
-        ),
-    ]
+    average, best = long.average_difference, long.best_difference
+    every_bin = all_hold(above(each) for each in long.bin_differences.values())
+    claims = {
+        "the model of the longer context has the lower average loss": (below(average), f"long minus short {average:+.3f}"),
+        "yet the model of the shorter context is better at every context that both have":
+            (every_bin, "the longer one's is lower in {} of {} bins".format(*long.below)),
+        "and has the lower best-context loss": (above(best), f"long minus short {best:+.3f}"),
+    }  # fmt: skip
+    return [Claim.of(prefix + text, *decided) for text, decided in claims.items()]
 
 
 @registered("document_lengths")
@@ -201,11 +179,7 @@ class DocumentLengths(CorpusMeasure):
     """Shares of documents and of tokens by document length (context scaling, Section 1)."""
 
     lengths: list[int] = Field([256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536], min_length=1)
-    claimed: int | None = Field(
-        None,
-        ge=1,
-        description="tokens that most documents fall short of, where the document says so of this corpus",
-    )
+    claimed: int | None = Field(None, ge=1, description="tokens that most documents are said to lack")
     share: float = Field(0.9, gt=0, lt=1)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
@@ -214,20 +188,13 @@ class DocumentLengths(CorpusMeasure):
         lengths = np.concatenate([np.asarray(Corpus.open(path, split=split).lengths) for split in splits])
         limits, total = sorted(self.lengths), lengths.sum()
         shorter = {limit: float((lengths < limit).mean()) for limit in limits}
-        rows = [
-            [
-                limit,
-                shorter[limit],
-                lengths[lengths >= limit].sum() / total,
-                np.minimum(lengths, limit).sum() / total,
-            ]
-            for limit in limits
-        ]
+        longer = {limit: lengths[lengths >= limit].sum() / total for limit in limits}
+        inside = {limit: np.minimum(lengths, limit).sum() / total for limit in limits}
         table = table_of(
             f"{len(lengths):,} documents, {total:,} tokens",
             [("tokens", ","), *((name, ".1%") for name in
              ("shorter documents", "text in longer ones", "text with less before it"))],
-            rows,
+            [[limit, shorter[limit], longer[limit], inside[limit]] for limit in limits],
         )  # fmt: skip
         claims = []
         if self.claimed is not None:

@@ -11,6 +11,7 @@ Each seed gives one value; the intervals are t-intervals over seeds.
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -40,15 +41,12 @@ class Savings(TrainedModels):
     """Models of several sizes and their baselines."""
 
     pairs: list[Pair] = Field(min_length=2, description="the smallest first")
-    printed_savings: dict[str, float] = Field(
-        default_factory=dict, description="the document's own, by dimension"
-    )
+    printed_savings: dict[str, float] = Field({}, description="the document's own, by dimension")
 
     @model_validator(mode="after")
     def _pairs_known(self) -> "Savings":
-        check_names(
-            {"pairs": [name for pair in self.pairs for name in (pair.model, pair.baseline)]}, self.models
-        )
+        names = [name for pair in self.pairs for name in (pair.model, pair.baseline)]
+        check_names({"pairs": names}, self.models)
         if self.recipe.get("training", {}).get("schedule") != "constant":
             raise ConfigError(
                 "savings in tokens need training.schedule: constant; set it in the item's recipe"
@@ -59,13 +57,10 @@ class Savings(TrainedModels):
         outcome = super().measure(item, folder)
         runs = self.trained(folder)
         savings = {pair.model: self._of_pair(pair, runs) for pair in self.pairs}
+        unknown = dict.fromkeys(DIMENSIONS, "cannot be read off")
+        rows = [[model, *(unknown | saved).values()] for model, saved in savings.items()]
         title = "Saved at the loss of the baseline, 95% intervals over seeds"
-        columns = ["", *((name, ".0%") for name in DIMENSIONS)]
-        rows = [
-            [model, *(saved.get(name, "cannot be read off") for name in DIMENSIONS)]
-            for model, saved in savings.items()
-        ]
-        outcome.tables.append(table_of(title, columns, rows))
+        outcome.tables.append(table_of(title, ["", *((name, ".0%") for name in DIMENSIONS)], rows))
         outcome.figures["savings"] = as_json(savings)
         outcome.claims += [self._claim(name, savings) for name in DIMENSIONS]
         outcome.plots = self._plots(runs)
@@ -82,8 +77,7 @@ class Savings(TrainedModels):
             base = runs[pair.baseline][seed]
             for name, key in (("tokens", "tokens"), ("FLOPs", "flops")):
                 curve = [(row[key], row["loss"]) for row in run.metrics("validation")]
-                reached = reached_at(curve, _last(base))
-                if reached is not None:
+                if (reached := reached_at(curve, _last(base))) is not None:
                     values[name].append(1 - reached / base.metrics("validation")[-1][key])
         return {
             name: estimate_over_seeds(np.array(saved), np.zeros(len(saved)), paired=True)
@@ -104,16 +98,12 @@ class Savings(TrainedModels):
 
     def _plots(self, runs: dict[str, list[RunFolder]]) -> list[Plot]:
         """Loss against parameters; and along training, of the largest pair's first seeds."""
-        sizes = {
-            kind: [
-                point(
-                    runs[name][0].summary()["parameters"], float(np.mean([_last(run) for run in runs[name]]))
-                )
-                | {"text": name}
-                for name in (getattr(pair, kind) for pair in self.pairs)
-            ]
-            for kind in ("model", "baseline")
-        }
+
+        def at_end(name: str) -> dict[str, Any]:
+            loss = float(np.mean([_last(run) for run in runs[name]]))
+            return point(runs[name][0].summary()["parameters"], loss) | {"text": name}
+
+        sizes = {kind: [at_end(getattr(pair, kind)) for pair in self.pairs] for kind in ("model", "baseline")}
         plots = [("parameters", sizes)]
         for words, key in (("training tokens", "tokens"), ("training FLOPs", "flops")):
             series = {

@@ -6,7 +6,6 @@ decided by the t-interval of the difference over seeds, so one seed decides none
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -52,18 +51,10 @@ class AttentionReceived(TrainedModels):
             name: np.stack([of_seed.models[m].received(self.received) for of_seed in readings])
             for m, name in enumerate(runs)
         }
-        figures: dict[str, Any] = {
-            "pieces": reading.pieces,
-            "has_start": reading.has_start,
-            "attention": attention,
-            "phrases": {phrase: tokens_of(reading, self.text, phrase) for phrase in self.phrases},
-            "chunk_size": reading.chunk_size,
-        }
-        claims = [
-            self._claim(claim, p, figures["phrases"][p], attention)
-            for p in self.phrases
-            for claim in self.claims
-        ]
+        phrases = {phrase: tokens_of(reading, self.text, phrase) for phrase in self.phrases}
+        figures = {name: getattr(reading, name) for name in ("pieces", "has_start", "chunk_size")}
+        figures |= {"attention": attention, "phrases": phrases}
+        claims = [self._claim(claim, *where, attention) for where in phrases.items() for claim in self.claims]
         tables = [chunks_table(reading, attention, self.reference, self.with_seeds)]
         return Outcome(tables, claims, figures, paths_of(runs), drawn(reading, attention, self.reference))
 
@@ -102,15 +93,9 @@ def chunks_table(reading: Reading, attention: dict[str, np.ndarray], reference: 
         text = "".join(piece for piece, of in zip(shown, reading.chunks, strict=True) if of == chunk)
         changes = (sums[name][chunk] / sums[reference][chunk] - 1 for name in others)
         rows.append([f"{chunk + 1}: {text.strip()}", *(values[chunk] for values in sums.values()), *changes])
-    return table_of(
-        f"Attention received by each chunk of {reading.chunk_size} tokens; {seeds}",
-        [
-            "chunk",
-            *((name, ".4f") for name in sums),
-            *((f"{name} to {reference}", "+.1%") for name in others),
-        ],
-        rows,
-    )
+    columns = [(name, ".4f") for name in sums] + [(f"{name} to {reference}", "+.1%") for name in others]
+    title = f"Attention received by each chunk of {reading.chunk_size} tokens; {seeds}"
+    return table_of(title, ["chunk", *columns], rows)
 
 
 def drawn(reading: Reading, attention: dict[str, np.ndarray], reference: str) -> list[Plot]:

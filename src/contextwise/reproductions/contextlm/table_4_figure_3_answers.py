@@ -42,22 +42,17 @@ TUNED = "-SFT"
 
 @registered("instruction_answers")
 class InstructionAnswers(TrainedModels):
-    """Models tuned on instructions, and their answers judged.
+    """Models tuned on instructions, and their answers judged."""
 
-    Attributes:
-        tuning: a recipe but for its corpus and model, the same for all models.
-        pairwise: compare the answers of each pair in ``claims``, instead of rating them.
-    """
-
-    tuning: dict[str, Any]
+    tuning: dict[str, Any] = Field(description="a recipe without corpus and model, the same for all models")
     instructions: Path | None = Field(None, description="of Alpaca's form: instruction, input, output")
     instructions_validation: float = Field(0.05, gt=0, lt=1, description="share held out of the instructions")
     questions: Path | None = Field(None, description="MT-Bench's, or AlpacaEval's")
     references: Path | None = Field(None, description="MT-Bench's reference answers")
-    pairwise: bool = False
-    length_controlled: bool = Field(
-        False, description="with pairwise: AlpacaEval's win rate at equal lengths too"
+    pairwise: bool = Field(
+        False, description="compare the answers of each of the claims instead of rating them"
     )
+    length_controlled: bool = Field(False, description="with pairwise: also the win rate at equal lengths")
     limit: int | None = Field(None, ge=1, description="the first so many questions only")
     max_new_tokens: int = Field(1024, ge=1)
     temperature: float | Literal["published"] = 0.0
@@ -118,12 +113,7 @@ class InstructionAnswers(TrainedModels):
         return outcome
 
     def _checked(self) -> Path:
-        """The questions' file, after a check of all settings and files, before any training.
-
-        Raises:
-            ConfigError: settings do not go together, or the endpoint is no URL.
-            DataError: a file is not given, or cannot be read.
-        """
+        """The questions' file, after a check of all settings and files, before any training."""
         if self.instructions is None or not self.instructions.is_file():
             given = self.instructions
             what = "no instructions are given" if given is None else f"there is no file {given}"
@@ -141,11 +131,7 @@ class InstructionAnswers(TrainedModels):
         return self.questions
 
     def _check_judging(self, benchmark: Benchmark) -> None:
-        """
-        Raises:
-            ConfigError: the settings of the judge do not fit the questions, or need a package that is not installed.
-            DataError: the references cannot be read.
-        """
+        """Check that the settings of the judge fit the questions, and that their package is installed."""
         if benchmark == "alpaca-eval" and not self.pairwise:
             raise ConfigError(
                 f"{self.questions} holds AlpacaEval's instructions, whose answers are compared and not rated; give MT-Bench's "
@@ -205,11 +191,7 @@ class InstructionAnswers(TrainedModels):
 
 
 def check_instructions(path: Path) -> None:
-    """Check the first record.
-
-    Raises:
-        DataError: it is no instruction, or there is none.
-    """
+    """Check that the first record is an instruction."""
     first = next(iter(open_source(f"alpaca:{path}").records("output")), None)
     if first is None:
         raise DataError(f"{path} holds no instructions; give a file of Alpaca's form")
@@ -230,16 +212,9 @@ def answers_table(tuned: dict[str, RunFolder], answers: dict[str, AnswersResult]
         rows.append([name, losses[-1]["loss"] if losses else None, len(texts), words, empty, too_long])
     return table_of(
         "Tuned models: loss on held-out responses, nats per token, and their answers; too long: for the model's positions",
-        [
-            "model",
-            ("loss", ".4f"),
-            ("answers", ","),
-            ("words each", ".1f"),
-            ("empty", ","),
-            ("too long", ","),
-        ],
+        ["model", ("loss", ".4f"), ("answers", ","), ("words each", ".1f"), ("empty", ","), ("too long", ",")],
         rows,
-    )
+    )  # fmt: skip
 
 
 def texts_of(row: dict[str, Any]) -> list[str]:
@@ -251,22 +226,19 @@ def _rated(claim: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
     judged = _judged_words(summary)
     parts = {name: {**rated["categories"], "all": rated["all"]} for name, rated in summary["models"].items()}
     rows = [
-        [category, *(_estimate(parts[name].get(category)) for name in (claim.than, claim.better))]
+        [category, *(parts[name].get(category) for name in (claim.than, claim.better))]
         for category in dict.fromkeys(part for values in parts.values() for part in values)
     ]
     title = f"Ratings by {summary['judge']}, from 1 to 10, {judged}"
     table = table_of(title, ["category", (claim.than, ".2f"), (claim.better, ".2f")], rows)
-    difference = _estimate(summary["differences"][f"{claim.better} - {claim.than}"])
-    if difference is None:
+    measured = summary["differences"][f"{claim.better} - {claim.than}"]
+    if measured is None:
         return table, Claim.of(claim.text, undecided("no answer of both was rated"), judged)
+    difference = Estimate.from_dict(measured)
     verdict = above(difference)
     if difference.low is not None and difference.low == difference.high:
         verdict = undecided("all questions agree, so the uncertainty of the mean is unknown")
     return table, claim.decided(verdict, f": {difference:+.2f}; {judged}")
-
-
-def _estimate(measured: dict[str, Any] | None) -> Estimate | None:
-    return None if measured is None else Estimate.from_dict(measured)
 
 
 def _compared(claim: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
@@ -290,7 +262,7 @@ def win_rate(measured: dict[str, Any] | None) -> Estimate | None:
     """A summary's win rate; with Wilson's interval where the questions agree, which the bootstrap takes for certain."""
     if measured is not None and measured["low"] == measured["high"]:
         return wilson(measured["value"], measured["questions"])
-    return _estimate(measured)
+    return None if measured is None else Estimate.from_dict(measured)
 
 
 def _judged_words(summary: dict[str, Any]) -> str:
@@ -306,11 +278,6 @@ def _judged_words(summary: dict[str, Any]) -> str:
 
 def _figure(pair: Better, summary: dict[str, Any]) -> Plot:
     """Ratings of two models by category."""
-    series = {
-        name: points(
-            {c: Estimate.from_dict(m) for c, m in summary["models"][name]["categories"].items() if m}
-        )
-        for name in (pair.than, pair.better)
-    }
+    series = {name: points(summary["models"][name]["categories"]) for name in (pair.than, pair.better)}
     title = f"MT-Bench by category: {pair.better} and {pair.than}"
     return Plot(title, "category", "rating", series, kind="bars")

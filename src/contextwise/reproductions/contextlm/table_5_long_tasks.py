@@ -27,14 +27,16 @@ from contextwise.reproductions.models import TrainedModels, measured_by_model, p
 from contextwise.reproductions.tables import table_of
 
 OVERALL = "all groups"
+Rows = dict[str, list[list[dict[str, Any]]]]
+"""Model -> seed -> the rows of ``answers.jsonl``."""
 
 
 @registered("long_task_scores")
 class LongTaskScores(TrainedModels):
     """Scores of each model by group of tasks, at one visible context or several."""
 
-    files: list[Path] = Field(default_factory=list, description="of LongBench's or L-Eval's form")
-    visible: list[int] = Field(default_factory=list, description="tokens of a prompt that are seen")
+    files: list[Path] = Field([], description="of LongBench's or L-Eval's form")
+    visible: list[int] = Field([], description="tokens of a prompt that are seen")
     whole: bool = Field(False, description="also answer with the complete prompt visible")
     lengths: str | None = Field("0-4000", description="words of a text, from-below; null: any")
     limit: int | None = Field(None, ge=1, description="questions of each data set, the first ones")
@@ -56,30 +58,20 @@ class LongTaskScores(TrainedModels):
         summary = next(iter(results.values()))[0].summary
         rows = {name: [result.rows_of("answers") for result in seeds] for name, seeds in results.items()}
         groups = {name: about["group"] for name, about in summary["datasets"].items()}
-        by_visible = {
-            visible: levels_of(rows, groups, index) for index, visible in enumerate(summary["visible"])
-        }
+        by_visible = {visible: levels_of(rows, groups, i) for i, visible in enumerate(summary["visible"])}
         tables = [self._table(visible, levels, summary) for visible, levels in by_visible.items()]
         largest = max(by_visible)
         scores = {
-            str(visible): {
-                group: {name: level.estimate(i) for i, name in enumerate(self.models)}
-                for group, level in levels.items()
-            }
+            visible: {g: {name: level.estimate(i) for i, name in enumerate(self.models)} for g, level in levels.items()}
             for visible, levels in by_visible.items()
-        }
+        }  # fmt: skip
         figures = {"scores": scores, "groups": groups}
         figures |= {name: summary[name] for name in ("notes", "rope_factor", "trained_context")}
         claims = self._claims(by_visible[largest][OVERALL], largest)
         return Outcome(tables, claims, figures, paths_of(runs))
 
     def _settings(self) -> LongBench:
-        """Settings of the measure, checked before any training.
-
-        Raises:
-            ConfigError: settings do not go together.
-            DataError: a file is not given, or missing, or wrong, or has no text of such a length.
-        """
+        """Settings of the measure and the files that they name, checked before any training."""
         if not self.files:
             raise DataError(
                 "no questions on long texts are given; give files of LongBench's or L-Eval's form with "
@@ -130,13 +122,10 @@ class LongTaskScores(TrainedModels):
         return claims
 
 
-def levels_of(
-    rows: dict[str, list[list[dict[str, Any]]]], groups: dict[str, str], context: int
-) -> dict[str, Level]:
+def levels_of(rows: Rows, groups: dict[str, str], context: int) -> dict[str, Level]:
     """Group -> the level of all models side by side, and that of all groups.
 
     Args:
-        rows: model -> seed -> the rows of ``answers.jsonl``.
         groups: data set -> its group.
         context: index of the visible context in each row.
     """

@@ -33,17 +33,9 @@ from contextwise.reproductions.models import TrainedModels, measured_by_model, p
 from contextwise.reproductions.tables import table_of
 
 TEXTS = ("wikitext", "lambada_openai", "lambada_standard")
-CHANCE = {
-    "lambada_openai": 0.0,
-    "lambada_standard": 0.0,
-    "arc_easy": 0.25,
-    "arc_challenge": 0.25,
-    "winogrande": 0.5,
-    "piqa": 0.5,
-    "hellaswag": 0.25,
-    "sciq": 0.25,
-    "race": 0.25,
-}
+CHANCE = dict.fromkeys(("lambada_openai", "lambada_standard"), 0.0)
+CHANCE |= dict.fromkeys(("arc_easy", "arc_challenge", "hellaswag", "sciq", "race"), 0.25)
+CHANCE |= dict.fromkeys(("winogrande", "piqa"), 0.5)
 """Accuracy of guessing: one over the number of choices (ARC has a few questions with three or five)."""
 
 Summaries = dict[str, list[dict[str, Any]]]
@@ -54,21 +46,16 @@ class OnHarness(TrainedModels):
     """Models measured by the harness."""
 
     task_data: Path | None = Field(
-        None, description="a folder of local files, or a mapping file; not given: the Hub"
+        None, description="a folder of local files, or a mapping file; else the Hub"
     )
     limit: int | None = Field(
-        None, ge=1, description="only the first so many questions or documents of each task, all if not given"
+        None, ge=1, description="only the first so many questions or texts of each task"
     )
 
     def harness_tasks(
         self, tasks: Sequence[str], shots: list[int], skip_missing: bool = True
     ) -> HarnessTasks:
-        """The settings of the harness, checked before any training.
-
-        Raises:
-            ConfigError: the harness is not installed, or there is no such task.
-            DataError: the tasks' data are missing.
-        """
+        """The settings of the harness and the files that they need, checked before any training."""
         check_installed()
         problem = hub_problem() if self.task_data is None else None
         if problem:

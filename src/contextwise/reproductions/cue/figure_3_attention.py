@@ -39,8 +39,7 @@ class AttentionOverTraining(OneRun):
 
     sentences: int = Field(1000, ge=2, description="held-out sentences, drawn at random")
     gains: str | None = Field(
-        None,
-        description="the item beside this one that has each context's gain in perplexity alone, if it has been run",
+        None, description="the item that has each context's gain alone, where it was run"
     )
     without: str = Field("no context", description="the row of that item that the gains are to")
 
@@ -55,13 +54,9 @@ class AttentionOverTraining(OneRun):
         even_NK = last_NK * present_NK.sum(1, keepdims=True)
         by_step = np.stack([relative_weights(weights[step], present_NK) for step in steps])
         known = {name: k for k, name in enumerate(held_out.types) if present_NK[:, k].any()}
-        final = {
-            name: _over_articles(even_NK[:, k], present_NK[:, k], held_out.articles)
-            for name, k in known.items()
-        }
-        order = sorted(
-            final, key=lambda name: -final[name].value
-        )  # the largest weight at the end comes first
+        articles = held_out.articles
+        final = {name: _over_articles(even_NK[:, k], present_NK[:, k], articles) for name, k in known.items()}
+        order = sorted(final, key=lambda name: -final[name].value)
         relative = {name: by_step[:, known[name]].tolist() for name in order}
         gains = self._gains(folder)
         table = table_of(
@@ -101,9 +96,6 @@ def attention_at(
 
     Args:
         encoder: the run's context encoder as it was exported; its weights are those of the last step afterwards.
-
-    Raises:
-        DataError: the run has kept one checkpoint at most, so that there is no change to be seen.
     """
     exported = {name: value.clone() for name, value in encoder.state_dict().items()}
     states = {step_of(path): path for path in list_checkpoints(run.checkpoints)}
@@ -151,9 +143,8 @@ def most_weight(weights_NK: np.ndarray, present_NK: np.ndarray, held_out: HeldOu
     for k, name in enumerate(held_out.types):
         both_N = present_NK[:, own] & present_NK[:, k]
         if k != own and both_N.any():
-            differences[name] = _over_articles(
-                weights_NK[:, own] - weights_NK[:, k], both_N, held_out.articles
-            )
+            more_N = weights_NK[:, own] - weights_NK[:, k]
+            differences[name] = _over_articles(more_N, both_N, held_out.articles)
     text = "at the end the previous sentence receives the most weight"
     if not differences:
         return Claim.of(text, undecided("no sentence has another context beside it"))

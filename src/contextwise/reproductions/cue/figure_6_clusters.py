@@ -52,9 +52,8 @@ class ContextClusters(OneRun):
             )
         runs = self.train(folder)
         corpus = self.held_out()
-        vectors_AW, plain_AC, articles, contexts, left_out = self._embedded(
-            corpus, runs.folders(self.run)[0].path
-        )
+        run = runs.folders(self.run)[0].path
+        vectors_AW, plain_AC, articles, contexts, left_out = self._embedded(corpus, run)
         if len(vectors_AW) <= self.clusters:
             raise DataError(
                 f"{len(vectors_AW):,} articles of the split {self.split!r} have contexts, too few for {self.clusters} "
@@ -69,22 +68,23 @@ class ContextClusters(OneRun):
         of_contexts, of_texts = (salient_words(part, labels, self.words) for part in (contexts, texts))
         clusters = list(zip(np.bincount(labels).tolist(), of_contexts, of_texts, strict=True))
         without = f"; {left_out:,} more have no context and are left out" if left_out else ""
+        rows = [
+            [i, size, *(", ".join(w) or "-" for w in words)] for i, (size, *words) in enumerate(clusters, 1)
+        ]
+        # Beside the clusters of e_cue those for which nothing was trained.
+        likenesses = {"e_cue": trained, "mean of the text encoder's vectors": baseline}
         tables = [
             table_of(
                 f"Clusters of {len(labels):,} articles of the split {self.split} by their contexts{without}",
                 ["cluster", "articles", "words of its contexts", "words of its texts"],
-                [
-                    [c, size, *(", ".join(part) or "-" for part in words)]
-                    for c, (size, *words) in enumerate(clusters, 1)
-                ],
+                rows,
             ),
-            # Beside the clusters of e_cue those for which nothing was trained.
             table_of(
                 "Mean cosine of the articles' texts",
                 ["clusters of", ("within", ".4f"), ("between", ".4f"), ("difference", "+.4f"), ("p", ".3f")],
                 [
-                    [name, row.within, row.between, row.within - row.between, row.p]
-                    for name, row in (("e_cue", trained), ("mean of the text encoder's vectors", baseline))
+                    [name, each.within, each.between, each.within - each.between, each.p]
+                    for name, each in likenesses.items()
                 ],
             ),
         ]
@@ -101,9 +101,7 @@ class ContextClusters(OneRun):
         plot = drawn(in_plane(vectors_AW), labels, of_contexts, names)
         return Outcome(tables, [likeness_claim(trained)], figures, runs.paths, [plot])
 
-    def _embedded(
-        self, corpus: Corpus, run: Path
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str], int]:
+    def _embedded(self, corpus: Corpus, run: Path) -> tuple[np.ndarray, np.ndarray, Any, list[str], int]:
         """Of articles' first sentences: e_cue, (A, W); the mean of the text encoder's vectors, (A, C); their articles, (A,);
         the texts of their contexts; and how many articles have no context.
         """
@@ -179,11 +177,7 @@ def salient_words(texts: Sequence[str], labels: np.ndarray, count: int) -> list[
 
 
 def word_vectors(texts: Sequence[str]) -> sparse.csr_matrix:
-    """(A, F): the TF-IDF vector of each text, of length 1; of a text without words, zeros.
-
-    Raises:
-        DataError: no text has a word that is no stop word.
-    """
+    """(A, F): the TF-IDF vector of each text, of length 1; of a text without words, zeros."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     weigher = TfidfVectorizer(stop_words="english", token_pattern=_WORD, sublinear_tf=True)
@@ -210,9 +204,6 @@ def likeness(vectors_AF: sparse.csr_matrix, labels: np.ndarray, permutations: in
 
     With S_c the sum of a cluster's vectors, the cosines of its pairs add up to ``|S_c|² - sum |x|²``, so no matrix of pairs is
     needed. The sizes of the clusters, and so the numbers of pairs, stay what they are under permutation.
-
-    Raises:
-        DataError: all are in one cluster, or no cluster has two.
     """
     sizes = np.bincount(labels)
     pairs = int((sizes * (sizes - 1)).sum())

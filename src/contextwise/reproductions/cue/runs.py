@@ -40,9 +40,7 @@ class CueRuns(ItemMeasure):
 
     name: str = Field(description="prefix of the runs' folders; items with the same name share runs")
     corpus: str = Field("corpora/news", description="a prepared corpus with metadata columns")
-    vocabulary: int = Field(
-        8192, ge=2, description="size of the vocabulary of a corpus that does not exist yet, for --dry-run"
-    )
+    vocabulary: int = Field(8192, ge=2, description="size, for --dry-run before the corpus exists")
     split: str = "test"
     templates: dict[str, dict[str, Any]]
     runs: dict[str, list[str]]
@@ -81,11 +79,7 @@ class CueRuns(ItemMeasure):
         return RunSet.of(settings, folder, corpus=corpus, prefix=self.name, wanted=self.wanted)
 
     def prepared(self, folder: Path) -> Path:
-        """The folder of the corpus, which must exist.
-
-        Raises:
-            DataError: it does not.
-        """
+        """The folder of the corpus, which must exist."""
         return self.held_out().path
 
     def held_out(self) -> Corpus:
@@ -133,11 +127,7 @@ class HeldOut:
 
 
 def sentences_of(corpus: Corpus, run: Path) -> tuple[Subject, SentenceIndex]:
-    """A run's model, and the sentences of a split, cut as for its training.
-
-    Raises:
-        DataError: the corpus does not fit the model.
-    """
+    """A run's model, and the sentences of a split, cut as for its training."""
     subject = Subject(run, dtype="float32")
     subject.check_corpus(corpus)
     vocabulary = Vocabulary(corpus.tokenizer(), corpus.end_of_text)
@@ -145,11 +135,7 @@ def sentences_of(corpus: Corpus, run: Path) -> tuple[Subject, SentenceIndex]:
 
 
 def given_contexts(subject: Subject, sentences: SentenceIndex, numbers: np.ndarray) -> HeldOut:
-    """The contexts of some sentences, by number.
-
-    Raises:
-        CheckpointError: the model takes no contexts.
-    """
+    """The contexts of some sentences, by number."""
     model = subject.model
     encoder = open_text_encoder(model, subject.source)
     known = ContextTexts(sentences, settings_of(trained_types(model.config)))

@@ -26,10 +26,7 @@ _IN, _NOT_IN = BINS[:2]
 class CacheOfWords(OneRun):
     """The gain of contexts for tokens of words that are in them, and for others."""
 
-    control: str | None = Field(
-        None,
-        description="a run that never saw a context, to compare to beside the run's own sentence encoder",
-    )
+    control: str | None = Field(None, description="a run that never saw a context, to compare to as well")
     limit_documents: int | None = Field(None, ge=2)
 
     @property
@@ -60,20 +57,15 @@ class CacheOfWords(OneRun):
 
 
 def bins_table(title: str, bins: Mapping[str, Any], printed: Mapping[str, Any]) -> Table:
-    """Share of each bin and what it gains, in nats, in likelihood and in log-likelihood, beside the printed figures.
-
-    Args:
-        printed: ``shares`` and ``gains``, each by name of the bin.
-    """
+    """Share of each bin and its gains, beside the printed ``shares`` and ``gains`` by name of the bin."""
     shares, gains = printed.get("shares", {}), printed.get("gains", {})
     rows = []
     for name in (*BINS, ALL):
         if name in bins:
             effect = bins[name]
-            share = None if effect["share"] is None else effect["share"]["value"]
-            nats, likelihood = (Estimate.from_dict(effect[key]) for key in ("gain", "likelihood_gain"))
-            log_likelihood = Estimate.from_dict(effect["log_likelihood_gain"]).value
-            rows.append([name, share, shares.get(name), nats, likelihood, log_likelihood, gains.get(name)])
+            share = effect["share"] and effect["share"]["value"]
+            ours = (effect["gain"], effect["likelihood_gain"], effect["log_likelihood_gain"]["value"])
+            rows.append([name, share, shares.get(name), *ours, gains.get(name)])
     return table_of(
         title,
         ["tokens", ("share", ".1%"), ("printed", ".0%"), ("nats saved", "+.3f"), ("likelihood", "+.1%"),
@@ -84,10 +76,8 @@ def bins_table(title: str, bins: Mapping[str, Any], printed: Mapping[str, Any]) 
 
 def types_table(types: Mapping[str, Any], printed: Mapping[str, float]) -> Table:
     """Shares of tokens whose word is in each context, the most frequent first."""
-    rows = [
-        [name, Estimate.from_dict(share), printed.get(name)]
-        for name, share in sorted(types.items(), key=lambda pair: -pair[1]["value"])
-    ]
+    ordered = sorted(types.items(), key=lambda pair: -pair[1]["value"])
+    rows = [[name, share, printed.get(name)] for name, share in ordered]
     columns = ["context", ("share", ".1%"), ("printed", ".0%")]
     return table_of("Tokens whose word is in the context", columns, rows)
 

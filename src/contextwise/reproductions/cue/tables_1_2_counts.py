@@ -32,42 +32,27 @@ class ModuleCounts(ItemMeasure):
     joint: str = Field("cue/joint-paper.yaml", description="relative to the folder of recipes")
     adapt: str = "cue/adapt-paper.yaml"
     corpus: str | None = Field(None, description="in place of the recipes' own, for its vocabulary")
-    tolerance: float | None = Field(
-        None,
-        gt=0,
-        description="how near the printed counts ours must be, relatively; not given: no such claim",
-    )
+    tolerance: float | None = Field(None, gt=0, description="of the claim on the printed counts, relative")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         trained, adapted = (self._modules(name) for name in (self.joint, self.adapt))
         printed = item.printed.get("rows", {})
         claims = module_claims(trained, adapted, printed, self.tolerance)
         counts = [{module.name: module.trained for module in stage} for stage in (trained, adapted)]
-        total = sum(module.parameters for module in trained)
+        modules = {module.name: module.parameters for module in trained}
+        total = sum(modules.values())
         rows: list[list[Any]] = [
-            [module.name, module.parameters, f"{module.parameters / total:.1%}"]
-            + ["Y" if count.get(module.name) else "N" for count in counts]
-            for module in trained
+            [name, number, f"{number / total:.1%}", *("Y" if count.get(name) else "N" for count in counts)]
+            for name, number in modules.items()
         ]
         rows.append([TOTAL, total, "100%", "-", "-"])
+        rows = [[*row, printed.get(row[0], [""])[0]] for row in rows]
         columns = ["module", ("parameters", ","), "share", "trained", "adapted", "printed (M)"]
-        table = table_of(
-            f"{self.joint} and {self.adapt}", columns, [[*row, printed.get(row[0], [""])[0]] for row in rows]
-        )
-        figures = {
-            "modules": {module.name: module.parameters for module in trained},
-            "total": total,
-            "trained": counts[0],
-            "adapted": counts[1],
-        }
-        return Outcome([table], claims, figures)
+        figures = {"modules": modules, "total": total, "trained": counts[0], "adapted": counts[1]}
+        return Outcome([table_of(f"{self.joint} and {self.adapt}", columns, rows)], claims, figures)
 
     def _modules(self, name: str) -> list[Module]:
-        """A recipe's modules; of recipes of runs that are still to come, by those beside it.
-
-        Raises:
-            ConfigError: there is no such recipe.
-        """
+        """A recipe's modules; of recipes of runs that are still to come, by those beside it."""
         path = recipes_folder() / name
         if not path.is_file():
             raise ConfigError(f"there is no recipe {path}; name one relative to the folder of recipes")
@@ -86,11 +71,10 @@ class ModuleCounts(ItemMeasure):
 def module_claims(
     trained: list[Module], adapted: list[Module], printed: Mapping[str, list[Any]], tolerance: float | None
 ) -> list[Claim]:
-    """The claims of Table 1: the counts, what is trained in each stage, and an adapted part of about 5%.
+    """The claims of Table 1: the counts (with a tolerance), what is trained in each stage, an adapted part of about 5%.
 
     Args:
         printed: module -> millions of parameters, and Y or N for trained and for adapted.
-        tolerance: relative; None makes no claim of the counts.
     """
     counts = {module.name: module.parameters for module in trained}
     total = sum(counts.values())
@@ -121,9 +105,7 @@ class Part(Settings):
     """A part of a corpus that something is trained or tested on."""
 
     split: str
-    tokens: int | None = Field(
-        None, gt=0, description="only so many of its first tokens, as data.tokens says"
-    )
+    tokens: int | None = Field(None, gt=0, description="only so many of its first, as data.tokens says")
 
 
 @registered("corpus_counts")
@@ -171,12 +153,7 @@ class Counts:
 
 
 def count(corpus: Corpus, tokens: int | None, language: str) -> Counts:
-    """Articles, sentences, words and tokens of a split, or of its first tokens.
-
-    Raises:
-        DataError: the corpus has fewer tokens.
-        ConfigError: it comes without a tokenizer.
-    """
+    """Articles, sentences, words and tokens of a split, or of its first tokens."""
     part = corpus if tokens is None else corpus.first(tokens)
     sentences = SentenceIndex(part, Vocabulary(corpus.tokenizer(), corpus.end_of_text), language)
     words = corpus.words
@@ -196,7 +173,7 @@ def no_article_twice(hashes: Mapping[str, Sequence[str]]) -> Claim:
         for split, other in combinations(hashes, 2)
     }
     twice = {pair: number for pair, number in shared.items() if number}
-    evidence = ", ".join(f"{number:,} in {pair}" for pair, number in twice.items())
     counted = ", ".join(f"{len(values):,} of {name}" for name, values in hashes.items())
+    evidence = ", ".join(f"{number:,} in {pair}" for pair, number in twice.items())
     evidence = evidence or f"all texts differ: {counted}"
     return Claim.of("no article is in two splits", exact(not twice), evidence)

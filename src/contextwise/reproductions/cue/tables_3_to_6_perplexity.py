@@ -45,20 +45,14 @@ class Scored:
 
     @classmethod
     def of(cls, evaluations: list[Evaluation]) -> "Scored":
-        """From the evaluations of each seed's run, on the same documents.
-
-        Raises:
-            DataError: they are of others.
-        """
+        """From the evaluations of each seed's run, on the same documents."""
         tokens = [evaluation.documents["tokens"].to_numpy() for evaluation in evaluations]
         if any(not np.array_equal(tokens[0], other) for other in tokens[1:]):
             raise DataError(
                 "the evaluations of several seeds are not of the same sentences; evaluate them again"
             )
-        return cls(
-            np.stack([evaluation.documents["nats"].to_numpy() for evaluation in evaluations]),
-            tokens[0].astype(np.float64),
-        )
+        nats = np.stack([evaluation.documents["nats"].to_numpy() for evaluation in evaluations])
+        return cls(nats, tokens[0].astype(np.float64))
 
     @property
     def loss(self) -> Estimate:
@@ -70,11 +64,7 @@ class Scored:
         return self.loss.map(exponential)
 
     def minus(self, other: "Scored") -> Estimate:
-        """Difference of the losses, paired by article and seed.
-
-        Raises:
-            DataError: the two are of other sentences.
-        """
+        """Difference of the losses, paired by article and seed."""
         if not np.array_equal(self.targets, other.targets):
             raise DataError("two rows were scored on different sentences; evaluate both on the same split")
         if len(self.nats) == len(other.nats):
@@ -130,8 +120,8 @@ class CuePerplexity(CueRuns):
     rows: dict[str, Row] = Field(min_length=1)
     reference: str = Field(description="the row that the others are compared to")
     seeds: list[int] = Field(default=[0], min_length=1)
-    claims: list[Better] = Field(default_factory=list)
-    kept: list[Kept] = Field(default_factory=list)
+    claims: list[Better] = Field([])
+    kept: list[Kept] = Field([])
     figure: Drawn | None = None
     limit_documents: int | None = Field(None, ge=2)
 
@@ -160,11 +150,9 @@ class CuePerplexity(CueRuns):
 
     def scores(self, runs: RunSet) -> dict[str, Scored]:
         """Each row's scores over the seeds; what has been evaluated is used again."""
-        held_out = self.held_out()
+        held_out, limit = self.held_out(), self.limit_documents
         return {
-            name: Scored.of(
-                [evaluated(run.folder, held_out, row, self.limit_documents) for run in runs.of_arm(row.run)]
-            )
+            name: Scored.of([evaluated(run.folder, held_out, row, limit) for run in runs.of_arm(row.run)])
             for name, row in self.rows.items()
         }
 
@@ -172,24 +160,16 @@ class CuePerplexity(CueRuns):
         runs = self.train(folder)
         scores = self.scores(runs)
         reference = scores[self.reference]
-        articles, targets, seeds = (
-            len(reference.targets),
-            reference.targets.sum(),
-            seeds_behind(len(self.seeds)),
-        )
+        targets, seeds = f"{int(reference.targets.sum()):,} targets", seeds_behind(len(self.seeds))
         title = (
-            f"{articles} articles of the split {self.split}, {int(targets):,} targets; {seeds}; 95% intervals"
+            f"{len(reference.targets)} articles of the split {self.split}, {targets}; {seeds}; 95% intervals"
         )
         columns = ["", ("perplexity", ".2f"), (f"to {self.reference}", "+.1%"), ("nats to it", "+.3f")]
         rows = [
-            [name, score.perplexity]
-            + (
-                [None, None]
-                if name == self.reference
-                else [score.relative(reference).value, score.minus(reference)]
-            )
-            for name, score in scores.items()
+            [name, s.perplexity, s.relative(reference).value, s.minus(reference)]
+            for name, s in scores.items()
         ]
+        rows = [[*row[:2], None, None] if row[0] == self.reference else row for row in rows]
         claims = []
         for better in self.claims:
             difference = scores[better.better].minus(scores[better.than])
@@ -210,8 +190,7 @@ class CuePerplexity(CueRuns):
 
 def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluation:
     """The evaluation of a run with a row's contexts; an existing one is used again."""
-    settings = SentenceLoss(contexts=row.contexts, drop_contexts=row.drop or 0.0, limit=limit)
-    return measure(run, settings, corpus)
+    return measure(run, SentenceLoss(contexts=row.contexts, drop_contexts=row.drop, limit=limit), corpus)
 
 
 def _printed(claim: Kept) -> str:
@@ -234,10 +213,7 @@ class CuePartitions(CuePerplexity):
 
     types: list[str] = Field(min_length=2, description="metadata columns, and previous_sentence")
     trained_on: dict[str, Set] = Field(description="run -> the set of contexts that it is trained with")
-    tested_on: dict[str, Set] = Field(
-        default_factory=dict,
-        description="row -> the set of contexts that it is tested with, if not that of its training",
-    )
+    tested_on: dict[str, Set] = Field({}, description="row -> the set of its test, if not of its training")
     partitions: int = Field(5, ge=1)
     partition_seed: int = 0
 
@@ -260,11 +236,9 @@ class CuePartitions(CuePerplexity):
         sets = self.partition(number)
         names = {name: f"{name} {number + 1}" if self._depends(name) else name for name in self.runs}
         runs = {names[name]: self._settings(name, sets, names) for name in self.runs}
+        tested = {name: {"contexts": sets[part]} for name, part in self.tested_on.items()}
         rows = {
-            name: row.model_copy(
-                update={"run": names[row.run]}
-                | ({"contexts": sets[self.tested_on[name]]} if name in self.tested_on else {})
-            )
+            name: row.model_copy(update={"run": names[row.run], **tested.get(name, {})})
             for name, row in self.rows.items()
         }
         values: dict[str, Any] = {name: getattr(self, name) for name in CuePerplexity.model_fields}
@@ -305,9 +279,8 @@ class CuePartitions(CuePerplexity):
             spread = f" ± {np.std(values, ddof=1):.2f}" if len(set(values)) > 1 else ""
             pairs = zip(of_row, scores[self.reference], strict=True)
             relative = np.mean([score.relative(other).value for score, other in pairs])
-            rows.append(
-                [name, f"{np.mean(values):.2f}{spread}", None if name == self.reference else relative]
-            )
+            to_it = None if name == self.reference else relative
+            rows.append([name, f"{np.mean(values):.2f}{spread}", to_it])
         title = f"Mean and standard deviation over {self.partitions} random partitions of the contexts"
         sets = [self.partition(number) for number in range(self.partitions)]
         drawn_sets = [[i, ", ".join(drawn["A"]), ", ".join(drawn["B"])] for i, drawn in enumerate(sets, 1)]
@@ -318,15 +291,11 @@ class CuePartitions(CuePerplexity):
         claims = [_better_in_all(claim, scores) for claim in self.claims]
         kept = {}
         for claim in self.kept:
-            shares = [
-                kept_gain(*parts) for parts in zip(*(scores[name] for name in claim.names), strict=True)
-            ]
+            shares = [kept_gain(*of_all) for of_all in zip(*map(scores.get, claim.names), strict=True)]
             kept[claim.text] = values = [share.value for share in shares]
             verdict = all_agree((above(share, 0.5) for share in shares), "partitions")
-            each = ", ".join(f"{value:.0%}" for value in values)
-            claims.append(
-                Claim.of(claim.text, verdict, f"mean {np.mean(values):.0%} of {each}{_printed(claim)}")
-            )
+            evidence = f"mean {np.mean(values):.0%} of {', '.join(f'{value:.0%}' for value in values)}"
+            claims.append(Claim.of(claim.text, verdict, evidence + _printed(claim)))
         perplexities = {name: [score.perplexity for score in of_row] for name, of_row in scores.items()}
         figures = {"partitions": sets, "perplexities": perplexities, "kept": kept}
         return Outcome(tables, claims, figures, self.run_set(folder).paths)

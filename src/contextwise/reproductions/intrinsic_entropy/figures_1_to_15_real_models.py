@@ -36,9 +36,7 @@ class Limits(Settings):
     correlation: float = Field(0.97, gt=0, lt=1, description="of a line; the document's Figure 1 says > 0.97")
     fit: float = Field(0.99, gt=0, lt=1, description="R² of the power law")
     spread: float = Field(
-        0.5,
-        gt=0,
-        description="of even increments: half of the directions lie within so much of the median, relatively",
+        0.5, gt=0, description="of even increments: half are so near the median, relatively"
     )
 
 
@@ -53,8 +51,7 @@ class RealEntropy(GivenModel):
     samples: int = Field(ge=50, description="tokens to predict, the same at each context")
     kept: int = Field(2000, ge=2, description="features that the kernel density is of")
     well_trained: bool = Field(
-        True,
-        description="whether the law applies to models like the one that is trained; if not, a claim that fails is undecided",
+        True, description="whether the law applies; if not, a claim that fails is undecided"
     )
     limits: Limits = Limits()
 
@@ -84,10 +81,8 @@ class RealEntropy(GivenModel):
         ]
         figures = {
             "contexts": entropy.contexts,
-            "losses": {str(c): loss for c, loss in entropy.losses.items()},
-            "entropies": {
-                str(n): {str(c): s for c, s in entropy.entropies[n].items()} for n in entropy.sizes
-            },
+            "losses": entropy.losses,
+            "entropies": {n: entropy.entropies[n] for n in entropy.sizes},
             "measurement": entropy.measurement.path.name,
         }
         tables.append(Table("What was measured", ["", ""], about))
@@ -136,16 +131,12 @@ def context_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     """Figures 2 and 11: the loss against the context, and the power law through it (Eq. 3)."""
     fit, longest = entropy.power, f"{entropy.contexts[-1]:,}"
     fitted = np.full(len(entropy.contexts), None) if fit is None else fit.at(np.array(entropy.contexts))
-    tables = [
-        table_of(
-            f"{LOSS}, with 95% intervals over documents",
-            [("context", ","), ("loss", ".4f"), ("C0 + C/l^γ", ".4f"), (f"minus that at {longest}", "+.4f")],
-            [
-                [context, entropy.losses[context], by_law, entropy.differences.get(context)]
-                for context, by_law in zip(entropy.contexts, fitted, strict=True)
-            ],
-        )
+    columns = [("context", ","), ("loss", ".4f"), ("C0 + C/l^γ", ".4f"), (f"minus that at {longest}", "+.4f")]
+    rows = [
+        [context, entropy.losses[context], by_law, entropy.differences.get(context)]
+        for context, by_law in zip(entropy.contexts, fitted, strict=True)
     ]
+    tables = [table_of(f"{LOSS}, with 95% intervals over documents", columns, rows)]
     series = {"measured": points({c: entropy.losses[c] for c in entropy.contexts})}
     verdict = undecided("no power law has its optimum here: the losses do not level off")
     evidence = ""
@@ -159,13 +150,10 @@ def context_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
         evidence = f"R² {fit.r_squared:.5f}, γ {fit.exponent:.3f}"
     falls = all_hold(above(more) for more in entropy.differences.values())
     least = min(entropy.differences.items(), key=lambda pair: pair[1].value, default=None)
+    nearest = "one context" if least is None else f"least at {least[0]:,}: {least[1]:+.4f} nats"
     claims = [
         Claim.of("the loss falls as the context grows, as C0 + C/l^γ", verdict, evidence),
-        Claim.of(
-            f"at every shorter context the loss is above that at {longest} tokens",
-            falls,
-            "one context" if least is None else f"least at {least[0]:,}: {least[1]:+.4f} nats",
-        ),
+        Claim.of(f"at every shorter context the loss is above that at {longest} tokens", falls, nearest),
     ]
     return tables, claims, [Plot("Loss against context", "visible tokens", LOSS, series, logarithmic="x")]
 
@@ -176,13 +164,10 @@ def spectra_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     noise = 2 / np.sqrt(entropy.measurement.summary["samples"])
     # Relative to the largest eigenvalue, whose own chance is that of all of them.
     quartiles = {c: np.quantile(values[1:], [0.25, 0.5, 0.75]) for c, values in logarithms.items()}
+    columns = [(name, "+.4f") for name in ("lower quartile", "median", "upper quartile")]
     table = table_of(
         f"ln of the growth of relative eigenvalues since a context of {entropy.contexts[0]:,}, over directions",
-        [
-            ("context", ","),
-            "directions",
-            *((name, "+.4f") for name in ("lower quartile", "median", "upper quartile")),
-        ],
+        [("context", ","), "directions", *columns],
         [[c, len(logarithms[c]) - 1, *of_context] for c, of_context in quartiles.items()],
     )
     last = entropy.contexts[-1]
@@ -221,9 +206,7 @@ def density_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
             for c in entropy.contexts
         ],
     )
-    with_entropy = {
-        n: _correlation(kde, entropy.entropies[n]) for n in entropy.entropies if n in entropy.sizes
-    }
+    with_entropy = {n: _correlation(kde, entropy.entropies[n]) for n in entropy.sizes}
     with_dimension = {t: _correlation(kde, values) for t, values in entropy.dimensions.items()}
     by_loss = None if entropy.by_kde is None else -entropy.by_kde.correlation
     claims = [
@@ -288,9 +271,7 @@ def _all_linear(
         count: number of contexts that they are over.
         what: names the keys.
     """
-    known = {
-        name: correlation_estimate(value, count) for name, value in correlations.items() if value is not None
-    }
+    known = {name: correlation_estimate(r, count) for name, r in correlations.items() if r is not None}
     if not known:
         return Claim.of(text, undecided("there is no line to decide it by"))
     name, least = min(known.items(), key=lambda pair: pair[1].value)

@@ -11,6 +11,7 @@ which is easier for models of longer contexts (context scaling, Section 2); that
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -125,19 +126,11 @@ class BestContext(ItemMeasure):
     seeds: list[int] = Field(min_length=1, description="each with training sets and weights of its own")
 
     def optima(self, runs: RunSet, section: str, size: str, lowest: Callable[[RunFolder], float]) -> Optima:
-        """The lowest losses of the runs.
-
-        Args:
-            section: of the settings ``size`` and ``context``.
-        """
-        losses = {
-            (n, c): [
-                lowest(run)
-                for run in runs.folders(self.name, {f"{section}.{size}": n, f"{section}.context": c})
-            ]
-            for n in self.sizes
-            for c in self.contexts
-        }
+        """The lowest losses of the runs; the settings ``size`` and ``context`` are in ``section``."""
+        losses = {}
+        for n, c in product(self.sizes, self.contexts):
+            of_seeds = runs.folders(self.name, {f"{section}.{size}": n, f"{section}.context": c})
+            losses[n, c] = [lowest(run) for run in of_seeds]
         return Optima(losses, self.sizes, self.contexts)
 
 
@@ -156,17 +149,11 @@ class CorpusOptimum(CorpusMeasure, BestContext):
     """Models trained on the first tokens of a corpus, all with as many tokens in a step (Figures 4 and 14)."""
 
     def run_set(self, folder: Path) -> RunSet:
-        training = {
-            **self.recipe["training"],
-            "curve_every": self.recipe["training"]["evaluate_every"],
-            "curve_longest": max(self.contexts),
-        }
-        settings = RunSetSettings(
-            recipe={**self.recipe, "training": training},
-            arms={self.name: []},
-            seeds=self.seeds,
-            grid={"data.tokens": self.sizes, "data.context": self.contexts},
-        )
+        training = self.recipe["training"]
+        curves = {"curve_every": training["evaluate_every"], "curve_longest": max(self.contexts)}
+        recipe = {**self.recipe, "training": {**training, **curves}}
+        grid = {"data.tokens": self.sizes, "data.context": self.contexts}
+        settings = RunSetSettings(recipe=recipe, arms={self.name: []}, seeds=self.seeds, grid=grid)
         return RunSet.of(settings, folder, corpus=self.corpus_folder(folder))
 
     def measure(self, item: Item, folder: Path) -> Outcome:

@@ -18,7 +18,7 @@ from contextwise.evaluation.measures.ruler import FRACTIONS, Ruler, TaskName
 from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, undecided
 from contextwise.reproductions.item import Item, Outcome, registered
 from contextwise.reproductions.models import GivenModel
-from contextwise.reproductions.tables import Plot, points, table_of
+from contextwise.reproductions.tables import Plot, point, points, table_of
 
 ANSWERS = 7
 """A needle's number is 1 to 4, and so is what the other one adds: 2 to 8."""
@@ -43,18 +43,16 @@ class NeedleCurves(GivenModel):
         kind = f"needles-{self.length}-{self.samples}-{self.seed}"
         summary = self.measured(settings, folder, kind).summary
         rows = summary["rows"]
-        perplexities = {row["masked"]: Estimate.from_dict(row["perplexity"]) for row in rows}
+        in_view = [("first needle seen", ".0%"), ("second", ".0%")]
         table = table_of(
             f"{self.samples} texts of up to {self.length:,} tokens, the answer's perplexity; 95% intervals over texts",
-            [("masked", ","), ("perplexity", ",.2f"), ("nats per token", ".3f"), ("first needle seen", ".0%"),
-             ("second", ".0%")],
+            [("masked", ","), ("perplexity", ",.2f"), ("nats per token", ".3f"), *in_view],
             [
-                [row["masked"], perplexities[row["masked"]].value, Estimate.from_dict(row["nats"]), row["far_in_view"],
-                 row["near_in_view"]]
-                for row in rows
+                [r["masked"], r["perplexity"]["value"], r["nats"], r["far_in_view"], r["near_in_view"]]
+                for r in rows
             ],
-        )  # fmt: skip
-        series = {"perplexity": points(perplexities)}
+        )
+        series = {"perplexity": points({row["masked"]: row["perplexity"] for row in rows})}
         plot = Plot("Perplexity of the answer", "masked left tokens", "perplexity", series, logarithmic="y")
         return Outcome([table], needle_claims(summary), {"rows": rows}, self.run_set(folder).paths, [plot])
 
@@ -68,18 +66,12 @@ def needle_claims(summary: dict[str, Any]) -> list[Claim]:
     unanswered = undecided(
         f"the model does not answer: a perplexity of {np.exp(seen):,.0f} with both in view"
     )
+    rises, less = (above(cost) if answers else unanswered for cost in (first, difference))
+    evidence = f"then {second:+.3f}; first minus second {difference:+.3f}"
     return [
-        Claim.of(
-            "the answer's perplexity rises when the first needle is masked",
-            above(first) if answers else unanswered,
-            f"{first:+.3f} nats per answer token",
-        ),
-        Claim.of(
-            "and far less when the second one is masked as well",
-            above(difference) if answers else unanswered,
-            f"then {second:+.3f}; first minus second {difference:+.3f}",
-        ),
-    ]
+        Claim.of("the answer's perplexity rises when the first needle is masked", rises, f"{first:+.3f} nats per answer token"),
+        Claim.of("and far less when the second one is masked as well", less, evidence),
+    ]  # fmt: skip
 
 
 def needle_losses(summary: dict[str, Any]) -> np.ndarray:
@@ -119,8 +111,7 @@ class RulerCurves(GivenModel):
 
     tasks: list[TaskName] = Field(min_length=1, description="of qa_1, fwe, cwe, vt; qa_1 needs `qa`")
     at_longest: list[TaskName] = Field(
-        default_factory=list,
-        description="tasks of which the document says that the longest visible context is best",
+        [], description="those whose best context is the whole text, as claimed"
     )
     gammas: list[float] = Field([0.0], min_length=1, description="γ of P(x) ~ (1 - x/L)^γ")
     lengths: list[int] = Field(min_length=1, description="tokens of a text, at most")
@@ -153,17 +144,15 @@ class RulerCurves(GivenModel):
             results[own.length, own.gamma] = result.summary["results"]
         tables, plots, claims = [], [], []
         for task in self.tasks:
-            rows, series = [], {}
+            rows: list[list[Any]] = []
+            series: dict[str, list[dict[str, Any]]] = {}
             for (length, gamma), result in results.items():
                 name = f"{length:,} tokens, γ = {gamma:g}"
-                of_context = {
-                    row["visible"]: Estimate.from_dict(row["accuracy"]) for row in result[task]["accuracies"]
-                }
-                series[name] = points(of_context)
-                rows += [
-                    [name, row["visible"], of_context[row["visible"]], row["in_view"], row["best_share"]]
-                    for row in result[task]["accuracies"]
-                ]
+                for row in result[task]["accuracies"]:
+                    series.setdefault(name, []).append(point(row["visible"], row["accuracy"]))
+                    rows.append(
+                        [name, *(row[key] for key in ("visible", "accuracy", "in_view", "best_share"))]
+                    )
             title = f"{task}, {next(iter(results.values()))[task]['title']}: {self.samples} questions"
             columns = ["texts", ("visible", ","), ("accuracy", ".3f"), ("in view", ".0%"), ("best in", ".0%")]
             tables.append(table_of(title, columns, rows))

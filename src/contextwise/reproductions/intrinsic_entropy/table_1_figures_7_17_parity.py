@@ -5,6 +5,7 @@ Legend of shapes: N samples, F channels of the context feature.
 
 import math
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,7 @@ class ContextLoss:
 
 @torch.no_grad()
 def measure_contexts(model: Any, samples: Samples, contexts: list[int], count: int) -> dict[int, ContextLoss]:
-    """Cross entropy of the same ``count`` samples with only the nearest bits visible, for each number of bits.
-
-    Raises:
-        ConfigError: more bits than the samples show.
-    """
+    """Cross entropy of the same ``count`` samples with only the nearest bits visible, for each number of bits."""
     parity, measured = samples.parity, {}
     for context in contexts:
         nats, hidden = [], []
@@ -100,14 +97,10 @@ def _pieces(count: int) -> list[np.ndarray]:
 def parity_runs(
     recipe: dict[str, Any], folder: Path, name: str, seeds: list[int] | None = None, **axes: list[int]
 ) -> RunSet:
-    """The runs of a recipe.
-
-    Args:
-        axes: values of settings of ``data.synthetic``.
-    """
+    """The runs of a recipe; ``axes`` are values of settings of ``data.synthetic``."""
     grid = {f"data.synthetic.{setting}": values for setting, values in axes.items()}
-    own = [recipe.get("seed", 0)]
-    return RunSet.of(RunSetSettings(recipe=recipe, arms={name: []}, seeds=seeds or own, grid=grid), folder)
+    seeds = seeds or [recipe.get("seed", 0)]
+    return RunSet.of(RunSetSettings(recipe=recipe, arms={name: []}, seeds=seeds, grid=grid), folder)
 
 
 def data_of(run: Run) -> ParityData:
@@ -149,16 +142,10 @@ class OneModel(ItemMeasure):
     def run_set(self, folder: Path) -> RunSet:
         runs = parity_runs(self.recipe, folder, self.name)
         data = data_of(runs.runs[0])
-        beyond = [context for context in self.contexts if context > (data.context or data.bits)]
-        if beyond:
-            bits = data.context or data.bits
+        bits = data.context or data.bits
+        if beyond := [context for context in self.contexts if context > bits]:
             raise ConfigError(f"contexts has {beyond[0]}, but the inputs have {bits} bits")
         return runs
-
-    def trained(self, folder: Path) -> tuple[Any, Samples]:
-        """The model, trained if it was not, and the samples to measure it on."""
-        (run,) = self.train(folder).runs
-        return opened(run)
 
 
 @registered("parity_table")
@@ -168,23 +155,15 @@ class ParityTable(OneModel):
     tolerance: float = Field(gt=0, description="nats above the lowest that count as reached")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        model, samples = self.trained(folder)
+        model, samples = opened(*self.train(folder).runs)
         measured = measure_contexts(model, samples, self.contexts, self.samples)
         printed_pairs = zip(item.printed["model"], item.printed["minimum"], strict=True)
         printed = dict(zip(item.printed["contexts"], printed_pairs, strict=True))
         same_task = samples.parity.bits == item.printed["bits"]
         head = ["context", ("lowest", ".4f"), ("model", ".4f"), ("excess", "+.4f")]
         paper = (("paper: model", ".4f"), ("paper: lowest", ".4f")) if same_task else ()
-        rows = [
-            [
-                c,
-                loss.minimum,
-                loss.estimate,
-                loss.excess,
-                *(printed.get(c, (None, None)) if same_task else ()),
-            ]
-            for c, loss in measured.items()
-        ]
+        beside = {c: printed.get(c, (None, None)) if same_task else () for c in measured}
+        rows = [[c, m.minimum, m.estimate, m.excess, *beside[c]] for c, m in measured.items()]
         tables = [table_of("Cross entropy of the answer, nats", [*head, *paper], rows)]
         if not same_task:
             title = f"The paper's own, at {item.printed['bits']} bits and {item.printed['tasks']} tasks"
@@ -212,7 +191,7 @@ class ParityEntropy(OneModel):
     linear: float = Field(0.94, gt=0, lt=1, description="R² from which a line counts as one")
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        model, samples = self.trained(folder)
+        model, samples = opened(*self.train(folder).runs)
         measured = measure_contexts(model, samples, self.contexts, self.samples)
         losses = {context: loss.loss for context, loss in measured.items()}
         spectra = {c: feature_eigenvalues(model, samples, c, self.samples) for c in self.contexts}
@@ -233,23 +212,19 @@ class ParityEntropy(OneModel):
         best, last = max(line.r_squared for line in lines.values()), lines[shared].r_squared
         lasting = f"from N = {first} on, of {shared}; R² {last:.4f} at the last"
         falling = all(line.slope.value < 0 for n, line in lines.items() if first and n >= first)
-        claims = [
-            Claim.of(
-                f"cross entropy is linear in S_N (R² of {self.linear:g} or more) from some N on",
-                exact(first is not None, best),
-                lasting if first else f"R² {best:.4f} at best, {last:.4f} at N = {shared}",
-            ),
-            Claim.of(
-                "the loss falls as the entropy grows",
-                exact(falling) if first else undecided("no line lasts"),
-                "slopes below 0" if first else "",
-            ),
-        ]
+        linear = f"cross entropy is linear in S_N (R² of {self.linear:g} or more) from some N on"
+        falls = "the loss falls as the entropy grows"
+        unsure = f"R² {best:.4f} at best, {last:.4f} at N = {shared}"
+        claims = [Claim.of(linear, exact(first is not None, best), lasting if first else unsure)]
+        if first:
+            claims.append(Claim.of(falls, exact(falling), "slopes below 0"))
+        else:
+            claims.append(Claim.of(falls, undecided("no line lasts")))
         r_squared = {n: line.r_squared for n, line in lines.items()}
         against = {
-            f"N = {n}": [
-                point(*xy) for xy in sorted((float(entropies[c][n - 1]), losses[c]) for c in self.contexts)
-            ]
+            f"N = {n}": sorted(
+                (point(float(entropies[c][n - 1]), losses[c]) for c in self.contexts), key=lambda p: p["x"]
+            )
             for n in chosen
         }
         plots = [
@@ -262,12 +237,8 @@ class ParityEntropy(OneModel):
 
 def first_lasting(lines: dict[int, LineFit], threshold: float) -> int | None:
     """The smallest N from which on every line has at least that R²; None if the last one has not."""
-    first = None
-    for n in sorted(lines, reverse=True):
-        if lines[n].r_squared < threshold:
-            break
-        first = n
-    return first
+    lasting = takewhile(lambda n: lines[n].r_squared >= threshold, sorted(lines, reverse=True))
+    return min(lasting, default=None)
 
 
 @registered("parity_dimension")
@@ -287,9 +258,8 @@ class ParityDimension(ItemMeasure):
         for context, run in zip(self.contexts, self.train(folder).runs, strict=True):
             model, samples = opened(run)
             loss = measure_contexts(model, samples, [context], self.samples)[context]
-            spectra[context] = relative_eigenvalues(
-                feature_eigenvalues(model, samples, context, self.samples)
-            )
+            eigenvalues = feature_eigenvalues(model, samples, context, self.samples)
+            spectra[context] = relative_eigenvalues(eigenvalues)
             losses[context], lowest[context] = loss.loss, loss.minimum
             dimensions[context] = samples.parity.visible_tasks(context)
         bounds = {c: thresholds(spectra[c], dimensions[c]) for c in self.contexts}
@@ -298,7 +268,7 @@ class ParityDimension(ItemMeasure):
             ["context", "ID", ("lowest", ".4f"), ("model", ".4f"), "θ that counts ID"],
             [
                 [c, dimensions[c], lowest[c], losses[c], "{:.4f} to {:.4f}".format(*bounds[c])]
-                for c in self.contexts
+                for c in spectra
             ],
         )
         line = fit_line({c: float(d) for c, d in dimensions.items()}, losses)

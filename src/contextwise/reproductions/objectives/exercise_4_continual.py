@@ -23,7 +23,7 @@ from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Claim, above, all_hold, below
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, prepared_once, registered
 from contextwise.reproductions.models import difference_between
-from contextwise.reproductions.tables import Plot, point, table_of
+from contextwise.reproductions.tables import Plot, points, table_of
 
 PARTS = ("docstrings", "code")
 """Two corpora on every machine: the English of the standard library's docstrings, and its code without them."""
@@ -39,9 +39,7 @@ class ContinualPretraining(CorpusMeasure):
     base: dict[str, Any] = Field(description="recipe of the model before")
     model: str = Field("", description="the model before, where it is given: `base` is not trained then")
     recipe: dict[str, Any] = Field(description="of the continued training; its model is the one before")
-    ways: dict[str, list[str]] = Field(
-        min_length=1, description="name -> settings; the first is the one without a remedy"
-    )
+    ways: dict[str, list[str]] = Field(min_length=1, description="name -> settings; the first has none")
     seeds: list[int] = Field([0], min_length=1, description="of the continued training")
 
     @model_validator(mode="after")
@@ -63,12 +61,10 @@ class ContinualPretraining(CorpusMeasure):
     def prepared(self, folder: Path) -> Path:
         """Both corpora; returns the old one's folder."""
         old, new = self.corpus_folder(folder), self.new_folder(folder)
-        for source, tokenizer, target in (
-            (self.corpus, self.tokenizer, old),
-            (self.new, old / "tokenizer", new),
-        ):
-            if not (target / MANIFEST).exists():
-                prepared_once(_source(source, folder), tokenizer, target, self.validation)
+        if not (old / MANIFEST).exists():
+            prepared_once(_source(self.corpus, folder), self.tokenizer, old, self.validation)
+        if not (new / MANIFEST).exists():
+            prepared_once(_source(self.new, folder), old / "tokenizer", new, self.validation)
         return old
 
     def run_set(self, folder: Path) -> RunSet:
@@ -98,9 +94,8 @@ class ContinualPretraining(CorpusMeasure):
             change.group: {"forgetting": change.forgetting, "learning": change.learning}
             for change in forgetting.changes
         }
-        claims = forgetting_claims(forgetting, first, others)
-        plots = during_plots(forgetting)
-        return Outcome([changes_table(forgetting, first)], claims, figures, runs.paths, plots)
+        tables, claims = [changes_table(forgetting, first)], forgetting_claims(forgetting, first, others)
+        return Outcome(tables, claims, figures, runs.paths, during_plots(forgetting))
 
 
 def _source(name: str, folder: Path) -> str:
@@ -179,11 +174,7 @@ def during_plots(forgetting: Forgetting) -> list[Plot]:
     plots = []
     for title, name in (("Old documents during continued training", "old"), ("New documents", "new")):
         series = {
-            change.group: [
-                point(loss.tokens, value)
-                for loss in change.during
-                if (value := getattr(loss, name)) is not None
-            ]
+            change.group: points({loss.tokens: getattr(loss, name) for loss in change.during})
             for change in forgetting.changes
         }
         if any(series.values()):

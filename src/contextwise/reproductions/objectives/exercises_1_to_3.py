@@ -66,12 +66,10 @@ class Counted(Settings):
 
     objective: AnyObjective
     context: int | None = Field(
-        None, ge=4, description="before the item's; the encoder's input of an encoder-decoder"
+        None, ge=4, description="before the item's; of an encoder-decoder its input's"
     )
     heads: int = Field(1, ge=1, description="tokens that are predicted at each position")
-    share: float | None = Field(
-        None, gt=0, description="of the text that is trained on, according to the document"
-    )
+    share: float | None = Field(None, gt=0, description="of the text, that is trained on by the document")
     says: str = Field("", description="the document's own words for it")
 
 
@@ -83,9 +81,7 @@ class ObjectiveCounts(TextOnly):
     examples: int = Field(500, ge=2, description="of each objective")
     objectives: dict[str, Counted] = Field(min_length=1)
     tolerance: float = Field(0.02, gt=0, description="relative, for the document's shares")
-    ratio: tuple[str, str] | None = Field(
-        None, description="two objectives whose targets per token are compared"
-    )
+    ratio: tuple[str, str] | None = Field(None, description="objectives whose targets per token are compared")
 
     def counted(self, item: Item, corpus: Corpus) -> Outcome:
         counts = {name: self._count(name, objective, corpus) for name, objective in self.objectives.items()}
