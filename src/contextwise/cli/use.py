@@ -115,7 +115,7 @@ def _continue(
     tokenizer, model = load_tokenizer(source), load_model(source)
     given = {}
     if contexts is not None:
-        from contextwise.evaluation.measures.rescoring.files import contexts_for
+        from contextwise.evaluation.measures.rescoring.contexts import contexts_for
 
         given = contexts_for(model, source, contexts)
     elif model.config.model_type == "cue":
@@ -208,7 +208,7 @@ def embed(
             if value is not None:
                 option = name if name == "FILE" else f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{option} is given together with --contexts; leave one of the two out")
-        from contextwise.evaluation.measures.rescoring.files import write_cue_vectors
+        from contextwise.evaluation.measures.rescoring.contexts import write_cue_vectors
 
         rows, width = write_cue_vectors(model, contexts, out, dtype=dtype, device=device)
         what = "e_cue of contexts"

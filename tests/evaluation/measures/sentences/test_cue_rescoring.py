@@ -15,7 +15,7 @@ from contextwise.data import Corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.rescoring import RankedLists, Rescore
-from contextwise.evaluation.measures.rescoring.files import write_cue_vectors
+from contextwise.evaluation.measures.rescoring.contexts import write_cue_vectors
 from contextwise.evaluation.measures.rescoring.ranking import Candidate, rescore
 from contextwise.evaluation.scoring.sentences import Sentences, settings_of
 from contextwise.models.cue import CueForCausalLM

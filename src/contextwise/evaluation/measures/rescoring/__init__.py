@@ -45,7 +45,7 @@ class Rescore(Measure):
         return self.file.name.removesuffix(".gz").rpartition(".")[0] or self.file.name
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.evaluation.measures.rescoring.files import rank_file
+        from contextwise.evaluation.measures.rescoring.ranking import rank_file
 
         rows, summary = rank_file(subject, self.file, self.weight)
         return Outcome(summary, {"ranked": rows})
@@ -62,23 +62,17 @@ class Rescore(Measure):
             f"{summary['model']}: {summary['candidates']:,} candidates in {lists:,} list{'s' * (lists != 1)}{contexts}. "
             f"In {summary['changed']:,} of them the best is not the one that stood first."
         )
+        numbers = Column("log P", "estimate", ".2f"), Column("per token", "estimate", ".3f")
         columns: list[Column | str] = [
             "list",
             Column("was", "integer"),
-            Column("log P", "estimate", ".2f"),
-            Column("per token", "estimate", ".3f"),
+            *numbers,
             Column("best", align="left"),
         ]
-        rows = [
-            [
-                _cut(str(best["id"]), 16),
-                best["index"] + 1,
-                best["log_probability"],
-                best["per_token"],
-                _cut(" ".join(best["text"].split()), 30),
-            ]
-            for best in summary["best"]
-        ]
+        rows = []
+        for best in summary["best"]:
+            name, text = _cut(str(best["id"]), 16), _cut(" ".join(best["text"].split()), 30)
+            rows.append([name, best["index"] + 1, best["log_probability"], best["per_token"], text])
         shown = len(rows)
         further = [f"and {lists - shown:,} more list{'s' * (lists - shown != 1)}"] if lists > shown else []
         return terminal(Text(heading), Table("", columns, rows), *further)

@@ -3,10 +3,14 @@
 A candidate's score is log P(w1 ... wn end | contexts) in nats: of all its tokens and of the end-of-text that ends it, the
 negated sum of what :mod:`evaluation.scoring.sentences` gives for a sentence of these tokens. A text is tokenized as it
 is: with a tokenizer that keeps spaces (GPT-2's, ``train:N``) a sentence out of running text begins with the space before it.
+
+A line of a file of lists is an object: ``candidates``, each a text or ``{"text", "score"}``; and where known ``contexts``,
+``{"title": ..., "date": ..., "previous_sentence": ...}``, and ``id``.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,18 +18,25 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.contexts import as_english
+from contextwise.base.progress import progress_bar, say
+from contextwise.data.input_files import read_objects
+from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.measures.rescoring.contexts import context_texts, contexts_of, note_truncated
 from contextwise.evaluation.scoring.sentences import (
     ContextSets,
     Further,
     Rows,
     Texts,
-    near,
+    open_text_encoder,
     score_rows,
     trained_types,
 )
 from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise.models.cue.encoding import TextEncoder
+
+LISTS = "one list of candidates a line, as JSON objects"
+SHOWN = 5
+"""Lists whose best candidates are in the summary."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +49,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A candidate in its place.
+    """A candidate with its rank.
 
     Attributes:
-        index: its place in the list that was given, from 0.
+        index: of the candidate in the given list, from 0.
         rank: from 1, the best.
         log_probability: of its tokens and its end, nats; at most 0.
-        tokens: of the text, the end not counted.
+        tokens: of the text, without its end.
         per_token: ``log_probability`` over tokens and end.
-        score: what it came with.
-        total: what it is ranked by: ``weight * log_probability + (1 - weight) * score``.
+        score: the candidate's own.
+        total: ``weight * log_probability + (1 - weight) * score``, which determines the rank.
     """
 
     text: str
@@ -60,7 +71,7 @@ class Ranked:
     total: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in a file of ranked lists."""
+        """JSON values, for a file of ranked lists."""
         return {name: value for name, value in vars(self).items() if name != "score" or value is not None}
 
 
@@ -150,20 +161,11 @@ def _ranked(
         -nat if weight == 1 else weight * -nat + (1 - weight) * (candidate.score or 0.0)
         for candidate, nat in zip(candidates, nats, strict=True)
     ]
-    order = sorted(range(len(candidates)), key=lambda i: -totals[i])
-    return [
-        Ranked(
-            text=candidates[i].text,
-            index=i,
-            rank=rank,
-            log_probability=-nats[i],
-            tokens=targets[i] - 1,
-            per_token=-nats[i] / targets[i],
-            score=candidates[i].score,
-            total=totals[i],
-        )
-        for rank, i in enumerate(order, start=1)
-    ]
+    ranked = []
+    for rank, i in enumerate(sorted(range(len(candidates)), key=lambda i: -totals[i]), start=1):
+        text, score, size = candidates[i].text, candidates[i].score, targets[i]
+        ranked.append(Ranked(text, i, rank, -nats[i], size - 1, -nats[i] / size, score, totals[i]))
+    return ranked
 
 
 def _token_ids(group: CandidateList, tokenizer: PreTrainedTokenizerBase, weight: float) -> list[list[int]]:
@@ -201,27 +203,6 @@ def end_of_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> i
     return known
 
 
-def context_texts(contexts: Mapping[str, Any], types: Sequence[str], where: str) -> Texts:
-    """The text of each type, in the order of ``types``; None for one that is missing.
-
-    Raises:
-        DataError: a type is unknown (a near one is named), or a value is an object; names ``where``.
-    """
-    for name in contexts:
-        if name not in types:
-            raise DataError(f"{where}: the context {name!r} is unknown to the model; {near(name, types)}")
-    texts = []
-    for name in types:
-        try:
-            texts.append(as_english(contexts.get(name)))
-        except DataError:
-            raise DataError(
-                f"{where}: the context {name!r} is an object, which has no text of its own; give a text, a date, a number or a "
-                "list of them"
-            ) from None
-    return texts
-
-
 def sets_of(
     model: PreTrainedModel, lists: Sequence[CandidateList], text_encoder: TextEncoder | None
 ) -> Further | None:
@@ -244,10 +225,7 @@ def sets_of(
             "contexts are given without the text encoder that encodes them; give text_encoder too"
         )
 
-    def vectors(texts: list[str]) -> torch.Tensor:
-        return torch.from_numpy(text_encoder.encode(texts))
-
-    return ContextSets(sets, vectors, model).batch
+    return ContextSets(sets, lambda texts: torch.from_numpy(text_encoder.encode(texts)), model).batch
 
 
 def _same_cue(model: PreTrainedModel, cue: Any) -> Further:
@@ -261,3 +239,67 @@ def _same_cue(model: PreTrainedModel, cue: Any) -> Further:
             f"cue has the shape {tuple(vector.shape)}, but the model takes one vector of {decoder.cue_width} channels"
         )
     return lambda rows: {"cue": vector.expand(len(rows), -1)}
+
+
+def rank_file(subject: Subject, file: Path, weight: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rank the candidates of each line of a file; ``weight`` as for :func:`rescore`.
+
+    Returns:
+        A row for each line, ``id`` (if it has one) and ``ranked``; and the summary.
+
+    Raises:
+        DataError: the file is missing, damaged or empty, or a line is invalid; names the line.
+        CheckpointError: the text encoder of the model has changed since its training.
+    """
+    lines = [(row.get("id"), _candidate_list(row, where)) for where, row in read_objects(file, LISTS)]
+    if not lines:
+        raise DataError(f"{file} is empty; give {LISTS}")
+    lists = [candidates for _, candidates in lines]
+    takes_contexts, given = bool(trained_types(subject.config)), sum(bool(each.contexts) for each in lists)
+    further, encoder = None, None
+    if given and takes_contexts:
+        encoder = open_text_encoder(subject.model, subject.source)
+        further = sets_of(subject.model, lists, encoder)
+    elif given:
+        what = "was trained without contexts" if subject.is_cue else "is not a CUE model"
+        say(f"note: {subject.source} {what}; the contexts of {given:,} of {len(lists):,} lists are ignored")
+    with progress_bar(f"rescore {subject.name}", None, "tokens") as advance:
+        options = {"batch_tokens": subject.batch_tokens, "on_progress": advance}
+        ranked = rank_lists(subject.model, lists, subject.tokenizer, further, weight=weight, **options)
+    note_truncated(encoder)
+    rows: list[dict[str, Any]] = []
+    for (name, _), candidates in zip(lines, ranked, strict=True):
+        own = {} if name is None else {"id": name}
+        rows.append({**own, "ranked": [candidate.to_dict() for candidate in candidates]})
+    summary = {
+        "lists": len(rows),
+        "candidates": sum(map(len, ranked)),
+        "takes_contexts": takes_contexts,
+        "with_contexts": given,
+        "changed": sum(candidates[0].index != 0 for candidates in ranked),
+        "best": [{"id": row.get("id", i), **row["ranked"][0]} for i, row in enumerate(rows[:SHOWN], start=1)],
+    }
+    return rows, summary
+
+
+def _candidate_list(row: dict[str, Any], where: str) -> CandidateList:
+    given = row.get("candidates")
+    if not isinstance(given, list):
+        fields = ", ".join(map(repr, list(row)[:6])) or "nothing"
+        raise DataError(
+            f"{where} has no list 'candidates' (it has {fields}); give the texts to rank, or objects with 'text' and 'score'"
+        )
+    candidates = [_candidate(value, f"{where}: candidate {i}") for i, value in enumerate(given, start=1)]
+    return CandidateList(candidates, contexts_of({"contexts": row.get("contexts")}, where), where)
+
+
+def _candidate(given: Any, where: str) -> Candidate:
+    given = {"text": given} if isinstance(given, str) else given
+    if not isinstance(given, dict) or not isinstance(given.get("text"), str):
+        raise DataError(f"{where} is neither a text nor an object with 'text'; fix the line")
+    score = given.get("score")
+    if score is None:
+        return Candidate(given["text"])
+    if isinstance(score, bool) or not isinstance(score, int | float) or not np.isfinite(score):
+        raise DataError(f"{where} has the score {score!r}, which is not a finite number; fix the line")
+    return Candidate(given["text"], float(score))
