@@ -50,10 +50,10 @@ def test_a_measurement_prints_its_tables_and_writes_page_and_csv(contextwise, wo
     assert [int(row["context"]) for row in rows] == [2, 4, 8, 16]
     assert float(rows[0]["loss"]) == summary["losses"]["2"]["value"]
     status, output, errors = contextwise("entropy", "gpt2", "--corpus", "corpus", *SMALL, "--json")
-    found = json.loads(output)
-    assert status == 0 and found["losses"] == summary["losses"] and found["measurement"]["samples"] > 0
-    assert set(found["entropies"][str(min(map(int, found["entropies"])))]) == {"2", "4", "8", "16"}
-    assert found["fits"]["by_entropy"] and "page:" in errors
+    result = json.loads(output)
+    assert status == 0 and result["losses"] == summary["losses"] and result["measurement"]["samples"] > 0
+    assert set(result["entropies"][str(min(map(int, result["entropies"])))]) == {"2", "4", "8", "16"}
+    assert result["fits"]["by_entropy"] and "page:" in errors
 
 
 def test_too_few_contexts_for_a_fit_are_said(contextwise):

@@ -103,9 +103,9 @@ def test_the_sums_are_those_of_the_models_own_weights():
     model.set_attn_implementation("eager")
     ids = draw()
     own = model(ids, output_attentions=True).attentions
-    found = attention_sums(model, ids)
-    assert len(found) == len(own) == 2
-    for (_, sums), weights in zip(found, own, strict=True):
+    result = attention_sums(model, ids)
+    assert len(result) == len(own) == 2
+    for (_, sums), weights in zip(result, own, strict=True):
         np.testing.assert_allclose(sums, weights[0].detach().sum(1).numpy(), rtol=1e-6)
         # By hand, too: the mean over the queries from j on of row i's weight on j.
         by_hand = [weights[0, 1, j:, j].mean().item() for j in range(13)]
@@ -140,15 +140,15 @@ def test_the_sums_are_those_of_the_models_own_weights():
 )
 def test_every_query_gives_away_one(model, layers, heads, chunks):
     """Rows of attention sum to one: what is received of all of them is the number of queries."""
-    found = read_with(model().eval(), draw()[0].tolist(), "a", "a")
-    assert [layer.shape for layer in found.layers] == [(heads, 13)] * layers
-    for layer in found.layers:
+    result = read_with(model().eval(), draw()[0].tolist(), "a", "a")
+    assert [layer.shape for layer in result.layers] == [(heads, 13)] * layers
+    for layer in result.layers:
         np.testing.assert_allclose(layer.sum(axis=1), 13, rtol=1e-5)
     predictor, complete = chunks or (0, 0)
-    assert [layer.shape for layer in found.predictor] == [(heads, complete)] * predictor
-    for layer in found.predictor:
+    assert [layer.shape for layer in result.predictor] == [(heads, complete)] * predictor
+    for layer in result.predictor:
         np.testing.assert_allclose(layer.sum(axis=1), complete, rtol=1e-5)
-    assert (found.lens is None) == (chunks is None)
+    assert (result.lens is None) == (chunks is None)
 
 
 def test_later_tokens_change_nothing_that_earlier_queries_gave():
@@ -195,9 +195,9 @@ def test_switched_off_is_a_gate_of_zero():
     with torch.no_grad():
         model.context.gate.weight.zero_()
     assert torch.equal(off, token_losses(model, ids[:, :-1], ids[:, 1:]))
-    found = read_with(model, ids[0].tolist(), "a", "a")
-    assert found.lens is not None
-    assert np.isnan(found.lens[0]) and np.all(found.lens[1:] == 0)
+    result = read_with(model, ids[0].tolist(), "a", "a")
+    assert result.lens is not None
+    assert np.isnan(result.lens[0]) and np.all(result.lens[1:] == 0)
 
 
 def test_the_context_comes_back_after_an_error():
@@ -220,10 +220,10 @@ def test_eager_losses_are_those_of_sdpa(model):
     model, ids = model(), draw()
     assert model.config._attn_implementation == "sdpa"
     expected = token_losses(model, ids[:, :-1], ids[:, 1:])[0].numpy()
-    found = read_with(model, ids[0].tolist(), "a", "a")
+    result = read_with(model, ids[0].tolist(), "a", "a")
     assert model.config._attn_implementation == "eager"
-    assert np.isnan(found.nats[0])
-    np.testing.assert_allclose(found.nats[1:], expected, rtol=1e-4)
+    assert np.isnan(result.nats[0])
+    np.testing.assert_allclose(result.nats[1:], expected, rtol=1e-4)
 
 
 def test_two_models_read_a_text(saved):

@@ -14,32 +14,32 @@ from contextwise.evaluation.scoring.windows import measures
 
 def test_measures_by_hand():
     # Two documents: 4 tokens at 1.0 nats and 2 tokens at 2.5 nats; 3 words and 12 bytes in all.
-    found = measures(np.array([4.0, 5.0]), np.array([4, 2]), np.array([2, 1]), np.array([8, 4]))
-    values = {name: measure["value"] for name, measure in found.items()}
+    result = measures(np.array([4.0, 5.0]), np.array([4, 2]), np.array([2, 1]), np.array([8, 4]))
+    values = {name: measure["value"] for name, measure in result.items()}
     assert values["loss"] == pytest.approx(9 / 6)
     assert values["perplexity"] == pytest.approx(math.exp(1.5))
     assert values["word_perplexity"] == pytest.approx(math.exp(3.0))
     assert values["byte_perplexity"] == pytest.approx(math.exp(0.75))
     assert values["bits_per_byte"] == pytest.approx(0.75 / math.log(2))
     # Resamples hold document 1 twice, 2 twice, or each once: 1.0, 2.5 and 1.5 nats a token.
-    assert (found["loss"]["low"], found["loss"]["high"]) == (1.0, 2.5)
-    assert found["perplexity"]["high"] == pytest.approx(math.exp(2.5))
+    assert (result["loss"]["low"], result["loss"]["high"]) == (1.0, 2.5)
+    assert result["perplexity"]["high"] == pytest.approx(math.exp(2.5))
 
 
 def test_a_uniform_model_has_the_perplexity_of_its_vocabulary():
     tokens = np.array([10, 700, 3])
-    found = measures(tokens * math.log(256), tokens, None, tokens)
-    assert found["perplexity"]["value"] == pytest.approx(256)
-    assert found["bits_per_byte"]["value"] == pytest.approx(8)
-    assert found["bits_per_byte"]["low"] == pytest.approx(found["bits_per_byte"]["high"])
+    result = measures(tokens * math.log(256), tokens, None, tokens)
+    assert result["perplexity"]["value"] == pytest.approx(256)
+    assert result["bits_per_byte"]["value"] == pytest.approx(8)
+    assert result["bits_per_byte"]["low"] == pytest.approx(result["bits_per_byte"]["high"])
 
 
 def test_unknown_words_and_bytes_are_null_not_numbers():
-    found = measures(np.array([4.0, 5.0]), np.array([4, 2]), None, np.array([0, 0]))
+    result = measures(np.array([4.0, 5.0]), np.array([4, 2]), None, np.array([0, 0]))
     assert (
-        found["word_perplexity"] is None
-        and found["byte_perplexity"] is None
-        and found["bits_per_byte"] is None
+        result["word_perplexity"] is None
+        and result["byte_perplexity"] is None
+        and result["bits_per_byte"] is None
     )
 
 
@@ -65,8 +65,8 @@ def test_intervals_cover_the_true_ratio():
     for _ in range(trials):
         tokens = generator.integers(20, 2000, 120)
         nats = tokens * (3 + generator.normal(0, 0.4, 120))
-        found = ratios(nats, {"tokens": tokens})["tokens"]
-        covered += found.low <= 3 <= found.high
+        result = ratios(nats, {"tokens": tokens})["tokens"]
+        covered += result.low <= 3 <= result.high
     assert covered / trials >= 0.91
 
 
@@ -75,9 +75,9 @@ def test_intervals_take_documents_as_the_unit_and_weight_them_by_length():
     generator = np.random.default_rng(2)
     tokens = np.full(100, 100)
     nats = tokens * (3 + generator.normal(0, 0.5, 100))
-    found = ratios(nats, {"tokens": tokens})["tokens"]
+    result = ratios(nats, {"tokens": tokens})["tokens"]
     expected = 1.96 * (nats / 100).std(ddof=1) / 10
-    assert (found.high - found.low) / 2 == pytest.approx(expected, rel=0.1)
+    assert (result.high - result.low) / 2 == pytest.approx(expected, rel=0.1)
 
 
 @given(st.integers(2, 30), st.integers(0, 100))

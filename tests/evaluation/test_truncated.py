@@ -51,22 +51,22 @@ EVERY_KIND = [
 
 def collected(batches):
     """context -> (nats, features) of all its batches."""
-    found = {}
+    result = {}
     for batch in batches:
-        nats, features = found.setdefault(batch.context, ([], []))
+        nats, features = result.setdefault(batch.context, ([], []))
         assert batch.start == sum(len(part) for part in nats) and batch.stop == batch.start + len(batch.nats)
         nats.append(batch.nats)
         features.append(batch.features)
-    return {context: (np.concatenate(nats), features) for context, (nats, features) in found.items()}
+    return {context: (np.concatenate(nats), features) for context, (nats, features) in result.items()}
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_losses_and_features_equal_those_of_each_target_alone(kind, every_model, corpus_of):
     model, corpus = every_model[kind], corpus_of([30, 4, 17, 9])
     targets = choose_targets(corpus, 8, 15, seed=3)
-    found = collected(truncated_passes(model, corpus, targets, CONTEXTS, batch_tokens=20, features="last"))
-    assert list(found) == CONTEXTS
-    for context, (nats, features) in found.items():
+    result = collected(truncated_passes(model, corpus, targets, CONTEXTS, batch_tokens=20, features="last"))
+    assert list(result) == CONTEXTS
+    for context, (nats, features) in result.items():
         features = torch.cat(features)
         assert nats.dtype == np.float32 and features.shape == (15, 16)
         for i, (document, position) in enumerate(zip(targets.document, targets.position, strict=True)):
@@ -117,15 +117,15 @@ def test_layers_of_the_models_here_are_what_their_blocks_read(every_model, corpu
 def test_each_context_has_the_same_targets_in_the_same_order(every_model, corpus_of):
     corpus = corpus_of([30, 30])
     targets = choose_targets(corpus, 8, 12, seed=0)
-    found = collected(truncated_passes(every_model["gpt2"], corpus, targets, [8, 1]))
+    result = collected(truncated_passes(every_model["gpt2"], corpus, targets, [8, 1]))
     # With one token visible, the loss depends on that token and the target only.
     tokens = [corpus.documents[d] for d in targets.document]
     pairs = [(int(t[p - 1]), int(t[p])) for t, p in zip(tokens, targets.position, strict=True)]
     with torch.no_grad():
         log_p = every_model["gpt2"](input_ids=torch.arange(23)[:, None]).logits[:, -1].log_softmax(-1)
     expected = [-float(log_p[before, target]) for before, target in pairs]
-    np.testing.assert_allclose(found[1][0], expected, atol=2e-5)
-    assert len(found[8][0]) == 12 and found[8][1] == [None]
+    np.testing.assert_allclose(result[1][0], expected, atol=2e-5)
+    assert len(result[8][0]) == 12 and result[8][1] == [None]
 
 
 def test_what_is_done_is_passed_over(every_model, corpus_of):

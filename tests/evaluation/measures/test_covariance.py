@@ -99,8 +99,8 @@ def test_bfloat16_features_lose_nothing_more():
 
 def test_a_large_mean_cancels_nothing():
     rows = features(300, mean=1e7)
-    found = streamed(rows.numpy(), range(0, 300, 11)).covariance().numpy()
-    np.testing.assert_allclose(found, np.cov((rows - 1e7).numpy().T), rtol=1e-6)
+    result = streamed(rows.numpy(), range(0, 300, 11)).covariance().numpy()
+    np.testing.assert_allclose(result, np.cov((rows - 1e7).numpy().T), rtol=1e-6)
 
 
 def test_a_gaussian_of_known_covariance_is_found():

@@ -46,10 +46,10 @@ def test_intervals_are_over_documents() -> None:
     """Two holes of one document count together, as the sums over documents have it."""
     tasks = [Task(f"{d}/{i}", str(d), "", "", "yes") for d in range(4) for i in range(1 + d)]
     fillings = [Filling("yes" if task.document in "03" else "no", True) for task in tasks]
-    found, rows = scores(tasks, fillings)
-    assert (found["documents"], found["holes"], found["unfinished"]) == (4, 10, 0)
-    assert found["exact_match"] == ratios([1, 0, 0, 4], {"holes": [1, 2, 3, 4]})["holes"].to_dict()  # type: ignore[arg-type, dict-item]
-    assert found["exact_match"]["value"] == 0.5
+    result, rows = scores(tasks, fillings)
+    assert (result["documents"], result["holes"], result["unfinished"]) == (4, 10, 0)
+    assert result["exact_match"] == ratios([1, 0, 0, 4], {"holes": [1, 2, 3, 4]})["holes"].to_dict()  # type: ignore[arg-type, dict-item]
+    assert result["exact_match"]["value"] == 0.5
     assert [row["exact_match"] for row in rows][:2] == [True, False]
 
 

@@ -60,7 +60,7 @@ def test_a_corpus_and_its_source_give_the_same_holes(tmp_path: Path) -> None:
     of_file = open_tasks(source)
     of_corpus = open_tasks(tmp_path / "corpus", "train")
     assert [t.prefix + t.expected + t.suffix for t in of_corpus.tasks] == [CODE, "two\nlines é\n"]
-    parts = [[(t.prefix, t.expected, t.suffix) for t in found.tasks] for found in (of_file, of_corpus)]
+    parts = [[(t.prefix, t.expected, t.suffix) for t in result.tasks] for result in (of_file, of_corpus)]
     assert parts[0] == parts[1]
     assert (tasks_label(source, ""), tasks_label(tmp_path / "corpus", "train")) == ("texts", "corpus-train")
     assert of_file.notes == of_corpus.notes == ["1 documents without a line to cut were passed over"]
@@ -75,12 +75,12 @@ def test_tasks_of_a_file_are_taken_as_they_are(tmp_path: Path) -> None:
          "prompt": f"def f{problem}():\n", "suffix": "\n    return x\n", "canonical_solution": f"    x = {line}"}
         for problem in range(3) for line in range(2)
     ]  # fmt: skip
-    found = open_tasks(write(tmp_path / "HumanEval-SingleLineInfilling.jsonl", rows))
-    assert [(t.prefix, t.expected, t.suffix) for t in found.tasks] == [
+    result = open_tasks(write(tmp_path / "HumanEval-SingleLineInfilling.jsonl", rows))
+    assert [(t.prefix, t.expected, t.suffix) for t in result.tasks] == [
         (row["prompt"], row["canonical_solution"], row["suffix"]) for row in rows
     ]
-    assert [t.document for t in found.tasks] == [f"HumanEval/{i}" for i in (0, 0, 1, 1, 2, 2)]
-    assert found.notes == []
+    assert [t.document for t in result.tasks] == [f"HumanEval/{i}" for i in (0, 0, 1, 1, 2, 2)]
+    assert result.notes == []
     label = tasks_label(tmp_path / "HumanEval-SingleLineInfilling.jsonl", "")
     assert label == "HumanEval-SingleLineInfilling"
     assert len(open_tasks(tmp_path / "HumanEval-SingleLineInfilling.jsonl", limit=2).tasks) == 4
@@ -90,18 +90,18 @@ def test_a_task_without_a_suffix_has_its_hole_at_the_end(tmp_path: Path) -> None
     row = {"task_id": "HumanEval/0", "prompt": "def f():\n", "canonical_solution": "    return 1\n"}
     with gzip.open(tmp_path / "tasks.jsonl.gz", "wt") as file:
         file.write(json.dumps(row) + "\n\n" + json.dumps({**row, "task_id": "x", "suffix": "\n"}) + "\n")
-    found = open_tasks(tmp_path / "tasks.jsonl.gz")
-    assert [t.suffix for t in found.tasks] == ["", "\n"]
+    result = open_tasks(tmp_path / "tasks.jsonl.gz")
+    assert [t.suffix for t in result.tasks] == ["", "\n"]
     assert tasks_label(tmp_path / "tasks.jsonl.gz", "") == "tasks"
-    assert found.notes == ["1 of 2 tasks have no suffix: their hole is the end of the text"]
+    assert result.notes == ["1 of 2 tasks have no suffix: their hole is the end of the text"]
 
 
 @pytest.mark.skipif(not SETS.is_dir(), reason="the HumanEval-infilling sets are not here")
 @pytest.mark.parametrize("share", ["0.25", "0.5", "0.75"])
 def test_the_sets_of_human_eval_are_read(share: str) -> None:
-    found = open_tasks(SETS / f"human_eval_infill_{share}.jsonl.gz")
-    assert len(found.tasks) == len({t.document for t in found.tasks}) == 98
-    assert all(t.document == t.name and t.prefix and t.expected.strip() for t in found.tasks)
+    result = open_tasks(SETS / f"human_eval_infill_{share}.jsonl.gz")
+    assert len(result.tasks) == len({t.document for t in result.tasks}) == 98
+    assert all(t.document == t.name and t.prefix and t.expected.strip() for t in result.tasks)
 
 
 @pytest.mark.parametrize(

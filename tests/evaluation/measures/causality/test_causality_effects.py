@@ -50,12 +50,12 @@ NAMES = [
 ]
 
 
-def outcomes(found):
-    return {effect.name: effect.outcome for effect in found.effects}
+def outcomes(result):
+    return {effect.name: effect.outcome for effect in result.effects}
 
 
-def leaking(found):
-    return {effect.name for effect in found.leaks}
+def leaking(result):
+    return {effect.name for effect in result.leaks}
 
 
 # Causal models
@@ -76,14 +76,14 @@ def leaking(found):
     ids=lambda value: value.__name__ if callable(value) else "-".join(map(str, value.values())),
 )
 def test_contextlm_is_causal_in_every_respect(config, options):
-    found = measure_causality(contextlm(config(), **options))
-    assert list(outcomes(found)) == NAMES
-    assert set(outcomes(found).values()) == {"none"}
+    result = measure_causality(contextlm(config(), **options))
+    assert list(outcomes(result)) == NAMES
+    assert set(outcomes(result).values()) == {"none"}
     # What the mathematics forbids is not small but absent; only other orders of adding up leave rounding.
     for name in ("future tokens", "gradients", "tokens under the mask", "packed neighbours"):
-        assert found[name].largest == 0, name
-        assert found[name].allowed > 100 * found[name].tolerance, name
-    assert found["left padding"].largest < 1e-6 and found["cached steps"].largest < 1e-6
+        assert result[name].largest == 0, name
+        assert result[name].allowed > 100 * result[name].tolerance, name
+    assert result["left padding"].largest < 1e-6 and result["cached steps"].largest < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ def test_stock_models_are_causal(kind, config):
 
 
 def test_coarse_types_have_wide_tolerances_and_still_show_a_leak():
-    found = measure_causality(gpt2().to(torch.bfloat16), lengths=[9])
-    assert found.dtype == "bfloat16" and found.causal
-    assert found["future tokens"].largest == 0
+    result = measure_causality(gpt2().to(torch.bfloat16), lengths=[9])
+    assert result.dtype == "bfloat16" and result.causal
+    assert result["future tokens"].largest == 0
     precise = measure_causality(gpt2().double(), lengths=[9])
-    assert precise["left padding"].tolerance < 1e-9 < found["left padding"].tolerance
+    assert precise["left padding"].tolerance < 1e-9 < result["left padding"].tolerance
     assert not measure_causality(gpt2(Bidirectional).to(torch.bfloat16), lengths=[9]).causal
 
 
@@ -114,10 +114,10 @@ def test_coarse_types_have_wide_tolerances_and_still_show_a_leak():
 
 
 def test_bidirectional_attention():
-    found = measure_causality(gpt2(Bidirectional))
-    assert leaking(found) == {"future tokens", "gradients", "cached steps"}
-    assert found["packed neighbours"].outcome == "not separated"
-    assert found["future tokens"].changed > found["future tokens"].affected
+    result = measure_causality(gpt2(Bidirectional))
+    assert leaking(result) == {"future tokens", "gradients", "cached steps"}
+    assert result["packed neighbours"].outcome == "not separated"
+    assert result["future tokens"].changed > result["future tokens"].affected
 
 
 @FEW
@@ -127,57 +127,57 @@ def test_a_leak_is_traced_to_its_two_positions(data):
     model = gpt2(Peeking)
     model.at, model.source = at, data.draw(st.integers(at + 1, 13), "source")
     model.detached = data.draw(st.booleans(), "detached")
-    found = measure_causality(model, lengths=[14])
-    leak = found["future tokens"]
+    result = measure_causality(model, lengths=[14])
+    leak = result["future tokens"]
     assert (leak.outcome, leak.affected, leak.changed) == ("leak", at, model.source)
     # What is read behind the gradient's back only the tokens show.
-    assert found["gradients"].outcome == ("none" if model.detached else "leak")
+    assert result["gradients"].outcome == ("none" if model.detached else "leak")
     if not model.detached:
-        assert (found["gradients"].affected, found["gradients"].changed) == (at, model.source)
+        assert (result["gradients"].affected, result["gradients"].changed) == (at, model.source)
 
 
 @pytest.mark.parametrize("config", [gpt2_config, neox_config])
 @pytest.mark.parametrize("w", [2, 4, 7])
 def test_contexts_that_come_one_position_early_leak_at_chunk_borders(config, w):
-    found = measure_causality(shifted(contextlm(config(), chunk_size=w), "contexts"))
-    assert leaking(found) >= {"future tokens", "gradients"}
+    result = measure_causality(shifted(contextlm(config(), chunk_size=w), "contexts"))
+    assert leaking(result) >= {"future tokens", "gradients"}
     for name in ("future tokens", "gradients"):
-        leak = found[name]
+        leak = result[name]
         assert "plain row" in leak.detail  # padded and packed rows take another path, which is whole
         assert leak.changed == leak.affected + 1 and leak.changed % w == w - 1
-    assert found["tokens under the mask"].outcome == found["packed neighbours"].outcome == "none"
+    assert result["tokens under the mask"].outcome == result["packed neighbours"].outcome == "none"
 
 
 @pytest.mark.parametrize("config", [gpt2_config, neox_config])
 def test_contexts_that_come_early_in_padded_and_packed_rows_only(config):
-    found = measure_causality(shifted(contextlm(config(), chunk_size=4), "contexts_of_rows"))
-    assert leaking(found) >= {"future tokens", "gradients"}
-    assert "plain row" not in found["future tokens"].detail
-    assert found["future tokens"].changed == found["future tokens"].affected + 1
+    result = measure_causality(shifted(contextlm(config(), chunk_size=4), "contexts_of_rows"))
+    assert leaking(result) >= {"future tokens", "gradients"}
+    assert "plain row" not in result["future tokens"].detail
+    assert result["future tokens"].changed == result["future tokens"].affected + 1
 
 
 def test_borders_of_a_long_chunk_are_looked_at():
     """Rows of more than 32 tokens are not cut everywhere; the borders are among the cuts."""
     model = shifted(contextlm(gpt2_config(), chunk_size=20), "contexts")
-    found = measure_causality(model, lengths=[45])
-    assert (found["future tokens"].affected, found["future tokens"].changed) in {(18, 19), (38, 39)}
-    assert (found["gradients"].affected, found["gradients"].changed) in {(18, 19), (38, 39)}
+    result = measure_causality(model, lengths=[45])
+    assert (result["future tokens"].affected, result["future tokens"].changed) in {(18, 19), (38, 39)}
+    assert (result["gradients"].affected, result["gradients"].changed) in {(18, 19), (38, 39)}
 
 
 def test_a_closed_gate_hides_no_leak():
     model = shifted(ContextLMForCausalLM(ContextLMConfig(gpt2_config(), chunk_size=4)), "contexts")
     gate = model.context.gate.weight
     memory = gate.data_ptr()
-    found = measure_causality(model)
-    assert "future tokens" in leaking(found)
-    assert found.gates_opened and "gates are all zero" in str(found)
+    result = measure_causality(model)
+    assert "future tokens" in leaking(result)
+    assert result.gates_opened and "gates are all zero" in str(result)
     assert gate.data_ptr() == memory and not gate.any()
 
 
 def test_a_padding_mask_that_is_not_heeded():
-    found = measure_causality(hooked(gpt2(), without_mask))
-    assert leaking(found) == {"left padding", "tokens under the mask"}
-    assert found["tokens under the mask"].largest == pytest.approx(found["tokens under the mask"].allowed)
+    result = measure_causality(hooked(gpt2(), without_mask))
+    assert leaking(result) == {"left padding", "tokens under the mask"}
+    assert result["tokens under the mask"].largest == pytest.approx(result["tokens under the mask"].allowed)
 
 
 def test_padding_that_moves_positions():
@@ -187,18 +187,18 @@ def test_padding_that_moves_positions():
 
 @pytest.mark.parametrize("make", [gpt2, lambda: contextlm(neox_config(), chunk_size=4)])
 def test_a_cache_that_is_off_by_one(make):
-    found = measure_causality(hooked(make(), one_too_far))
-    assert leaking(found) == {"cached steps"}
-    assert found["cached steps"].affected >= found["cached steps"].changed > 0
+    result = measure_causality(hooked(make(), one_too_far))
+    assert leaking(result) == {"cached steps"}
+    assert result["cached steps"].affected >= result["cached steps"].changed > 0
 
 
 def test_documents_that_are_not_kept_apart():
     """Seeing the document before is no leak of the future: it is one where separation was asked for, or promised."""
     torch.manual_seed(0)
     together = hooked(LlamaForCausalLM(llama_config()), without_positions)
-    found = measure_causality(together)
-    assert found["packed neighbours"].outcome == "not separated" and found.causal
-    assert "packed neighbours (not separated)" in str(found)
+    result = measure_causality(together)
+    assert result["packed neighbours"].outcome == "not separated" and result.causal
+    assert "packed neighbours (not separated)" in str(result)
     assert leaking(measure_causality(together, packed=True)) == {"packed neighbours"}
     with pytest.raises(AssertionError, match="packed before theirs"):
         assert_causal(together, packed=True)
@@ -223,18 +223,18 @@ def test_what_a_model_does_not_take_is_not_measured_and_says_why():
         def forward(self, input_ids, use_cache=False):
             return super().forward(input_ids, use_cache=use_cache)
 
-    found = measure_causality(gpt2(IdsAlone))
-    assert outcomes(found) == {"future tokens": "none"} | dict.fromkeys(NAMES[1:], "not measured")
-    assert found.causal
-    assert found["gradients"].sentence == "gradients (not measured): the model takes no inputs_embeds"
+    result = measure_causality(gpt2(IdsAlone))
+    assert outcomes(result) == {"future tokens": "none"} | dict.fromkeys(NAMES[1:], "not measured")
+    assert result.causal
+    assert result["gradients"].sentence == "gradients (not measured): the model takes no inputs_embeds"
 
 
 def test_a_recurrent_model():
     torch.manual_seed(0)
     config = MambaConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, state_size=4)
-    found = measure_causality(MambaForCausalLM(config), lengths=[9])
-    assert found.causal and found["gradients"].outcome == "none"
-    assert found["packed neighbours"].outcome in ("not separated", "not measured")
+    result = measure_causality(MambaForCausalLM(config), lengths=[9])
+    assert result.causal and result["gradients"].outcome == "none"
+    assert result["packed neighbours"].outcome in ("not separated", "not measured")
 
 
 def test_a_refusal_in_the_models_own_words():
@@ -244,9 +244,9 @@ def test_a_refusal_in_the_models_own_words():
                 raise ValueError("no padding here\nsecond line")
             return super().forward(input_ids, **kwargs)
 
-    found = measure_causality(gpt2(NoPadding), lengths=[9])
-    assert found["left padding"].detail == "the model refused: no padding here"
-    assert outcomes(found)["future tokens"] == outcomes(found)["cached steps"] == "none"
+    result = measure_causality(gpt2(NoPadding), lengths=[9])
+    assert result["left padding"].detail == "the model refused: no padding here"
+    assert outcomes(result)["future tokens"] == outcomes(result)["cached steps"] == "none"
 
 
 def test_a_model_that_no_token_moves_proves_nothing():
@@ -355,9 +355,9 @@ def test_it_works_where_the_caller_has_switched_gradients_off():
 @pytest.mark.slow
 def test_a_compiled_model_too():
     compiled = torch.compile(contextlm(gpt2_config(), chunk_size=2), backend="eager")
-    found = measure_causality(compiled, lengths=[5])
-    assert found.architecture == "ContextLMForCausalLM"
-    assert set(outcomes(found).values()) == {"none"}
+    result = measure_causality(compiled, lengths=[5])
+    assert result.architecture == "ContextLMForCausalLM"
+    assert set(outcomes(result).values()) == {"none"}
 
 
 def test_the_message_is_a_table_and_a_sentence():
@@ -374,8 +374,8 @@ def test_the_message_is_a_table_and_a_sentence():
 
 
 def test_the_numbers_go_into_json_and_cannot_be_changed():
-    found = measure_causality(gpt2(), lengths=[5])
-    content = json.loads(json.dumps(found.to_dict()))
+    result = measure_causality(gpt2(), lengths=[5])
+    content = json.loads(json.dumps(result.to_dict()))
     assert content["causal"] is True and [effect["name"] for effect in content["effects"]] == NAMES
     with pytest.raises(dataclasses.FrozenInstanceError):
-        found.effects[0].largest = 1.0
+        result.effects[0].largest = 1.0

@@ -57,16 +57,16 @@ def in_workplace(workplace, monkeypatch):
 
 
 def test_a_run_gets_its_curve_beside_its_evaluations(held_out):
-    found = measure("run", Curve(), held_out)
-    assert str(found.path).startswith("run/evaluation/curve-corpus-validation-")
-    assert sorted(file.name for file in found.path.iterdir()) == [
+    result = measure("run", Curve(), held_out)
+    assert str(result.path).startswith("run/evaluation/curve-corpus-validation-")
+    assert sorted(file.name for file in result.path.iterdir()) == [
         "curve.parquet",
         "documents.parquet",
         "summary.json",
     ]
-    assert not [file for file in found.path.parent.iterdir() if "unfinished" in file.name]
-    opened = CurveResult.open(found.path)
-    assert opened.summary == json.loads((found.path / "summary.json").read_text()) == found.summary
+    assert not [file for file in result.path.parent.iterdir() if "unfinished" in file.name]
+    opened = CurveResult.open(result.path)
+    assert opened.summary == json.loads((result.path / "summary.json").read_text()) == result.summary
     settings = opened.summary["settings"]
     assert (settings["context"], opened.summary["trained_context"], settings["mode"]) == (
         TRAINED,
@@ -90,19 +90,19 @@ def test_a_run_gets_its_curve_beside_its_evaluations(held_out):
 @pytest.mark.parametrize("rope", ["none", "linear", "dynamic", "yarn"])
 def test_beyond_the_training_context(held_out, tmp_path, rope):
     settings = Curve(context=4 * TRAINED, rope=rope)
-    found = measure("run", settings, held_out, out=tmp_path / "c")
-    assert found.bins[-1]["visible_to"] == 4 * TRAINED
-    assert found.summary["rope_factor"] == (None if rope == "none" else 4)
-    tenth = found.measures["last_tenth"]
+    result = measure("run", settings, held_out, out=tmp_path / "c")
+    assert result.bins[-1]["visible_to"] == 4 * TRAINED
+    assert result.summary["rope_factor"] == (None if rope == "none" else 4)
+    tenth = result.measures["last_tenth"]
     assert (tenth["visible_from"], tenth["visible_to"]) == (30, TRAINED)
 
 
 def test_truncated_mode_of_rotary_models_goes_beyond_it_too(held_out):
     settings = Curve(mode="truncated", contexts=[64, 8, 16, 8], samples=20, limit=5)
-    found = measure("run", settings, held_out)
-    assert [row["visible_to"] for row in found.bins] == [8, 16, 64]
-    assert {row["targets"] for row in found.bins} == {20}
-    assert max(found.documents["document"].to_pylist()) < 5
+    result = measure("run", settings, held_out)
+    assert [row["visible_to"] for row in result.bins] == [8, 16, 64]
+    assert {row["targets"] for row in result.bins} == {20}
+    assert max(result.documents["document"].to_pylist()) < 5
 
 
 def test_a_stopped_measurement_resumes_and_ends_the_same(held_out, tmp_path, capsys, stop_at):

@@ -129,8 +129,8 @@ def test_one_document_allows_no_interval(corpus_of, tmp_path):
 def test_effective_context_by_hand():
     # Doublings from 1, 2 and 4 are worth 2, 0.5 and 0.01: 0.1 is crossed at (0.5 - 0.1) / (0.5 - 0.01) of the way from 2 to 4.
     curve = np.array([[4, 2, 1.5, 1.49]])
-    found = effective_contexts(curve, np.array([1.0, 2, 4, 8]), 0.1)
-    assert found[0] == pytest.approx(2 ** (1 + 0.4 / 0.49))
+    result = effective_contexts(curve, np.array([1.0, 2, 4, 8]), 0.1)
+    assert result[0] == pytest.approx(2 ** (1 + 0.4 / 0.49))
     assert effective_contexts(curve, np.array([1.0, 2, 4, 8]), 3.0)[0] == 1
     assert effective_contexts(curve, np.array([1.0, 2, 4, 8]), 0.001)[0] == np.inf
     # The loss at 32 is read off the line between 16 and 64, half way: a doubling from 16 is worth 1.
@@ -164,8 +164,8 @@ def test_a_doubling_worth_less_is_reached_later(losses, one, other):
 
 @given(curves, st.floats(0.001, 1))
 def test_an_effective_context_lies_on_the_curve_or_beyond_it(losses, worth):
-    found = effective_contexts(losses, 2.0 ** np.arange(9), worth)
-    assert (np.isinf(found) | ((found >= 1) & (found <= 128))).all()
+    result = effective_contexts(losses, 2.0 ** np.arange(9), worth)
+    assert (np.isinf(result) | ((result >= 1) & (result <= 128))).all()
 
 
 @given(st.integers(1, 5000))

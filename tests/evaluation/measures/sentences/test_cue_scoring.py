@@ -76,18 +76,18 @@ def by_hand(folder: Path) -> tuple[list[list[float]], list[list[float]]]:
 
 @torch.no_grad()
 def test_the_perplexity_is_that_of_a_recomputation_by_hand(folder: Path, corpus: Corpus) -> None:
-    found = evaluate_sentences("cue", corpus)
+    result = evaluate_sentences("cue", corpus)
     own, alone = by_hand(folder)
     flat = np.array([nats for sentence in own for nats in sentence])
-    assert np.allclose(found.tokens()["nats"].to_numpy(), flat, atol=1e-4)
-    assert found.summary["tokens"] == len(flat) and found.summary["sentences"]["count"] == len(own)
-    assert found.summary["perplexity"]["value"] == pytest.approx(math.exp(flat.mean()), rel=1e-5)
+    assert np.allclose(result.tokens()["nats"].to_numpy(), flat, atol=1e-4)
+    assert result.summary["tokens"] == len(flat) and result.summary["sentences"]["count"] == len(own)
+    assert result.summary["perplexity"]["value"] == pytest.approx(math.exp(flat.mean()), rel=1e-5)
     without = np.concatenate([sentence[:-1] for sentence in own])
-    assert found.summary["perplexity_without_ends"]["value"] == pytest.approx(
+    assert result.summary["perplexity_without_ends"]["value"] == pytest.approx(
         math.exp(without.mean()), rel=1e-5
     )
     other = np.concatenate(alone)
-    about = found.summary["sentence_encoder"]
+    about = result.summary["sentence_encoder"]
     assert about["perplexity"]["value"] == pytest.approx(math.exp(other.mean()), rel=1e-5)
     assert about["difference"]["value"] == pytest.approx(flat.mean() - other.mean(), abs=1e-5)
     assert about["relative_perplexity"]["value"] == pytest.approx(
@@ -96,16 +96,16 @@ def test_the_perplexity_is_that_of_a_recomputation_by_hand(folder: Path, corpus:
 
 
 def test_the_files_agree_with_each_other(corpus: Corpus) -> None:
-    found = evaluate_sentences("cue", corpus)
-    documents, targets = found.documents, found.tokens()
+    result = evaluate_sentences("cue", corpus)
+    documents, targets = result.documents, result.tokens()
     sums = np.bincount(targets["document"].to_numpy(), weights=targets["nats"].to_numpy())
     assert np.allclose(documents["nats"].to_numpy(), sums)
     assert documents["tokens"].to_pylist() == np.bincount(targets["document"].to_numpy()).tolist()
     # Every token of the corpus is scored once, and every sentence's end.
-    assert found.summary["tokens"] == corpus.tokens + found.summary["sentences"]["count"]
+    assert result.summary["tokens"] == corpus.tokens + result.summary["sentences"]["count"]
     assert documents["sentences"].to_pylist() == [1 + i % 4 for i in range(12)]
     assert targets["visible"].to_pylist() == targets["position"].to_pylist()
-    assert found.summary["by_sentence"] is True and found.summary["label"] == "corpus-train"
+    assert result.summary["by_sentence"] is True and result.summary["label"] == "corpus-train"
 
 
 def test_batches_and_limits_change_nothing(corpus: Corpus) -> None:
@@ -118,18 +118,18 @@ def test_batches_and_limits_change_nothing(corpus: Corpus) -> None:
 
 
 def test_sentences_longer_than_the_model_are_scored_whole(corpus: Corpus) -> None:
-    found = evaluate_sentences("short-cue", corpus)
-    about = found.summary["sentences"]
+    result = evaluate_sentences("short-cue", corpus)
+    about = result.summary["sentences"]
     assert about["positions"] == 48 < about["longest"] and about["in_windows"] > 0
-    assert found.summary["tokens"] == corpus.tokens + about["count"]
+    assert result.summary["tokens"] == corpus.tokens + about["count"]
     # What precedes a token in its sentence is seen as far as half the positions reach, at least.
-    targets = found.tokens()
+    targets = result.tokens()
     visible, position = targets["visible"].to_numpy(), targets["position"].to_numpy()
     assert (visible >= np.minimum(position, 24)).all() and (visible <= 48).all()
 
 
 def test_a_sentence_model_is_scored_alike(corpus: Corpus) -> None:
-    found = evaluate_sentences("lm", corpus)
+    result = evaluate_sentences("lm", corpus)
     sentences = Sentences(corpus)
     model = sentence_model(positions=LONGEST)
     for number in (0, 7, len(sentences) - 1):
@@ -137,9 +137,9 @@ def test_a_sentence_model_is_scored_alike(corpus: Corpus) -> None:
         logits = model(torch.tensor([[256, *ids[:-1]]])).logits[0].log_softmax(-1)
         want = -logits[torch.arange(len(ids)), ids].sum().item()
         first = int(sentences.rows.lengths[:number].sum())
-        got = found.tokens()["nats"].to_numpy()[first : first + len(ids)].sum()
+        got = result.tokens()["nats"].to_numpy()[first : first + len(ids)].sum()
         assert got == pytest.approx(want, rel=1e-5)
-    assert "contexts" not in found.summary and "cache_effect" not in found.summary
+    assert "contexts" not in result.summary and "cache_effect" not in result.summary
 
 
 def test_contexts_are_a_set_and_each_counts(corpus: Corpus) -> None:
@@ -180,8 +180,8 @@ def test_contexts_are_encoded_once(corpus: Corpus, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_context_of_no_training_is_said(corpus: Corpus) -> None:
-    found = evaluate_sentences("cue", corpus, contexts=["title"])
-    assert found.summary["condition"] == "title"
+    result = evaluate_sentences("cue", corpus, contexts=["title"])
+    assert result.summary["condition"] == "title"
     with pytest.raises(
         ConfigError, match=r"contexts names 'topcs', which is no context here; did you mean 'topics'\?"
     ):
@@ -197,8 +197,8 @@ def test_another_text_encoder_is_refused(folder: Path, corpus: Corpus, tmp_path:
 
 
 def test_a_model_without_a_context_encoder_gets_none(corpus: Corpus) -> None:
-    found = evaluate_sentences("plain-cue", corpus)
-    assert found.summary["contexts"] == {"types": [], "trained": []} and found.summary["condition"] is None
+    result = evaluate_sentences("plain-cue", corpus)
+    assert result.summary["contexts"] == {"types": [], "trained": []} and result.summary["condition"] is None
     with pytest.raises(ConfigError, match="the model has no context encoder"):
         evaluate_sentences("plain-cue", corpus, contexts=["title"])
     with pytest.raises(ConfigError, match="is no CUE model and takes no contexts"):
@@ -210,10 +210,10 @@ def test_proxies_are_scored_when_asked_for(folder: Path, corpus: Corpus) -> None
     for noise in (0.0, 0.7):
         model = proxy_model(noise)
         save(model, folder / f"proxy-{noise}")
-        found = evaluate_sentences(f"proxy-{noise}", corpus, contexts=["proxy"])
-        assert found.summary["condition"] == "proxies" and found.summary["contexts"]["noise"] == noise
+        result = evaluate_sentences(f"proxy-{noise}", corpus, contexts=["proxy"])
+        assert result.summary["condition"] == "proxies" and result.summary["contexts"]["noise"] == noise
         sentences = Sentences(corpus)
-        nats = sentences.rows.sums(found.tokens()["nats"].to_numpy())
+        nats = sentences.rows.sums(result.tokens()["nats"].to_numpy())
         short = next(i for i in range(len(sentences)) if sentences.rows.lengths[i] <= 48)
         ids = torch.from_numpy(sentences.rows.tokens[short])
         inputs, targets = torch.cat([torch.tensor([256]), ids])[None], [*ids.tolist(), 256]
@@ -222,19 +222,19 @@ def test_proxies_are_scored_when_asked_for(folder: Path, corpus: Corpus) -> None
         want = -logits.log_softmax(-1)[torch.arange(len(targets)), targets].sum().item()
         assert nats[short] == pytest.approx(want, rel=1e-4)
         # Without proxies the decoder gets what it has for a sentence of unknown words.
-        assert evaluate_sentences(f"proxy-{noise}", corpus).summary["loss"] != found.summary["loss"]
+        assert evaluate_sentences(f"proxy-{noise}", corpus).summary["loss"] != result.summary["loss"]
 
 
 def test_models_are_compared_by_article(corpus: Corpus) -> None:
-    found = compare(["lm", "cue"], results=evaluate_all(["lm", "cue"], corpus))
+    result = compare(["lm", "cue"], results=evaluate_all(["lm", "cue"], corpus))
     one, other = (evaluate_sentences(source, corpus).summary["loss"]["value"] for source in ("cue", "lm"))
-    difference = found.differences[0]
+    difference = result.differences[0]
     assert difference.difference.value == pytest.approx(one - other, abs=1e-6)
     assert difference.difference.low < one - other < difference.difference.high  # type: ignore[operator]
-    relative = found.to_dict()["differences"][0]["relative_perplexity"]["value"]
+    relative = result.to_dict()["differences"][0]["relative_perplexity"]["value"]
     assert relative == pytest.approx(math.exp(one - other) - 1, abs=1e-6)
     assert any(
-        "Every sentence was scored on its own" in note and f"{relative:+.1%}" in note for note in found.notes
+        "Every sentence was scored on its own" in note and f"{relative:+.1%}" in note for note in result.notes
     )
 
 
