@@ -48,7 +48,7 @@ def test_a_cue_model_is_scored_by_sentence(contextwise: Typed) -> None:
     assert "Contexts (share of the sentences that have them): title (90%), date (100%)" in words
     assert "perplexity without ends" in words and "Its sentence encoder alone: perplexity" in words
     assert "gain over the sentence encoder alone" in words and "not in contexts" in words
-    assert "Tokens whose word stands in the context: " in words
+    assert "Tokens whose word occurs in the context: " in words
     assert "written to evaluation/cue/sentences-corpus-train-" in words
     status, output, _ = contextwise("sentences", "cue", *CORPUS, "--json")
     summary = json.loads(output)

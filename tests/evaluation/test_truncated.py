@@ -189,12 +189,7 @@ def test_the_training_mode_comes_back_and_nothing_stays_in_inference_mode(corpus
 @pytest.mark.parametrize(
     ("contexts", "options", "message"),
     [
-        ([], {}, "no context"),
-        ([0, 4], {}, "a context is 0 tokens"),
         ([4, 13], {}, "a context of 13 tokens does not fit the model, which has 12 positions"),
-        ([4], {"batch_tokens": 0}, "batch_tokens is 0"),
-        ([4], {"features": "first"}, "the layer is 'first', but must be 'last' or a number from 0"),
-        ([4], {"features": -1}, "the layer is -1"),
         ([4], {"features": 3}, "the layer is 3, but the model has hidden states 0 .* to 2"),
     ],
 )
@@ -203,12 +198,6 @@ def test_bad_options_are_refused(kind, every_model, corpus_of, contexts, options
     targets = Targets(np.array([0]), np.array([20]))
     with pytest.raises(ConfigError, match=message):
         list(truncated_passes(every_model[kind], corpus_of([30]), targets, contexts, **options))
-
-
-def test_targets_with_too_few_tokens_before_them_are_refused(every_model, corpus_of):
-    targets = Targets(np.array([0, 1]), np.array([9, 7]))
-    with pytest.raises(DataError, match="token 7 of document 1 has too few tokens before it .* context of 8"):
-        list(truncated_passes(every_model["gpt2"], corpus_of([30, 30]), targets, [4, 8]))
 
 
 def test_a_token_beyond_the_vocabulary_is_named(every_model, corpus_of):

@@ -1,6 +1,6 @@
 """Compute the attention of models in one text, and each token's loss with and without the predicted context.
 
-1. The text is tokenized once; the token that begins a document stands before it, as in training and scoring.
+1. The text is tokenized once; the token that begins a document precedes it, as in training and scoring.
 2. One pass with eager attention, which alone gives its weights. A layer's weights are summed over their queries as soon as
    they are there, so that no more than one layer's are held.
 3. The loss of each token; of a ContextLM once more with every injected context zero.
@@ -24,7 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.evaluation.generation import start_token
 from contextwise.evaluation.kernel import Subject
-from contextwise.evaluation.scoring.windows import vocabulary_size
+from contextwise.evaluation.scoring.windows import not_finite, vocabulary_size
 from contextwise.models import token_losses
 from contextwise.models.contextlm.pathway import context_pathway, without_context
 from contextwise.models.tokenizers import model_tokenizer_hash
@@ -197,7 +197,8 @@ def attention_sums(
         for weights in model(input_ids, output_attentions=True, use_cache=False).attentions or ():
             take(None, None, (None, weights))
         return sums
-    modules = [module for module in model.modules() if isinstance(module, tuple(classes))]
+    kinds: tuple[type[nn.Module], ...] = tuple(classes)
+    modules = [module for module in model.modules() if isinstance(module, kinds)]
     handles = [module.register_forward_hook(take) for module in modules]
     try:
         model(input_ids, use_cache=False)
@@ -210,15 +211,12 @@ def attention_sums(
 def _losses(model: PreTrainedModel, input_ids: torch.Tensor, source: str) -> np.ndarray:
     nats = token_losses(model, input_ids[:, :-1], input_ids[:, 1:])[0].cpu().numpy()
     if not np.isfinite(nats).all():
-        raise CheckpointError(
-            f"{source} gives losses that are not finite: its weights are damaged, or its number format is too narrow (try "
-            "float32)"
-        )
+        raise not_finite(f"{source} gives losses that are not finite")
     return np.concatenate([[np.nan], nats])
 
 
 def _tokens(subjects: Sequence[Subject], text: str, start: bool) -> tuple[list[int], list[str], bool]:
-    """Token ids, the text of each, and whether the first stands before the text."""
+    """Token ids, the text of each, and whether the first precedes the text."""
     if not text.strip():
         raise DataError("the text is empty; give some words")
     tokenizers, sources = [s.tokenizer for s in subjects], [s.source for s in subjects]

@@ -128,7 +128,7 @@ def measure(
         ConfigError: a setting is out of range or does not fit the model, or ``out`` holds something else.
         DataError: the data do not fit the model, changed, or are too few.
         CheckpointError: there is no such model, or it is damaged.
-        Interrupted: the process was asked to stop; what is done is kept.
+        Interrupted: the process was asked to stop; the finished part is kept.
     """
     from contextwise.models.loading import kind_of
 
@@ -166,8 +166,8 @@ def measure(
             say(f"note: {subject.source} is a CUE model; it is measured without contexts")
         try:
             outcome = _run(settings, subject, corpus, work)
-            about = {"measure": settings.name, "key": key, "question": question, "label": label}
-            about |= _about(subject, corpus)
+            header = {"measure": settings.name, "key": key, "question": question, "label": label}
+            about = header | _about(subject, corpus)
         finally:
             if settings.changes_model:
                 subject.forget_model()

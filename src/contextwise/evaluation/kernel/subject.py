@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_BATCH_TOKENS = 16384
 DEFAULT_CONTEXT_LIMIT = 1024
-"""Tokens of the default context of a model that is no run: larger ones are asked for."""
+"""Largest default context of a model that is no run."""
 MODEL_FILES: tuple[str, ...] = (
     "*.safetensors",
     "*.safetensors.index.json",

@@ -22,6 +22,7 @@ from contextwise.evaluation.scoring.windows import (
     DEFAULT_BATCH_TOKENS,
     Documents,
     check_ids,
+    not_finite,
     vocabulary_size,
 )
 
@@ -67,14 +68,8 @@ def choose_targets(
         limit: draw from the first documents only.
 
     Raises:
-        ConfigError: ``longest`` or ``samples`` is not positive, or ``seed`` is negative.
         DataError: no document is long enough.
     """
-    for name, value in (("the longest context", longest), ("the number of samples", samples)):
-        if value < 1:
-            raise ConfigError(f"{name} is {value}, but must be at least 1")
-    if seed < 0:
-        raise ConfigError(f"the seed is {seed}, but must be a whole number from 0 on")
     lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     longest_document = int(lengths.max(initial=0))
     if longest >= longest_document:
@@ -102,6 +97,8 @@ def truncated_passes(
 ) -> Generator[TruncatedBatch, None, None]:
     """Predict every target from the nearest l tokens, for each l of ``contexts``; batches in the order of the targets.
 
+    All targets need the longest context before them (:func:`choose_targets`).
+
     The vocabulary head is applied to the last position only. The model is scored on the device where it is, in evaluation
     mode; its training mode is restored at the end.
 
@@ -113,11 +110,16 @@ def truncated_passes(
         done: context -> number of targets that are already done; they are skipped.
 
     Raises:
-        ConfigError: a context, ``batch_tokens`` or ``features`` is out of range.
-        DataError: a target has too few tokens before it, or a token id is beyond the model's vocabulary.
+        ConfigError: the model has too few positions, or no such layer.
+        DataError: a token id is beyond the model's vocabulary.
         CheckpointError: a loss or a feature is not finite, or the model returns no hidden states.
     """
-    _check(model, targets, contexts, batch_tokens, features)
+    limit, longest = positions(model.config), max(contexts)
+    if limit is not None and longest > limit:
+        raise ConfigError(
+            f"a context of {longest:,} tokens does not fit the model, which has {limit:,} positions; give contexts of at most "
+            f"{limit:,}"
+        )
     rows_of_logits = max(1, (2**24 if model.device.type == "cpu" else 2**27) // vocabulary_size(model))
     was_training = model.training
     model.eval()
@@ -134,39 +136,12 @@ def truncated_passes(
                     what, finite_B = "feature", torch.isfinite(features_BD).all(dim=1).cpu().numpy()
                 if not finite_B.all():
                     worst = start + int(finite_B.argmin())
-                    raise CheckpointError(
-                        f"the model's {what} is not finite at token {int(targets.position[worst])} of document "
-                        f"{int(targets.document[worst])}, with {context:,} tokens visible: its weights are damaged, or its "
-                        "number format is too narrow (try float32)"
-                    )
+                    place = f"token {int(targets.position[worst])} of document {int(targets.document[worst])}"
+                    visible = f"with {context:,} tokens visible"
+                    raise not_finite(f"the model's {what} is not finite at {place}, {visible}")
                 yield batch
     finally:
         model.train(was_training)
-
-
-def _check(
-    model: PreTrainedModel, targets: Targets, contexts: Sequence[int], batch_tokens: int, features: Features
-) -> None:
-    if features is not None and features != LAST and (not isinstance(features, int) or features < 0):
-        raise ConfigError(f"the layer is {features!r}, but must be 'last' or a number from 0")
-    if batch_tokens < 1:
-        raise ConfigError(f"batch_tokens is {batch_tokens}; it must be at least 1")
-    if not contexts:
-        raise ConfigError("there is no context to measure at; give one or more")
-    if min(contexts) < 1:
-        raise ConfigError(f"a context is {min(contexts)} tokens; it must be at least 1")
-    limit, longest = positions(model.config), max(contexts)
-    if limit is not None and longest > limit:
-        raise ConfigError(
-            f"a context of {longest:,} tokens does not fit the model, which has {limit:,} positions; "
-            f"give contexts of at most {limit:,}"
-        )
-    if len(targets) and int(targets.position.min()) < longest:
-        worst = int(targets.position.argmin())
-        raise DataError(
-            f"token {int(targets.position[worst])} of document {int(targets.document[worst])} has too few tokens before it "
-            f"for a context of {longest:,}; choose the targets for the longest context"
-        )
 
 
 def _tokens(

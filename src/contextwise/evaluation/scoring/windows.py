@@ -222,10 +222,8 @@ def window_losses(
     if not finite_BT.all():
         row, column = np.argwhere(~finite_BT)[0]
         position = int(plan.start[rows[row]] + column) + int(corpus.end_of_text is None)
-        raise CheckpointError(
-            f"the model's loss is not finite at token {position} of document {int(plan.document[rows[row]])}: its weights "
-            "are damaged, or its number format is too narrow (try float32)"
-        )
+        document = int(plan.document[rows[row]])
+        raise not_finite(f"the model's loss is not finite at token {position} of document {document}")
     return nats_BT
 
 
@@ -253,6 +251,13 @@ def _padded(corpus: Documents, plan: Plan, rows: np.ndarray) -> tuple[np.ndarray
 def vocabulary_size(model: PreTrainedModel) -> int:
     """Rows of the model's input embedding."""
     return int(model.get_input_embeddings().weight.shape[0])
+
+
+def not_finite(what: str) -> CheckpointError:
+    """The error of a loss or feature that is not finite."""
+    return CheckpointError(
+        f"{what}: its weights are damaged, or its number format is too narrow (try float32)"
+    )
 
 
 def check_ids(model: PreTrainedModel, ids_BT: np.ndarray, documents_B: np.ndarray) -> None:

@@ -146,9 +146,9 @@ class Causality:
         return Group(Text(f"{self.architecture}, {self.dtype}: {verdict}"), table, *map(Text, notes))
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=400)
+        console = Console(file=(text := io.StringIO()), width=400)
         console.print(self)
-        return console.file.getvalue()
+        return text.getvalue()
 
 
 def _number(value: float | None) -> str:
@@ -264,10 +264,7 @@ def tokens_under_the_mask(rows: Rows) -> Iterator[Case]:
 
 
 def packed_neighbours(rows: Rows) -> Iterator[Case]:
-    """Replace one of three documents in a row; the logits of those after it must not change.
-
-    (*Future tokens* checks that those before it do not change.)
-    """
+    """Replace one of three documents in a row; the logits of those after it must not change."""
     rows.need("position_ids", "packed")
     for length in rows.lengths:
         bounds = [0, length // 3, 2 * length // 3 + 1, length]

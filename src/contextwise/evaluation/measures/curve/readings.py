@@ -144,7 +144,7 @@ def curve_tables(summary: dict[str, Any]) -> Group:
         head += f"; positions extended by {settings['rope']}, factor {summary['rope_factor']:g}"
     if summary["documents"] == 1:
         head += ". One document allows no interval"
-    parts = [Text(f"{head}."), _bins_table(summary), _measures_table(summary)]
+    parts: list[Any] = [Text(f"{head}."), _bins_table(summary), _measures_table(summary)]
     best = summary["measures"]["best_context_loss"]
     targets = next(row["targets"] for row in summary["bins"] if row["visible_from"] == best["visible_from"])
     if settings["mode"] == "running" and targets < ENOUGH_TARGETS and len(summary["bins"]) > 1:

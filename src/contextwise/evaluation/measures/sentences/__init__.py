@@ -17,7 +17,7 @@ class SentenceLoss(Measure):
     """Score each sentence of held-out documents on its own, with its contexts where the model takes any.
 
     Prints the loss of all tokens, sentence ends included, with 95% intervals over documents; of a CUE model also the gain over
-    its sentence encoder alone, by whether a token's word stands in the contexts (CUE, Section 7).
+    its sentence encoder alone, by whether a token's word occurs in the contexts (CUE, Section 7).
     """
 
     name = "sentences"

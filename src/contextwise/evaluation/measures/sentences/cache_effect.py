@@ -1,6 +1,6 @@
 """Is a sentence's context more than a cache of its words? (CUE, Section 7)
 
-The tokens of the test sentences fall into bins: those of words that stand in the text of one of the sentence's contexts, and
+The tokens of the test sentences fall into bins: those of words that occur in the text of one of the sentence's contexts, and
 those of words that do not. For each bin: how much more likely does the model with contexts make its tokens?
 
 - A *word* is a run of letters and digits, or one other visible sign (a comma, a quotation mark); upper and lower case are the
@@ -87,7 +87,7 @@ def bins_of(text: TokenText, rows: Rows, sets: Iterable[Texts], types: int) -> t
 def cache_effect(
     bins_N: np.ndarray, articles_N: np.ndarray, with_N: np.ndarray, without_N: np.ndarray
 ) -> dict[str, Any]:
-    """What contexts gain, for tokens of words that stand in them and for others, with intervals over articles.
+    """The gain by contexts, for tokens of words that occur in them and for others, with intervals over articles.
 
     Args:
         bins_N: bin of each target (:func:`bins_of`).

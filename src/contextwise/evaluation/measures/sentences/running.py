@@ -233,7 +233,7 @@ def sentences_tables(summary: dict[str, Any]) -> Group:
     if effect := summary.get("cache_effect"):
         shares = sorted(effect["types"].items(), key=lambda item: -item[1]["value"])
         known = ", ".join(f"{name} {share['value']:.1%}" for name, share in shares)
-        parts += [_cache_table(effect["bins"]), Text(f"Tokens whose word stands in the context: {known}.")]
+        parts += [_cache_table(effect["bins"]), Text(f"Tokens whose word occurs in the context: {known}.")]
     return Group(*parts)
 
 
@@ -260,7 +260,7 @@ def _contexts_sentence(summary: dict[str, Any]) -> str:
 
 
 def _cache_table(bins: dict[str, Any]) -> Table:
-    """The gain for tokens of words that stand in the contexts, and for others."""
+    """The gain for tokens of words that occur in the contexts, and for others."""
     rows: list[list[Any]] = []
     for name in (*cache_effect.BINS, cache_effect.ALL):
         if row := bins.get(name):
