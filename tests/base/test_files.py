@@ -20,7 +20,7 @@ from contextwise.base.files import (
 from processes import Program
 
 
-def test_a_folder_appears_whole(tmp_path):
+def test_a_folder_appears_complete(tmp_path):
     target = tmp_path / "made" / "folder"
     with atomic_directory(target) as partial:
         (partial / "a").write_text("one")
@@ -36,7 +36,7 @@ def test_a_folder_that_fails_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_replaced_whole_or_stays(tmp_path):
+def test_a_folder_is_replaced_completely_or_not_at_all(tmp_path):
     for text in ("one", "two"):
         with atomic_directory(tmp_path / "folder", replace=True) as partial:
             (partial / text).write_text(text)
@@ -47,7 +47,7 @@ def test_a_folder_is_replaced_whole_or_stays(tmp_path):
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/two"]
 
 
-def test_a_folder_comes_back_where_its_successor_cannot_be_synced(tmp_path, monkeypatch):
+def test_a_folder_is_restored_if_its_successor_cannot_be_synced(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "old").write_text("old")
 
@@ -83,7 +83,7 @@ def test_a_killed_process_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def test_a_second_process_waits_says_so_and_replaces_nothing(tmp_path):
+def test_a_second_process_waits_with_a_message_and_replaces_nothing(tmp_path):
     first = Program(WRITER, tmp_path / "folder", "first")
     assert first.stdout.readline() == "ready\n"
     (kept,) = tmp_path.glob("folder.partial-*")
@@ -111,7 +111,7 @@ def test_a_path_that_is_held_is_refused(tmp_path, inside):
     assert not list(tmp_path.rglob(".*"))
 
 
-def test_a_partial_folder_that_vanished_is_not_made_again(tmp_path):
+def test_a_partial_folder_that_vanished_is_not_created_again(tmp_path):
     with (
         pytest.raises(DataError, match="cannot be written to .*No such file"),
         atomic_directory(tmp_path / "folder") as partial,
@@ -167,7 +167,7 @@ def test_sha256_is_that_of_the_bytes(tmp_path):
     assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
-def test_names_with_brackets_are_names_and_no_patterns(tmp_path):
+def test_names_with_brackets_are_not_patterns(tmp_path):
     (tmp_path / "x[1].partial-old").mkdir()
     (tmp_path / "x1.partial-of-another").mkdir()
     with atomic_directory(tmp_path / "x[1]") as partial:

@@ -1,4 +1,4 @@
-"""Differences over seeds and documents: by hand, their coverage with few seeds, their limits."""
+"""Intervals of differences over seeds and documents: computed by hand, coverage with few seeds, edge cases."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_one_document_allows_no_interval_over_documents_but_one_over_seeds():
     assert seed_interval(blocks, weights) == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5), abs=1e-3)
 
 
-def test_equal_models_differ_by_exactly_nothing():
+def test_the_difference_of_equal_models_is_exactly_zero():
     result = estimate([np.zeros((3, 10))], np.ones(10))
     assert (result.value, result.low, result.high) == (0, 0, 0)
 
@@ -114,7 +114,7 @@ def test_the_interval_is_wilsons(counts: tuple[int, int]) -> None:
     )
 
 
-def test_an_interval_says_something_where_every_answer_is_wrong() -> None:
+def test_the_interval_has_a_width_if_every_answer_is_wrong() -> None:
     z = 1.959964
     assert wilson(0.0, 10).high == pytest.approx(z**2 / (10 + z**2), abs=1e-6)  # by hand: 0.2775
 

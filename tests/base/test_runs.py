@@ -33,7 +33,7 @@ def test_only_the_same_recipe_may_resume(tmp_path):
     assert run.recipe()["a"] == 1
 
 
-def test_what_is_no_run_is_not_opened(tmp_path):
+def test_a_folder_without_a_run_is_not_opened(tmp_path):
     with pytest.raises(CheckpointError, match="is not a run"):
         RunFolder.open(tmp_path)
     run = RunFolder(tmp_path)

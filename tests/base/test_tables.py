@@ -68,7 +68,7 @@ def test_a_missing_value_is_named_once():
     assert Column("change", "difference", interval="own", missing="").limits(None) == ""
 
 
-def test_json_holds_no_infinity():
+def test_json_has_no_infinity():
     assert as_json({"a": [Estimate(math.inf, 1.0, math.nan)], "b": math.nan}) == {
         "a": [{"value": None, "low": 1.0, "high": None}],
         "b": None,
@@ -110,7 +110,7 @@ def test_a_page_escapes_texts_and_marks_series():
     assert 'class="mark series-1"' in page and page.count('<tr class="best">') == 1
 
 
-def test_json_makes_the_same_table_again():
+def test_json_restores_the_table():
     copy = Table.from_dict(json.loads(json.dumps(TABLE.to_dict())))
     assert lines(copy) == lines(TABLE)
     assert Table("", ["a", "b"], [["c", "1"]]).to_dict() == {

@@ -39,7 +39,7 @@ def settled(*batches: list[dict[str, Any]]) -> tuple[dict[str, pa.DataType | Non
         ([{"a": 1}], [{"a": 2.5}], pa.list_(pa.struct([("a", pa.float64())]))),
     ],
 )
-def test_types_far_apart_are_united(first: Any, second: Any, kind: pa.DataType) -> None:
+def test_different_types_get_a_common_type(first: Any, second: Any, kind: pa.DataType) -> None:
     types, rows = settled([{"x": first}], [{"x": second}])
     assert types == {"x": kind}
     assert rows[0]["x"] == first or isinstance(first, dict)
@@ -59,7 +59,7 @@ def test_types_far_apart_are_united(first: Any, second: Any, kind: pa.DataType) 
     ],
 )
 @pytest.mark.parametrize("apart", [True, False])
-def test_what_has_no_common_type_becomes_json_text(first: Any, second: Any, apart: bool) -> None:
+def test_values_without_a_common_type_become_json_text(first: Any, second: Any, apart: bool) -> None:
     batches = (
         [[{"x": first}], [{"x": second}, {"x": None}]]
         if apart
@@ -71,13 +71,13 @@ def test_what_has_no_common_type_becomes_json_text(first: Any, second: Any, apar
     assert [json.loads(row["x"]) for row in rows[:2]] == [first, second]
 
 
-def test_columns_that_come_and_go_are_null_elsewhere() -> None:
+def test_a_column_missing_in_a_batch_is_null_there() -> None:
     types, rows = settled([{"a": 1}], [{"b": "x"}, {"a": 2}])
     assert list(types) == ["a", "b"]
     assert rows == [{"a": 1, "b": None}, {"a": None, "b": "x"}, {"a": 2, "b": None}]
 
 
-def test_an_object_with_thousands_of_keys_is_text_not_a_struct() -> None:
+def test_an_object_with_a_thousand_keys_is_json_text() -> None:
     field, column = column_of("scores", [{f"key {i}": i} for i in range(1000)])
     assert is_json(field)
     assert json.loads(column[7].as_py()) == {"key 7": 7}

@@ -48,7 +48,7 @@ def test_values_in_english(value, text):
 
 
 @pytest.mark.parametrize("value", [None, "", " \n", [], [None, ""], float("nan"), np.float32("nan")])
-def test_what_says_nothing_is_missing(value):
+def test_empty_values_are_none(value):
     assert as_english(value) is None
 
 
@@ -64,7 +64,7 @@ def test_values_of_other_types_are_refused():
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
-def test_text_is_one_stripped_line_or_missing(value):
+def test_text_is_one_stripped_line_or_none(value):
     text = as_english(value)
     assert text is None or (text and text == " ".join(text.split()))
 
@@ -96,6 +96,6 @@ def test_types_are_columns_then_the_previous_sentence():
         ({"columns": "title"}, "valid list"),
     ],
 )
-def test_bad_settings_are_told_in_one_sentence(values, problem):
+def test_invalid_settings_are_reported_in_one_sentence(values, problem):
     with pytest.raises(ConfigError, match=problem):
         validate(ContextSettings, values, "the recipe")

@@ -1,4 +1,4 @@
-"""A corpus as it is read: without copies, in workers too, and never with other bytes than were written."""
+"""Reading a corpus: no copies, pickling for workers, and detection of changed files."""
 
 import json
 import pickle
@@ -120,7 +120,7 @@ def test_the_first_tokens_of_a_corpus_are_a_corpus(corpus: Corpus, share: float)
         part.document(len(part))
 
 
-def test_more_tokens_than_there_are(corpus: Corpus) -> None:
+def test_more_tokens_than_the_corpus_has(corpus: Corpus) -> None:
     with pytest.raises(DataError, match=f"has {corpus.tokens:,}; give at most that"):
         corpus.first(corpus.tokens + 1)
 
@@ -142,7 +142,7 @@ def test_verify_names_the_file_whose_bytes_changed(corpus: Corpus) -> None:
     corpus.verify()
 
 
-def test_a_corpus_that_is_not_whole_does_not_open(corpus: Corpus, tmp_path: Path) -> None:
+def test_an_incomplete_corpus_does_not_open(corpus: Corpus, tmp_path: Path) -> None:
     for name in files(corpus):
         path = corpus.path / name
         whole = path.read_bytes()
@@ -178,7 +178,7 @@ def test_a_changed_manifest_does_not_open(corpus: Corpus) -> None:
         Corpus.open(corpus.path)
 
 
-def test_what_is_no_corpus(tmp_path: Path, corpus: Corpus) -> None:
+def test_paths_without_a_corpus(tmp_path: Path, corpus: Corpus) -> None:
     with pytest.raises(DataError, match=r"there is no corpus at .*missing"):
         Corpus.open(tmp_path / "missing")
     with pytest.raises(DataError, match=r"is not a corpus: neither a folder with a manifest\.json"):
@@ -187,7 +187,7 @@ def test_what_is_no_corpus(tmp_path: Path, corpus: Corpus) -> None:
         Corpus.open(corpus.path, "tset")
 
 
-def test_a_corpus_moves_and_copies(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_corpus_can_be_moved_and_copied(corpus: Corpus, tmp_path: Path) -> None:
     shutil.copytree(corpus.path, tmp_path / "elsewhere" / "copy")
     copy = Corpus.open(tmp_path / "elsewhere" / "copy")
     copy.verify()

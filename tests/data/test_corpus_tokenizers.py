@@ -1,4 +1,4 @@
-"""The corpus's tokenizer: where it comes from, and that its tokens are the text's."""
+"""Tokenizers of a corpus: loading, learning, and encoding without loss."""
 
 import json
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_cutting_a_text_never_changes_its_tokens(text: str, size: int) -> None:
     assert [i for piece in cut for i in learned.backend.encode(piece, add_special_tokens=False).ids] == whole
 
 
-def test_long_texts_are_cut_and_come_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_cut_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join(TEXTS * 3)
     monkeypatch.setattr(learned, "piece", None)
     wanted = learned.encode(["short", text, "", "last"])
@@ -98,10 +98,10 @@ def test_a_saved_tokenizer_opens_everywhere_and_gives_the_same_ids(tmp_path: Pat
     ):
         assert opened(TEXTS[3], add_special_tokens=False)["input_ids"] == ids
         assert opened.eos_token_id == about["end_of_text"]
-    for place in (tmp_path / "t", tmp_path / "t" / "tokenizer.json", tmp_path):
-        if place == tmp_path:
+    for path in (tmp_path / "t", tmp_path / "t" / "tokenizer.json", tmp_path):
+        if path == tmp_path:
             (tmp_path / "t").rename(tmp_path / "tokenizer")  # a corpus folder
-        again = load_tokenizer(str(place))
+        again = load_tokenizer(str(path))
         assert again.encode([TEXTS[3]])[0].tolist() == ids
         assert again.end_of_text == about["end_of_text"]
 
@@ -116,7 +116,7 @@ def test_gpt2s_two_files(tmp_path: Path) -> None:
     assert opened.encode(TEXTS[:5])[4].tolist() == learned.encode(TEXTS[:5])[4].tolist()
 
 
-def test_truncation_and_padding_of_a_tokenizer_do_not_touch_a_corpus(tmp_path: Path) -> None:
+def test_truncation_and_padding_of_a_tokenizer_do_not_change_a_corpus(tmp_path: Path) -> None:
     backend = Tokenizer.from_str(learned.backend.to_str())
     backend.enable_truncation(5)
     backend.enable_padding(length=50)
@@ -141,7 +141,7 @@ def test_the_smallest_type_that_holds_every_id(tmp_path: Path, tokens: int, dtyp
     assert tokenizer.end_of_text == 7
 
 
-def test_tokenizers_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = str(word_tokenizer(tmp_path / "words", 20))
     with pytest.raises(DataError, match=r"names no end-of-text token; set end_of_text to one of its tokens"):
         load_tokenizer(words)
@@ -160,7 +160,7 @@ def test_tokenizers_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         load_tokenizer("gpt9")
 
 
-def test_a_text_that_a_tokenizer_cannot_take(tmp_path: Path) -> None:
+def test_a_text_that_a_tokenizer_cannot_encode(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(
         str(word_tokenizer(tmp_path / "words", 20, unknown="missing")), end_of_text="w0"
     )
@@ -169,7 +169,7 @@ def test_a_text_that_a_tokenizer_cannot_take(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["train:", "train:4k", "train:-5", "train:256", "train:4096.0", "train:²"])
-def test_vocabulary_sizes_at_fault(spec: str) -> None:
+def test_invalid_vocabulary_sizes(spec: str) -> None:
     with pytest.raises(ConfigError, match=f"tokenizer is {spec!r}"):
         vocabulary_to_learn(spec)
 

@@ -1,4 +1,4 @@
-"""Which documents are taken, which split they go to, and in which batches."""
+"""Selection of documents, their splits, and batches."""
 
 import hashlib
 import threading
@@ -30,7 +30,7 @@ def test_split_follows_the_first_64_bits_of_blake2b() -> None:
     assert SplitFractions(validation=position - 1e-9).split_of(text_digest(text)) == "train"
 
 
-def test_shares_are_met_and_a_test_share_leaves_validation_alone() -> None:
+def test_shares_hold_and_a_test_share_does_not_change_validation() -> None:
     digests = [text_digest(str(i).encode()) for i in range(20_000)]
     without, with_test = SplitFractions(0.1), SplitFractions(0.1, 0.3)
     first = [without.split_of(digest) == "validation" for digest in digests]
@@ -43,7 +43,7 @@ def test_shares_are_met_and_a_test_share_leaves_validation_alone() -> None:
 @pytest.mark.parametrize(
     ("validation", "test"), [(-0.1, 0), (1.0, 0), (0, 1.5), (0.6, 0.4), (float("nan"), 0)]
 )
-def test_impossible_shares(validation: float, test: float) -> None:
+def test_invalid_shares(validation: float, test: float) -> None:
     with pytest.raises(ConfigError, match=r"validation|test"):
         SplitFractions(validation, test)
 
@@ -73,7 +73,7 @@ def test_batches_keep_order_and_count_bytes_and_words(texts: list[str]) -> None:
         assert len(batch) <= 7 and sum(document.n_bytes for document in batch[:-1]) < 40
 
 
-def test_reading_ahead_keeps_order_and_passes_errors_on() -> None:
+def test_reading_ahead_keeps_order_and_raises_errors() -> None:
     def numbers() -> Iterator[int]:
         yield from range(50)
         raise DataError("the file ends here")
@@ -85,7 +85,7 @@ def test_reading_ahead_keeps_order_and_passes_errors_on() -> None:
     assert seen == list(range(50))
 
 
-def test_reading_ahead_is_bounded_and_stops_when_it_is_no_longer_wanted() -> None:
+def test_reading_ahead_is_bounded_and_stops_when_closed() -> None:
     made = 0
 
     def endless() -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""JSON objects from files: in which forms they are read, and that what is wrong is named with its place."""
+"""JSON objects from files: the forms that are read, and errors that name file and line."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ def lines(rows: list[dict[str, object]]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "places"),
+    ("content", "locations"),
     [
         (lines(ROWS), [":1", ":2"]),
         (lines(ROWS).rstrip(), [":1", ":2"]),
@@ -33,19 +33,19 @@ def lines(rows: list[dict[str, object]]) -> bytes:
         (BOM + b"\n " + json.dumps(ROWS, indent=2).encode(), [" entry 1", " entry 2"]),
     ],
 )
-def test_forms(tmp_path: Path, content: bytes, places: list[str]) -> None:
+def test_forms(tmp_path: Path, content: bytes, locations: list[str]) -> None:
     plain, packed = tmp_path / "x.jsonl", tmp_path / "x.json.gz"
     plain.write_bytes(content)
     packed.write_bytes(gzip.compress(content))
     for path in (plain, packed):
         assert list(read_objects(path, "rows")) == [
-            (f"{path}{p}", r) for p, r in zip(places, ROWS, strict=True)
+            (f"{path}{p}", r) for p, r in zip(locations, ROWS, strict=True)
         ]
     assert read_bytes(packed) == content
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3), max_size=4))
-def test_what_was_written_is_read(
+def test_written_objects_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, object]]
 ) -> None:
     folder = tmp_path_factory.mktemp("rows")
@@ -56,7 +56,7 @@ def test_what_was_written_is_read(
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \r\n", BOM, b"[]", b" [\n]\n"])
-def test_nothing_in_it(tmp_path: Path, content: bytes) -> None:
+def test_empty_files(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)
     assert list(read_objects(tmp_path / "x", "rows")) == []
 
@@ -80,14 +80,14 @@ def test_nothing_in_it(tmp_path: Path, content: bytes) -> None:
         (b'[{}, {"a": {"\\udc00": 1}}]', "x entry 2 holds half of a surrogate pair"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
+def test_errors_name_the_location(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(DataError, match=message) as error:
         list(read_objects(tmp_path / "x", "rows of mine"))
     assert "\n" not in str(error.value) and len(str(error.value)) < 300 + len(str(tmp_path))
 
 
-def test_rows_before_a_wrong_line_are_given(tmp_path: Path) -> None:
+def test_rows_before_an_invalid_line_are_yielded(tmp_path: Path) -> None:
     (tmp_path / "x").write_text('{"a": 1}\n{')
     rows = read_objects(tmp_path / "x", "rows")
     assert next(rows) == (f"{tmp_path / 'x'}:1", {"a": 1})

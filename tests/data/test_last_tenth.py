@@ -12,11 +12,11 @@ from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bi
 
 
 class Text:
-    """Documents whose tokens are all different: token and place are the same thing."""
+    """Documents whose tokens are all different: a token is its position plus one."""
 
     def __init__(self, lengths, end_of_text=0):
-        ends = np.cumsum([0, *lengths])
-        self.documents = [np.arange(start, end, dtype=np.int64) + 1 for start, end in pairwise(ends)]
+        borders = np.cumsum([0, *lengths])
+        self.documents = [np.arange(start, end, dtype=np.int64) + 1 for start, end in pairwise(borders)]
         self.end_of_text, self.path, self.split = end_of_text, "memory", "validation"
         self.lengths = np.array(lengths, dtype=np.int64)
 
@@ -67,13 +67,13 @@ def test_every_context_ends_in_the_same_targets(lengths, longest, share, end, to
         return
     long, short = (LastTenthWindows(corpus, c, longest, tokens) for c in (longest, context))
     assert len(long) == min(blocks, max(1, tokens // longest))
-    found, wanted = tails(short), tails(long)
-    assert len(set(found)) == len(found)  # none twice
+    result, wanted = tails(short), tails(long)
+    assert len(set(result)) == len(result)  # none twice
     # The last ones of each block; a tenth of the context may not go into a tenth of the block.
     kept = last_tenth_length(longest) // last_tenth_length(context) * last_tenth_length(
         context
     ) or last_tenth_length(context)
-    assert found.tolist() == wanted.reshape(-1, last_tenth_length(longest))[:, -kept:].ravel().tolist()
+    assert result.tolist() == wanted.reshape(-1, last_tenth_length(longest))[:, -kept:].ravel().tolist()
     for windows in (long, short):
         for i in range(len(windows)):
             item = windows[i]
@@ -92,7 +92,7 @@ def test_bins_hold_every_number_of_visible_tokens_once(context, per_doubling):
     assert (widest <= 1).all()  # no bin but the last is wider than a doubling
 
 
-def test_bad_settings_are_refused():
+def test_invalid_settings_are_refused():
     with pytest.raises(
         ConfigError, match="longest context to compare is 10, shorter than the training context 20"
     ):

@@ -1,4 +1,4 @@
-"""Splits that the sources name: what goes where, and what is refused."""
+"""Splits that the sources name: the split of each document, and errors."""
 
 import json
 
@@ -74,7 +74,7 @@ def test_a_tokenizer_learns_on_the_training_split_alone(write, tmp_path):
     assert both.fingerprint == alone.fingerprint
 
 
-def test_the_same_text_in_two_splits_is_refused_with_both_places(write, tmp_path):
+def test_the_same_text_in_two_splits_is_refused_with_both_locations(write, tmp_path):
     sources = [
         f"train={write('a.jsonl', ['first', 'shared   text'])}",
         f"test={write('b.jsonl', ['', 'x', 'shared   text'])}",

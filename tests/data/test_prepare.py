@@ -1,4 +1,4 @@
-"""From text to a corpus folder: what is in it, and that the same text always gives the same."""
+"""From text to a corpus folder: its content, which the same text always reproduces."""
 
 import json
 import random
@@ -34,7 +34,7 @@ def files_of(folder: Path) -> dict[str, str]:
 @settings(max_examples=15)
 @given(st.lists(st.text(min_size=1, max_size=60), min_size=1, max_size=12))
 @pytest.mark.parametrize("tokenizer", ["bytes", "train:300"])
-def test_any_documents_come_back(
+def test_any_documents_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, tokenizer: str, texts: list[str]
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
@@ -94,7 +94,7 @@ def test_a_document_keeps_its_split_in_any_order(stories: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "train:400"])
-def test_the_same_again_is_the_same_byte_for_byte(stories: Path, tmp_path: Path, tokenizer: str) -> None:
+def test_preparing_again_gives_the_same_bytes(stories: Path, tmp_path: Path, tokenizer: str) -> None:
     prepare_corpus(stories, tokenizer, tmp_path / "a")
     moved = stories.rename(tmp_path / "a" / ".." / "texts.jsonl")
     prepare_corpus(moved, tokenizer, tmp_path / "b")
@@ -120,7 +120,7 @@ def test_the_fingerprint_is_of_the_tokens_alone(
     assert len(list((tmp_path / "e" / "train").glob("*.arrow"))) > 2
 
 
-def test_metadata_whose_type_changes_on_the_way(
+def test_metadata_of_changing_types(
     write_jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(documents_module, "BATCH_DOCUMENTS", 5)
@@ -148,7 +148,7 @@ def test_metadata_whose_type_changes_on_the_way(
     assert train[39]["odd"] == '{"a": 1}' and train[16]["odd"] == '"three"'
 
 
-def test_bad_lines_stop_or_are_counted(
+def test_bad_lines_are_errors_or_counted(
     write_jsonl: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_jsonl([{"text": "a"}, {"body": "b"}, ["c"], {"text": ""}, {"text": "d"}, {"text": " \t"}])
@@ -235,7 +235,7 @@ def test_uint32_where_the_vocabulary_needs_it(tmp_path: Path, write_jsonl: Calla
         ({"sources": []}, "no source is given"),
     ],
 )
-def test_options_at_fault(stories: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_invalid_options(stories: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         prepare_corpus(**{"sources": stories, "tokenizer": "bytes", "out": tmp_path / "out", **options})
     assert not (tmp_path / "out").exists()
@@ -256,7 +256,7 @@ def test_the_embedded_corpus(tmp_path: Path) -> None:
     tokenizer = corpus.tokenizer()
     modules = corpus.column("module")
     assert modules == sorted(modules)
-    place = modules.index("argparse")
-    assert "class ArgumentParser" in tokenizer.decode(corpus.document(place))
-    assert corpus.metadata(place)["docstring"] == "Command-line parsing library"
+    index = modules.index("argparse")
+    assert "class ArgumentParser" in tokenizer.decode(corpus.document(index))
+    assert corpus.metadata(index)["docstring"] == "Command-line parsing library"
     assert corpus.manifest["sources"][0]["kind"] == "stdlib"

@@ -1,4 +1,4 @@
-"""The output folder is complete or absent: full disks, kills, folders that hold something else."""
+"""The output folder is complete or absent: full disks, kills, folders with other content."""
 
 import contextlib
 import multiprocessing
@@ -103,9 +103,7 @@ def test_killed_while_writing_then_run_again(big: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_instant_the_old_corpus_stays_or_the_new_one_is_there(
-    big: Path, tmp_path: Path
-) -> None:
+def test_a_kill_leaves_the_old_corpus_or_the_new_one(big: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     whole = {prepare_corpus(big, "bytes", out, limit=20).fingerprint}
     whole.add(prepare_corpus(big, "bytes", tmp_path / "reference").fingerprint)
@@ -179,7 +177,7 @@ def test_a_failed_replacement_leaves_the_old_corpus(corpus: Corpus, write_jsonl:
     ]
 
 
-def test_output_and_source_in_one_another(tmp_path: Path, corpus: Corpus) -> None:
+def test_output_inside_a_source_and_a_source_inside_the_output(tmp_path: Path, corpus: Corpus) -> None:
     texts = tmp_path / "folder"
     texts.mkdir()
     (texts / "a.txt").write_text("text")
@@ -192,14 +190,14 @@ def test_output_and_source_in_one_another(tmp_path: Path, corpus: Corpus) -> Non
     assert [path.name for path in texts.iterdir()] == ["a.txt"]
 
 
-def test_a_place_that_cannot_be_written_to(stories: Path, tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written(stories: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises((DataError, NotADirectoryError)):
         prepare_corpus(stories, "bytes", tmp_path / "file" / "out")
     assert (tmp_path / "file").read_text() == ""
 
 
-def test_a_folder_that_appears_meanwhile(
+def test_a_folder_created_by_another_process(
     stories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from contextwise.data import prepare as module

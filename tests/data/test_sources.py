@@ -1,4 +1,4 @@
-"""Readers of texts: what they read, and what they say about what they cannot."""
+"""Sources of texts: records, and errors."""
 
 import gzip
 import json
@@ -87,7 +87,7 @@ def test_text_files_of_a_folder_are_documents_with_paths(tmp_path: Path) -> None
     assert [record.metadata["path"] for record in read(str(tmp_path / "**" / "*.md"))] == ["a.md"]
 
 
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(b"abc\x89PNG")
     assert read(tmp_path) == [BadRecord(str(tmp_path / "picture.png"), "the file is not UTF-8 text (byte 3)")]
 
@@ -132,10 +132,10 @@ def test_hugging_face_folders(tmp_path: Path, table: pa.Table) -> None:
 
 
 def test_a_dataset_on_the_hub(monkeypatch: pytest.MonkeyPatch, table: pa.Table) -> None:
-    asked = []
+    calls = []
 
     def load_dataset(name: str, config: str | None, split: str, streaming: bool) -> Any:
-        asked.append((name, config, split, streaming))
+        calls.append((name, config, split, streaming))
         dataset = datasets.Dataset(table.select(["text", "n"]))
         return dataset.to_iterable_dataset() if streaming else dataset
 
@@ -143,7 +143,7 @@ def test_a_dataset_on_the_hub(monkeypatch: pytest.MonkeyPatch, table: pa.Table) 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert read("owner/name:config") == read("name") == [Document(f"row {i}", {"n": i}) for i in range(150)]
     assert next(iter(open_source("name:c:test", limit=1).records("text"))) == Document("row 0", {"n": 0})
-    assert asked == [
+    assert calls == [
         ("owner/name", "config", "train", False),
         ("name", None, "train", False),
         ("name", "c", "test", True),
@@ -155,7 +155,7 @@ def test_a_dataset_on_the_hub(monkeypatch: pytest.MonkeyPatch, table: pa.Table) 
         open_source("owner/name")
 
 
-def test_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "hub_problem", lambda: "the Hub is away")
     for name in (
         "texts.jsonl",
@@ -199,7 +199,7 @@ def test_damaged_files(tmp_path: Path) -> None:
             read(tmp_path / name)
 
 
-def test_a_file_that_vanishes_or_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_vanishes_or_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "a"}\n')
     source = open_source(path)
@@ -216,7 +216,7 @@ def test_a_file_that_vanishes_or_refuses(tmp_path: Path, monkeypatch: pytest.Mon
         list(source.records("text"))
 
 
-def test_progress_reaches_the_end_and_starts_again(tmp_path: Path, write_jsonl: Callable[..., Path]) -> None:
+def test_progress_reaches_one_in_every_pass(tmp_path: Path, write_jsonl: Callable[..., Path]) -> None:
     for part in range(3):
         write_jsonl(({"text": str(i)} for i in range(100)), f"{part}.jsonl")
     source = open_source(tmp_path)

@@ -5,7 +5,7 @@ import ast
 from contextwise.data.sources.stdlib import docstring_summary, iter_stdlib_documents, stdlib_files
 
 
-def test_modules_of_the_library_and_nothing_else() -> None:
+def test_only_modules_of_the_library() -> None:
     documents = {document.metadata["module"]: document for document in iter_stdlib_documents()}
     assert list(documents) == sorted(documents)
     assert len(documents) > 400
@@ -31,7 +31,7 @@ def test_summary_is_the_first_line_that_python_sees() -> None:
     assert compared > 60
 
 
-def test_summary_of_odd_beginnings() -> None:
+def test_summary_of_unusual_beginnings() -> None:
     assert docstring_summary("#!/usr/bin/python\n# -*- coding: utf-8 -*-\n\nr'''\n  One.\nTwo'''\n") == "One."
     assert docstring_summary('"""It\'s "quoted" here."""\n') == 'It\'s "quoted" here.'
     assert docstring_summary('"""\\\nContinued.\n"""\n') == "Continued."

@@ -18,7 +18,7 @@ from contextwise.data.synthetic.parity import FIRST_TASK
 from contextwise.data.synthetic.samples import ParityStream, Samples, open_samples, write_samples
 from contextwise.data.windows import stack
 
-# Intrinsic entropy, Table 1, "Minimum CE Loss Calculated"; the row of context 20 is in the module's own words.
+# Intrinsic entropy, Table 1, "Minimum CE Loss Calculated"; the row of context 20 is explained in the module.
 TABLE_1 = {17: 0.4643, 23: 0.3437, 25: 0.3116, 28: 0.2686, 30: 0.2429, 35: 0.1864, 40: 0.1387, 50: 0.0612}
 APPENDIX_J3 = {27: 16, 32: 22, 36: 26, 43: 31, 63: 38, 94: 43}
 
@@ -145,10 +145,10 @@ def test_seeds_and_splits_draw_other_samples():
 
 def test_a_context_leaves_the_far_bits_out_of_the_inputs():
     short, whole = Samples(data(context=8, masked=0.0), 0), Samples(data(masked=0.0), 0)
-    one, other = short.batch(np.arange(50)), whole.batch(np.arange(50))
-    assert torch.equal(one["input_ids"][:, :8], other["input_ids"][:, :8])
-    assert torch.equal(one["input_ids"][:, 8], other["input_ids"][:, 20])
-    assert torch.equal(one["labels"], other["labels"])
+    first, other = short.batch(np.arange(50)), whole.batch(np.arange(50))
+    assert torch.equal(first["input_ids"][:, :8], other["input_ids"][:, :8])
+    assert torch.equal(first["input_ids"][:, 8], other["input_ids"][:, 20])
+    assert torch.equal(first["labels"], other["labels"])
 
 
 def test_a_stream_goes_through_all_samples_every_epoch_in_another_order():
@@ -158,19 +158,19 @@ def test_a_stream_goes_through_all_samples_every_epoch_in_another_order():
     assert numbers[:40].tolist() != numbers[40:].tolist()
     batch = stack(stream.__getitems__([3, 41, 99]))
     for row, index in enumerate((3, 41, 99)):
-        one = stream[index]
-        assert all(torch.equal(batch[name][row], one[name]) for name in one)
+        item = stream[index]
+        assert all(torch.equal(batch[name][row], item[name]) for name in item)
     assert ParityStream(Samples(data(), 0), 100, None).numbers(np.arange(5)).tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(IndexError):
         stream[100]
 
 
-def test_samples_on_disk_are_those_that_are_drawn(tmp_path):
+def test_samples_on_disk_equal_drawn_samples(tmp_path):
     samples = Samples(data(), 0)
     stored = write_samples(samples, 1000, tmp_path / "samples")
     numbers = np.array([999, 3, 500])
-    one, other = stored.batch(numbers), samples.batch(numbers)
-    assert all(torch.equal(one[name], other[name]) for name in other)
+    first, other = stored.batch(numbers), samples.batch(numbers)
+    assert all(torch.equal(first[name], other[name]) for name in other)
     assert isinstance(stored._bits, np.memmap)
     assert len(open_samples(samples, tmp_path / "samples")) == 1000
     stored.verify()
@@ -210,7 +210,7 @@ def test_samples_on_disk_that_are_damaged_or_others_are_refused(tmp_path):
         ({"masked": 1.5}, "masked is 1.5"),
     ],
 )
-def test_tasks_and_masks_that_are_impossible_get_one_sentence(changes, words):
+def test_impossible_tasks_and_masks_are_reported_in_one_sentence(changes, words):
     values = {"bits": 20, "tasks": 32, "first": 5, "shortest": 4} | changes
     with pytest.raises(ConfigError, match=words):
         validate(ParityData, values, "data.synthetic")

@@ -1,4 +1,4 @@
-"""Windows: every token a target once, borders where they should be, an order that only the seed decides."""
+"""Windows: every token is a target once; borders between documents."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_every_token_is_a_target_exactly_once(documents, context):
 
 
 @given(documents=DOCUMENTS, context=st.integers(1, 9))
-def test_positions_begin_anew_with_each_document(documents, context):
+def test_positions_restart_at_each_document(documents, context):
     if sum(len(d) + 1 for d in documents) < context:
         return
     windows = Windows(Memory(documents), context, separate_documents=True)
@@ -80,7 +80,7 @@ def test_positions_begin_anew_with_each_document(documents, context):
         assert item["position_ids"].tolist() == expected
 
 
-def test_what_cannot_be_cut_is_refused():
+def test_corpora_and_settings_without_windows_are_refused():
     with pytest.raises(
         DataError, match="no window of 50 tokens fits.*longest document 3.*smaller data.context"
     ):
