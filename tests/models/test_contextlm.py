@@ -38,7 +38,7 @@ from examples import FEW
 @FAMILIES
 @FORMS
 @pytest.mark.parametrize(("w", "length"), [(4, 10), (1, 6), (3, 9), (7, 5), (2, 13)])
-def test_equals_the_paper_written_out(family, options, w, length):
+def test_equals_a_direct_implementation_of_the_paper(family, options, w, length):
     model = contextlm(family, chunk_size=w, **options)
     tokens = draw(1, length)
     with torch.no_grad():
@@ -52,7 +52,7 @@ def test_equals_the_paper_written_out(family, options, w, length):
 
 @PARTS
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_other_injections_and_poolings_equal_the_equations_written_out(family, options):
+def test_other_injections_and_poolings_equal_their_equations(family, options):
     model = contextlm(family, chunk_size=3, **options)
     tokens = draw(1, 10)
     with torch.no_grad():
@@ -236,12 +236,12 @@ def test_gradient_checkpointing_changes_nothing():
         ({"injection": "multiply"}, "one of gate, scalar_gate"),
     ],
 )
-def test_values_out_of_range_are_refused(options, words):
+def test_values_out_of_range_are_rejected(options, words):
     with pytest.raises(ConfigError, match=words):
         ContextLMConfig(backbone("gpt2"), **options)
 
 
-def test_unknown_families_are_refused():
+def test_unknown_families_are_rejected():
     with pytest.raises(ConfigError, match="no adapter for backbones of type 'bert'"):
         ContextLMConfig({"model_type": "bert"})
 
@@ -254,13 +254,13 @@ def test_unknown_families_are_refused():
     ],
     ids=["mistral", "qwen3"],
 )
-def test_sliding_windows_are_refused(values):
+def test_sliding_windows_are_rejected(values):
     with pytest.raises(ConfigError, match="has sliding windows; set sliding_window to null"):
         ContextLMConfig(values)
 
 
 @pytest.mark.parametrize("kind", ["mistral", "qwen2"])
-def test_other_llama_kin_start_as_their_backbone(kind):
+def test_other_llama_families_start_equal_to_their_backbone(kind):
     values = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
     values |= {"intermediate_size": 32, "vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None}
     config = AutoConfig.for_model(kind, sliding_window=None, **values)
@@ -270,7 +270,7 @@ def test_other_llama_kin_start_as_their_backbone(kind):
         assert torch.equal(model(draw(2, 9), use_cache=False).logits, stock(draw(2, 9)).logits)
 
 
-def test_misuse_gets_one_sentence():
+def test_misuse_gets_a_clear_error():
     model = contextlm("gpt2")
     with pytest.raises(ConfigError, match="49 tokens are more than the backbone's 48"):
         model(draw(1, LONGEST + 1))
@@ -285,7 +285,7 @@ def test_misuse_gets_one_sentence():
         cache.layers[-1].crop(1)
 
 
-def test_a_head_with_a_bias_is_refused():
+def test_a_head_with_a_bias_is_rejected():
     stock = stock_model("gpt2")
     stock.lm_head.bias = torch.nn.Parameter(torch.zeros(VOCABULARY))
     with pytest.raises(ConfigError, match="vocabulary head of this gpt2 has a bias"):
@@ -313,7 +313,7 @@ def test_a_family_added_as_the_guide_says_works(monkeypatch):
     torch.testing.assert_close(rest.logits, full[:, 4:], atol=1e-5, rtol=1e-4)
 
 
-def test_a_saved_backbone_is_taken_by_its_folder(tmp_path):
+def test_from_backbone_loads_a_folder(tmp_path):
     stock = stock_model("llama")
     stock.save_pretrained(tmp_path / "backbone")
     model = ContextLMForCausalLM.from_backbone(tmp_path / "backbone", chunk_size=2)

@@ -28,12 +28,12 @@ def test_every_cached_step_equals_the_full_pass(family, options, data):
     with torch.no_grad():
         full = model(tokens, use_cache=False).logits
         out = model(tokens[:, :prompt], use_cache=True)
-        found, at = [out.logits], prompt
+        result, at = [out.logits], prompt
         while at < length:
             out = model(tokens[:, at : at + piece], past_key_values=out.past_key_values, use_cache=True)
-            found.append(out.logits)
+            result.append(out.logits)
             at += piece
-    torch.testing.assert_close(torch.cat(found, 1), full, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(torch.cat(result, 1), full, atol=1e-5, rtol=1e-4)
 
 
 @FAMILIES
@@ -55,16 +55,16 @@ def test_padded_rows_equal_each_row_alone(family, options, data):
     )
     with torch.no_grad():
         out = model(padded, attention_mask=mask, use_cache=True)
-        found = [out.logits]
+        result = [out.logits]
         for step in range(more):  # rows complete their chunks at different steps
             mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
             token = torch.stack([r[n + step] for r, n in zip(rows, lengths, strict=True)])[:, None]
             out = model(token, attention_mask=mask, past_key_values=out.past_key_values, use_cache=True)
-            found.append(out.logits)
-        found = torch.cat(found, 1)
+            result.append(out.logits)
+        result = torch.cat(result, 1)
         for i, (row, n) in enumerate(zip(rows, lengths, strict=True)):
             alone = model(row[None], use_cache=False).logits[0]
-            torch.testing.assert_close(found[i, longest - n :], alone, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(result[i, longest - n :], alone, atol=1e-5, rtol=1e-4)
 
 
 @FAMILIES
@@ -97,7 +97,7 @@ def test_generation_with_cache_equals_without(family, beams):
 @FAMILIES
 @FEW
 @given(data=st.data())
-def test_a_cropped_cache_goes_on_as_if_the_tokens_had_never_been(family, data):
+def test_a_cropped_cache_continues_as_if_the_tokens_were_never_added(family, data):
     w = data.draw(st.sampled_from([1, 2, 3, 4, 7]))
     length = data.draw(st.integers(2, 20))
     pieces = data.draw(st.integers(1, 3))
@@ -118,14 +118,14 @@ def test_a_cropped_cache_goes_on_as_if_the_tokens_had_never_been(family, data):
         cache.crop(-removed)
         kept = length - removed
         whole_mask = torch.cat([mask[:, :kept], mask.new_ones(2, 8)], 1)
-        found = model(others, attention_mask=whole_mask, past_key_values=cache, use_cache=True).logits
+        result = model(others, attention_mask=whole_mask, past_key_values=cache, use_cache=True).logits
         whole = torch.cat([tokens[:, :kept], others], 1)
         expected = model(whole, attention_mask=whole_mask, use_cache=False).logits[:, kept:]
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
 
 
 @FAMILIES
-def test_drafts_looked_up_in_the_prompt_change_nothing(family):
+def test_prompt_lookup_changes_nothing(family):
     """transformers' assisted generation crops the cache after each draft that is not accepted."""
     model = contextlm(family, chunk_size=4)
     tokens = draw(1, 6).clamp(min=1).repeat(1, 2)
@@ -135,7 +135,7 @@ def test_drafts_looked_up_in_the_prompt_change_nothing(family):
 
 
 @FAMILIES
-def test_packed_documents_stay_apart_in_the_predictor_when_the_cache_goes_on(family):
+def test_packed_documents_stay_apart_in_the_predictor_when_the_cache_continues(family):
     """The chunks of a neighbour that were cached are not seen by the document that goes on."""
     model = contextlm(family, chunk_size=2)
     first, second, more = draw(1, 6, seed=1), draw(1, 4, seed=2), draw(1, 2, seed=3)
@@ -163,7 +163,7 @@ def test_a_document_that_begins_in_a_cached_step_takes_its_own_first_token(famil
     h = model.get_input_embeddings()(draw(1, 8))
     cache = DynamicCache()
     state = context_state(cache, model.config)
-    found = []
+    result = []
     with torch.no_grad():
         for i, position in enumerate([0, 1, 2, 3, 4, 0, 1, 2]):
             out = model.context.contexts_of_rows(
@@ -174,12 +174,12 @@ def test_a_document_that_begins_in_a_cached_step_takes_its_own_first_token(famil
                 cache,
                 state,
             )
-            found.append(out[0, 0])
+            result.append(out[0, 0])
     for i in (0, 1, 2):
-        assert torch.equal(found[i], h[0, 0])
-    assert torch.equal(found[3], found[4])  # the context after the first chunk
+        assert torch.equal(result[i], h[0, 0])
+    assert torch.equal(result[3], result[4])  # the context after the first chunk
     for i in (5, 6, 7):
-        assert torch.equal(found[i], h[0, 5])
+        assert torch.equal(result[i], h[0, 5])
 
 
 def test_the_predictor_runs_at_chunk_ends_only():
@@ -191,7 +191,7 @@ def test_the_predictor_runs_at_chunk_ends_only():
     assert len(calls) == 1 + 4
 
 
-def test_padding_behind_the_tokens_is_refused_where_a_cache_goes_on():
+def test_right_padding_is_rejected_with_a_cache():
     model = contextlm("gpt2")
     mask = torch.tensor([[1, 1, 1, 0]])
     model(draw(1, 4), attention_mask=mask, use_cache=False)

@@ -23,7 +23,7 @@ def test_each_step_equals_the_full_pass(family, w):
     """A prompt in two parts, then token by token, in rows that are padded differently."""
     model = contextlm(family, chunk_size=w, inject_every_layer=w == 3)
     tokens, mask = prompts(3, 24), torch.cat([PADDED, torch.ones(3, 18, dtype=torch.long)], dim=1)
-    cache, found = StaticCache(config=model.config, max_cache_len=30), []
+    cache, result = StaticCache(config=model.config, max_cache_len=30), []
     start = 0
     with torch.no_grad():
         whole = model(tokens, attention_mask=mask, use_cache=False).logits
@@ -32,9 +32,11 @@ def test_each_step_equals_the_full_pass(family, w):
             part = model(
                 tokens[:, start:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True
             )
-            found.append(part.logits)
+            result.append(part.logits)
             start = end
-    torch.testing.assert_close(torch.cat(found, dim=1)[mask.bool()], whole[mask.bool()], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        torch.cat(result, dim=1)[mask.bool()], whole[mask.bool()], atol=1e-5, rtol=1e-5
+    )
 
 
 @FAMILIES
@@ -65,8 +67,8 @@ def test_decoding_compiles_into_two_graphs(family):
     torch._dynamo.reset()
     counters.clear()
     for _ in range(2):
-        found = model.generate(prompts(), cache_implementation="static", compile_config=compiled, **options)
-        assert torch.equal(found, growing)
+        result = model.generate(prompts(), cache_implementation="static", compile_config=compiled, **options)
+        assert torch.equal(result, growing)
         assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"]
 
@@ -89,7 +91,7 @@ def test_a_cache_can_be_used_again():
     assert torch.equal(model.generate(prompts(), past_key_values=cache, **OPTIONS), first)
 
 
-def test_what_does_not_fit_is_refused():
+def test_unsupported_caches_are_rejected():
     model = contextlm("llama")
     other = StaticCache(config=contextlm("llama", predictor_layers=1).config, max_cache_len=20)
     contextlm("llama", predictor_layers=1)(prompts(), past_key_values=other, use_cache=True)

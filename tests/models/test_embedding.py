@@ -54,8 +54,8 @@ def states(name, text):
 
 
 def pooled(name, text, pooling):
-    found = states(name, text)
-    return {"cls": found[0], "last": found[-1], "mean": found.mean(0)}[pooling].numpy()
+    result = states(name, text)
+    return {"cls": result[0], "last": result[-1], "mean": result.mean(0)}[pooling].numpy()
 
 
 def test_a_worked_example():
@@ -68,11 +68,11 @@ def test_a_worked_example():
         model.transformer.wte.weight[:, 1] = 1
     texts = ["ad", "!", "a!d!"]
     for pooling, expected in (("mean", [98.5, 33, 65.75]), ("last", [100, 33, 33])):
-        found = embed_texts(model, text, texts, pooling=pooling, layer=0)
-        np.testing.assert_allclose(found[:, 0], expected)
-        np.testing.assert_allclose(found[:, 1:], np.eye(15)[[0, 0, 0]])
-    found = embed_texts(model, text, ["a"], pooling="last", layer=0, normalize=True)
-    np.testing.assert_allclose(found[0, :2], np.array([97, 1]) / np.sqrt(97**2 + 1), rtol=1e-6)
+        result = embed_texts(model, text, texts, pooling=pooling, layer=0)
+        np.testing.assert_allclose(result[:, 0], expected)
+        np.testing.assert_allclose(result[:, 1:], np.eye(15)[[0, 0, 0]])
+    result = embed_texts(model, text, ["a"], pooling="last", layer=0, normalize=True)
+    np.testing.assert_allclose(result[0, :2], np.array([97, 1]) / np.sqrt(97**2 + 1), rtol=1e-6)
 
 
 def test_an_encoder_reads_cls_text_sep_and_an_encoder_decoder_text_end():
@@ -86,8 +86,8 @@ def test_an_encoder_reads_cls_text_sep_and_an_encoder_decoder_text_end():
     for pooling, place in (("cls", 0), ("last", 2)):
         with torch.no_grad():
             whole = encoder.bert.embeddings(torch.tensor([[CLS, 33, SEP]]))[0, place]
-        found = embed_texts(encoder, text, ["!"], pooling=pooling, layer=0)[0]
-        np.testing.assert_allclose(found, whole.numpy(), atol=1e-6)
+        result = embed_texts(encoder, text, ["!"], pooling=pooling, layer=0)[0]
+        np.testing.assert_allclose(result, whole.numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -106,11 +106,11 @@ def test_each_pooling_is_of_transformers_own_states(name, pooling):
         with pytest.raises(ConfigError, match="the pooling is cls, but"):
             embed_texts(model, text, TEXTS, pooling=pooling)
         return
-    found = embed_texts(model, text, TEXTS, pooling=pooling, batch_size=4)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, np.stack([pooled(name, one, pooling) for one in TEXTS]), atol=1e-5)
+    result = embed_texts(model, text, TEXTS, pooling=pooling, batch_size=4)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, np.stack([pooled(name, one, pooling) for one in TEXTS]), atol=1e-5)
     scaled = embed_texts(model, text, TEXTS, pooling=pooling, normalize=True)
-    np.testing.assert_allclose(scaled, found / np.linalg.norm(found, axis=1, keepdims=True), atol=1e-5)
+    np.testing.assert_allclose(scaled, result / np.linalg.norm(result, axis=1, keepdims=True), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "roberta", "t5"])
@@ -121,8 +121,8 @@ def test_every_layer_is_that_of_transformers(name, layer):
     read = model.encoder if name == "t5" else model.base_model
     with torch.no_grad():
         expected = read(input_ids=ids, output_hidden_states=True).hidden_states[layer][0].mean(0)
-    found = embed_texts(model, text, ["some text", "x"], layer=layer, pooling="mean")[0]
-    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+    result = embed_texts(model, text, ["some text", "x"], layer=layer, pooling="mean")[0]
+    np.testing.assert_allclose(result, expected.numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("make", [context_lm, multi_token], ids=["contextlm", "multitoken"])
@@ -193,29 +193,29 @@ def test_groups_keep_the_order(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "special"), [("gpt2", 0), ("bert", 2), ("t5", 1)])
-def test_a_longer_text_is_cut_between_its_special_tokens_and_counted(name, special):
+def test_a_longer_text_is_truncated_within_its_special_tokens_and_counted(name, special):
     model, text = shared(name)
     embedder = Embedder(model, text, max_tokens=8)
-    [found] = embedder.blocks(["abcdefghijkl", "abc", "abcdefghi"])
+    [result] = embedder.blocks(["abcdefghijkl", "abc", "abcdefghi"])
     assert embedder.cut == 3 - 1
     room = 8 - special
     np.testing.assert_allclose(
-        found, embed_texts(model, text, ["abcdefghijkl"[:room], "abc", "abcdefghi"[:room]]), atol=1e-5
+        result, embed_texts(model, text, ["abcdefghijkl"[:room], "abc", "abcdefghi"[:room]]), atol=1e-5
     )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "roberta"])
-def test_what_the_model_has_no_positions_for_is_cut(name):
+def test_texts_are_truncated_to_the_models_positions(name):
     model, text = shared(name)
     assert position_limit(model) == POSITIONS
     embedder = Embedder(model, text)
-    [found] = embedder.blocks(["x" * 3 * POSITIONS])
+    [result] = embedder.blocks(["x" * 3 * POSITIONS])
     assert embedder.cut == 1
     room = POSITIONS - len(embedder.frame)
-    np.testing.assert_allclose(found, embed_texts(model, text, ["x" * room]), atol=1e-5)
+    np.testing.assert_allclose(result, embed_texts(model, text, ["x" * room]), atol=1e-5)
 
 
-def test_a_tokenizer_may_have_a_limit_of_its_own():
+def test_the_limit_of_the_tokenizer_is_used():
     model, text = t5(), tokenizer()
     assert Embedder(model, text).max_tokens is None
     text.model_max_length = 7
@@ -238,13 +238,13 @@ def test_a_tokenizer_may_have_a_limit_of_its_own():
         ("gpt2", {"max_tokens": 0}, "choose at least 1"),
     ],
 )
-def test_options_out_of_range_get_one_sentence(name, options, message):
+def test_options_out_of_range_get_a_clear_error(name, options, message):
     model, text = shared(name)
     with pytest.raises(ConfigError, match=message):
         embed_texts(model, text, TEXTS, **options)
 
 
-def test_texts_that_are_none():
+def test_empty_texts_are_rejected():
     model, text = shared("gpt2")
     for texts, message in (
         ([], "no texts"),
@@ -259,14 +259,14 @@ def test_texts_that_are_none():
         embed_texts(model, strict, ["b", "a"])
 
 
-def test_a_tokenizer_of_another_model_is_refused():
+def test_a_tokenizer_of_another_model_is_rejected():
     small = gpt2()
     small.resize_token_embeddings(100)
     with pytest.raises(ConfigError, match="produces the token 120, but the model has only 100 tokens"):
         embed_texts(small, tokenizer(), ["x"])
 
 
-def test_a_vector_that_is_not_finite_is_no_vector():
+def test_a_vector_that_is_not_finite_is_an_error():
     model, text = made("gpt2")
     with torch.no_grad():
         model.transformer.ln_f.weight[0] = float("inf")
@@ -275,7 +275,7 @@ def test_a_vector_that_is_not_finite_is_no_vector():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_saved_is_what_is_loaded(name, tmp_path):
+def test_a_saved_model_gives_the_same_vectors(name, tmp_path):
     model, text = shared(name)
     model.save_pretrained(tmp_path)
     loaded = load_text_model(tmp_path, device="cpu")
@@ -283,7 +283,7 @@ def test_what_is_saved_is_what_is_loaded(name, tmp_path):
     np.testing.assert_allclose(embed_texts(loaded, text, TEXTS), embed_texts(model, text, TEXTS), atol=1e-6)
 
 
-def test_parts_of_models_serve_too(tmp_path):
+def test_encoders_without_heads_can_be_loaded(tmp_path):
     """A base model without a head, and an encoder without its decoder, as other packages save them."""
     text = tokenizer()
     whole = t5()
@@ -300,7 +300,7 @@ def test_parts_of_models_serve_too(tmp_path):
     np.testing.assert_allclose(embed_texts(base, text, TEXTS), embed_texts(gpt2(), text, TEXTS), atol=1e-6)
 
 
-def test_models_that_do_not_serve(tmp_path):
+def test_unsupported_models_are_rejected(tmp_path):
     vit = ViTConfig(
         hidden_size=8,
         num_hidden_layers=1,

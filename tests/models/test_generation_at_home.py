@@ -60,7 +60,7 @@ def chat(model, tokens, mask, cache=None, new=3, users=(2, 5, 4)):
 
 @FAMILIES
 @CHUNKS
-def test_a_chat_goes_on_from_its_cache(family, w):
+def test_a_chat_continues_from_its_cache(family, w):
     """Prompts of w lengths on end: the turns' borders lie at every place of a chunk, its own border included."""
     model = contextlm(family, chunk_size=w, inject_every_layer=w == 4)
     for length in range(5, 5 + w):
@@ -70,7 +70,7 @@ def test_a_chat_goes_on_from_its_cache(family, w):
 
 @FAMILIES
 @CHUNKS
-def test_a_padded_batch_of_chats_goes_on_from_its_cache(family, w):
+def test_a_padded_batch_of_chats_continues_from_its_cache(family, w):
     """Rows of different lengths reach their chunks' borders at different steps."""
     model = contextlm(family, chunk_size=w, inject_every_layer=w == 4)
     lengths = [3, 6, 8]
@@ -80,7 +80,7 @@ def test_a_padded_batch_of_chats_goes_on_from_its_cache(family, w):
 
 
 @FAMILIES
-def test_chats_go_on_from_a_static_cache(family):
+def test_chats_continue_from_a_static_cache(family):
     model = contextlm(family, chunk_size=4)
     tokens = words(2, 9)
     tokens[1, :3] = 0
@@ -96,14 +96,14 @@ def test_a_turn_given_by_its_new_tokens_alone(family):
     whole = torch.cat([out.sequences, user], 1)
     options = {"attention_mask": torch.ones_like(whole), "max_new_tokens": 5, **GREEDY}
     unread = torch.cat([out.sequences[:, -1:], user], 1)
-    found = model.generate(unread, past_key_values=out.past_key_values, **options)
+    result = model.generate(unread, past_key_values=out.past_key_values, **options)
     expected = model.generate(whole, use_cache=False, **options)
-    assert torch.equal(found[:, unread.shape[1] :], expected[:, whole.shape[1] :])
+    assert torch.equal(result[:, unread.shape[1] :], expected[:, whole.shape[1] :])
 
 
 @FAMILIES
 @pytest.mark.parametrize("beams", [1, 3])
-def test_sampling_with_cache_draws_what_it_draws_without(family, beams):
+def test_sampling_with_cache_equals_without(family, beams):
     model = contextlm(family, chunk_size=4)
     tokens = pad(words(2, 7), (2, 0))
     options = {"attention_mask": tokens.ne(0).long(), "max_new_tokens": 13, "do_sample": True}
@@ -113,9 +113,9 @@ def test_sampling_with_cache_draws_what_it_draws_without(family, beams):
         torch.manual_seed(seed)
         return model.generate(tokens, **options, **more)
 
-    found = [sample(seed) for seed in range(3)]
-    assert not torch.equal(found[0], found[1])
-    for seed, one in enumerate(found):
+    result = [sample(seed) for seed in range(3)]
+    assert not torch.equal(result[0], result[1])
+    for seed, one in enumerate(result):
         assert torch.equal(one, sample(seed, use_cache=False))
 
 
@@ -148,7 +148,7 @@ def test_streamers_give_the_text_of_what_is_generated(family, skip_prompt, token
     pieces = TextIteratorStreamer(tokenizer, skip_prompt=skip_prompt, timeout=60)
     thread = Thread(target=generate, args=(pieces,))
     thread.start()
-    found = list(pieces)
+    result = list(pieces)
     thread.join()
-    assert "".join(found) == text
-    assert len([piece for piece in found if piece]) > 1
+    assert "".join(result) == text
+    assert len([piece for piece in result if piece]) > 1

@@ -31,7 +31,7 @@ def inputs(rows=2, length=10):
 
 @FAMILIES
 @KINDS
-def test_vectors_of_tokens_give_what_the_tokens_give(family, kind):
+def test_inputs_embeds_equal_input_ids(family, kind):
     model = MODELS[kind](family)
     tokens, mask = inputs()
     vectors = model.get_input_embeddings()(tokens)
@@ -44,7 +44,7 @@ def test_vectors_of_tokens_give_what_the_tokens_give(family, kind):
 
 @FAMILIES
 @KINDS
-def test_losses_and_gradients_reach_through_the_vectors(family, kind):
+def test_gradients_reach_inputs_embeds(family, kind):
     """What prompt tuning trains is a vector that no token has."""
     model = MODELS[kind](family).train()
     tokens, mask = inputs()
@@ -62,7 +62,7 @@ def test_losses_and_gradients_reach_through_the_vectors(family, kind):
 @pytest.mark.parametrize(
     "way", [{}, {"num_beams": 3}, {"cache_implementation": "static"}], ids=["greedy", "beams", "static"]
 )
-def test_generation_goes_on_from_vectors(family, kind, way):
+def test_generation_continues_from_vectors(family, kind, way):
     model = MODELS[kind](family)
     tokens, mask = inputs()
     vectors = model.get_input_embeddings()(tokens)
@@ -72,7 +72,7 @@ def test_generation_goes_on_from_vectors(family, kind, way):
 
 
 @KINDS
-def test_neither_tokens_nor_vectors_and_both_get_one_sentence(kind):
+def test_neither_tokens_nor_vectors_and_both_get_a_clear_error(kind):
     model = MODELS[kind]("gpt2")
     tokens, mask = inputs()
     with pytest.raises(ConfigError, match="neither of input_ids and inputs_embeds"):
@@ -82,7 +82,7 @@ def test_neither_tokens_nor_vectors_and_both_get_one_sentence(kind):
 
 
 @pytest.mark.parametrize("kind", ["context", "context everywhere", "layer heads"])
-def test_prompt_tuning_of_peft_trains_vectors_and_generates_behind_them(kind):
+def test_prompt_tuning_of_peft_trains_and_generates(kind):
     peft = pytest.importorskip("peft", reason="peft is not installed")
     model = MODELS[kind]("llama")
     options = peft.PromptTuningConfig(
@@ -103,8 +103,8 @@ def test_prompt_tuning_of_peft_trains_vectors_and_generates_behind_them(kind):
     assert losses[-1] < losses[0]
     tuned.eval()
     more = {"attention_mask": mask, "max_new_tokens": 9, "do_sample": False, "pad_token_id": 0}
-    found = tuned.generate(input_ids=tokens, **more)
-    assert torch.equal(found, tuned.generate(input_ids=tokens, use_cache=False, **more))
+    result = tuned.generate(input_ids=tokens, **more)
+    assert torch.equal(result, tuned.generate(input_ids=tokens, use_cache=False, **more))
     vectors = torch.cat([trained[0][None].expand(2, -1, -1), model.get_input_embeddings()(tokens)], 1)
     more["attention_mask"] = pad(mask, (3, 0), value=1)
-    assert torch.equal(found[:, tokens.shape[1] :], model.generate(inputs_embeds=vectors, **more))
+    assert torch.equal(result[:, tokens.shape[1] :], model.generate(inputs_embeds=vectors, **more))

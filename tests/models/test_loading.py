@@ -15,7 +15,7 @@ def saved(tmp_path):
     return model, tmp_path / "run"
 
 
-def test_a_run_its_model_folder_and_nothing_else(saved):
+def test_a_run_and_its_model_folder_are_loaded(saved):
     model, run = saved
     tokens = torch.arange(5)[None]
     for place in (run, run / "model", str(run)):
@@ -25,7 +25,7 @@ def test_a_run_its_model_folder_and_nothing_else(saved):
     assert load_model(run, dtype=torch.bfloat16).dtype == torch.bfloat16
 
 
-def test_what_is_no_model_gets_one_sentence(saved, tmp_path):
+def test_what_is_no_model_gets_a_clear_error(saved, tmp_path):
     _, run = saved
     with pytest.raises(CheckpointError, match="there is no run and no model at .*nothing"):
         load_model(tmp_path / "nothing")
@@ -40,7 +40,7 @@ def test_what_is_no_model_gets_one_sentence(saved, tmp_path):
 
 
 @pytest.mark.parametrize("harm", ["cut", "gone", "config"])
-def test_a_damaged_model_gets_one_sentence(saved, harm):
+def test_a_damaged_model_gets_a_clear_error(saved, harm):
     _, run = saved
     weights = run / "model" / "model.safetensors"
     if harm == "cut":

@@ -20,7 +20,7 @@ def test_value_and_gradients_are_those_of_torch(data):
     targets = torch.randint(0, v, (n,))
     targets[torch.rand(n) < 0.3] = losses.IGNORED
     scale = data.draw(st.floats(0.1, 3))
-    found = []
+    result = []
     for chunked in (True, False):
         h, w = hidden.float().requires_grad_(), weight.float().requires_grad_()
         if chunked:
@@ -28,8 +28,8 @@ def test_value_and_gradients_are_those_of_torch(data):
         else:
             loss = cross_entropy(h @ w.t(), targets, ignore_index=losses.IGNORED, reduction="sum")
         (loss * scale).backward()
-        found.append((loss.detach(), h.grad, w.grad))
-    for mine, theirs in zip(*found, strict=True):
+        result.append((loss.detach(), h.grad, w.grad))
+    for mine, theirs in zip(*result, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
 
 
@@ -80,16 +80,16 @@ def test_frozen_parts_get_no_gradient():
     assert not linear_cross_entropy(hidden, weight, targets).requires_grad
 
 
-def test_under_autocast_the_loss_stays_near():
+def test_the_loss_under_autocast_is_close():
     torch.manual_seed(0)
     hidden, weight = torch.randn(64, 32, requires_grad=True), (torch.randn(100, 32) / 6).requires_grad_()
     targets = torch.randint(0, 100, (64,))
     expected = linear_cross_entropy(hidden, weight, targets)
     with torch.autocast("cpu", torch.bfloat16):
-        found = linear_cross_entropy(hidden, weight, targets)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected, rtol=1e-2, atol=0)
-    found.backward()
+        result = linear_cross_entropy(hidden, weight, targets)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, expected, rtol=1e-2, atol=0)
+    result.backward()
     assert weight.grad is not None and weight.grad.dtype == torch.float32
 
 
@@ -141,9 +141,9 @@ def test_token_losses_of_any_model(kind):
     expected = cross_entropy(
         logits.flatten(0, 1), targets.flatten(), ignore_index=losses.IGNORED, reduction="none"
     )
-    found = token_losses(model, tokens, targets)
-    torch.testing.assert_close(found, expected.view(3, 20), atol=1e-5, rtol=1e-5)
-    assert torch.count_nonzero(found[0, -5:]) == 0
+    result = token_losses(model, tokens, targets)
+    torch.testing.assert_close(result, expected.view(3, 20), atol=1e-5, rtol=1e-5)
+    assert torch.count_nonzero(result[0, -5:]) == 0
     assert losses.has_plain_head(model) == (kind != "gemma2")
 
 

@@ -23,14 +23,14 @@ def test_each_head_is_a_stock_model_on_the_same_trunk(family, head):
     model = multitoken(family, head)
     tokens = draw(2, 11)
     with torch.no_grad():
-        found = all_logits(model(tokens, heads=3, use_cache=False))
+        result = all_logits(model(tokens, heads=3, use_cache=False))
         for i in (1, 2, 3):
-            assert torch.equal(found[:, :, i - 1], as_stock_model(model, i)(tokens).logits), i
+            assert torch.equal(result[:, :, i - 1], as_stock_model(model, i)(tokens).logits), i
 
 
 @FAMILIES
 @pytest.mark.parametrize(("head", "n"), [("linear", 1), ("linear", 4), ("layer", 1), ("layer", 4)])
-def test_a_backbone_stays_what_it_was(family, head, n):
+def test_from_backbone_keeps_the_backbones_logits(family, head, n):
     torch.manual_seed(1)
     stock = AutoModelForCausalLM.from_config(backbone(family, layers=3)).eval()
     model = MultiTokenForCausalLM.from_backbone(stock, n, head).eval()
@@ -79,14 +79,14 @@ def test_every_cached_step_equals_the_full_pass(family, head, data):
     with torch.no_grad():
         full = model(tokens, use_cache=False, heads=heads)
         out = model(tokens[:, :at], use_cache=True, heads=heads)
-        found = [out]
+        result = [out]
         while at < length:
             cache = out.past_key_values
             out = model(tokens[:, at : at + piece], past_key_values=cache, use_cache=True, heads=heads)
-            found.append(out)
+            result.append(out)
             at += piece
     for name in ("logits", "future_logits") if heads > 1 else ("logits",):
-        pieces = torch.cat([getattr(o, name) for o in found], 1)
+        pieces = torch.cat([getattr(o, name) for o in result], 1)
         torch.testing.assert_close(pieces, getattr(full, name), atol=1e-5, rtol=1e-4)
 
 
@@ -163,7 +163,7 @@ def test_saved_and_loaded_through_the_auto_class(family, head, tied, tmp_path):
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @HEADS
-def test_a_new_model_is_initialised_throughout(family, head):
+def test_all_weights_of_a_new_model_are_initialized(family, head):
     one, two = multitoken(family, head, seed=3), multitoken(family, head, seed=3)
     for (name, a), b in zip(one.named_parameters(), two.parameters(), strict=True):
         assert torch.equal(a, b), name
@@ -218,9 +218,9 @@ def test_heads_on_a_contextlm(family, head, tmp_path):
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     with torch.no_grad():
-        found = all_logits(again(tokens, heads=3, use_cache=False))
-        assert torch.equal(found[:, :, 0], context(tokens, use_cache=False).logits)
-        assert torch.equal(found, all_logits(model(tokens, heads=3, use_cache=False)))
+        result = all_logits(again(tokens, heads=3, use_cache=False))
+        assert torch.equal(result[:, :, 0], context(tokens, use_cache=False).logits)
+        assert torch.equal(result, all_logits(model(tokens, heads=3, use_cache=False)))
     model.train()(tokens, labels=tokens).loss.backward()
     assert model.backbone.context.gate.weight.grad.abs().sum() > 0
 
@@ -235,21 +235,21 @@ def test_cached_heads_on_a_contextlm_equal_the_full_pass(head):
     with torch.no_grad():
         whole = all_logits(model(tokens, heads=3, use_cache=False))
         cache = DynamicCache(config=model.config)
-        found = [
+        result = [
             all_logits(model(part, heads=3, past_key_values=cache, use_cache=True))
             for part in tokens.split([5, 1, 1, 4, 1, 1, 1], dim=1)
         ]
-    torch.testing.assert_close(torch.cat(found, dim=1), whole, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.cat(result, dim=1), whole, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"inject_every_layer": True}, {"injection_layer": 1}])
-def test_a_last_block_with_a_context_of_its_own_makes_no_head(options):
+def test_a_context_before_the_last_block_allows_no_layer_heads(options):
     context = ContextLMForCausalLM(ContextLMConfig(backbone("gpt2"), **options))
     with pytest.raises(ConfigError, match="adds its context before its last block"):
         MultiTokenForCausalLM.from_backbone(context, 3, "layer")
 
 
-def test_a_head_with_a_bias_is_refused():
+def test_a_head_with_a_bias_is_rejected():
     stock = AutoModelForCausalLM.from_config(backbone("gpt2"))
     stock.lm_head = torch.nn.Linear(16, VOCABULARY)
     with pytest.raises(ConfigError, match="has a bias"):
@@ -265,12 +265,12 @@ def test_a_head_with_a_bias_is_refused():
         ({"head": "conv"}, "head is 'conv', but must be one of layer, linear"),
     ],
 )
-def test_values_out_of_range_are_refused(options, words):
+def test_values_out_of_range_are_rejected(options, words):
     with pytest.raises(ConfigError, match=words):
         MultiTokenConfig(backbone("gpt2"), **options)
 
 
-def test_misuse_gets_one_sentence():
+def test_misuse_gets_a_clear_error():
     with pytest.raises(ConfigError, match="no adapter for backbones of type 'bert'"):
         MultiTokenConfig({"model_type": "bert"})
     model = multitoken("gpt2", "layer")
@@ -303,5 +303,5 @@ def test_the_training_step_compiles_into_one_graph(head):
     loss = compiled(tokens)
     torch.testing.assert_close(loss, expected)
     gradients = [torch.autograd.grad(x, list(model.parameters())) for x in (loss, expected)]
-    for found, wanted in zip(*gradients, strict=True):
-        torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-4)
+    for result, wanted in zip(*gradients, strict=True):
+        torch.testing.assert_close(result, wanted, atol=1e-6, rtol=1e-4)

@@ -137,7 +137,7 @@ def test_short_sequences_have_fewer_targets(head, length):
     assert nothing.loss.item() == 0
 
 
-def test_no_target_lies_behind_the_end_of_its_document():
+def test_no_target_is_after_the_end_of_its_document():
     """Documents abc and defg in one row, and what each head is asked for at each position."""
     b, c, d, e, f, g, after = range(7)
     following = torch.tensor([[b, c, d, e, f, g, after]])

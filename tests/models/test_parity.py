@@ -59,7 +59,7 @@ def test_the_loss_is_the_cross_entropy_of_the_answer_in_nats(config, batch):
 
 
 @both
-def test_what_is_masked_cannot_matter(config):
+def test_masked_bits_do_not_matter(config):
     model = build_model(config).eval()
     samples = Samples(DATA, 0)
     drawn = samples.draw(np.arange(8))
@@ -86,7 +86,7 @@ def test_the_transformer_is_causal():
     assert not torch.allclose(one[:, 7:], other[:, 7:], atol=1e-3)
 
 
-def test_the_context_feature_of_the_mlp_knows_nothing_of_the_task(batch):
+def test_the_context_feature_of_the_mlp_does_not_depend_on_the_task(batch):
     model = build_model(CONFIGS[1]).eval()
     other = batch["input_ids"].clone()
     other[:, -1] = 3
@@ -124,6 +124,6 @@ def test_operations_of_the_mlp_are_six_for_each_of_its_weights():
         (lambda: ParityMLPConfig(feature_size=0), "feature_size is 0"),
     ],
 )
-def test_wrong_shapes_get_one_sentence(make, words):
+def test_wrong_shapes_get_a_clear_error(make, words):
     with pytest.raises(ConfigError, match=words):
         make()

@@ -41,7 +41,7 @@ def test_each_chunk_is_pooled_for_itself(name):
 @pytest.mark.parametrize(
     ("name", "ordered"), [("mlp", True), ("attention", False), ("latent_attention", False)]
 )
-def test_the_mlp_alone_knows_the_order_of_the_tokens(name, ordered):
+def test_only_the_mlp_depends_on_the_order_of_the_tokens(name, ordered):
     pooling, h = POOLINGS[name](W, D, HEADS), chunks()
     assert torch.allclose(pooling(h), pooling(h.flip(-2)), atol=1e-5) != ordered
 

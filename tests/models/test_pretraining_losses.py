@@ -63,8 +63,8 @@ def t5(tied=True):
 
 def same_gradients(model, ours, theirs):
     wanted = torch.autograd.grad(theirs, list(model.parameters()), allow_unused=True)
-    found = torch.autograd.grad(ours, list(model.parameters()), allow_unused=True)
-    for a, b in zip(found, wanted, strict=True):
+    result = torch.autograd.grad(ours, list(model.parameters()), allow_unused=True)
+    for a, b in zip(result, wanted, strict=True):
         assert (a is None) == (b is None) or (a if a is not None else b).abs().max() == 0
         if a is not None and b is not None:
             torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
@@ -106,7 +106,7 @@ def test_the_joint_loss_of_pairs_is_that_of_transformers():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_loss_behind_an_encoder_is_that_of_transformers(tied):
+def test_the_loss_of_encoder_decoders_is_that_of_transformers(tied):
     model, inputs, labels = t5(tied), draw(), draw(3, 7, seed=2)
     labels[0, 5:] = -100
     theirs = model(input_ids=inputs, labels=labels).loss
@@ -130,7 +130,7 @@ def test_a_step_cut_into_batches_has_the_mean_over_all_targets(make):
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_a_prefix_sees_itself_and_nothing_behind_it(family, attention):
+def test_a_prefix_attends_only_to_itself(family, attention):
     """By gradients: what the loss at one position depends on."""
     model = decoder(family).eval()
     model.set_attn_implementation(attention)
@@ -161,7 +161,7 @@ def test_flex_attention_gives_the_same():
         torch.testing.assert_close(pretraining_losses(model, batch).sums, expected, atol=1e-4, rtol=1e-5)
 
 
-def test_attention_without_such_masks_is_refused():
+def test_attention_without_such_masks_is_rejected():
     model = decoder()
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(ConfigError, match="supports no prefixes"):

@@ -73,7 +73,7 @@ def with_divided_positions(model, factor):
 
 
 @pytest.mark.parametrize("kind", ROTARY)
-def test_dynamic_leaves_the_trained_length_as_it_is(kind):
+def test_dynamic_changes_nothing_within_the_trained_length(kind):
     plain, model = make(kind), make(kind)
     assert extend_positions(model, 4 * TRAINED, "dynamic") == 4
     for length in (TRAINED, 5, 4 * TRAINED, TRAINED - 1, 5):  # also after a longer input
@@ -103,7 +103,7 @@ def test_yarn_keeps_fast_frequencies_and_divides_slow_ones(kind):
 
 
 @pytest.mark.parametrize("kind", [*ROTARY, "gemma3"])
-def test_none_changes_nothing_but_the_room(kind):
+def test_none_changes_only_the_number_of_positions(kind):
     plain, model = make(kind), make(kind)
     expected = logits(plain, 4 * TRAINED)
     assert extend_positions(model, 4 * TRAINED) is None
@@ -111,7 +111,7 @@ def test_none_changes_nothing_but_the_room(kind):
     assert model.config.max_position_embeddings == 4 * TRAINED
 
 
-def test_a_model_with_two_kinds_of_layers_is_extended_where_it_sees_everything():
+def test_of_two_types_of_layers_those_with_full_attention_are_extended():
     model, plain = make("gemma3"), make("gemma3")
     extend_positions(model, 4 * TRAINED, "linear")
     new, old = rotary_modules(model)[0][1], rotary_modules(plain)[0][1]
@@ -132,7 +132,7 @@ def test_learned_positions_cannot_be_extended():
         extend_positions(model, 32, "linear")
 
 
-def test_what_is_refused():
+def test_invalid_extensions_are_rejected():
     with pytest.raises(ConfigError, match=r"rope_factor is 0\.5, but must be at least 1"):
         extend_positions(make("llama"), 32, "linear", factor=0.5)
     with pytest.raises(ConfigError, match="a rope factor is given, but no method"):
@@ -143,7 +143,7 @@ def test_what_is_refused():
         extend_positions(extended, 64, "linear")
 
 
-def test_heads_with_one_frequency_have_nothing_to_spread():
+def test_dynamic_rejects_heads_with_one_frequency():
     config = GPTNeoXConfig(
         vocab_size=19,
         hidden_size=16,

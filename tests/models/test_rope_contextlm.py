@@ -41,7 +41,7 @@ def test_the_trained_length_is_left_as_it_is(family, form):
 
 @ROTARY
 @FORMS
-def test_an_inputs_logits_do_not_depend_on_what_was_read_before(family, form):
+def test_logits_do_not_depend_on_earlier_inputs(family, form):
     model, tokens = make(family, form), draw(2, LONGEST)
     first = logits(model, tokens[:, :24])
     logits(model, tokens)

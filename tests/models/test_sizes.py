@@ -167,7 +167,7 @@ def test_parameters_are_matched_by_layers_or_width():
         match_parameters(target, "gpt2", size, 4096, 256, by="heads")
 
 
-def test_impossible_shapes_are_refused():
+def test_impossible_shapes_are_rejected():
     with pytest.raises(ConfigError, match="a width of 128 is not divisible by 5 heads"):
         backbone_config("gpt2", ModelSize(2, 128, 5, 1e-3), 100, 64)
     with pytest.raises(ConfigError, match="must all be at least 1"):

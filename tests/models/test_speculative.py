@@ -86,8 +86,8 @@ def test_untrained_models_give_the_greedy_output(family, head, n):
     model = untrained(family, head, n)
     for lengths in ([7], [5, 9, 2]):
         for options in ({"max_new_tokens": 20}, {"max_length": 25, "eos_token_id": [3, 8]}):
-            greedy, found = both(model, lengths, **options)
-            assert torch.equal(found, greedy)
+            greedy, result = both(model, lengths, **options)
+            assert torch.equal(result, greedy)
 
 
 @FEW
@@ -99,8 +99,8 @@ def test_trained_models_give_the_greedy_output(trained, data):
         options["eos_token_id"] = data.draw(st.lists(st.integers(1, 22), min_size=1, max_size=3, unique=True))
     if data.draw(st.booleans()):
         options |= {"repetition_penalty": 1.3, "min_new_tokens": 1, "no_repeat_ngram_size": 5}
-    greedy, found = both(trained, lengths, seed=data.draw(st.integers(0, 99)), **options)
-    assert torch.equal(found, greedy)
+    greedy, result = both(trained, lengths, seed=data.draw(st.integers(0, 99)), **options)
+    assert torch.equal(result, greedy)
 
 
 def test_rows_accept_different_numbers_of_tokens(trained, monkeypatch):
@@ -112,8 +112,8 @@ def test_rows_accept_different_numbers_of_tokens(trained, monkeypatch):
         "forget_rows",
         lambda cache, mask, surplus: (steps.append(surplus), forget(cache, mask, surplus))[1],
     )
-    greedy, found = both(trained, [4, 9, 17], seed=1, max_new_tokens=30, eos_token_id=7)
-    assert torch.equal(found, greedy)
+    greedy, result = both(trained, [4, 9, 17], seed=1, max_new_tokens=30, eos_token_id=7)
+    assert torch.equal(result, greedy)
     assert any(len(set(surplus)) > 1 for surplus in steps)
     report = trained.last_acceptance
     assert report.steps == len(steps)
@@ -138,7 +138,7 @@ def test_acceptance_is_reported(trained):
     assert out.sequences.shape[1] - 12 == 1 + report.steps + report.accepted == 30
 
 
-def test_nothing_is_reported_as_accepted_where_nothing_was_checked():
+def test_acceptance_is_nan_without_proposals():
     model = untrained("gpt2", "layer")
     model.generate(batch([4])[0], speculative=True, max_new_tokens=1, **GREEDY)
     report = model.last_acceptance
@@ -149,9 +149,9 @@ def test_nothing_is_reported_as_accepted_where_nothing_was_checked():
 @pytest.mark.parametrize("seed", range(4))
 def test_all_of_the_learned_positions_can_be_used(trained, seed):
     """Rows reach the last position in different steps; none is fed a token behind it."""
-    greedy, found = both(trained, [11, 9, 11, 11, 3], seed=seed, max_length=LONGEST)
-    assert found.shape[1] == LONGEST
-    assert torch.equal(found, greedy)
+    greedy, result = both(trained, [11, 9, 11, 11, 3], seed=seed, max_length=LONGEST)
+    assert result.shape[1] == LONGEST
+    assert torch.equal(result, greedy)
 
 
 def test_the_end_of_sequence_cuts_accepted_tokens(trained):
@@ -171,7 +171,7 @@ def test_the_end_of_sequence_cuts_accepted_tokens(trained):
         assert out.past_key_values.get_seq_length() == out.sequences.shape[1] - 1
 
 
-def test_a_conversation_goes_on_with_its_cache(trained):
+def test_a_conversation_continues_with_its_cache(trained):
     tokens, _ = batch([10])
     options = {"max_new_tokens": 9, "return_dict_in_generate": True} | GREEDY
     first = trained.generate(tokens, speculative=True, **options)
@@ -189,20 +189,20 @@ class TwentyFour(StoppingCriteria):
         return input_ids.ne(0).sum(dim=1) >= 24
 
 
-def test_own_criteria_processors_and_prefixes_are_honoured(trained):
+def test_custom_criteria_processors_and_prefixes_are_applied(trained):
     """Without an end-of-sequence token greedy decoding goes on with a row that has ended, until all have."""
     for ends in ({}, {"eos_token_id": 5}):
         options = {"max_new_tokens": 40, "stopping_criteria": [TwentyFour()]} | ends
-        greedy, found = both(trained, [9, 12, 4], **options)
-        assert torch.equal(found, greedy)
+        greedy, result = both(trained, [9, 12, 4], **options)
+        assert torch.equal(result, greedy)
         if not ends:
-            assert found.shape[1] == 12 + 20
+            assert result.shape[1] == 12 + 20
 
     def allowed(row, tokens):
         return [1 + row, 5, 9, 1 + (int(tokens[-1]) + 1) % 22]
 
-    greedy, found = both(trained, [9, 4, 12], max_new_tokens=20, prefix_allowed_tokens_fn=allowed)
-    assert torch.equal(found, greedy)
+    greedy, result = both(trained, [9, 4, 12], max_new_tokens=20, prefix_allowed_tokens_fn=allowed)
+    assert torch.equal(result, greedy)
 
 
 def letters():
@@ -246,7 +246,7 @@ def test_tokens_are_streamed_in_order(trained):
 
 @FEW
 @given(data=st.data())
-def test_rows_that_forgot_go_on_as_if_they_had_never_read(data):
+def test_rows_with_removed_tokens_equal_rows_without_them(data):
     """Rows of a cache forget different numbers of tokens, twice; then each goes on as the full pass over what it kept."""
     torch.manual_seed(0)
     family, size = data.draw(st.sampled_from(["gpt2", "llama"])), data.draw(st.integers(1, 5))
@@ -274,8 +274,8 @@ def test_rows_that_forgot_go_on_as_if_they_had_never_read(data):
             rows = [
                 row[: len(row) - n] + new.tolist() for row, n, new in zip(rows, surplus, more, strict=True)
             ]
-            found = model(more, attention_mask=mask, past_key_values=cache, use_cache=True).logits
-            for row, logits in zip(rows, found, strict=True):
+            result = model(more, attention_mask=mask, past_key_values=cache, use_cache=True).logits
+            for row, logits in zip(rows, result, strict=True):
                 alone = model(torch.tensor([row]), use_cache=False).logits[0, -more.shape[1] :]
                 torch.testing.assert_close(logits, alone, atol=1e-5, rtol=1e-5)
 
@@ -294,13 +294,13 @@ def test_rows_that_forgot_go_on_as_if_they_had_never_read(data):
         ({"cache_implementation": "static"}, "needs the dynamic cache"),
     ],
 )
-def test_what_it_cannot_keep_to_is_refused(options, words):
+def test_unsupported_options_are_rejected(options, words):
     model = untrained("llama", "layer")
     with pytest.raises(ConfigError, match=words):
         model.generate(batch([5])[0], speculative=True, max_new_tokens=4, **{"pad_token_id": 0, **options})
 
 
-def test_prompts_it_cannot_read_are_refused():
+def test_unsupported_prompts_are_rejected():
     model = untrained("llama", "layer")
     tokens, _ = batch([5])
     options = {"speculative": True, "max_new_tokens": 4} | GREEDY

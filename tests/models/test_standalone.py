@@ -55,7 +55,7 @@ def test_a_plain_copy_holds_the_same_files(tmp_path):
     assert (out / "README.md").read_text() == "words"
 
 
-def test_what_cannot_be_exported_is_said(tmp_path):
+def test_what_cannot_be_exported_is_reported(tmp_path):
     stock_model("gpt2").save_pretrained(tmp_path / "stock")
     with pytest.raises(ConfigError, match="stock gpt2, which loads everywhere"):
         export_model_folder(tmp_path / "stock", tmp_path / "out", standalone=True)

@@ -30,7 +30,7 @@ from transformers import (
 )
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.models.loading import kind_of, load_config, load_model, load_with_missing
+from contextwise.models.loading import Device, kind_of, load_config, load_model, load_with_missing
 from contextwise.models.losses import final_hidden_states
 from contextwise.objectives.kind import Kind
 
@@ -54,7 +54,7 @@ def text_kind(config: PreTrainedConfig) -> Kind:
 
 
 def load_text_model(
-    path_or_name: str | Path, dtype: torch.dtype | None = None, device: str | torch.device | None = None
+    path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
 ) -> PreTrainedModel:
     """Load a decoder, encoder or encoder-decoder to compute hidden states; arguments as for :func:`.loading.load_model`.
 

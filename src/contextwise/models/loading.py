@@ -31,6 +31,7 @@ def kind_of(config: PreTrainedConfig) -> Kind:
     return "encoder" if masked and not getattr(config, "is_decoder", False) else "decoder"
 
 
+Device = str | torch.device | None
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -121,7 +122,7 @@ def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 
 def load_model(
-    path_or_name: str | Path, dtype: torch.dtype | None = None, device: str | torch.device | None = None
+    path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
 ) -> PreTrainedModel:
     """Load a causal language model for inference.
 
@@ -138,7 +139,7 @@ def load_model(
 
 
 def load_generating_model(
-    path_or_name: str | Path, dtype: torch.dtype | None = None, device: str | torch.device | None = None
+    path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
 ) -> PreTrainedModel:
     """Load a decoder or an encoder-decoder for inference; arguments as for :func:`load_model`.
 
@@ -155,7 +156,7 @@ def load_as(
     what: str,
     path_or_name: str | Path,
     dtype: torch.dtype | None = None,
-    device: str | torch.device | None = None,
+    device: Device = None,
 ) -> Any:
     """Load a model with a class that has ``from_pretrained``; ``what`` names the type of model in errors.
 
@@ -170,7 +171,7 @@ def load_with_missing(
     what: str,
     path_or_name: str | Path,
     dtype: torch.dtype | None = None,
-    device: str | torch.device | None = None,
+    device: Device = None,
 ) -> tuple[Any, list[str]]:
     """:func:`load_as`, which also returns the names of the weights that the folder lacks (initialized at random)."""
     folder = model_folder(path_or_name)
@@ -188,11 +189,7 @@ def load_with_missing(
 
 
 def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer in a model's folder.
-
-    Raises:
-        CheckpointError: the folder has no tokenizer, or it cannot be loaded.
-    """
+    """Load the tokenizer in a model's folder; CheckpointError if the folder has no tokenizer, or it cannot be loaded."""
     folder = model_folder(path_or_name)
     _check_reachable(folder)
     # transformers would create an empty tokenizer of the model's type if there is none.

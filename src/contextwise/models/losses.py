@@ -20,11 +20,7 @@ IGNORED = -100
 
 
 def rows_at_once(vocabulary: int, device: torch.device, least: int = 256) -> int:
-    """Number of positions whose logits are computed together: about 8 MB of float32 on a CPU, 512 MB on a GPU.
-
-    Args:
-        least: the minimum, for any vocabulary size.
-    """
+    """Number of positions whose logits are computed together, at least ``least``: 8 MB of float32 on a CPU, 512 MB on a GPU."""
     elements = 2**21 if device.type == "cpu" else 2**27
     return max(least, elements // vocabulary)
 
@@ -38,7 +34,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        compute = _compute_dtype(hidden)
+        device = hidden.device.type
+        compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
         matrix = weight.to(compute)
         # All pieces share two buffers: on a CPU the first access to new memory costs more than the arithmetic on it.
         rows = min(hidden.shape[0], rows_at_once(weight.shape[0], hidden.device))
@@ -76,11 +73,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for needed, dtype in zip(ctx.needs, ctx.dtypes, strict=True)
         ]
         return *grads, None
-
-
-def _compute_dtype(hidden: Tensor) -> torch.dtype:
-    device = hidden.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -135,11 +127,7 @@ def loss_and_logits(
 
 
 def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> Tensor:
-    """Compute the input of the model's vocabulary head: (B, T, D).
-
-    Works for the models of this package, with their method ``hidden_states``, and for stock transformers models, whose
-    base model returns it.
-    """
+    """Compute the input of the vocabulary head, (B, T, D), of a stock transformers model or a model of this package."""
     if hasattr(model, "hidden_states"):
         return model.hidden_states(**inputs)
     return model.base_model(**inputs, use_cache=False).last_hidden_state

@@ -102,11 +102,7 @@ KINDS: dict[str, Kind] = {**dict.fromkeys(SIZES, "decoder"), "bert": "encoder", 
 
 
 def named_size(family: str, size: str) -> ModelSize:
-    """Look up a size.
-
-    Raises:
-        ConfigError: the family or the size does not exist.
-    """
+    """Look up a size; ConfigError if the family or the size does not exist."""
     if family not in SIZES:
         raise ConfigError(f"model.family is {family!r}, but must be one of {', '.join(SIZES)}")
     if size not in SIZES[family]:

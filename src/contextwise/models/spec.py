@@ -40,6 +40,8 @@ from contextwise.models.loading import kind_of
 from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
 
 Batch = dict[str, Tensor]
+Parts = Sequence[str] | None
+"""The trained parts of a model with several; None for those that are usually trained."""
 
 
 @dataclass
@@ -160,7 +162,7 @@ class ModelSpec:
     """What training, evaluation and FLOPs counting use of a type of model; the methods are those of a causal language model.
 
     Args:
-        model_class: the class to build, for a model that ``AutoModelForCausalLM`` does not build.
+        model_class: the class to build; by default :func:`pretraining_class`.
     """
 
     def __init__(self, model_class: Any = None) -> None:
@@ -168,27 +170,27 @@ class ModelSpec:
 
     def build(self, config: Any) -> Any:
         """Build a newly initialized model."""
-        return self.model_class(config) if self.model_class else AutoModelForCausalLM.from_config(config)
+        if self.model_class:
+            return self.model_class(config)
+        loader = pretraining_class(config)
+        return (getattr(loader, "from_config", None) or loader._from_config)(config)
 
     def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
         """Forward operations of the blocks per position, for ``length`` positions, plus ``extra``."""
         base, config = getattr(model, "base_model", model), model.config
         return block_operations(base, config, length, config.num_hidden_layers) + extra
 
-    def flops_per_example(
-        self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
-    ) -> float:
+    def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
         """Forward and backward operations per example, without the vocabulary head.
 
         Args:
             model: may be on the meta device.
             inputs: positions of the decoder, or of the encoder.
             outputs: positions of an encoder-decoder's decoder.
-            trained: the trained parts of a model with several parts; by default those that are usually trained.
         """
         return 3.0 * inputs * self.operations(model, inputs)
 
-    def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
+    def flops_per_target(self, config: Any, trained: Parts = None) -> float:
         """Forward and backward operations of the vocabulary head (or all heads) per target token."""
         return 3.0 * 2 * config.hidden_size * config.get_text_config().vocab_size
 
@@ -210,14 +212,11 @@ class ModelSpec:
 class EncoderSpec(ModelSpec):
     """A stock encoder with BERT's heads: for masked tokens and, optionally, for pairs."""
 
-    def build(self, config: Any) -> Any:
-        return _build_stock(config)
-
     def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
         config = model.config
         return block_operations(model.base_model.encoder, config, length, config.num_hidden_layers)
 
-    def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
+    def flops_per_target(self, config: Any, trained: Parts = None) -> float:
         width = config.hidden_size  # the head has one more layer before the vocabulary matrix
         return 3.0 * 2 * (width * config.get_text_config().vocab_size + width * width)
 
@@ -240,12 +239,7 @@ class EncoderSpec(ModelSpec):
 class EncoderDecoderSpec(ModelSpec):
     """A stock encoder-decoder with the structure of T5."""
 
-    def build(self, config: Any) -> Any:
-        return _build_stock(config)
-
-    def flops_per_example(
-        self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
-    ) -> float:
+    def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
         config = model.config
         attended = config.num_heads * config.d_kv
         encoder_weights = matrix_weights(model.encoder.block)
@@ -284,11 +278,6 @@ def pretraining_class(config: PreTrainedConfig) -> Any:
         "decoder": AutoModelForCausalLM,
         "encoder-decoder": AutoModelForSeq2SeqLM,
     }[kind]
-
-
-def _build_stock(config: PreTrainedConfig) -> Any:
-    loader = pretraining_class(config)
-    return (getattr(loader, "from_config", None) or loader._from_config)(config)
 
 
 _SPECS: dict[type[PreTrainedConfig], ModelSpec] = {}
@@ -361,12 +350,12 @@ def training_flops_per_token(config: PreTrainedConfig, context: int) -> float:
 
 
 def training_flops_per_example(
-    config: PreTrainedConfig, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
+    config: PreTrainedConfig, inputs: int, outputs: int = 0, trained: Parts = None
 ) -> float:
     """Operations per example without the vocabulary head; see :meth:`ModelSpec.flops_per_example`."""
     return spec_of(config).flops_per_example(meta_model(config), inputs, outputs, trained)
 
 
-def training_flops_per_target(config: PreTrainedConfig, trained: Sequence[str] | None = None) -> float:
+def training_flops_per_target(config: PreTrainedConfig, trained: Parts = None) -> float:
     """Operations of the vocabulary head, or of all heads, per target token."""
     return spec_of(config).flops_per_target(config, trained)

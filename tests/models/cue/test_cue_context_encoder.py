@@ -15,8 +15,8 @@ layers = pytest.mark.parametrize("layers", [0, 1, 2])
 ENCODERS = {count: context_encoder(layers=count) for count in (0, 1, 2)}
 
 
-def close(found, expected):
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+def close(result, expected):
+    torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-5)
 
 
 def sets(size, rows=1, seed=0):
@@ -38,7 +38,7 @@ def test_the_order_of_a_set_does_not_matter(layers, data, size):
 @given(
     size=st.integers(0, 5), padding=st.integers(1, 4), junk=st.sampled_from([0.0, 1e6, torch.nan, torch.inf])
 )
-def test_what_stands_in_missing_slots_does_not_matter(layers, size, padding, junk):
+def test_values_in_missing_slots_do_not_matter(layers, size, padding, junk):
     encoder, vectors = ENCODERS[layers], sets(size)
     padded = torch.cat([torch.full((1, padding, TEXT), junk), vectors], dim=1)
     mask = torch.arange(size + padding)[None] >= padding
@@ -118,16 +118,16 @@ def test_dropped_contexts_are_those_of_a_smaller_set():
     one, other, both = encoder(vectors[:1, :1]), encoder(vectors[:1, 1:]), encoder(vectors[:1])
     close(encoder(vectors), both.expand(400, -1))  # none is dropped in evaluation
     torch.manual_seed(1)
-    found = encoder.train()(vectors).detach()
+    result = encoder.train()(vectors).detach()
     shares = []
     for expected in (both, one, other, encoder.empty[None]):
-        same = (found - expected).abs().amax(1) < 1e-5
+        same = (result - expected).abs().amax(1) < 1e-5
         shares.append(same.float().mean().item())
     assert sum(shares) == pytest.approx(1)
     assert shares == pytest.approx([0.49, 0.21, 0.21, 0.09], abs=0.06)
     torch.manual_seed(1)
     assert torch.equal(
-        encoder(vectors), found
+        encoder(vectors), result
     )  # drawn from torch's generator, so that a run can be gone on with
 
 
@@ -178,7 +178,7 @@ def test_bad_options(options, message):
         CueContextConfig(**options)
 
 
-def test_vectors_of_another_text_encoder_are_refused():
+def test_vectors_of_another_text_encoder_are_rejected():
     encoder = context_encoder(text_encoder={"name": "some-encoder"})
     with pytest.raises(ConfigError, match=r"shape \(2, 3, 11\), but .* vectors of some-encoder"):
         encoder(torch.zeros(2, 3, 11))

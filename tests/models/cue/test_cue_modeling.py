@@ -54,7 +54,7 @@ ENCODERS = pytest.mark.parametrize("kind", ["gpt2", "lstm"])
 
 
 @ENCODERS
-def test_the_states_the_decoder_reads_are_those_in_front_of_the_sentence_encoders_head(kind):
+def test_the_decoders_input_is_that_of_the_sentence_encoders_head(kind):
     model, (tokens, contexts) = cue_model(kind), draw()
     sentences = model.sentence_encoder
     states = (
@@ -153,12 +153,12 @@ def test_it_is_causal_with_and_without_contexts(kind, options):
         model,
         WithContexts.from_parts(model.sentence_encoder, model.context_encoder, model.decoder),
     ):
-        found = measure_causality(made)
-        assert found.causal, str(found)
-        outcomes = {effect.name: effect.outcome for effect in found.effects}
+        result = measure_causality(made)
+        assert result.causal, str(result)
+        outcomes = {effect.name: effect.outcome for effect in result.effects}
         assert outcomes.pop("cached steps") == "not measured"
         assert outcomes.pop("packed neighbours") == ("not measured" if kind == "lstm" else "none")
-        assert set(outcomes.values()) == {"none"}, str(found)
+        assert set(outcomes.values()) == {"none"}, str(result)
 
 
 @ENCODERS
@@ -168,7 +168,7 @@ def test_generation_is_the_argmax_of_full_passes(kind):
     model.context_encoder.register_forward_pre_hook(lambda _, inputs: given.append(inputs[1]))
     mask = torch.ones_like(tokens)
     mask[2, :3] = 0
-    found = model.generate(
+    result = model.generate(
         tokens,
         attention_mask=mask,
         max_new_tokens=5,
@@ -184,7 +184,7 @@ def test_generation_is_the_argmax_of_full_passes(kind):
         text = tokens[row : row + 1, int((mask[row] == 0).sum()) :]
         for _ in range(5):
             text = torch.cat([text, model(text, **own).logits[:, -1:].argmax(-1)], dim=1)
-        assert found[row, -5:].tolist() == text[0, -5:].tolist()
+        assert result[row, -5:].tolist() == text[0, -5:].tolist()
 
 
 def test_contexts_go_along_with_beams_and_samples():
@@ -216,9 +216,9 @@ def test_losses_agree(kind, options):
     batch = batch_of(tokens, contexts)
     logits = model(tokens, **contexts).logits
     expected = nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="none")
-    found = token_losses(model, tokens, batch["labels"], **contexts)
+    result = token_losses(model, tokens, batch["labels"], **contexts)
     assert has_plain_head(model)
-    torch.testing.assert_close(found.flatten(), expected)
+    torch.testing.assert_close(result.flatten(), expected)
     counted = batch["labels"].ne(-100).sum()
     for mode in (model.eval(), model.train()):
         losses = pretraining_losses(mode, batch)

@@ -129,16 +129,18 @@ def test_contexts_that_are_dropped_in_training_come_back_in_evaluation():
 
 
 def test_gradient_checkpointing_leaves_the_gradients():
-    found = []
+    result = []
     for checkpointing in (False, True):
         model = cue_model()
         if checkpointing:
             model.gradient_checkpointing_enable()
         pretraining_losses(model.train(), batch_of(*draw())).minimised().backward()
-        found.append({name: value.grad for name, value in model.named_parameters() if value.grad is not None})
-    assert found[0].keys() == found[1].keys()
-    for name, gradient in found[0].items():
-        torch.testing.assert_close(found[1][name], gradient)
+        result.append(
+            {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+        )
+    assert result[0].keys() == result[1].keys()
+    for name, gradient in result[0].items():
+        torch.testing.assert_close(result[1][name], gradient)
 
 
 # Files
@@ -148,7 +150,7 @@ def test_gradient_checkpointing_leaves_the_gradients():
 @pytest.mark.parametrize(
     "options", [{}, {"form": "concatenate", "sentence_inputs": False}], ids=["full", "ablated"]
 )
-def test_the_whole_survives_saving(kind, options, tmp_path):
+def test_a_saved_model_is_loaded_unchanged(kind, options, tmp_path):
     described = {"name": "some-encoder", "digest": "abc", "pooling": "cls", "max_tokens": 128}
     columns = {"columns": ["title", "date"], "previous_sentence": True}
     encoder = context_encoder(text_encoder=described, contexts=columns, context_dropout=0.25)
@@ -175,7 +177,7 @@ def test_the_whole_survives_saving(kind, options, tmp_path):
 
 
 @ENCODERS
-def test_the_parts_survive_saving_and_make_the_same_model(kind, tmp_path):
+def test_saved_parts_make_the_same_model(kind, tmp_path):
     model, (tokens, contexts) = cue_model(kind), draw()
     for name, part in model.parts.items():
         part.save_pretrained(tmp_path / name)
@@ -234,7 +236,7 @@ def test_a_configuration_builds_a_fresh_model():
     assert parameter_count(config) == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_a_damaged_checkpoint_is_one_sentence(tmp_path):
+def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
     model = cue_model()
     model.save_pretrained(tmp_path)
     text = (tmp_path / "config.json").read_text()

@@ -35,7 +35,7 @@ def test_without_an_end_of_text_every_label_counts():
 
 @FEW
 @given(st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=12), st.integers(0, 4), st.randoms())
-def test_a_bag_is_a_distribution_that_knows_no_order_and_no_padding(words, padding, random):
+def test_a_bag_is_a_distribution_independent_of_order_and_padding(words, padding, random):
     shuffled = random.sample(words, len(words))
     bag = autoencoder().bag(torch.tensor([words]))
     assert torch.equal(autoencoder().bag(torch.tensor([shuffled + [END] + [-100] * padding])), bag)
@@ -105,9 +105,9 @@ def test_a_proxy_is_the_noisy_code_scaled_to_length_one(sigma):
     code = encoder.autoencoder.encode(encoder.autoencoder.bag(LABELS)).detach()
     expected = (code + sigma * noise).numpy()
     expected = expected / np.sqrt((expected**2).sum(1, keepdims=True))
-    found = encoder.proxies(LABELS, noise)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
-    projected = found @ encoder.project.weight.T + encoder.project.bias
+    result = encoder.proxies(LABELS, noise)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5)
+    projected = result @ encoder.project.weight.T + encoder.project.bias
     torch.testing.assert_close(encoder(LABELS, noise), projected)
 
 
@@ -127,7 +127,7 @@ def test_without_noise_a_proxy_is_the_code_alone():
     assert lengths.tolist() == pytest.approx([1.0 if row.any() else 0.0 for row in code])
 
 
-def test_a_missing_noise_is_refused():
+def test_a_missing_noise_is_rejected():
     with pytest.raises(
         ConfigError, match=r"a noise of 0.5, but none is given; pass proxy_noise, .* \(3, 4\)"
     ):

@@ -23,14 +23,14 @@ def model():
 
 
 def test_it_is_causal(model):
-    found = measure_causality(model)
-    assert found.causal, str(found)
-    outcomes = {effect.name: effect.outcome for effect in found.effects}
+    result = measure_causality(model)
+    assert result.causal, str(result)
+    outcomes = {effect.name: effect.outcome for effect in result.effects}
     assert outcomes.pop("packed neighbours") == "not measured"  # refused
-    assert set(outcomes.values()) == {"none"}, str(found)
+    assert set(outcomes.values()) == {"none"}, str(result)
 
 
-def test_packed_documents_are_refused(model):
+def test_packed_documents_are_rejected(model):
     with pytest.raises(ConfigError, match="carries its state from one packed document into the next"):
         model(draw(2, 4)[0], position_ids=torch.tensor([[0, 1, 0, 1]] * 2))
 
@@ -53,16 +53,16 @@ def test_pieces_with_a_cache_give_the_whole(model):
     assert whole.past_key_values is None
 
 
-def test_pieces_of_padded_rows_give_each_row_what_it_gives_alone(model):
+def test_cached_pieces_of_padded_rows_equal_each_row_alone(model):
     tokens, _ = draw(length=9)
     pads, cache, pieces = [0, 2, 6], DynamicCache(), []
     mask = (torch.arange(9) >= torch.tensor(pads)[:, None]).long()
     for start, end in ((0, 4), (4, 8), (8, 9)):  # the third row has not begun in the first piece
         out = model(tokens[:, start:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True)
         pieces.append(out.logits)
-    found = torch.cat(pieces, 1)
+    result = torch.cat(pieces, 1)
     for row, pad in enumerate(pads):
-        torch.testing.assert_close(found[row, pad:], model(tokens[row : row + 1, pad:]).logits[0])
+        torch.testing.assert_close(result[row, pad:], model(tokens[row : row + 1, pad:]).logits[0])
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])

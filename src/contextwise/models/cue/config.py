@@ -214,10 +214,8 @@ class CueConfig(CuePartConfig):
     """
 
     model_type = "cue"
-    vocab_size, hidden_size = (
-        property(lambda self: self.decoder.vocab_size),
-        property(lambda self: self.decoder.hidden_size),
-    )
+    vocab_size = property(lambda self: self.decoder.vocab_size)
+    hidden_size = property(lambda self: self.decoder.hidden_size)
     num_hidden_layers = property(lambda self: self.decoder.num_hidden_layers)
     num_attention_heads = property(lambda self: self.decoder.num_attention_heads)
     sub_configs = {  # noqa: RUF012

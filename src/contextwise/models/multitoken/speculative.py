@@ -37,14 +37,10 @@ MOVABLE = (DynamicLayer, ChunkLayer, ContextState)
 class Acceptance:
     """Counts of proposed and accepted tokens in one call of ``generate``."""
 
-    steps: int = 0
-    """Number of forward passes after that of the prompt."""
-    row_steps: int = 0
-    """Forward passes times unfinished rows."""
-    drafted: int = 0
-    """Number of verified proposals."""
-    accepted: int = 0
-    """Number of accepted proposals. Each step of a row outputs one token more than it accepts."""
+    steps: int = 0  # forward passes after that of the prompt
+    row_steps: int = 0  # forward passes times unfinished rows
+    drafted: int = 0  # verified proposals
+    accepted: int = 0  # accepted proposals; each step of a row outputs one token more than it accepts
 
     @property
     def mean_accepted(self) -> float:

@@ -6,7 +6,6 @@ Transformer at the task token, and in the MLP a vector that does not depend on t
 Shapes: B samples, L bits, T = L + 1 tokens, K tasks, D channels, F channels of the context feature.
 """
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -126,25 +125,22 @@ class ParityMLPConfig(ParityConfig):
         super().__init__(bits, tasks, **kwargs)
 
 
-class ParityModel(PreTrainedModel, ABC):
-    """Base class of both models: the answer head and the loss."""
+class ParityModel(PreTrainedModel):
+    """Base class of both models: the answer head and the loss.
+
+    ``context_feature(input_ids)`` is the feature whose spectrum is measured, (B, F), and ``hidden_states(input_ids)`` the
+    head's input, (B, 1, D).
+    """
 
     config: ParityConfig
     answer: nn.Linear
+    hidden_states: Any
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.answer
 
     def _init_weights(self, module: nn.Module) -> None:
         """Do nothing: keep torch's initialization; a stock backbone initializes its own weights."""
-
-    @abstractmethod
-    def context_feature(self, input_ids: Tensor) -> Tensor:
-        """The feature whose spectrum is measured: (B, T) to (B, F)."""
-
-    @abstractmethod
-    def hidden_states(self, input_ids: Tensor, **_: Any) -> Tensor:
-        """Compute the head's input: (B, T) to (B, 1, D)."""
 
     def forward(self, input_ids: Tensor, labels: Tensor | None = None, **_: Any) -> SequenceClassifierOutput:
         """Classify the answers of samples.
