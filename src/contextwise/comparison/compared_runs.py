@@ -195,11 +195,7 @@ def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
 
 
 def groups_of(runs: list[ComparedRun]) -> dict[str, list[ComparedRun]]:
-    """Group runs that differ only by their seed: groups in the order given, runs by seed.
-
-    Raises:
-        ConfigError: two runs of one recipe have the same seed.
-    """
+    """Group runs that differ only by their seed: groups in the order given, runs by seed."""
     by_key: dict[str, list[ComparedRun]] = {}
     for compared in runs:
         by_key.setdefault(compared.key, []).append(compared)

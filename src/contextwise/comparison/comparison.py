@@ -291,12 +291,7 @@ def _order(compared: ComparedRun, unit: str) -> np.ndarray:
 
 
 def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
-    """Refuse evaluations that may not be compared; returns notes on settings that differ.
-
-    Raises:
-        DataError: other documents, another number of them, another tokenizer (in nats per token), or a loss within sentences
-            beside one within documents.
-    """
+    """Refuse evaluations that may not be compared; returns notes on settings that differ."""
     first, notes = runs[0], []
     base = first.evaluation.summary
     for compared in runs[1:]:

@@ -99,11 +99,7 @@ def _curve_of(source: str) -> CurveResult:
 
 
 def compare_curves(curves: list[CurveResult]) -> list[ComparedCurve]:
-    """Compare all curves to the first.
-
-    Raises:
-        DataError: they have no document in common.
-    """
+    """Compare all curves to the first."""
     common = set.intersection(*(set(curve.documents["document"].to_pylist()) for curve in curves))
     if not common:
         raise DataError("the curves have no document in common; measure them on longer documents")

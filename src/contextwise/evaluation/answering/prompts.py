@@ -115,11 +115,7 @@ class Encoder:
         return len(self.ids(text))
 
     def encode(self, question: Question) -> Encoded:
-        """The parts of a question as token ids, and the positions of its needles.
-
-        Raises:
-            ConfigError: the chat template changes a user's message.
-        """
+        """The parts of a question as token ids, and the positions of its needles."""
         head, tail = self._around(question)
         coded = self.tokenizer(
             question.body, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True
@@ -260,15 +256,8 @@ def answer_all(
     title: str = "answer",
 ) -> dict[Key, str]:
     """Answer what the unfinished work lacks.
-
-    Args:
-        title: of the progress bar.
-
     Returns:
         (task, visible, index) -> the answer.
-
-    Raises:
-        Interrupted: the process was asked to stop; the work holds all answers so far.
     """
     total = sum(len(batch.indices) for batch in batches)
     with work.journal("answers", _key) as journal, progress_bar(title, total, "answers") as advance:

@@ -89,11 +89,7 @@ class Speaker:
         self.ends = sorted({end for end in ends if end is not None})
 
     def prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Token ids of a conversation up to where the next answer begins.
-
-        Raises:
-            ConfigError: the model's chat template refuses the conversation.
-        """
+        """Token ids of a conversation up to where the next answer begins."""
         try:
             encoded = self.tokenizer.apply_chat_template(
                 list(messages), chat_template=self.template, add_generation_prompt=True, return_dict=True

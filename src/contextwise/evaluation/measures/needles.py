@@ -148,9 +148,6 @@ def two_needle_question(size: Size, index: int, far: float = 0.75, near: float =
 
     Returns:
         The question; its one answer is a number, and its needles are first the far one, then the near one.
-
-    Raises:
-        ConfigError: the text is too short.
     """
     draw = size.generator("two needles", index)
     first, second = draw.choice(NAMES, 2, replace=False)
@@ -243,11 +240,7 @@ def needle_rows(
 def all_nats(
     subject: Subject, examples: Sequence[Encoded], answers: Sequence[Sequence[int]], steps: Sequence[int]
 ) -> np.ndarray:
-    """(M, E) nats of each example's answer with each number of tokens masked.
-
-    Raises:
-        CheckpointError: the losses are not finite.
-    """
+    """(M, E) nats of each example's answer with each number of tokens masked."""
     nats_ME = np.empty((len(steps), len(examples)))
     with progress_bar(f"needles {subject.name}", nats_ME.size, "answers") as advance:
         for step, masked in enumerate(steps):

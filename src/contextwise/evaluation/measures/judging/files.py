@@ -77,11 +77,7 @@ class _Output(_Instruction):
 
 
 def read_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The objects of a JSON list or of JSON Lines, each with its name in errors.
-
-    Raises:
-        DataError: the file is missing, damaged or empty, or holds something else than objects.
-    """
+    """The objects of a JSON list or of JSON Lines, each with its name in errors."""
     rows = list(read_objects(path, WANTED))
     if not rows:
         raise DataError(f"{path} is empty; give {WANTED}")
@@ -89,11 +85,7 @@ def read_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:
-    """A benchmark, recognized by the fields, and its questions.
-
-    Raises:
-        DataError: the file cannot be read, or holds no questions, or two of MT-Bench with one number.
-    """
+    """A benchmark, recognized by the fields, and its questions."""
     rows = read_rows(path)
     if "turns" not in rows[0][1]:
         return "alpaca-eval", tuple(row.question() for row in _checked(_Instruction, rows))
@@ -105,11 +97,7 @@ def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:
 
 
 def read_answers(path: Path) -> tuple[Benchmark, ModelAnswers]:
-    """One model's answers, by their fields MT-Bench's (``choices``) or AlpacaEval's (``output``).
-
-    Raises:
-        DataError: the file cannot be read, holds no answers, those of several models, or two to one question of MT-Bench.
-    """
+    """One model's answers, by their fields MT-Bench's (``choices``) or AlpacaEval's (``output``)."""
     rows = read_rows(path)
     if "choices" in rows[0][1]:
         answers = _checked(_MtBenchAnswer, rows)

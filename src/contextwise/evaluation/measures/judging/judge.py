@@ -76,11 +76,7 @@ class Endpoint:
             raise ConfigError(f"timeout is {self.timeout}; give a positive number of seconds")
 
     def client(self) -> "OpenAI":
-        """A client, which threads may share.
-
-        Raises:
-            ConfigError: the package is not installed.
-        """
+        """A client, which threads may share."""
         try:
             from openai import OpenAI
         except ImportError:
@@ -139,11 +135,7 @@ class Endpoint:
 
 
 def read_key(file: Path | None) -> str:
-    """The endpoint's key: from a file, else from ``OPENAI_API_KEY``; ``none`` for endpoints without keys.
-
-    Raises:
-        DataError: the file cannot be read, or is empty.
-    """
+    """The endpoint's key: from a file, else from ``OPENAI_API_KEY``; ``none`` for endpoints without keys."""
     if file is None:
         return os.environ.get("OPENAI_API_KEY") or "none"
     try:
@@ -240,11 +232,7 @@ class Judging:
         self._counting = threading.Lock()
 
     def run(self, concurrency: int) -> None:
-        """Make all requests.
-
-        Raises:
-            ConfigError, DataError: an error that makes all other requests fail too.
-        """
+        """Make all requests."""
         if not self.waiting:
             return
         with (

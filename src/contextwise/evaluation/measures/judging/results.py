@@ -129,11 +129,7 @@ def _mean(values: Values) -> dict[str, Any] | None:
 
 
 def check_package(against: ModelAnswers | None) -> Any:
-    """The alpaca_eval package's regression.
-
-    Raises:
-        ConfigError: it is not installed, or it does not apply.
-    """
+    """The alpaca_eval package's regression."""
     if against is None or not against.questions:
         raise ConfigError(
             "length_controlled is for AlpacaEval's outputs, compared with those of a reference model; leave it out"
@@ -150,9 +146,6 @@ def length_controlled_win_rate(ours: ModelAnswers, theirs: ModelAnswers, rows: I
     """AlpacaEval's length-controlled win rate of ``ours`` (Dubois et al. 2024), from 0 to 1, by its own package's regression.
 
     The package looks the difficulty of the instructions up by their number in the published list, which ``theirs`` must follow.
-
-    Raises:
-        ConfigError: the package is not installed, or cannot get its table of difficulties from the Hub.
     """
     regression = check_package(theirs)
     outcomes, _ = comparisons(rows, ours.model)

@@ -64,12 +64,7 @@ class HarnessTasks(Measure):
         return sorted(set(counts))
 
     def plan(self) -> tuple[list["Planned"], list["Missing"]]:
-        """Plan every task with every number of examples, and list the missing files.
-
-        Raises:
-            ConfigError: the harness is not installed, or a task does not exist.
-            DataError: a set is missing or invalid, or the Hub cannot be reached.
-        """
+        """Plan every task with every number of examples, and list the missing files."""
         check_installed()
         from contextwise.evaluation.measures.lm_eval.tasks import plan_tasks, quiet
 

@@ -77,16 +77,7 @@ class TaskData(Settings):
 
 
 def read_mapping(path: Path, known: Collection[str]) -> TaskData:
-    """Read the mapping of a folder or a mapping file; its relative paths are resolved.
-
-    Args:
-        path: the folder or file in ``task_data``.
-        known: names of all tasks.
-
-    Raises:
-        DataError: the path does not exist.
-        ConfigError: the mapping file is invalid, or names a task that does not exist.
-    """
+    """Read the mapping of a folder or a mapping file; its relative paths are resolved."""
     if not path.exists():
         raise DataError(f"task_data is {path}, but there is no such folder or file")
     candidates = [path / name for name in MAPPINGS if (path / name).is_file()] if path.is_dir() else [path]
@@ -126,10 +117,6 @@ def files_of(
     Args:
         splits: ``train``, ``validation``, ``test`` -> the harness's name of that split of the task, or None.
         known: names of all tasks: a file belongs to the task with the longest name that begins the file's name.
-
-    Raises:
-        ConfigError: the mapping names a split that the task does not have.
-        DataError: two files of the folder could be the same split.
     """
     given = mapping.tasks.get(task, TaskFiles())
     own = list(dict.fromkeys(name for name in splits.values() if name is not None))
@@ -171,11 +158,7 @@ def _split_of(path: Path, task: str, splits: dict[str, str | None], known: Colle
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read the records of a file: JSON Lines, a JSON list, Parquet, or WikiText's ``.txt``, split into articles.
-
-    Raises:
-        DataError: the file is missing, damaged or empty, or a line is not a JSON object; the message names the line.
-    """
+    """Read the records of a file: JSON Lines, a JSON list, Parquet, or WikiText's ``.txt``, split into articles."""
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".parquet"):
         with readable(path):
@@ -231,9 +214,6 @@ def documents(
         path: name of the file for messages.
         renamed: the harness's field -> the file's, with dots into nested objects.
         forms: forms that the task accepts; the first that fits the first line is used.
-
-    Raises:
-        DataError: no form fits, or a line is invalid; the message names the file, line and fields.
     """
     first = _renamed(rows[0], renamed)
     form = next((form for form in forms if set(form.fields) <= set(first)), None)

@@ -167,9 +167,6 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
     """Score the continuation of each request: log-likelihood in nats, and whether it is the likeliest at every token.
 
     Rows are padded on the right: the models are causal, so what follows a position cannot change it.
-
-    Raises:
-        CheckpointError: the logits are NaN, or the tokenizer has tokens outside the model's vocabulary.
     """
     ids = nn.utils.rnn.pad_sequence([torch.tensor(row.inputs) for row in rows], batch_first=True)
     known = vocabulary_size(model)

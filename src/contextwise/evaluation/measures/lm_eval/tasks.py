@@ -129,11 +129,7 @@ def harness_tasks() -> TaskManager:
 
 
 def find_tasks(names: Sequence[str]) -> list[Definition]:
-    """Find the definitions of tasks, in the given order; a tag (``ai2_arc``) selects all its tasks.
-
-    Raises:
-        ConfigError: a task does not exist, is a group or a separate program, or requires text generation.
-    """
+    """Find the definitions of tasks, in the given order; a tag (``ai2_arc``) selects all its tasks."""
     index = harness_tasks().task_index
     definitions: dict[str, Definition] = {}
     for name in names:
@@ -156,12 +152,7 @@ def find_tasks(names: Sequence[str]) -> list[Definition]:
 
 
 class LocalData:
-    """Local files of tasks, in a folder or named by a mapping file; each is read once.
-
-    Raises:
-        DataError: the path does not exist.
-        ConfigError: the mapping file is invalid.
-    """
+    """Local files of tasks, in a folder or named by a mapping file; each is read once."""
 
     def __init__(self, path: Path) -> None:
         self.known = frozenset(harness_tasks().task_index)
@@ -169,11 +160,7 @@ class LocalData:
         self._read: dict[tuple[str, str], tuple[datasets.Dataset, Form]] = {}
 
     def plan(self, definition: Definition, shots: int) -> Planned | list[Missing]:
-        """Plan a task on local files, or list its missing files.
-
-        Raises:
-            DataError: a file is invalid; the message names it and the fields.
-        """
+        """Plan a task on local files, or list its missing files."""
         name = definition.name
         files = files_of(name, definition.splits, self.mapping, self.known)
         other = definition.splits["validation"]
@@ -256,11 +243,7 @@ class LocalData:
 
 
 def plan_from_hub(definition: Definition, shots: int) -> Planned:
-    """Plan a task on the Hub's data, as the harness loads it.
-
-    Raises:
-        DataError: the Hub does not have the data, or they cannot be read.
-    """
+    """Plan a task on the Hub's data, as the harness loads it."""
     try:
         task = make_task(definition.config, definition.name)
     except DataError as error:
@@ -271,11 +254,7 @@ def plan_from_hub(definition: Definition, shots: int) -> Planned:
 
 
 def make_task(config: dict[str, Any], name: str) -> Any:
-    """Build the harness's task object.
-
-    Raises:
-        DataError: the harness cannot build the task from these data.
-    """
+    """Build the harness's task object."""
     try:
         return harness_tasks().load([config])["tasks"][name]
     except KeyError as error:
@@ -290,12 +269,6 @@ def plan_tasks(
     names: Sequence[str], num_fewshot: Sequence[int], task_data: Path | None, skip_missing: bool
 ) -> tuple[list[Planned], list[Missing]]:
     """Plan every task with every number of examples (tasks on whole texts only once), and list the missing files.
-
-    Args:
-        names: names of tasks and tags.
-        num_fewshot: numbers of examples, ascending.
-        task_data: a folder or a mapping file; None: the Hub.
-
     Raises:
         ConfigError: a task does not exist.
         DataError: a set is missing and ``skip_missing`` is not set, or all are missing; or the Hub cannot be reached.

@@ -144,11 +144,7 @@ class LEvalLine(Form):
 
 
 def read_items(paths: Sequence[Path]) -> tuple[list[Item], list[str]]:
-    """All questions of some files, and notes for a reader of their scores.
-
-    Raises:
-        DataError: a file is missing, damaged or empty, or a line's fields are wrong; names the line and the fields.
-    """
+    """All questions of some files, and notes for a reader of their scores."""
     items: list[Item] = []
     notes: list[str] = []
     for path in paths:

@@ -61,9 +61,6 @@ def score(
         classes: all the class names, for ``classification``.
         language: ``zh`` is compared by characters.
         first_line: only the first line of the answer counts, as LongBench has it for its few-shot tasks.
-
-    Raises:
-        ConfigError: the metric is ROUGE, and its package is not installed.
     """
     if first_line:
         answer = answer.lstrip("\n").split("\n")[0]

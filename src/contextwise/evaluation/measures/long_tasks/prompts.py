@@ -66,11 +66,7 @@ class LongPrompt(Prompt):
 
 
 def read_templates(path: Path) -> dict[str, str]:
-    """Data set -> template, from a JSON file such as LongBench's ``dataset2prompt.json``.
-
-    Raises:
-        DataError: the file is missing, or not of that form.
-    """
+    """Data set -> template, from a JSON file such as LongBench's ``dataset2prompt.json``."""
     templates = read_value(path, "one object: data set -> template")
     if not isinstance(templates, dict) or not all(isinstance(text, str) for text in templates.values()):
         raise DataError(f"{path} is not one JSON object of data set -> template, a text with {{context}}")
@@ -84,11 +80,7 @@ def given_template(item: Item, templates: dict[str, str]) -> str | None:
 
 
 def filled(item: Item, templates: dict[str, str]) -> tuple[str, tuple[int, int]]:
-    """The whole prompt of a question, and (start, end) of the text in it, in characters.
-
-    Raises:
-        DataError: the template names the text not once, or another name than ``context`` and ``input``.
-    """
+    """The whole prompt of a question, and (start, end) of the text in it, in characters."""
     template = given_template(item, templates) or _plain(item)
     where = f"{item.where}: the template of {item.dataset!r}"
     try:
@@ -158,11 +150,7 @@ def check_visible(prompts: Sequence[LongPrompt], visible: int) -> None:
 def encode_items(
     items: Sequence[Item], templates: dict[str, str], encoder: Encoder, chat: Encoder | None, keep: Keep
 ) -> dict[str, list[LongPrompt]]:
-    """Data set -> its questions as token ids, in their order; arguments as :func:`encode_item` takes them.
-
-    Raises:
-        DataError: a template is wrong, or a data set's questions have several groups or metrics.
-    """
+    """Data set -> its questions as token ids, in their order; arguments as :func:`encode_item` takes them."""
     prompts: dict[str, list[LongPrompt]] = defaultdict(list)
     with progress_bar("encode questions", len(items)) as advance:
         for item in items:

@@ -70,13 +70,7 @@ def write_cue_vectors(
 
 
 def contexts_for(model: PreTrainedModel, source: str, file: Path) -> dict[str, torch.Tensor]:
-    """What ``generate()`` of a CUE model takes of a file with one object of contexts: ``contexts`` and ``context_mask``.
-
-    Raises:
-        ConfigError: the model takes no contexts.
-        DataError: the file is missing or damaged, or has contexts that the model does not know.
-        CheckpointError: the text encoder has changed.
-    """
+    """What ``generate()`` of a CUE model takes of a file with one object of contexts: ``contexts`` and ``context_mask``."""
     types = trained_types(model.config)
     if not types:
         raise ConfigError(f"contexts is given, but {source} takes no contexts; leave it out")
@@ -117,11 +111,7 @@ def contexts_of(row: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def context_texts(contexts: Mapping[str, Any], types: Sequence[str], where: str) -> Texts:
-    """The text of each type, in the order of ``types``; None for one that is missing.
-
-    Raises:
-        DataError: a type is unknown (a near one is named), or a value is an object; names ``where``.
-    """
+    """The text of each type, in the order of ``types``; None for one that is missing."""
     for name in contexts:
         if name not in types:
             raise DataError(f"{where}: the context {name!r} is unknown to the model; {near(name, types)}")

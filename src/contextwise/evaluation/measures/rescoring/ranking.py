@@ -128,12 +128,7 @@ def rank_lists(
     weight: float = 1.0,
     **options: Any,
 ) -> list[list[Ranked]]:
-    """Rank many lists in one scoring pass; ``further`` and ``options`` as :func:`score_rows` takes them.
-
-    Raises:
-        ConfigError: the weight is out of range, or the tokenizer knows no end-of-text, or is another model's.
-        DataError: a list is empty, or one of its candidates has no tokens or no score that is needed.
-    """
+    """Rank many lists in one scoring pass; ``further`` and ``options`` as :func:`score_rows` takes them."""
     if not 0 <= weight <= 1:
         raise ConfigError(f"the weight of the model is {weight}; it must be between 0 and 1")
     tokens = [
@@ -187,11 +182,7 @@ def _token_ids(group: CandidateList, tokenizer: PreTrainedTokenizerBase, weight:
 
 
 def end_of_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Id of the token that begins and ends a sentence: the tokenizer's, else what the model's configuration says.
-
-    Raises:
-        ConfigError: neither knows one.
-    """
+    """Id of the token that begins and ends a sentence: the tokenizer's, else what the model's configuration says."""
     known = tokenizer.eos_token_id
     if known is None:
         known = getattr(model.config, "eos_token_id", None)
@@ -206,12 +197,7 @@ def end_of_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> i
 def sets_of(
     model: PreTrainedModel, lists: Sequence[CandidateList], text_encoder: TextEncoder | None
 ) -> Further | None:
-    """What gives each candidate's contexts to the model; None where there are none.
-
-    Raises:
-        ConfigError: contexts are given to a model that takes none, or without the text encoder.
-        DataError: a context is of no known type, or no text.
-    """
+    """What gives each candidate's contexts to the model; None where there are none."""
     if not any(group.contexts for group in lists):
         return None
     types = trained_types(model.config)
@@ -246,10 +232,6 @@ def rank_file(subject: Subject, file: Path, weight: float) -> tuple[list[dict[st
 
     Returns:
         A row for each line, ``id`` (if it has one) and ``ranked``; and the summary.
-
-    Raises:
-        DataError: the file is missing, damaged or empty, or a line is invalid; names the line.
-        CheckpointError: the text encoder of the model has changed since its training.
     """
     lines = [(row.get("id"), _candidate_list(row, where)) for where, row in read_objects(file, LISTS)]
     if not lines:
@@ -277,7 +259,7 @@ def rank_file(subject: Subject, file: Path, weight: float) -> tuple[list[dict[st
         "takes_contexts": takes_contexts,
         "with_contexts": given,
         "changed": sum(candidates[0].index != 0 for candidates in ranked),
-        "best": [{"id": row.get("id", i), **row["ranked"][0]} for i, row in enumerate(rows[:SHOWN], start=1)],
+        "best": [{"id": i, **row, **row["ranked"][0]} for i, row in enumerate(rows[:SHOWN], start=1)],
     }
     return rows, summary
 

@@ -94,11 +94,7 @@ class Passages:
 
 
 def read_passages(path: Path) -> Passages:
-    """Read a file of questions and answers.
-
-    Raises:
-        DataError: it is missing, damaged, or lacks a field; names the line and the fields.
-    """
+    """Read a file of questions and answers."""
     paragraphs: dict[str, int] = {}
     titles: list[str] = []
     questions: list[PassageQuestion] = []
@@ -141,10 +137,6 @@ class DocumentQA(Task):
 
     Args:
         passages: paragraphs and questions; only questions whose paragraph fits are used, each once before any is repeated.
-
-    Raises:
-        ConfigError: no paragraph with a question fits into the length.
-        DataError: all the paragraphs together are shorter than the length.
     """
 
     name, title = "qa_1", "document QA"

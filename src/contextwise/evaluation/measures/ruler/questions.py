@@ -107,11 +107,7 @@ class FilledTask(Task):
         return self._guess
 
     def least_tokens(self, count: int) -> int:
-        """Tokens of the shortest text, with ``count`` pieces.
-
-        Raises:
-            ConfigError: it does not fit.
-        """
+        """Tokens of the shortest text, with ``count`` pieces."""
         least = self.tokens(0, count)
         if least > self.size.length:
             raise ConfigError(

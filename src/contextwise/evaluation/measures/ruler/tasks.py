@@ -54,9 +54,6 @@ class VariableTracking(FilledTask):
 
     Args:
         example: put a worked example with fewer lines before the text, as RULER does.
-
-    Raises:
-        ConfigError: the length is too short for the chain.
     """
 
     name, title = "vt", "variable tracking"
@@ -140,11 +137,7 @@ class MadeWords(Sequence[str]):
 
 
 def read_words(path: Path) -> list[str]:
-    """The different words of a file, one a line; ``.gz`` is unpacked, empty lines are skipped.
-
-    Raises:
-        DataError: the file is missing, no text, or holds no words.
-    """
+    """The different words of a file, one a line; ``.gz`` is unpacked, empty lines are skipped."""
     try:
         lines = read_bytes(path).decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:
@@ -169,10 +162,6 @@ class CommonWords(FilledTask):
         words: source of the words; :class:`MadeWords` if None.
         example: put a worked example with fewer words before the list, as RULER does.
         source: name of the words in an error.
-
-    Raises:
-        ConfigError: the length is too short for ten common words and another.
-        DataError: ``words`` has too few words to fill the length.
     """
 
     name, title = "cwe", "common words"
@@ -228,11 +217,7 @@ class CommonWords(FilledTask):
 
 
 class FrequentWords(FilledTask):
-    """A text of coded words whose frequencies fall off as rank^-2; the first rank is noise, the next three are the answers.
-
-    Raises:
-        ConfigError: the length is too short for the third of them to be more frequent than the next word.
-    """
+    """A text of coded words whose frequencies fall off as rank^-2; the first rank is noise, the next three are the answers."""
 
     name, title = "fwe", "frequent words"
     new_tokens = 50
