@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from contextwise.analysis.fits import correlations, fit_line, fit_power, joined
+from contextwise.analysis.fits import correlations, fit_line, fit_power
 from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import correlation_estimate
 
@@ -93,8 +93,8 @@ def test_a_perfect_correlation_has_an_interval_and_three_points_none():
 
 
 def test_values_are_joined_by_context_not_by_place():
-    contexts, x, y = joined({64: 6.0, 16: 4.0, 32: 5.0}, {16: 1.0, 128: 9.0, 64: 3.0})
-    assert contexts == (16, 64) and x.tolist() == [4.0, 6.0] and y.tolist() == [1.0, 3.0]
+    line = fit_line({64: 6.0, 16: 4.0, 32: 5.0, 8: 3.0}, {8: 0.0, 16: 1.0, 128: 9.0, 64: 3.0})
+    assert line.contexts == (8, 16, 64) and line.slope.value == pytest.approx(1.0)
     rising = {context: float(i) for i, context in enumerate(CONTEXTS)}
     falling = {context: -rising[context] for context in reversed(CONTEXTS)}
     assert fit_line(rising, falling).correlation == pytest.approx(-1.0)

@@ -51,12 +51,6 @@ class LineFit:
     contexts: tuple[int, ...]
 
 
-def joined(x: Mapping[int, float], y: Mapping[int, float]) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
-    """Values of the contexts that both have, the shortest first."""
-    contexts = tuple(sorted(x.keys() & y.keys()))
-    return contexts, np.array([x[c] for c in contexts], float), np.array([y[c] for c in contexts], float)
-
-
 def fit_power(losses: Mapping[int, float]) -> PowerFit:
     """Least squares of C0 + C / l^γ through losses by context length.
 
@@ -117,7 +111,8 @@ def fit_line(x: Mapping[int, float], y: Mapping[int, float]) -> LineFit:
     Raises:
         ConfigError: there are fewer than three contexts, or x does not vary.
     """
-    contexts, xs, ys = joined(x, y)
+    contexts = tuple(sorted(x.keys() & y.keys()))
+    xs, ys = (np.array([values[context] for context in contexts], float) for values in (x, y))
     if len(contexts) < 3:
         raise ConfigError(
             f"a straight line has two parameters and needs three contexts or more to be fitted, and there are {len(contexts)}"

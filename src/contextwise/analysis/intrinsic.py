@@ -44,19 +44,16 @@ class IntrinsicEntropy:
             every context but the longest.
         spectra: context -> (D,) eigenvalues, the largest first.
         entropies: N -> context -> S_N, for every N from 2 to the least rank of the spectra.
-        sizes: the N that tables show.
+        sizes: the N in tables.
         dimensions: threshold -> context -> intrinsic dimension.
-        kde: context -> Gaussian-KDE entropy over :attr:`directions` leading directions; empty where it does not exist.
+        kde: context -> Gaussian-KDE entropy over ``directions`` leading directions; empty where it does not exist.
         kde_with_own: the same with each point in its own density, as in the source.
-        directions: how many leading directions the kernel density is over.
         further: estimator of scikit-dimension -> context -> dimension.
         power: fit of the loss over context; None with the reason among :attr:`notes`.
         by_entropy: N -> fit of the loss over S_N, for every N where it can be fitted.
         by_dimension: threshold -> fit of the loss over the dimension.
         by_kde: fit of the loss over the KDE entropy.
-        names: of the rows of ``correlation``: ``−CE``, ``S_N``, and ``KDE`` where there is one.
-        correlation: Pearson's, over contexts.
-        notes: sentences for the reader.
+        correlation: Pearson's, over contexts, between ``names``: ``−CE``, ``S_N``, and ``KDE`` where there is one.
     """
 
     measurement: EntropyResult

@@ -63,11 +63,10 @@ class Cell:
     """A model size at a training context, at one budget.
 
     Attributes:
-        loss: mean over the runs that measured there.
+        loss: mean over the ``runs`` (their number) that measured there.
         standard_error: over held-out documents and, with several runs, over seeds; None where neither is known. The documents
             are those of all runs and all steps, so it is interpolated like the loss, which bounds it from above, and does
             not shrink with the number of runs.
-        runs: their number.
     """
 
     size: str
@@ -83,7 +82,6 @@ class Optimum:
     """The best cell of a size, or of all sizes, at one budget.
 
     Attributes:
-        cell: the best one.
         decided: whether it was compared with its neighbours.
         unmeasured: contexts (of an overall optimum: sizes) next to it that were not measured at this budget.
         edge: ``shortest`` or ``longest`` if no shorter or longer context was tried; else empty.
@@ -152,9 +150,7 @@ def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
 def size_optima(measured_cells: Sequence[Cell], planned: Mapping[str, Sequence[int]]) -> dict[str, Optimum]:
     """The optimum of each size that was measured at two contexts or more.
 
-    Args:
-        measured_cells: of one budget.
-        planned: size -> all its training contexts, also those that this budget lacks.
+    ``planned``: size -> all its training contexts, also those that this budget lacks.
     """
     optima = {}
     for size in dict.fromkeys(cell.size for cell in measured_cells):
@@ -171,11 +167,7 @@ def size_optima(measured_cells: Sequence[Cell], planned: Mapping[str, Sequence[i
 
 
 def overall_optimum(optima: Mapping[str, Optimum], sizes: Sequence[str]) -> Optimum | None:
-    """The lowest of the sizes' optima; decided if it is decided for its size and for the sizes next to it.
-
-    Args:
-        sizes: all of the sweep, by parameters.
-    """
+    """The lowest of the sizes' optima; decided if it is decided for its size and for the sizes (by parameters) next to it."""
     if not optima:
         return None
     size, best = min(optima.items(), key=lambda item: item[1].cell.loss)
@@ -221,10 +213,8 @@ class Landscape:
     """Losses and optima over one kind of budget.
 
     Attributes:
-        unit: as for :func:`tracks`.
         budgets: (B,), evenly spaced in the logarithm.
-        cells: of each budget.
-        optima: of each budget, by size.
+        cells, optima: of each budget; optima by size.
         overall: of each budget; None where no size has an optimum.
         contexts: size -> its optimal context at each budget, smoothed; None where it is not decided.
         pairs: (size, context) of the overall optimum at each budget, smoothed; None where it is not decided.
@@ -255,11 +245,9 @@ def landscape(
     planned: Mapping[str, Sequence[int]],
     gpus: Mapping[str, int] | None = None,
 ) -> Landscape | None:
-    """Losses and optima over one kind of budget; None if nothing was measured.
+    """Losses and optima over one kind of budget (:func:`tracks`); None if nothing was measured.
 
-    Args:
-        planned: size -> all its training contexts; sizes by parameters.
-        unit, gpus: as for :func:`tracks`.
+    ``planned``: size -> all its training contexts; sizes by parameters.
     """
     lines = tracks(points, unit, gpus)
     budgets = budget_steps(lines)

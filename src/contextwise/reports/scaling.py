@@ -42,7 +42,21 @@ def law_tables(analysis: Analysis) -> RenderableType:
         "of ln L, in thousandths. * is chosen, the simplest that held-out runs do not distinguish from the best; + are not "
         "distinguished from it either, and take part in the intervals of the plan."
     )
-    return terminal("", _forms(title, analysis), _numbers(analysis))
+    rows = []
+    for score in analysis.scores:
+        chosen = score is analysis.chosen
+        sign = "*" if chosen else "+" if any(score is tied for tied in analysis.tied) else ""
+        errors = [1000 * error for error in (score.fitted, score.error, score.held_out_budgets)]
+        cells: list[Cell] = [score.form.name + sign, score.form.formula, len(score.form.parameters), *errors]
+        rows.append(Row(cells, bold=chosen))
+    formula = "L(l, N, D)" if len(observed.sizes) > 1 else "L(l, D)"
+    columns = [Column("form"), Column(formula, align="left"), Column("num-\nbers", "integer")]
+    columns += [Column(head, "estimate", ".1f") for head in ("seen", "unseen\nruns", "unseen\nbudgets")]
+    numbers = []
+    for name, value in analysis.parameters().items():
+        bound = "at a bound" if name in analysis.at_bounds else ""
+        numbers.append([name, f"{value.value:.4g}", value.interval(".3g"), bound])
+    return terminal("", Table(title, columns, rows), Table("", ["", "value", "interval", ""], numbers))
 
 
 def residual_table(analysis: Analysis) -> RenderableType:
@@ -68,7 +82,18 @@ def hindcast_tables(check: Hindcast) -> RenderableType:
     )
     optima: list[Any] = ["No size has a hidden budget that all its contexts reached: no optimum is checked."]
     if check.optima:
-        optima = [_optima(check), _optima_text(check)]
+        right, at_end = (sum(getattr(row, name) for row in check.optima) for name in ("inside", "at_end"))
+        text = (
+            f"{right} of {len(check.optima)} measured best contexts are inside the interval, plus or minus half a step of the "
+            "contexts (* outside). Below each: the contexts whose loss is within the variation between runs of the best. "
+            "Before: the best at the largest budget that was shown. Losses are at the measured best context."
+        )
+        if at_end:
+            text += (
+                f" {at_end} of the measured ones {'is' if at_end == 1 else 'are'} the shortest or longest that was trained: "
+                "the optimum may be beyond, and the prediction was restricted to these contexts."
+            )
+        optima = [_optima(check), text]
     inside = sum(run.inside for run in check.runs)
     verdict = (
         f"{inside} of {len(check.runs)} losses are inside their {check.analysis.confidence:.0%} intervals for one run (* "
@@ -115,28 +140,6 @@ def _sizes(plan: Plan) -> Table:
     context, tokens = Column("context", "estimate", ".0f"), Column("tokens", "count")
     title = "Best context of each size of the sweep, at this budget:"
     return Table(title, ["size", context, tokens, "loss"], rows)
-
-
-def _forms(title: str, analysis: Analysis) -> Table:
-    rows = []
-    for score in analysis.scores:
-        chosen = score is analysis.chosen
-        sign = "*" if chosen else "+" if any(score is tied for tied in analysis.tied) else ""
-        errors = [1000 * error for error in (score.fitted, score.error, score.held_out_budgets)]
-        cells: list[Cell] = [score.form.name + sign, score.form.formula, len(score.form.parameters), *errors]
-        rows.append(Row(cells, bold=chosen))
-    formula = "L(l, N, D)" if len(analysis.observed.sizes) > 1 else "L(l, D)"
-    columns = [Column("form"), Column(formula, align="left"), Column("num-\nbers", "integer")]
-    columns += [Column(head, "estimate", ".1f") for head in ("seen", "unseen\nruns", "unseen\nbudgets")]
-    return Table(title, columns, rows)
-
-
-def _numbers(analysis: Analysis) -> Table:
-    rows = []
-    for name, value in analysis.parameters().items():
-        bound = "at a bound" if name in analysis.at_bounds else ""
-        rows.append([name, f"{value.value:.4g}", value.interval(".3g"), bound])
-    return Table("", ["", "value", "interval", ""], rows)
 
 
 def _rivals(plan: Plan, analysis: Analysis) -> Table:
@@ -189,16 +192,10 @@ def _optima(check: Hindcast) -> Table:
     rows: list[list[Cell]] = []
     for row in check.optima:
         low, high = row.as_good
-        rows.append(
-            [
-                (row.size, f"{row.budget:.1e}"),
-                row.predicted,
-                (f"{row.measured:.0f}{' ' if row.inside else '*'}", f"({low:.0f} to {high:.0f})"),
-                row.before,
-                (f"{row.predicted_loss.value:.4f}", row.predicted_loss.interval(".3f")),
-                row.measured_loss,
-            ]
-        )
+        best = f"{row.measured:.0f}{' ' if row.inside else '*'}", f"({low:.0f} to {high:.0f})"
+        loss = f"{row.predicted_loss.value:.4f}", row.predicted_loss.interval(".3f")
+        about = row.size, f"{row.budget:.1e}"
+        rows.append([about, row.predicted, best, row.before, loss, row.measured_loss])
     columns = [
         Column("size,\nFLOPs"),
         Column("context\npredicted", "estimate", ".0f", interval="below"),
@@ -210,31 +207,12 @@ def _optima(check: Hindcast) -> Table:
     return Table("Best context at the largest budget that all contexts of a size reached:", columns, rows)
 
 
-def _optima_text(check: Hindcast) -> str:
-    right, at_end = (sum(getattr(row, name) for row in check.optima) for name in ("inside", "at_end"))
-    text = (
-        f"{right} of {len(check.optima)} measured best contexts are inside the interval, plus or minus half a step of the "
-        "contexts (* outside). Below each: the contexts whose loss is within the variation between runs of the best. Before: "
-        "the best at the largest budget that was shown. Losses are at the measured best context."
-    )
-    if at_end:
-        text += (
-            f" {at_end} of the measured ones {'is' if at_end == 1 else 'are'} the shortest or longest that was trained: the "
-            "optimum may be beyond, and the prediction was restricted to these contexts."
-        )
-    return text
-
-
 def _runs(check: Hindcast) -> Table:
-    rows: list[list[Cell]] = [
-        [
-            run.run,
-            run.flops,
-            f"{run.predicted.value:.4f} {run.predicted.interval('.3f')}",
-            f"{run.measured:.4f}{' ' if run.inside else '*'}",
-            f"{100 * (run.predicted.value / run.measured - 1):+.2f}%",
-        ]
-        for run in check.runs
-    ]
+    rows: list[list[Cell]] = []
+    for run in check.runs:
+        predicted, off = run.predicted, 100 * (run.predicted.value / run.measured - 1)
+        measured = f"{run.measured:.4f}{' ' if run.inside else '*'}"
+        row = f"{predicted.value:.4f} {predicted.interval('.3f')}", measured, f"{off:+.2f}%"
+        rows.append([run.run, run.flops, *row])
     columns: list[Column | str] = ["run", Column("FLOPs", "estimate", ".1e"), "predicted", "measured", "off"]
     return Table("Last point of each run that went beyond:", columns, rows)

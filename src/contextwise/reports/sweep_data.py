@@ -34,7 +34,7 @@ class CurveLine:
         label: its name; ``group`` is the box of its switch.
         series: colour number; None if it belongs to no size of the sweep.
         bins: (first, last) number of visible tokens of each bin.
-        losses: of each bin, one row a step; nats per token, or bits per byte (:func:`comparable`).
+        losses: of each bin, one row a step; nats per token, or bits per byte (:func:`per_byte_where_needed`).
         intervals: (low, high) of each bin; None for curves that were measured while training.
         spent: unit -> what was spent by each step; empty for a curve that was measured afterwards.
     """
@@ -144,14 +144,12 @@ def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
 
 def _gpus(sweep: Sweep, runs: set[str]) -> dict[str, int]:
     """GPUs of each run that has measurements; empty if one of them had none, or their number is not known."""
-    counts = {}
-    for run in runs:
-        file = sweep.run_folder(run).environment_file
-        gpus = read_json(file, "the environment of the run").get("gpus") if file.exists() else None
-        if not gpus:
-            return {}
-        counts[run] = len(gpus)
-    return counts
+    files = {run: sweep.run_folder(run).environment_file for run in runs}
+    gpus = {
+        run: len(read_json(file, "the environment of the run").get("gpus") or []) if file.exists() else 0
+        for run, file in files.items()
+    }
+    return gpus if all(gpus.values()) else {}
 
 
 def _corpus(sweep: Sweep, recipe: dict[str, Any]) -> tuple[str, Corpus | None, str]:
@@ -255,10 +253,8 @@ def _other_curves(path: Path) -> list[CurveLine]:
             curve.bytes_per_token = _bytes_per_token(Corpus.open(corpus["path"], corpus["split"]))
         curves.append(curve)
     if not curves:
-        raise ConfigError(
-            f"{path} has no context curve to show beside the sweep; measure one with contextwise curve {path} --corpus "
-            "CORPUS"
-        )
+        mend = f"measure one with contextwise curve {path} --corpus CORPUS"
+        raise ConfigError(f"{path} has no context curve to show beside the sweep; {mend}")
     return curves
 
 

@@ -145,19 +145,10 @@ def landscape_json(
 
 
 def curves_json(curves: Sequence[CurveLine]) -> list[dict[str, Any]]:
-    """The curves with the place of each bin on a logarithmic axis: the geometric mean of its ends."""
+    """The curves with the position of each bin on a logarithmic axis: the geometric mean of its ends."""
+    names = ("label", "group", "series", "context", "bins", "losses", "intervals", "spent")
     return [
-        {
-            "label": curve.label,
-            "group": curve.group,
-            "series": curve.series,
-            "context": curve.context,
-            "x": np.sqrt([low * high for low, high in curve.bins]).tolist(),
-            "bins": curve.bins,
-            "losses": curve.losses,
-            "intervals": curve.intervals,
-            "spent": curve.spent,
-        }
+        {name: getattr(curve, name) for name in names} | {"x": np.sqrt(np.prod(curve.bins, axis=1)).tolist()}
         for curve in curves
     ]
 

@@ -19,18 +19,15 @@ from contextwise.base.estimates import Estimate, as_json
 
 @dataclass(frozen=True)
 class HiddenOptimum:
-    """The best context of a size at a hidden budget.
+    """The best context of a size at a hidden budget, in FLOPs.
 
     Attributes:
-        budget: FLOPs.
         contexts: how many were measured at this budget.
-        predicted: the law's best context among them and between them.
-        measured: the context with the lowest measured loss.
+        predicted: the law's best context among them and between them; ``measured``: the one with the lowest loss.
         as_good: the shortest and the longest context whose measured loss is within the variation between runs of the lowest.
         at_end: whether it is the shortest or the longest that was measured, so that the optimum may be beyond.
         before: the best measured context at the largest budget that was shown.
-        predicted_loss: at the context that was measured best, with the variation of one run.
-        measured_loss: at the same context.
+        predicted_loss, measured_loss: at the context that was measured best; predicted with the variation of one run.
         inside: whether the interval of the context reaches into the half-steps around the measured one.
     """
 
@@ -93,24 +90,6 @@ class Hindcast:
         return {name: value for name, value in values.items() if name != "analysis"}
 
 
-def default_hidden(observed: Observations) -> float:
-    """The default budget, in FLOPs, above which points are hidden.
-
-    The middle, in the logarithm, of the budgets that all contexts of a size passed through: of the size that went furthest.
-
-    Raises:
-        DataError: no size was trained at three contexts with budgets in common.
-    """
-    spans = [budgets for size in range(len(observed.sizes)) if len(budgets := common_budgets(observed, size))]
-    if not spans:
-        raise DataError(
-            "no model size of the sweep was trained at three contexts with budgets (FLOPs) in common, so that there is no "
-            "optimum to check; train the contexts of a size for about the same FLOPs"
-        )
-    furthest = max(spans, key=lambda budgets: float(budgets[-1]))
-    return float(np.sqrt(furthest[0] * furthest[-1]))
-
-
 def hindcast(
     observed: Observations,
     above: float | None = None,
@@ -121,12 +100,21 @@ def hindcast(
     """Fit the points below a budget, and predict those above.
 
     Args:
-        above: FLOPs; :func:`default_hidden` if not given.
+        above: FLOPs; by default the middle, in the logarithm, of the budgets that all contexts of a size passed through, of the
+            size that went furthest.
 
     Raises:
-        DataError: there are no points above, or a law cannot be fitted to those below.
+        DataError: there are no points above, no such size, or a law cannot be fitted to the points below.
     """
-    above = default_hidden(observed) if above is None else above
+    if above is None:
+        spans = [common_budgets(observed, size) for size in range(len(observed.sizes))]
+        furthest = max(filter(len, spans), key=lambda budgets: float(budgets[-1]), default=None)
+        if furthest is None:
+            raise DataError(
+                "no model size of the sweep was trained at three contexts with budgets (FLOPs) in common, so that there is no "
+                "optimum to check; train the contexts of a size for about the same FLOPs"
+            )
+        above = float(np.sqrt(furthest[0] * furthest[-1]))
     hidden = observed.flops > above
     if not hidden.any():
         raise DataError(

@@ -156,11 +156,7 @@ def observations(points: list[SweepPoint], models: dict[str, dict[str, Any]] | N
 
 
 def check_enough(observed: Observations) -> None:
-    """Refuse points that no law can be fitted to.
-
-    Raises:
-        DataError: too few contexts or budgets.
-    """
+    """Refuse points of too few contexts or budgets, to which no law can be fitted."""
     contexts = np.unique(observed.context)
     if len(contexts) < FEWEST_CONTEXTS:
         named = ", ".join(f"{context:.0f}" for context in contexts)
@@ -177,14 +173,7 @@ def check_enough(observed: Observations) -> None:
 
 
 def check_bracketed(observed: Observations, unit: str = "flops") -> None:
-    """Refuse a sweep that shows no optimum between its contexts at any budget.
-
-    Args:
-        unit: of the budgets, ``flops`` or ``seconds``.
-
-    Raises:
-        DataError: for every size and budget the best context is the shortest, or the longest.
-    """
+    """Refuse a sweep whose best context is at an end of its contexts for every size and budget (``flops`` or ``seconds``)."""
     at_end = {"shortest": 0, "longest": 0}
     for size in range(len(observed.sizes)):
         for budget in common_budgets(observed, size, unit):
@@ -198,12 +187,12 @@ def check_bracketed(observed: Observations, unit: str = "flops") -> None:
             f"no model size of the sweep was trained at three contexts with budgets ({unit}) in common, so that no optimum can "
             f"be seen; train the contexts of a size for about the same {unit}"
         )
-    where = max(at_end, key=lambda end: at_end[end])
-    direction = "shorter" if where == "shortest" else "longer"
+    short = at_end["shortest"] >= at_end["longest"]
+    where = f"shortest, {observed.context.min():.0f}" if short else f"longest, {observed.context.max():.0f}"
     raise DataError(
-        f"at every budget ({unit}) the lowest loss is at an end of the sweep's contexts (mostly the {where}, "
-        f"{observed.context.min() if where == 'shortest' else observed.context.max():.0f}), so that the sweep does not "
-        f"bracket the optimal context; add {direction} ones or larger budgets, or ask for a guess by --far"
+        f"at every budget ({unit}) the lowest loss is at an end of the sweep's contexts (mostly the {where}), so that the "
+        f"sweep does not bracket the optimal context; add {'shorter' if short else 'longer'} ones or larger budgets, or ask "
+        "for a guess by --far"
     )
 
 

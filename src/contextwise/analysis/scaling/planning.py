@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from contextwise.analysis.scaling.analysis import Analysis, ensemble_estimate
-from contextwise.analysis.scaling.forms import Law
+from contextwise.analysis.scaling.forms import Array, Law
 from contextwise.analysis.scaling.next_runs import Candidate, next_runs
 from contextwise.analysis.scaling.observations import Observations, check_bracketed
 from contextwise.analysis.scaling.optimum import (
@@ -68,7 +68,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Rival:
-    """What another form of the law recommends."""
+    """What another form of the law recommends, and its error on held-out runs."""
 
     form: str
     error: float
@@ -94,10 +94,8 @@ class Plan:
         each_size: the best context of each size of the sweep.
         rounded: the power of two nearest to the context, and what it loses against it, nats.
         extrapolation: of flops, context, parameters and tokens, the recommended over the largest in the sweep.
-        rivals: other forms.
         shapes: models that can be built, near the recommended parameters.
         next_runs: single runs that would narrow the answer, the best first.
-        notes: sentences for the reader.
     """
 
     budget: Budget
@@ -129,8 +127,17 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
     observed, own = analysis.observed, analysis.observed.size_parameters
     laws = analysis.law, analysis.ensemble
     cost, flops = measured_cost(observed, budget.unit), measured_cost(observed, "flops")
-    _check_reach(analysis, budget, far)
-    notes = _bracket_notes(analysis, budget, far)
+    _check_reach(getattr(observed, budget.unit), budget, far)
+    notes = []
+    try:
+        check_bracketed(observed, budget.unit)
+    except DataError:
+        if not far:
+            raise
+        notes.append(
+            "At no budget does the sweep show a best context between its shortest and its longest: what is recommended is the "
+            "law's alone."
+        )
     free, note = len(own) >= FREE_SIZES, ""
     optima = [_optimum(analysis, law, cost, budget.amount, free) for law in laws]
     if len(own) == 1:
@@ -228,50 +235,31 @@ def _rivals(analysis: Analysis, cost: Cost, amount: float) -> list[Rival]:
     return rivals
 
 
-def _check_reach(analysis: Analysis, budget: Budget, far: bool) -> None:
-    """Refuse a budget too far above the sweep, or below it."""
-    spent = getattr(analysis.observed, budget.unit)
+def _check_reach(spent: Array, budget: Budget, far: bool) -> None:
+    """Refuse a budget too far above what the sweep spent, or below it."""
     factor, least = budget.amount / spent.max(), spent.min() / budget.amount
-    unit = "FLOPs" if budget.unit == "flops" else "seconds"
+    named = f"the budget ({budget.amount:.2g} {'FLOPs' if budget.unit == 'flops' else 'seconds'})"
     if least > 1:
         raise DataError(
-            f"the budget ({budget.amount:.2g} {unit}) is below the smallest that the sweep measured "
-            f"({spent.min():.2g}); give a larger one"
+            f"{named} is below the smallest that the sweep measured ({spent.min():.2g}); give a larger one"
         )
     if factor > FARTHEST and not far:
         raise DataError(
-            f"the budget ({budget.amount:.2g} {unit}) is {factor:.3g} times the largest run of the sweep "
-            f"({spent.max():.2g}), and beyond {FARTHEST:.0f} times a law of these few runs is a guess; add larger runs, or "
-            "ask for the guess by --far"
+            f"{named} is {factor:.3g} times the largest run of the sweep ({spent.max():.2g}), and beyond {FARTHEST:.0f} times "
+            "a law of these few runs is a guess; add larger runs, or ask for the guess by --far"
         )
 
 
 def _check_inside(context: float, analysis: Analysis) -> None:
     """Refuse an optimal context at an end of what was searched."""
     low, high = context_bounds(analysis)
-    if low * 1.02 < context < high / 1.02:
-        return
-    side, near, kind = (
-        ("below", low, "shorter") if context < np.sqrt(low * high) else ("above", high, "longer")
-    )
-    raise DataError(
-        f"at this budget the law has no optimal context near the sweep's: it is {side} {near:.0f} tokens "
-        f"(form {analysis.chosen.form.name}); add runs with {kind} contexts"
-    )
-
-
-def _bracket_notes(analysis: Analysis, budget: Budget, far: bool) -> list[str]:
-    """The note on a sweep whose best context is never between its shortest and longest one; refused if not ``far``."""
-    try:
-        check_bracketed(analysis.observed, budget.unit)
-    except DataError:
-        if not far:
-            raise
-        return [
-            "At no budget does the sweep show a best context between its shortest and its longest: what is recommended is the "
-            "law's alone."
-        ]
-    return []
+    if not low * 1.02 < context < high / 1.02:
+        short = context < np.sqrt(low * high)
+        where = f"below {low:.0f}" if short else f"above {high:.0f}"
+        raise DataError(
+            f"at this budget the law has no optimal context near the sweep's: it is {where} tokens (form "
+            f"{analysis.chosen.form.name}); add runs with {'shorter' if short else 'longer'} contexts"
+        )
 
 
 def bound_notes(analysis: Analysis) -> list[str]:
