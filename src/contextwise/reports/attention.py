@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import RenderableType
 
 from contextwise.base.estimates import as_json, listed
-from contextwise.base.tables import Column, Table, csv_text, terminal
+from contextwise.base.tables import Cell, Column, Table, csv_text, terminal
 from contextwise.evaluation.attention import ModelReading, Reading, mean_received
 from contextwise.reports import page
 from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
@@ -244,27 +244,23 @@ def lens_words(reading: Reading) -> list[str]:
     """A sentence for each model that predicts a context, and what to make of it."""
     sentences = []
     for model in reading.models:
-        if model.lens is None or model.nats_without is None:
-            continue
-        lens = model.lens[1:]
-        sentences.append(
-            f"{model.name}: {np.nanmean(model.nats):.4f} nats a token with the predicted context, "
-            f"{np.nanmean(model.nats_without):.4f} without it; over the text it {'saves' if lens.sum() >= 0 else 'costs'} "
-            f"{abs(lens.sum()):.2f} nats. It helped at "
-            f"{int((lens > 0).sum())} of {len(lens)} tokens and hurt at {int((lens < 0).sum())}."
-        )
+        if model.lens is not None and model.nats_without is not None:
+            lens = model.lens[1:]
+            sentences.append(
+                f"{model.name}: {np.nanmean(model.nats):.4f} nats a token with the predicted context, "
+                f"{np.nanmean(model.nats_without):.4f} without it; over the text it "
+                f"{'saves' if lens.sum() >= 0 else 'costs'} {abs(lens.sum()):.2f} nats. It helped at {(lens > 0).sum()} of "
+                f"{len(lens)} tokens and hurt at {(lens < 0).sum()}."
+            )
     return [*sentences, INTERVENTION] if sentences else []
 
 
 def loss_words(reading: Reading) -> list[str]:
     """The mean loss of each model that has no lens, and how the models differ."""
-    sentences = [
-        f"{model.name}: {np.nanmean(model.nats):.4f} nats a token."
-        for model in reading.models
-        if model.lens is None
-    ]
-    first = reading.models[0]
-    for model in reading.models[1:]:
+    first, *others = reading.models
+    plain = [model for model in reading.models if model.lens is None]
+    sentences = [f"{model.name}: {np.nanmean(model.nats):.4f} nats a token." for model in plain]
+    for model in others:
         difference = (model.nats - first.nats)[1:]
         if not difference.any():
             sentences.append(f"The losses of {model.name} are those of {first.name}.")
@@ -298,26 +294,18 @@ def _standing_out_table(reading: Reading) -> Table:
     several = len(reading.models) > 1
     what = f"Largest differences in attention received, {reading.models[-1].name} − {reading.models[0].name}"
     caption = what if several else f"Tokens that receive most attention in {reading.models[0].name}"
-    lenses = [model for model in reading.models if model.lens is not None]
-    named = ["lens, nats"] if len(lenses) == 1 else [f"lens, {_cropped(model.name)}" for model in lenses]
-    columns: list[Column | str] = [
-        "token",
-        Column("chunk", "integer"),
-        *(Column(_cropped(model.name), "estimate", ".4f") for model in reading.models),
-        *[Column("difference", "difference")] * several,
-        *(Column(name, "difference", "+.3f") for name in named),
-    ]
+    lenses = {model.name: model.lens for model in reading.models if model.lens is not None}
+    heads = ["lens, nats"] if len(lenses) == 1 else [f"lens, {_cropped(name)}" for name in lenses]
+    columns: list[Column | str] = ["token", Column("chunk", "integer")]
+    columns += [Column(_cropped(model.name), "estimate", ".4f") for model in reading.models]
+    columns += [Column("difference", "difference")] * several
+    columns += [Column(head, "difference", "+.3f") for head in heads]
     received = [model.received() for model in reading.models]
-    rows = [
-        [
-            _cropped(shown(reading.pieces[position])),
-            position // reading.chunk_size,
-            *(values[position] for values in received),
-            *[received[-1][position] - received[0][position]] * several,
-            *(model.lens[position] for model in lenses if model.lens is not None),
-        ]
-        for position in standing_out(reading)
-    ]
+    values = [*received, *[received[-1] - received[0]] * several, *lenses.values()]
+    rows: list[list[Cell]] = []
+    for position in standing_out(reading):
+        token = _cropped(shown(reading.pieces[position]))
+        rows.append([token, position // reading.chunk_size, *(row[position] for row in values)])
     return Table(f"{caption}: mean over layers, heads and the queries that see a token", columns, rows)
 
 

@@ -65,7 +65,7 @@ FIGURES = {
     ),
 }
 """Id of a figure -> headline and caption."""
-LINE = ["slope", "slope_low", "slope_high", "intercept", "r_squared", "correlation"]
+LINE = "slope slope_low slope_high intercept r_squared correlation"
 FITS: list[Column | str] = [
     "loss against",
     Column("slope", "difference", "+.3g", interval="own", missing="no line"),
@@ -121,79 +121,49 @@ def write_csv(entropy: IntrinsicEntropy, folder: Path) -> list[Path]:
 
 def csv_files(entropy: IntrinsicEntropy) -> dict[str, str]:
     """Name of a figure -> the CSV with all its numbers (and more of them than it draws)."""
-    contexts, kde, further = entropy.contexts, entropy.kde, entropy.further
+    tables: dict[str, str] = {}
+
+    def add(name: str, head: str, rows: Iterable[Sequence[Any]]) -> None:
+        tables[name] = csv_text(head.split(" "), rows)
+
+    contexts, kde = entropy.contexts, entropy.kde
     losses = {context: loss.value for context, loss in entropy.losses.items()}
     fitted = entropy.power.at(np.array(contexts)) if entropy.power is not None else [None] * len(contexts)
-    spectra = {
-        c: zip(values, relative_eigenvalues(values), strict=True) for c, values in entropy.spectra.items()
-    }
-    grown = increments(entropy.spectra).items()
+    rows = [[c, *_limits(entropy.losses[c]), *_limits(entropy.differences.get(c))] for c in contexts]
+    head = "context loss low high minus_longest minus_longest_low minus_longest_high fitted"
+    add("loss", head, ([*row, fit] for row, fit in zip(rows, fitted, strict=True)))
+    pairs = {c: np.stack([values, relative_eigenvalues(values)], 1) for c, values in entropy.spectra.items()}
+    rows = [[c, i, *pair] for c, both in pairs.items() for i, pair in enumerate(both, 1)]
+    add("spectra", "context index eigenvalue relative", rows)
+    rows = [[c, i, x] for c, row in increments(entropy.spectra).items() for i, x in enumerate(row, 1)]
+    add("increments", "context index increment", rows)
     sums = [(n, c, value) for n, values in entropy.entropies.items() for c, value in values.items()]
+    add("entropy", "n context entropy loss", ([n, c, s, losses[c]] for n, c, s in sums))
+    add("lines", f"n {LINE}", ([n, *_line(fit)] for n, fit in entropy.by_entropy.items()))
     counts = [(t, c, int(value)) for t, values in entropy.dimensions.items() for c, value in values.items()]
-    tables: dict[str, tuple[list[str], Iterable[Sequence[Any]]]] = {
-        "loss": (
-            [
-                "context",
-                "loss",
-                "low",
-                "high",
-                *(f"minus_longest{x}" for x in ("", "_low", "_high")),
-                "fitted",
-            ],
-            (
-                [c, *_limits(entropy.losses[c]), *_limits(entropy.differences.get(c)), fit]
-                for c, fit in zip(contexts, fitted, strict=True)
-            ),
-        ),
-        "spectra": (
-            ["context", "index", "eigenvalue", "relative"],
-            ([c, i, *pair] for c, pairs in spectra.items() for i, pair in enumerate(pairs, 1)),
-        ),
-        "increments": (
-            ["context", "index", "increment"],
-            ([c, i, value] for c, row in grown for i, value in enumerate(row, 1)),
-        ),
-        "entropy": (["n", "context", "entropy", "loss"], ([n, c, s, losses[c]] for n, c, s in sums)),
-        "lines": (["n", *LINE], ([n, *_line(fit)] for n, fit in entropy.by_entropy.items())),
-        "dimension": (
-            ["threshold", "context", "dimension", "loss", *LINE],
-            ([t, c, d, losses[c], *_line(entropy.by_dimension.get(t))] for t, c, d in counts),
-        ),
-        "kde": (
-            ["context", "entropy", "entropy_with_own_point", "loss", *further],
-            (
-                [c, kde.get(c), entropy.kde_with_own.get(c), losses[c], *(v.get(c) for v in further.values())]
-                for c in contexts
-            ),
-        ),
-        "kde_entropy": (
-            ["n", "context", "entropy", "kde"],
-            ([*row, kde[row[1]]] for row in sums if row[1] in kde),
-        ),
-        "kde_dimension": (
-            ["threshold", "context", "dimension", "kde"],
-            ([*row, kde[row[1]]] for row in counts if row[1] in kde),
-        ),
-        "correlation": (
-            ["", *entropy.names],
-            ([name, *row] for name, row in zip(entropy.names, entropy.correlation.tolist(), strict=True)),
-        ),
-    }
-    return {name: csv_text(head, rows) for name, (head, rows) in tables.items()}
+    rows = [[t, c, d, losses[c], *_line(entropy.by_dimension.get(t))] for t, c, d in counts]
+    add("dimension", f"threshold context dimension loss {LINE}", rows)
+    series = [kde, entropy.kde_with_own, losses, *entropy.further.values()]
+    head = " ".join(["context entropy entropy_with_own_point loss", *entropy.further])
+    add("kde", head, ([c, *(values.get(c) for values in series)] for c in contexts))
+    add("kde_entropy", "n context entropy kde", ([*row, kde[row[1]]] for row in sums if row[1] in kde))
+    rows = [[*row, kde[row[1]]] for row in counts if row[1] in kde]
+    add("kde_dimension", "threshold context dimension kde", rows)
+    correlations = zip(entropy.names, entropy.correlation.tolist(), strict=True)
+    add("correlation", " ".join(["", *entropy.names]), ([name, *row] for name, row in correlations))
+    return tables
 
 
 def fits_csv(entropy: IntrinsicEntropy) -> str:
     """The power law over context and the line over the KDE entropy, term by term; other lines are in their figures' CSV."""
-    power, kde = entropy.power, entropy.by_kde
-    rows: list[list[Any]] = []
-    if power is not None:
-        terms = {"C0": power.floor, "C": power.scale, "gamma": power.exponent}
-        rows += [["C0 + C / l^gamma", name, *_limits(term), power.r_squared] for name, term in terms.items()]
-    if kde is not None:
-        terms = {"slope": kde.slope, "intercept": kde.intercept}
-        rows += [
-            ["line over KDE entropy", name, *_limits(term), kde.r_squared] for name, term in terms.items()
-        ]
+    terms: list[tuple[str, str, Estimate, float]] = []
+    if power := entropy.power:
+        named = {"C0": power.floor, "C": power.scale, "gamma": power.exponent}
+        terms += [("C0 + C / l^gamma", name, value, power.r_squared) for name, value in named.items()]
+    if kde := entropy.by_kde:
+        named = {"slope": kde.slope, "intercept": kde.intercept}
+        terms += [("line over KDE entropy", name, value, kde.r_squared) for name, value in named.items()]
+    rows = ([fit, name, *_limits(value), r_squared] for fit, name, value, r_squared in terms)
     return csv_text(["fit", "term", "value", "low", "high", "r_squared"], rows)
 
 
@@ -203,7 +173,7 @@ def _limits(estimate: Estimate | None) -> list[float | None]:
 
 def _line(fit: LineFit | None) -> list[float | None]:
     if fit is None:
-        return [None] * len(LINE)
+        return [None] * len(LINE.split(" "))
     return [*_limits(fit.slope), fit.intercept.value, fit.r_squared, fit.correlation]
 
 

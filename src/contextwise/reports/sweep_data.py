@@ -111,12 +111,11 @@ def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
             f"no run of the sweep {path} has measured a context curve yet ({done}); resume it with contextwise sweep, then "
             "make the page again"
         )
-    sizes, planned = sweep.sizes, sweep.contexts
-    gpus = _gpus(sweep, {point.run for point in finite})
-    units = [unit for unit in UNITS if unit != "gpu_hours" or gpus]
+    planned, gpus = sweep.contexts, _gpus(sweep, {point.run for point in finite})
+    landscapes = [landscape(finite, unit, planned, gpus) for unit in UNITS if unit != "gpu_hours" or gpus]
     recipe = read_yaml(path / "sweep.yaml")
     corpus, opened, problem = _corpus(sweep, recipe)
-    curves = _sweep_curves(sweep, states, list(sizes), gpus)
+    curves = _sweep_curves(sweep, states, gpus)
     tokenizer = corpus_tokenizer_hash(opened.path) if opened and opened.manifest else None
     for curve in curves:
         curve.tokenizer, curve.bytes_per_token = tokenizer, _bytes_per_token(opened)
@@ -128,11 +127,9 @@ def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
         recipe=(path / "sweep.yaml").read_text(encoding="utf-8"),
         states=states,
         points=finite,
-        sizes=sizes,
+        sizes=sweep.sizes,
         planned=planned,
-        landscapes=[
-            result for unit in units if (result := landscape(finite, unit, planned, gpus)) is not None
-        ],
+        landscapes=[result for result in landscapes if result is not None],
         curves=comparable,
         loss_unit=loss_unit,
         corpus=corpus,
@@ -174,9 +171,7 @@ def _bytes_per_token(corpus: Corpus | None) -> float | None:
     return float(corpus.bytes.sum()) / corpus.tokens if corpus and corpus.bytes is not None else None
 
 
-def _sweep_curves(
-    sweep: Sweep, states: list[RunState], sizes: list[str], gpus: dict[str, int]
-) -> list[CurveLine]:
+def _sweep_curves(sweep: Sweep, states: list[RunState], gpus: dict[str, int]) -> list[CurveLine]:
     """The curves of every run: of its training, and those that ``contextwise curve`` measured since.
 
     The label of a run among those of its size: its context, and its tokens and seed where those differ.
@@ -191,7 +186,7 @@ def _sweep_curves(
         words += [f"{run.tokens / 1e6:.3g}M"] if several_lengths else []
         words += [f"seed {run.seed}"] if several_seeds else []
         label = ", ".join(words)
-        about = {"group": run.size, "series": sizes.index(run.size), "context": run.context}
+        about = {"group": run.size, "series": list(sweep.sizes).index(run.size), "context": run.context}
         curves += _training_curve(folder.metrics("curve"), gpus.get(run.id), label=label, **about)
         results = results_of(folder.evaluation, Curve.name)
         curves += [_measured_curve(about, result.summary, label) for result in results]
