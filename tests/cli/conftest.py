@@ -1,25 +1,55 @@
 """The command line as a user types it."""
 
+import shlex
+from pathlib import Path
+
 import pytest
 from transformers.utils import logging
 
 from contextwise.cli import main
 
 
-@pytest.fixture
-def contextwise(workplace, monkeypatch, capsys):
-    """Type a command in the folder ``workplace``, a fixture of the test's own module; gives (exit status, output, errors)."""
-    # The command line turns these bars off before transformers is imported, which tests have done long ago.
-    logging.disable_progress_bar()
+class Contextwise:
+    """Types commands in a folder; a command is one line as in a shell, with further arguments behind it."""
 
-    def typed(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.chdir(workplace)
-        monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setattr("sys.argv", ["contextwise", *map(str, arguments)])
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
+
+    def __call__(self, line: str, *arguments: object) -> tuple[int, str, str]:
+        """Run a command; gives (exit status, standard output, standard error)."""
+        self.monkeypatch.chdir(self.folder)
+        self.monkeypatch.setenv("COLUMNS", "80")
+        words = [*shlex.split(line), *map(str, arguments)]
+        self.monkeypatch.setattr("sys.argv", ["contextwise", *words])
         with pytest.raises(SystemExit) as exit_status:
             main()
-        output, errors = capsys.readouterr()
-        return int(exit_status.value.code or 0), output, errors
+        return int(exit_status.value.code or 0), *self.capsys.readouterr()
 
-    yield typed
+    def words(self, line: str, *arguments: object) -> str:
+        """The words that a command prints, which fits 80 columns and ends with status 0."""
+        status, output, errors = self(line, *arguments)
+        assert status == 0, errors
+        assert max(map(len, output.splitlines()), default=0) <= 80
+        return " ".join(output.split())
+
+    def refused(self, line: str, message: str) -> None:
+        """A command whose input is at fault: one message on standard error, status 2, no traceback, no new files."""
+        before = sorted(path for path in self.folder.rglob("*") if ".lock" not in path.name)
+        status, output, errors = self(line)
+        assert (status, output) == (2, "") and "Traceback" not in errors
+        assert message in " ".join(errors.replace("│", " ").split())
+        assert sorted(path for path in self.folder.rglob("*") if ".lock" not in path.name) == before
+
+
+@pytest.fixture
+def contextwise(workplace, monkeypatch, capsys):
+    """Types commands in the folder ``workplace``, a fixture of the test's own module."""
+    # The command line turns these off before transformers is imported, which tests have done long ago.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    yield Contextwise(workplace, monkeypatch, capsys)
+    logging.set_verbosity(verbosity)
     logging.enable_progress_bar()

@@ -41,11 +41,7 @@ def axis_points(name: str, values: list[Any]) -> list[dict[str, Any]]:
 
 
 def grid_points(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """Setting -> value at each point of a grid; one empty point where there is no grid.
-
-    Raises:
-        ConfigError: as :func:`axis_points`.
-    """
+    """Setting -> value at each point of a grid; one empty point where there is no grid."""
     axes = [axis_points(name, values) for name, values in grid.items()]
     return [dict(itertools.chain(*(part.items() for part in parts))) for parts in itertools.product(*axes)]
 

@@ -121,12 +121,7 @@ class Run:
         return str(self.folder)
 
     def recipe(self) -> Recipe:
-        """The recipe to train with.
-
-        Raises:
-            ConfigError: a setting is wrong, or does not fit a parent.
-            CheckpointError: a parent whose model is continued has not been trained.
-        """
+        """The recipe to train with; a parent whose model is continued must have been trained."""
         return validate(Recipe, self.values or {}, f"the run {self.arm}")
 
     def planned_recipe(self) -> Recipe:
@@ -175,11 +170,7 @@ class RunSet(RunSetFolder):
 
     @cached_property
     def plan(self) -> list[PlannedRun]:  # type: ignore[override]
-        """Every run with its cost; nothing is trained.
-
-        Raises:
-            ConfigError, DataError: a recipe does not fit its corpus, or that does not exist and its vocabulary is unknown.
-        """
+        """Every run with its cost; nothing is trained."""
         recipes = {run.id: run.planned_recipe() for run in self.trained}
         upstream = Upstream({str(recipe.folder): recipe for recipe in recipes.values()}.get, self.vocab_size)
         return [planned_run(name, recipe, self.vocab_size, upstream) for name, recipe in recipes.items()]
@@ -254,10 +245,9 @@ class RunSet(RunSetFolder):
 
 
 def train_or_wait(recipe: Recipe) -> RunFolder:
-    """Train a recipe, or resume; a run that another process trains is waited for, one that has finished is left alone.
+    """Train a recipe, or resume; wait for a run that another process trains, and leave a finished one as it is.
 
-    Raises:
-        ConfigError, DataError, CheckpointError, TrainingError, Interrupted: as :func:`~contextwise.training.run.train`.
+    Raises what :func:`~contextwise.training.run.train` raises.
     """
     run = RunFolder(recipe.folder)
     run.check_free(recipe.resolved(), with_newer_settings)

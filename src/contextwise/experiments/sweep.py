@@ -366,11 +366,7 @@ class Sweep(RunSet):
             yield
 
     def write(self) -> None:
-        """Write settings, plan and the recipe of each run; a sweep that exists may only have gained runs.
-
-        Raises:
-            ConfigError: the folder holds another sweep, or files that are none.
-        """
+        """Write settings, plan and the recipe of each run; a sweep that exists may only have gained runs."""
         assert self.settings is not None
         self.refuse_other(self.settings)
         super().write()
@@ -380,11 +376,7 @@ class Sweep(RunSet):
         write_json(self.path / PLAN, {"corpus": self.corpus, "runs": runs}, "the sweep's plan")
 
     def refuse_other(self, settings: SweepRecipe) -> None:
-        """Refuse a folder that holds another sweep, or files that are none.
-
-        Raises:
-            ConfigError: naming what differs.
-        """
+        """Refuse a folder that holds another sweep, or other files; the error names what differs."""
         if not (self.path / PLAN).exists():
             if self.path.exists() and not self.path.is_dir():
                 raise ConfigError(f"{self.path} is a file; choose another folder for the sweep with --out")
