@@ -65,11 +65,9 @@ class EncodedContexts:
         for start in range(0, len(numbers), _AT_ONCE):
             block = numbers[start : start + _AT_ONCE]
             texts_BK = [texts.of(number) for number in block.tolist()]
-            present = np.array([[text is not None for text in texts_K] for texts_K in texts_BK])
+            present = np.array([[text is not None for text in row] for row in texts_BK])
             rows_BK = np.full(present.shape, -1)
-            rows_BK[present] = encoded.rows(
-                [text for texts_K in texts_BK for text in texts_K if text is not None]
-            )
+            rows_BK[present] = encoded.rows([text for row in texts_BK for text in row if text is not None])
             self.rows[block] = rows_BK
         self.table = encoded.table  # without the cache's index of texts
         used = np.unique(self.rows)
