@@ -14,11 +14,6 @@ def run(corpus_folder, tmp_path_factory):
     return train(Recipe.model_validate(values))
 
 
-@pytest.fixture
-def workplace(tmp_path):
-    return tmp_path
-
-
 @pytest.mark.parametrize("standalone", ["", "--standalone"])
 def test_a_run_is_exported_with_a_card_that_the_hub_can_read(contextwise, run, workplace, standalone):
     contextwise.words(f"export {run.path} --out shared {standalone}")

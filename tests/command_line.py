@@ -1,10 +1,9 @@
-"""The command line as a user types it."""
+"""The command line as a user types it; the fixture ``contextwise`` makes one."""
 
 import shlex
 from pathlib import Path
 
 import pytest
-from transformers.utils import logging
 
 from contextwise.cli import main
 
@@ -41,15 +40,3 @@ class Contextwise:
         assert (status, output) == (2, "") and "Traceback" not in errors
         assert message in " ".join(errors.replace("│", " ").split())
         assert sorted(path for path in self.folder.rglob("*") if ".lock" not in path.name) == before
-
-
-@pytest.fixture
-def contextwise(workplace, monkeypatch, capsys):
-    """Types commands in the folder ``workplace``, a fixture of the test's own module."""
-    # The command line turns these off before transformers is imported, which tests have done long ago.
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    yield Contextwise(workplace, monkeypatch, capsys)
-    logging.set_verbosity(verbosity)
-    logging.enable_progress_bar()
