@@ -14,7 +14,7 @@ from contextwise.experiments.sweep import SweepRecipe, load_sweep, run_id
 from sweeping import sweep_values
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "context_scaling"
-# Items of contextwise reproduce lie beside them: tests/reproductions/test_given_model.py.
+# Items of contextwise reproduce lie beside them: tests/reproductions/test_items.py.
 SHIPPED = sorted(path for path in RECIPES.glob("*.yaml") if "\nscales:" not in path.read_text())
 VALUES = sweep_values(Path("corpus"), Path("out"))
 
