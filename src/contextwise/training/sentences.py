@@ -197,14 +197,10 @@ class SentenceInputs:
 
             def with_noise(epoch: int, number: int) -> dict[str, torch.Tensor]:
                 """``proxy_noise`` (P,), standard normal, new in each epoch (CUE, Eq. 7)."""
-                drawn = generator(stream.seed, epoch, number, "proxy_noise").standard_normal(
-                    width, dtype=np.float32
-                )
-                return {"proxy_noise": torch.from_numpy(drawn)}
+                numbers = generator(stream.seed, epoch, number, "proxy_noise")
+                return {"proxy_noise": torch.from_numpy(numbers.standard_normal(width, dtype=np.float32))}
 
             return with_noise
-        if isinstance(
-            self.recipe.model, AutoencoderModel
-        ):  # its loss is a mean over sentences, not over tokens
-            return lambda *_: {"counted": torch.tensor(1)}
-        return None
+        # The loss of an autoencoder is a mean over sentences, not over tokens.
+        autoencoder = isinstance(self.recipe.model, AutoencoderModel)
+        return (lambda *_: {"counted": torch.tensor(1)}) if autoencoder else None
