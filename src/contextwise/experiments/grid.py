@@ -11,6 +11,12 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON
 from contextwise.training.recipe import Recipe
 
+GRID = (
+    "settings of the recipe and the values that they take; settings that change together: "
+    "'model.size, training.tokens': [[pico, 1000000], [nano, 2000000]]"
+)
+"""Help text of a grid."""
+
 
 def axis_settings(name: str) -> list[str]:
     """The settings of an axis: one, or several that change together (``model.size, training.tokens``)."""

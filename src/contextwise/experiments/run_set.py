@@ -31,18 +31,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError
-from contextwise.base.files import exclusive, is_held
+from contextwise.base.files import atomic_write, exclusive, is_held
 from contextwise.base.progress import first_process, interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
 from contextwise.experiments.cost import cost_of
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
-from contextwise.experiments.grid import content_id, grid_points, set_value, size_name, slug
+from contextwise.experiments.grid import GRID, content_id, grid_points, set_value, size_name, slug
 from contextwise.experiments.scheduling import train_planned
 from contextwise.models.sizes import readable_count
 from contextwise.training.parameters import Upstream
@@ -80,11 +81,7 @@ class RunSetSettings(Settings):
     recipe: dict[str, Any] = Field(default_factory=dict, description="what the arms share")
     arms: dict[str, Arm] = Field(min_length=1, description="name -> settings of its own")
     seeds: list[int] = Field([0], min_length=1, description="every arm is trained with each")
-    grid: dict[str, list[Any]] = Field(
-        default_factory=dict,
-        description="settings of the recipe and the values that they take; settings that change together: "
-        "'model.size, training.tokens': [[pico, 1000000], [nano, 2000000]]",
-    )
+    grid: dict[str, list[Any]] = Field(default_factory=dict, description=GRID)
 
     @field_validator("grid", mode="after")
     @classmethod
@@ -239,9 +236,12 @@ class RunSet(RunSetFolder):
             yield
 
     def write(self) -> None:
-        """Write the recipe of each run."""
+        """Write the recipe of each run for the process that trains it; an equal file stays as it is."""
         for run in self.trained:
-            self.write_recipe(run.id, run.values or {})
+            text = yaml.safe_dump(run.values, sort_keys=False, allow_unicode=True)
+            file = self.recipe_file(run.id)
+            if not file.exists() or file.read_text(encoding="utf-8") != text:
+                atomic_write(file, text, "a run's recipe")
 
 
 def train_or_wait(recipe: Recipe) -> RunFolder:

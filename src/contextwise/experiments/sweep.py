@@ -28,6 +28,7 @@ from contextwise.data.corpus import Corpus
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.grid import (
+    GRID,
     axis_points,
     axis_settings,
     content_id,
@@ -62,10 +63,7 @@ class SweepRecipe(Settings):
     base: dict[str, Any] = Field(
         description="a recipe, or the path of a recipe file, relative to the sweep file"
     )
-    grid: dict[str, list[Any]] = Field(
-        description="settings of the recipe, and the values that they take; settings that change together: "
-        "'model.size, training.tokens': [[pico, 1000000], [nano, 2000000]]",
-    )
+    grid: dict[str, list[Any]] = Field(description=GRID)
     learning_rate: LearningRateRule = Field(
         "size",
         description="size: each size's own rate, the same for every context; fixed: base's; width: base's, which holds "
