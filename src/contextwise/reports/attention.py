@@ -63,8 +63,11 @@ def write_attention_page(reading: Reading, path: Path, command: list[str] | None
     ]
     title = f"What {listed(names)} attend{'s' * (len(names) == 1)} to"
     result = [*loss_words(reading), *lens_words(reading)]
+    start = f", behind {reading.pieces[0]}" if reading.has_start else ""
+    tokens = len(reading.ids) - reading.has_start
+    subtitle = f"A text of {tokens:,} tokens{start}, in chunks of {reading.chunk_size}."
     data = {"reading": page_data(reading)}
-    Page(title, sections, _subtitle(reading), result, "attention", data, [READOUT]).write(path)
+    Page(title, sections, subtitle, result, "attention", data, [READOUT]).write(path)
 
 
 def write_csv(reading: Reading, folder: Path) -> None:
@@ -101,11 +104,11 @@ def _rounded(values: np.ndarray) -> Any:
 
 
 def _received(reading: Reading) -> list[Part]:
-    controls = page.markup(
+    row = (
         '<div class="controls" hidden>\n{buttons}'
-        '<label><input type="checkbox" id="sink" checked> leave the first token out of the scale</label>\n</div>',
-        buttons=page.choices("How attention is counted", "measure"),
+        '<label><input type="checkbox" id="sink" checked> leave the first token out of the scale</label>\n</div>'
     )
+    controls = page.markup(row, buttons=page.choices("How attention is counted", "measure"))
     article = '<article>\n{head}\n{selects}\n{text}\n<p class="facts-line">{facts}</p>\n</article>'
     panels = []
     for number, model in enumerate(reading.models):
@@ -199,11 +202,6 @@ def _bars() -> dict[str, Any]:
     """A bar chart whose bars the page's script fills in."""
     xaxis, yaxis = {"type": "category", "title": "chunk"}, {"title": "attention received", "nticks": 6}
     return figure(height=380, barmode="group", bargap=0.25, xaxis=xaxis, yaxis=yaxis)
-
-
-def _subtitle(reading: Reading) -> str:
-    start = f", behind {reading.pieces[0]}" if reading.has_start else ""
-    return f"A text of {len(reading.ids) - reading.has_start:,} tokens{start}, in chunks of {reading.chunk_size}."
 
 
 def _facts(model: ModelReading) -> str:

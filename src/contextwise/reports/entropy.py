@@ -65,6 +65,11 @@ FIGURES = {
     ),
 }
 """Id of a figure -> headline and caption."""
+NOTES = (
+    "Intervals of fits come from the scatter of the contexts about the fit; the losses of neighbouring contexts are of the "
+    "same tokens and so not independent.",
+    "A covariance does not determine the shape of a distribution: S_N is the entropy of the features only if it is Gaussian.",
+)
 LINE = "slope slope_low slope_high intercept r_squared correlation"
 FITS: list[Column | str] = [
     "loss against",
@@ -87,14 +92,31 @@ def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str]
     title = "The loss as a line over each measure: nats per nat of entropy, or per dimension."
     by_context = measures(entropy, 3, 3, "By visible context. Losses and entropies in nats.", further=True)
     environment = page.facts(page.environment_facts(summary["environment"]))
+    notes = [*entropy.notes, *NOTES]
+    if entropy.kde:
+        notes.append(
+            f"The kernel density is over {entropy.directions:,} leading directions of {summary['kept']:,} features. Its values "
+            "are biased, and more so in more dimensions; differences between contexts are what to read."
+        )
     sections = [
         Section("Measures", [by_context, Table(title, FITS, line_rows(entropy))]),
         *plots,
-        Section("Notes", [page.bullets([*entropy.notes, *_standing_notes(entropy)])]),
+        Section("Notes", [page.bullets(notes)]),
         Section("How it was made", [*page.command_line(command), page.details("Environment", environment)]),
     ]
-    title = f"Intrinsic entropy of {summary['name']}"
-    Page(title, sections, _subtitle(summary), verdict(entropy), "entropy").write(path)
+    title, settings, corpus = (
+        f"Intrinsic entropy of {summary['name']}",
+        summary["settings"],
+        summary["corpus"],
+    )
+    last = settings["layer"] == "last"
+    layer = "what the vocabulary head reads" if last else f"hidden state {settings['layer']}"
+    subtitle = (
+        f"{summary['samples']:,} tokens of {summary['documents']:,} documents ({Path(corpus['path']).name}, split "
+        f"{corpus['split']}), {summary['width']:,} channels of {layer}, {summary['dtype']}, covariances "
+        f"{'centred' if settings['centred'] else 'not centred'}"
+    )
+    Page(title, sections, subtitle, verdict(entropy), "entropy").write(path)
 
 
 def terminal_report(entropy: IntrinsicEntropy) -> RenderableType:
@@ -244,32 +266,6 @@ def verdict(entropy: IntrinsicEntropy) -> list[str]:
             f"correlation over contexts is {correlation:.3f} (the source: above 0.97)."
         )
     return sentences
-
-
-def _subtitle(summary: dict[str, Any]) -> str:
-    settings, corpus = summary["settings"], summary["corpus"]
-    last = settings["layer"] == "last"
-    layer = "what the vocabulary head reads" if last else f"hidden state {settings['layer']}"
-    return (
-        f"{summary['samples']:,} tokens of {summary['documents']:,} documents ({Path(corpus['path']).name}, split "
-        f"{corpus['split']}), {summary['width']:,} channels of {layer}, {summary['dtype']}, covariances "
-        f"{'centred' if settings['centred'] else 'not centred'}"
-    )
-
-
-def _standing_notes(entropy: IntrinsicEntropy) -> list[str]:
-    notes = [
-        "Intervals of fits come from the scatter of the contexts about the fit; the losses of neighbouring contexts are of the "
-        "same tokens and so not independent.",
-        "A covariance does not determine the shape of a distribution: S_N is the entropy of the features only if it is "
-        "Gaussian.",
-    ]
-    if entropy.kde:
-        notes.append(
-            f"The kernel density is over {entropy.directions:,} leading directions of {entropy.measurement.summary['kept']:,} "
-            "features. Its values are biased, and more so in more dimensions; differences between contexts are what to read."
-        )
-    return notes
 
 
 def _spread(values: Sequence[Any], count: int) -> list[Any]:

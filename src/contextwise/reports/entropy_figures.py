@@ -42,7 +42,10 @@ def figures_of(entropy: IntrinsicEntropy) -> dict[str, dict[str, Any]]:
         "dimension": _scatters(losses, counts, DIMENSIONS, dimensions),
     }
     if len(entropy.contexts) > 1:
-        figures["increments"] = _increments(entropy)
+        curves = enumerate(increments(entropy.spectra).items(), start=1)
+        traces = [_curve(number, context, values, "%{y:+.2%}") for number, (context, values) in curves]
+        title = f"change of {RELATIVE} since context {first}"
+        figures["increments"] = _figure(traces, INDEX, title, {"tickformat": "+.0%"})
     if entropy.by_entropy:
         figures["lines"] = _lines_over_n(entropy)
     if kde:
@@ -90,13 +93,6 @@ def _spectra(entropy: IntrinsicEntropy) -> dict[str, Any]:
     across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "yref": "y", "line": line}
     shapes = [{**across, "y0": threshold, "y1": threshold} for threshold in shown_thresholds(entropy)]
     return _figure(traces, INDEX, f"relative eigenvalue {RELATIVE}", yaxis, shapes=shapes)
-
-
-def _increments(entropy: IntrinsicEntropy) -> dict[str, Any]:
-    curves = enumerate(increments(entropy.spectra).items(), start=1)
-    traces = [_curve(number, context, values, "%{y:+.2%}") for number, (context, values) in curves]
-    title = f"change of {RELATIVE} since context {entropy.contexts[0]}"
-    return _figure(traces, INDEX, title, {"tickformat": "+.0%"})
 
 
 def _curve(number: int, context: int, values: np.ndarray, hover: str) -> go.Scatter:

@@ -65,10 +65,9 @@ def write_sweep_page(
     contexts = data.contexts
     texts = sweep_tables(data)
     interval = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
-    subtitle = (
-        f"{_counted(len(data.states), 'run')}: {_counted(len(data.sizes), 'model size')}, "
-        f"{_counted(len(contexts), 'training context')} ({interval} tokens); corpus {data.corpus}."
-    )
+    numbers = {"run": len(data.states), "model size": len(data.sizes), "training context": len(contexts)}
+    runs, *axes = (f"{number} {what}{'s' * (number != 1)}" for what, number in numbers.items())
+    subtitle = f"{runs}: {', '.join(axes)} ({interval} tokens); corpus {data.corpus}."
     sections = [
         Section("What is missing", _missing(data)),
         Section("Loss against training context, at a budget", _losses(data)),
@@ -213,10 +212,6 @@ def _making(data: SweepData, others: Sequence[Path]) -> list[Part]:
 def _download(table: str, label: str) -> Markup:
     button = '<button type="button" class="csv" data-table="{table}" hidden>{label} (CSV)</button>'
     return page.markup(button, table=table, label=label)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def optima_table(data: SweepData, landscape: Landscape) -> Table:
