@@ -20,7 +20,7 @@ LENGTHS = np.random.default_rng(0).integers(20, 400, DOCUMENTS)
 HARDNESS = np.random.default_rng(1).normal(4, 0.5, DOCUMENTS)
 
 
-def write_result(place: Path, model: str, nats: np.ndarray, lengths=LENGTHS, **changes) -> None:
+def write_result(path: Path, model: str, nats: np.ndarray, lengths=LENGTHS, **changes) -> None:
     """An evaluation whose document sums are ``nats``; ``changes`` go into the summary."""
     corpus = {"path": "data/books", "fingerprint": "aa", "split": "validation", "tokenizer_hash": "t1"}
     corpus |= changes.pop("corpus", {})
@@ -36,7 +36,7 @@ def write_result(place: Path, model: str, nats: np.ndarray, lengths=LENGTHS, **c
         }
     )
     summary = {
-        "label": place.name if place.parent.name == "evaluation" else "books-validation",
+        "label": path.name if path.parent.name == "evaluation" else "books-validation",
         "model": model,
         "parameters": 1000,
         "corpus": corpus,
@@ -47,7 +47,7 @@ def write_result(place: Path, model: str, nats: np.ndarray, lengths=LENGTHS, **c
         "dtype": "float32",
         **changes,
     }
-    write_evaluation(place, summary, documents)
+    write_evaluation(path, summary, documents)
 
 
 def write_run(

@@ -48,8 +48,8 @@ def write_run(folder, name, nats, seed=0, start="base", replay=None, curve=()):
             "corpus": about,
         }
         summary |= {"documents": 2, "tokens": 40, "context": 64, "stride": 32, "dtype": "float32"}
-        place = folder / "evaluation" / summary["label"]
-        write_evaluation(place, summary, documents)
+        path = folder / "evaluation" / summary["label"]
+        write_evaluation(path, summary, documents)
     data = {
         "corpus": "corpora/x",
         "context": 64,

@@ -146,6 +146,7 @@ def _resolved_settings(result: Evaluation) -> str:
 def _no_choice(
     sources: Sequence[str], candidates: list[list[Evaluation]], common: list[Evaluation]
 ) -> ConfigError | DataError:
+    """The error where the sources have no evaluation in common, or several."""
     if common:
         labels = sorted({result.summary["label"] for result in common})
         if len(labels) > 1:

@@ -103,8 +103,7 @@ def compare_curves(curves: list[CurveResult]) -> list[ComparedCurve]:
     common = set.intersection(*(set(curve.documents["document"].to_pylist()) for curve in curves))
     if not common:
         raise DataError("the curves have no document in common; measure them on longer documents")
-    sums = [_sums(curve, sorted(common)) for curve in curves]
-    losses, drawn = zip(*(_measured(*each) for each in sums), strict=True)
+    losses, drawn = zip(*(_measured(curve, sorted(common)) for curve in curves), strict=True)
     compared = []
     for curve, loss, draws in zip(curves, losses, drawn, strict=True):
         best, bins = int(loss[1:].argmin()), curve.bins
@@ -132,17 +131,14 @@ def compare_curves(curves: list[CurveResult]) -> list[ComparedCurve]:
     return compared
 
 
-def _sums(curve: CurveResult, documents: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Nats and targets of the documents in each bin, (D, K) each."""
-    table, count = curve.documents, len(curve.bins)
-    kept = np.isin(table["document"].to_numpy(), documents)
-    nats, targets = (table[name].to_numpy()[kept].reshape(-1, count) for name in ("nats", "targets"))
-    return nats, targets.astype(float)
-
-
-def _measured(nats_DK: np.ndarray, targets_DK: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+def _measured(curve: CurveResult, documents: list[int]) -> tuple[np.ndarray, np.ndarray | None]:
     """The average and the loss of each bin, (1 + K,), and the same for each resample of the documents."""
-    nats, targets = (np.hstack([x.sum(1, keepdims=True), x]) for x in (nats_DK, targets_DK))
+    table = curve.documents
+    kept = np.isin(table["document"].to_numpy(), documents)
+    nats_DK, targets_DK = (
+        table[name].to_numpy()[kept].reshape(-1, len(curve.bins)) for name in ("nats", "targets")
+    )
+    nats, targets = (np.hstack([x.sum(1, keepdims=True), x]) for x in (nats_DK, targets_DK.astype(float)))
     # The resamples have a fixed seed: those of all curves draw the same documents.
     return nats.sum(0) / targets.sum(0), resampled_ratios(nats, targets) if len(nats) > 1 else None
 

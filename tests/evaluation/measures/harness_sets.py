@@ -31,7 +31,7 @@ def few_tasks() -> Any:
 
 
 def model_of_bytes(kind: str = "gpt2", positions: int = POSITIONS, seed: int = 0) -> PreTrainedModel:
-    """Random weights, large enough for place and context to matter."""
+    """Random weights, large enough for position and context to matter."""
     torch.manual_seed(seed)
     shared = {"vocab_size": 257, "bos_token_id": 256, "eos_token_id": 256, "initializer_range": 0.3}
     gpt2 = GPT2Config(n_positions=positions, n_embd=16, n_layer=2, n_head=2, **shared)

@@ -49,15 +49,15 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    place = tmp_path_factory.mktemp("sets")
-    write_lines(place / "arc_easy_test.jsonl", arc_lines(20))
-    write_lines(place / "arc_easy_train.jsonl", arc_lines(9, seed=1))
-    write_lines(place / "hellaswag_validation.jsonl", hellaswag_lines(16))
-    write_lines(place / "lambada_openai.jsonl", lambada_lines(15))
-    (place / "wikitext_test.txt").write_text(
+    folder = tmp_path_factory.mktemp("sets")
+    write_lines(folder / "arc_easy_test.jsonl", arc_lines(20))
+    write_lines(folder / "arc_easy_train.jsonl", arc_lines(9, seed=1))
+    write_lines(folder / "hellaswag_validation.jsonl", hellaswag_lines(16))
+    write_lines(folder / "lambada_openai.jsonl", lambada_lines(15))
+    (folder / "wikitext_test.txt").write_text(
         " = A = \n \n red blue , green . \n = B = \n \n gold " + "teal " * 60
     )
-    return place
+    return folder
 
 
 TASKS = ("arc_easy", "hellaswag", "lambada_openai", "wikitext")
@@ -67,16 +67,16 @@ def evaluate(model, sets, out, tasks=TASKS, **settings):
     return measure(str(model), HarnessTasks(tasks=list(tasks), task_data=sets, **settings), out=out)
 
 
-def measures(found):
+def measures(result):
     return {
         (row["task"], row["shots"], name): measure["value"]
-        for row in found.summary["rows"]
+        for row in result.summary["rows"]
         for name, measure in row["measures"].items()
     }
 
 
 def test_scores_are_those_of_the_harness_s_own_path(model, sets, tmp_path):
-    found = measures(evaluate(model, sets, tmp_path / "out", num_fewshot=[0, 2], skip_missing=True))
+    result = measures(evaluate(model, sets, tmp_path / "out", num_fewshot=[0, 2], skip_missing=True))
     settings = HarnessTasks(tasks=list(TASKS), num_fewshot=[0, 2], task_data=sets, skip_missing=True)
     with quiet():
         for shots in (0, 2):
@@ -93,12 +93,12 @@ def test_scores_are_those_of_the_harness_s_own_path(model, sets, tmp_path):
                 for key, value in figures.items():
                     name = key.removesuffix(",none")
                     if "," in key and "stderr" not in name:
-                        assert found.pop((task, shots, name)) == pytest.approx(value, rel=1e-4), (task, name)
-    assert not found
+                        assert result.pop((task, shots, name)) == pytest.approx(value, rel=1e-4), (task, name)
+    assert not result
 
 
 def test_lambada_against_transformers_alone(model, sets, tmp_path):
-    found = measures(evaluate(model, sets, tmp_path / "out", ("lambada_openai",)))
+    result = measures(evaluate(model, sets, tmp_path / "out", ("lambada_openai",)))
     network, nats, right = model_of_bytes(), [], []
     for row in lambada_lines(15):
         context, _, word = row["text"].rpartition(" ")
@@ -108,12 +108,12 @@ def test_lambada_against_transformers_alone(model, sets, tmp_path):
             log_p = network(ids).logits[0, len(before) - 1 : -1].log_softmax(-1)
         nats.append(float(log_p.gather(1, ids[0, len(before) :, None]).sum()))
         right.append(log_p.argmax(-1).tolist() == answer)
-    assert found["lambada_openai", 0, "perplexity"] == pytest.approx(math.exp(-sum(nats) / 15), rel=1e-4)
-    assert found["lambada_openai", 0, "acc"] == sum(right) / 15
+    assert result["lambada_openai", 0, "perplexity"] == pytest.approx(math.exp(-sum(nats) / 15), rel=1e-4)
+    assert result["lambada_openai", 0, "acc"] == sum(right) / 15
 
 
 def test_hellaswag_against_transformers_alone(model, sets, tmp_path):
-    found = measures(evaluate(model, sets, tmp_path / "out", ("hellaswag",)))
+    result = measures(evaluate(model, sets, tmp_path / "out", ("hellaswag",)))
     network, right, right_norm = model_of_bytes(), [], []
     for row in hellaswag_lines(16):
         query = preprocess(f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}")
@@ -128,29 +128,29 @@ def test_hellaswag_against_transformers_alone(model, sets, tmp_path):
         by_length = [value / len(ending) for value, ending in zip(nats, endings, strict=True)]
         right.append(nats.index(max(nats)) == int(row["label"]))
         right_norm.append(by_length.index(max(by_length)) == int(row["label"]))
-    assert found["hellaswag", 0, "acc"] == sum(right) / 16
-    assert found["hellaswag", 0, "acc_norm"] == sum(right_norm) / 16
+    assert result["hellaswag", 0, "acc"] == sum(right) / 16
+    assert result["hellaswag", 0, "acc_norm"] == sum(right_norm) / 16
 
 
 def test_wikitext_counts_words_before_it_is_prepared(model, sets, tmp_path):
-    found = measures(evaluate(model, sets, tmp_path / "out", ("wikitext",)))
+    result = measures(evaluate(model, sets, tmp_path / "out", ("wikitext",)))
     pages = (" = A = \n \n red blue , green . ", " = B = \n \n gold " + "teal " * 60)
     words = sum(len(re.split(r"\s+", page)) for page in pages)
-    ratio = math.log(found["wikitext", 0, "word_perplexity"]) / math.log(
-        found["wikitext", 0, "byte_perplexity"]
+    ratio = math.log(result["wikitext", 0, "word_perplexity"]) / math.log(
+        result["wikitext", 0, "byte_perplexity"]
     )
     assert ratio == pytest.approx(sum(map(len, pages)) / words)
 
 
 def test_what_is_written(model, sets, tmp_path):
     out = tmp_path / "out"
-    found = evaluate(model, sets, out, num_fewshot=[0, 2], limit=5, skip_missing=True)
+    result = evaluate(model, sets, out, num_fewshot=[0, 2], limit=5, skip_missing=True)
     assert sorted(path.name for path in out.iterdir()) == [
         "harness-0-shot.json",
         "harness-2-shot.json",
         "summary.json",
     ]
-    assert json.loads((out / "summary.json").read_text()) == found.summary
+    assert json.loads((out / "summary.json").read_text()) == result.summary
     theirs = json.loads((out / "harness-2-shot.json").read_text())
     assert set(theirs["results"]) == {"arc_easy", "lambada_openai"}
     assert theirs["configs"]["arc_easy"]["dataset_kwargs"]["data_files"]["train"].endswith(
@@ -188,12 +188,14 @@ def test_sets_that_are_not_there_are_named_together(model, sets, tmp_path):
 
 
 def test_an_average_without_some_sets_is_marked(model, sets, tmp_path):
-    found = evaluate(model, sets, tmp_path / "out", ("race", "arc_easy", "lambada_openai"), skip_missing=True)
-    (average,) = found.summary["averages"]
-    figures = measures(found)
+    result = evaluate(
+        model, sets, tmp_path / "out", ("race", "arc_easy", "lambada_openai"), skip_missing=True
+    )
+    (average,) = result.summary["averages"]
+    figures = measures(result)
     assert average["partial"] and average["tasks"] == ["arc_easy", "lambada_openai"]
     assert average["acc"] == (figures["arc_easy", 0, "acc"] + figures["lambada_openai", 0, "acc"]) / 2
-    assert found.summary["missing"] == [
+    assert result.summary["missing"] == [
         {"task": "race", "shots": 0, "file": "race_test.jsonl", "examples": False}
     ]
 
@@ -216,23 +218,23 @@ def test_the_paper_s_average_is_the_plain_mean_of_nine():
         "n-shot": dict.fromkeys(values, 5),
         "n-samples": {name: {"effective": 9} for name in values},
     }
-    found = table_rows({5: results}, [Plan(name) for name in values], [], {5: {}})
-    assert found["averages"][0]["acc"] == pytest.approx(3.67 / 9)
-    assert found["averages"][0]["as_the_paper"]
+    result = table_rows({5: results}, [Plan(name) for name in values], [], {5: {}})
+    assert result["averages"][0]["acc"] == pytest.approx(3.67 / 9)
+    assert result["averages"][0]["as_the_paper"]
 
 
 def test_texts_longer_than_the_model_are_said(model, sets, tmp_path):
-    found = evaluate(model, sets, tmp_path / "out", ("arc_easy",), num_fewshot=[5])
-    (row,) = found.summary["rows"]
+    result = evaluate(model, sets, tmp_path / "out", ("arc_easy",), num_fewshot=[5])
+    (row,) = result.summary["rows"]
     assert row["cut"] == 20
-    assert found.summary["notes"] == [
+    assert result.summary["notes"] == [
         "with 5 shots, some documents were longer than the model's positions, and their beginning was left out: "
         "arc_easy 20 of 20"
     ]
 
 
 def test_a_shorter_context_is_what_the_harness_calls_max_length(model, sets, tmp_path):
-    found = evaluate(model, sets, tmp_path / "out", ("wikitext",), context=32)
+    result = evaluate(model, sets, tmp_path / "out", ("wikitext",), context=32)
     settings = HarnessTasks(tasks=["wikitext"], task_data=sets)
     with quiet():
         arguments = {"pretrained": str(model), "device": "cpu", "dtype": "float32", "max_length": 32}
@@ -240,7 +242,7 @@ def test_a_shorter_context_is_what_the_harness_calls_max_length(model, sets, tmp
         theirs = evaluator.simple_evaluate("hf", model_args=arguments, tasks=tasks, task_manager=few_tasks())[
             "results"
         ]["wikitext"]
-    assert measures(found)["wikitext", 0, "byte_perplexity"] == pytest.approx(
+    assert measures(result)["wikitext", 0, "byte_perplexity"] == pytest.approx(
         theirs["byte_perplexity,none"], rel=1e-5
     )
     with pytest.raises(ConfigError, match=f"has only {POSITIONS} positions"):
@@ -249,9 +251,9 @@ def test_a_shorter_context_is_what_the_harness_calls_max_length(model, sets, tmp
 
 def test_a_contextlm_is_asked_too(sets, tmp_path):
     folder = save_model(tmp_path / "contextlm", model_of_bytes("contextlm"))
-    found = evaluate(folder, sets, tmp_path / "out", ("lambada_openai",))
-    assert found.summary["positions"] == POSITIONS
-    assert math.isfinite(measures(found)["lambada_openai", 0, "perplexity"])
+    result = evaluate(folder, sets, tmp_path / "out", ("lambada_openai",))
+    assert result.summary["positions"] == POSITIONS
+    assert math.isfinite(measures(result)["lambada_openai", 0, "perplexity"])
 
 
 def test_an_encoder_decoder_is_refused(sets, tmp_path):
@@ -300,7 +302,7 @@ def test_data_that_the_hub_does_not_have_are_named(model, tmp_path, monkeypatch)
 
 
 def test_the_hub_s_copy_gives_the_scores_of_the_same_lines(model, sets, tmp_path, monkeypatch):
-    """With the Hub's place taken by a dataset of the same lines."""
+    """With the Hub's folder taken by a dataset of the same lines."""
     import datasets
 
     splits = {"test": arc_lines(20), "train": arc_lines(9, seed=1)}

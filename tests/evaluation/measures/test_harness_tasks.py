@@ -23,13 +23,13 @@ from contextwise.evaluation.measures.lm_eval.files import articles, read_rows, t
 from contextwise.evaluation.measures.lm_eval.tasks import LocalData, Missing, find_tasks
 
 
-def planned(place, name, shots=0):
-    return LocalData(place).plan(*find_tasks([name]), shots)
+def planned(path, name, shots=0):
+    return LocalData(path).plan(*find_tasks([name]), shots)
 
 
-def prompts(place, name, shots=0):
+def prompts(path, name, shots=0):
     """Everything that the harness would ask of a model, and the right answers."""
-    task = planned(place, name, shots).task
+    task = planned(path, name, shots).task
     task.set_config("num_fewshot", shots)
     task.set_fewshot_seed(1234)
     task.build_all_requests()
@@ -43,9 +43,9 @@ def _few_tasks(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    place = tmp_path / "sets"
-    place.mkdir()
-    return place
+    path = tmp_path / "sets"
+    path.mkdir()
+    return path
 
 
 def test_olmo_s_arc_gives_the_hub_s_prompts(folder, tmp_path):

@@ -70,7 +70,7 @@ def test_more_input_stops_helping_where_no_larger_context_is_surely_better():
     answered_from = draw.integers(
         0, 3, 90
     )  # a third of the questions each at the first, second, third context
-    columns = [(answered_from <= place).astype(float) for place in range(3)]
+    columns = [(answered_from <= position).astype(float) for position in range(3)]
     level = level_of(scores(*columns, columns[2], columns[2]), named(90))
     assert level.stops_helping() == 2
     rows = level_rows(level, [10, 20, 30, 40, 50])
@@ -85,7 +85,7 @@ def test_small_gains_that_add_up_are_seen():
     draw = np.random.default_rng(4)
     answered_from = np.concatenate([np.zeros(60), np.arange(1, 9).repeat(2), np.full(20, 99)])
     draw.shuffle(answered_from)
-    columns = [(answered_from <= place).astype(float) for place in range(9)]
+    columns = [(answered_from <= position).astype(float) for position in range(9)]
     level = level_of(scores(*columns), named(96))
     assert all((level.gain(i, i + 1).low or 0) <= 0 for i in range(8))
     assert level.stops_helping() > 3

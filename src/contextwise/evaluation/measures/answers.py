@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from contextwise.evaluation.generation import Sampling
     from contextwise.evaluation.measures.judging.files import Question
 
-# FastChat, ``llm_judge/common.py``; other categories have 0.7.
-TEMPERATURES = dict.fromkeys(("extraction", "math", "coding", "reasoning"), 0.0) | dict.fromkeys(
-    ("stem", "humanities"), 0.1
-)
+# FastChat, ``llm_judge/common.py``
+TEMPERATURES = dict.fromkeys(("extraction", "math", "coding", "reasoning"), 0.0)
+TEMPERATURES |= dict.fromkeys(("stem", "humanities"), 0.1)
 OTHER_TEMPERATURE = 0.7
 FILES = {"mt-bench": "mt-bench-answers.jsonl", "alpaca-eval": "alpaca-eval-outputs.json"}
 
@@ -100,13 +99,8 @@ class Answers(Measure):
                 advance()
             rows = [journal.rows[key]["row"] for key in keys]
         errors = [next(filter(None, row["errors"])) for row in rows if "errors" in row]
-        summary = {
-            "benchmark": benchmark,
-            "file": FILES[benchmark],
-            "questions": len(rows),
-            "unanswered": len(errors),
-            "first_error": errors[0] if errors else None,
-        }
+        summary: dict[str, Any] = {"benchmark": benchmark, "file": FILES[benchmark], "questions": len(rows)}
+        summary |= {"unanswered": len(errors), "first_error": errors[0] if errors else None}
         text = "".join(json.dumps(row) + "\n" for row in rows)
         if benchmark == "alpaca-eval":
             text = json.dumps(rows, indent=2) + "\n"
@@ -126,24 +120,14 @@ class Answers(Measure):
         self, benchmark: str, question: "Question", key: str, texts: list[str], problems: list[str | None]
     ) -> dict[str, Any]:
         """A row of the benchmark's file; ``errors`` and AlpacaEval's ``answer_id`` are ours."""
-        errors = {"errors": problems} if any(problems) else {}
+        row: dict[str, Any]
         if benchmark == "alpaca-eval":
-            return {
-                "dataset": question.category,
-                "instruction": question.turns[0],
-                "output": texts[0],
-                "generator": self.model_id,
-                "answer_id": key[:22],
-                **errors,
-            }
-        return {
-            "question_id": question.id,
-            "answer_id": key[:22],
-            "model_id": self.model_id,
-            "choices": [{"index": 0, "turns": texts}],
-            "tstamp": time.time(),
-            **errors,
-        }
+            row = {"dataset": question.category, "instruction": question.turns[0], "output": texts[0]}
+            row |= {"generator": self.model_id, "answer_id": key[:22]}
+        else:
+            row = {"question_id": question.id, "answer_id": key[:22], "model_id": self.model_id}
+            row |= {"choices": [{"index": 0, "turns": texts}], "tstamp": time.time()}
+        return row | ({"errors": problems} if any(problems) else {})
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> "RenderableType":

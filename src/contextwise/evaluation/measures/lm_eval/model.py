@@ -44,8 +44,6 @@ class BoundedLM(HFLM):
     """Causal language model for the harness.
 
     Args:
-        model: model in evaluation mode, on its device.
-        tokenizer: tokenizer of the model.
         max_length: maximum number of positions; None: the value that the harness reads from the model's configuration.
         batch_tokens: positions of a batch, padding included.
 
@@ -125,15 +123,14 @@ class BoundedLM(HFLM):
         self, requests: Sequence[Encoded], disable_tqdm: bool = True, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
         rows = sorted(self._rows(requests), key=lambda row: len(row.inputs), reverse=True)
-        results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
+        results: dict[int, tuple[float, bool]] = {}
         with progress_bar(self.stage, len(requests), "requests") as advance:
             for batch in batches(rows, self.batch_tokens):
                 interruption.check("stopped before all requests were answered")
                 answers = score_rows(self.model, batch)
-                for index, answer in answers.items():
-                    results[index] = answer
+                results |= answers
                 advance(len(answers))
-        return results
+        return [results[index] for index in range(len(requests))]
 
     def _rows(self, requests: Sequence[Encoded]) -> list[Row]:
         """Group requests with equal input tokens into rows: single tokens after a context, for example."""
@@ -175,8 +172,15 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
         raise CheckpointError(
             f"the tokenizer makes a token {largest}, but the model knows only {known}: the tokenizer is not this model's"
         )
-    numbers = [index for row in rows for index, _ in row.requests]
-    slot, position, target = _answers(rows, ids.shape[1])
+    requests = [(number, row, *request) for number, row in enumerate(rows) for request in row.requests]
+    numbers = [index for _, _, index, _ in requests]
+    answers = [
+        (slot, number * ids.shape[1] + len(row.inputs) - len(answer) + offset, token)
+        for slot, (number, row, _, answer) in enumerate(requests)
+        for offset, token in enumerate(answer)
+    ]
+    # (A,) each: index of the request in the batch, position in the flattened batch, token scored at it.
+    slot, position, target = torch.tensor(answers).t().contiguous()
     needed, where = position.unique(return_inverse=True)  # (P,) sorted, (A,)
     nats, greedy = _scores(model, ids, needed, where, target)
     if nats.isnan().any():
@@ -186,22 +190,8 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
         )
     sums = torch.zeros(len(numbers), dtype=torch.float64).index_add_(0, slot, nats.double())
     misses = torch.zeros(len(numbers)).index_add_(0, slot, (~greedy).float())
-    return {
-        index: (float(total), bool(missed == 0))
-        for index, total, missed in zip(numbers, sums, misses, strict=True)
-    }
-
-
-def _answers(rows: Sequence[Row], width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(A,) each: index of the request in the batch, position in the flattened batch, token scored at it."""
-    continuations = [(number, row, answer) for number, row in enumerate(rows) for _, answer in row.requests]
-    answers = [
-        (slot, number * width + len(row.inputs) - len(answer) + offset, token)
-        for slot, (number, row, answer) in enumerate(continuations)
-        for offset, token in enumerate(answer)
-    ]
-    slot, position, target = torch.tensor(answers).t().contiguous()
-    return slot, position, target
+    results = zip(numbers, sums.tolist(), misses.tolist(), strict=True)
+    return {index: (total, missed == 0) for index, total, missed in results}
 
 
 def _scores(

@@ -10,8 +10,9 @@ from rich.text import Text
 from contextwise.base.estimates import number
 from contextwise.base.tables import Column, Row, Table, terminal
 
-ACCURACY_TASKS = ("lambada_openai", "arc_easy", "lambada_standard", "arc_challenge", "winogrande")
-ACCURACY_TASKS += ("piqa", "hellaswag", "sciq", "race")
+ACCURACY_TASKS = tuple(
+    "lambada_openai arc_easy lambada_standard arc_challenge winogrande piqa hellaswag sciq race".split()
+)
 """The nine tasks of the ContextLM paper's Tables 3 and 12; its average is the plain mean of their ``acc``."""
 PERPLEXITIES = ("word_perplexity", "perplexity")
 
@@ -108,7 +109,14 @@ def tasks_table(summary: dict[str, Any]) -> RenderableType:
             average = averages[shots]
             name = f"Avg of {len(average['tasks'])}{', partial' if average['partial'] else ''}"
             rows.append(Row([name, shots, "", f"{100 * average['acc']:.2f}", "", ""], bold=True, last=True))
-    columns = ["task", Column("shots", "integer"), Column("docs", "integer"), "acc %", "acc_norm %", "ppl"]
+    columns: list[Column | str] = [
+        "task",
+        Column("shots", "integer"),
+        Column("docs", "integer"),
+        "acc %",
+        "acc_norm %",
+        "ppl",
+    ]
     notes = [f"Note: {note}." for note in summary["notes"]]
     return terminal(Text(heading), Table("", columns, rows), *lines, *notes)
 
