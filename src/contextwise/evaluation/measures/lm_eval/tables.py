@@ -10,9 +10,8 @@ from rich.text import Text
 from contextwise.base.estimates import number
 from contextwise.base.tables import Column, Row, Table, terminal
 
-ACCURACY_TASKS = tuple(
-    "lambada_openai arc_easy lambada_standard arc_challenge winogrande piqa hellaswag sciq race".split()
-)
+ACCURACY_TASKS: tuple[str, ...] = ("lambada_openai", "arc_easy", "lambada_standard", "arc_challenge")
+ACCURACY_TASKS += ("winogrande", "piqa", "hellaswag", "sciq", "race")
 """The nine tasks of the ContextLM paper's Tables 3 and 12; its average is the plain mean of their ``acc``."""
 PERPLEXITIES = ("word_perplexity", "perplexity")
 
