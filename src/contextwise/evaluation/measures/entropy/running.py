@@ -18,11 +18,7 @@ from contextwise.base.progress import progress_bar, say
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
-from contextwise.evaluation.scoring.truncated import (
-    Targets,
-    TruncatedBatch,
-    truncated_passes,
-)
+from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch, truncated_passes
 
 LEAST_PER_CHANNEL = 0.25
 
