@@ -97,7 +97,11 @@ class RunFolder:
     ) -> None:
         """Write the recipe to the folder, unless the folder already contains this run. Requires :meth:`locked`.
 
-        ``completed`` adds newer settings to the recipe in the folder. Another run, or other files, are a :class:`ConfigError`.
+        Args:
+            completed: adds newer settings to the recipe in the folder.
+
+        Raises:
+            ConfigError: the folder contains another run, or other files.
         """
         self.check_free(recipe, completed)
         if not self.recipe_file.exists():

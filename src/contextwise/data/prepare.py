@@ -49,7 +49,7 @@ def prepare_corpus(
     process prepares the same folder, the call waits until it is finished.
 
     Args:
-        sources: as for :func:`contextwise.data.sources.open_source`: ``stdlib``, files, folders, patterns, Hub names. Each may
+        sources: as for :func:`contextwise.data.open_source`: ``stdlib``, files, folders, patterns, Hub names. Each may
             name its split, as in ``train=a.jsonl``; then all must.
         tokenizer: a folder, a name on the Hub, ``train:N`` (a byte-level BPE of N tokens, learned on the
             training split), or ``bytes``.
@@ -175,7 +175,7 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
     with contextlib.ExitStack() as stack:
         writers = {name: SplitWriter(parts / name, tokenizer.dtype) for name in reading.splits}
         for writer in writers.values():
-            stack.enter_context(writer.part)
+            stack.callback(writer.close)
         _tokenize(reading, tokenizer, writers, skipped)
     writers = {name: writer for name, writer in writers.items() if writer.documents}
     if not writers:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.families import FAMILIES, Rotary, family_of
 from contextwise.models.loading import load_model
 from contextwise.models.losses import loss_and_logits, next_tokens
+from contextwise.models.masks import causal_mask, readable_without_sync
 
 
 def as_config(config: PreTrainedConfig | dict[str, Any] | None) -> PreTrainedConfig:
@@ -217,19 +217,8 @@ class ComposedForCausalLM(CausalLanguageModel):
         embeds = self._token_vectors(input_ids, inputs_embeds)
         if positions_BT is None:
             positions_BT = self._positions(embeds, attention_mask, position_ids, cache)
-        mask = create_causal_mask(
-            config=backbone.config,
-            inputs_embeds=embeds,
-            attention_mask=attention_mask,
-            past_key_values=cache,
-            position_ids=position_ids,
-        )
-        h_BTD = family.embed(backbone, embeds, positions_BT)
-        rotary = family.rotary(backbone, h_BTD, positions_BT)
-        for i, block in enumerate(family.blocks(backbone)):
-            if before_block is not None:
-                h_BTD = before_block(i, h_BTD)
-            h_BTD = family.run(block, h_BTD, mask, rotary, cache, **kwargs)
+        mask = causal_mask(backbone.config, embeds, attention_mask, position_ids, cache)
+        h_BTD, rotary = family.run_blocks(backbone, embeds, positions_BT, mask, cache, before_block, **kwargs)
         return Decoded(h_BTD, mask, rotary, cache, kwargs)
 
     def _token_vectors(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
@@ -285,11 +274,3 @@ def check_labels(labels: Tensor, vocab_size: int) -> None:
     """Raise ConfigError for labels outside the vocabulary, if reading them does not synchronize a device."""
     if readable_without_sync(labels) and int(labels.max()) >= vocab_size:
         raise ConfigError(f"label {int(labels.max())} is outside the vocabulary of {vocab_size} tokens")
-
-
-def readable_without_sync(x: Tensor) -> bool:
-    """Whether values can be read without waiting for an accelerator or breaking a compiled graph.
-
-    On accelerators the kernels assert that indices are in range.
-    """
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -7,6 +7,7 @@ Shapes: B rows, T positions, D channels; ``h_BTD`` is a hidden state.
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -80,6 +81,29 @@ class Family:
         kwargs[self.cache_argument] = cache
         return block(h_BTD, attention_mask=mask, use_cache=cache is not None, **kwargs)
 
+    def run_blocks(
+        self,
+        backbone: Any,
+        embeds_BTD: Tensor,
+        positions_BT: Tensor,
+        mask: Any = None,
+        cache: Cache | None = None,
+        before_block: Callable[[int, Tensor], Tensor] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Rotary | None]:
+        """Run all blocks on token vectors: the input of the final norm, and the rotary cosines and sines.
+
+        Args:
+            before_block: maps the index of a block and its input to a changed input.
+        """
+        h_BTD = self.embed(backbone, embeds_BTD, positions_BT)
+        rotary = self.rotary(backbone, h_BTD, positions_BT)
+        for i, block in enumerate(self.blocks(backbone)):
+            if before_block is not None:
+                h_BTD = before_block(i, h_BTD)
+            h_BTD = self.run(block, h_BTD, mask, rotary, cache, **kwargs)
+        return h_BTD, rotary
+
     def norm(self, backbone: Any, h_BTD: Tensor) -> Tensor:
         """Apply the final norm."""
         return getattr(backbone, self.norm_name)(h_BTD)
@@ -146,6 +170,14 @@ FAMILIES: dict[str, Family] = {
     "qwen2": LlamaFamily(Qwen2DecoderLayer),
     "qwen3": LlamaFamily(Qwen3DecoderLayer),
 }
+
+
+def adapter(config: PreTrainedConfig) -> Family | None:
+    """The adapter that can run a backbone of this configuration, if there is one."""
+    try:
+        return family_of(config)
+    except ConfigError:
+        return None
 
 
 def family_of(config: PreTrainedConfig) -> Family:

@@ -15,6 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from contextwise.models.families import adapter
+from contextwise.models.masks import causal_mask, readable_without_sync
+
 IGNORED = -100
 """Targets with this value are ignored, as in torch and transformers."""
 
@@ -35,7 +38,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         device = hidden.device.type
-        compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        compute = torch.get_autocast_dtype(device) if autocast else hidden.dtype
         matrix = weight.to(compute)
         # All pieces share two buffers: on a CPU the first access to new memory costs more than the arithmetic on it.
         rows = min(hidden.shape[0], rows_at_once(weight.shape[0], hidden.device))
@@ -127,9 +131,21 @@ def loss_and_logits(
 
 
 def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> Tensor:
-    """Compute the input of the vocabulary head, (B, T, D), of a stock transformers model or a model of this package."""
+    """Compute the input of the vocabulary head, (B, T, D), of a stock transformers model or a model of this package.
+
+    On an accelerator the blocks of a stock model are run one after another: the base model would read ``position_ids`` and
+    ``attention_mask`` to choose its mask, and so wait for all work before it.
+    """
     if hasattr(model, "hidden_states"):
         return model.hidden_states(**inputs)
+    ids = inputs.get("input_ids")
+    if ids is not None and not readable_without_sync(ids) and (family := adapter(model.config)) is not None:
+        backbone, mask, positions = model.base_model, inputs.get("attention_mask"), inputs.get("position_ids")
+        embeds = backbone.get_input_embeddings()(ids)
+        mask = causal_mask(model.config, embeds, mask, positions, None)
+        if positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        return family.norm(backbone, family.run_blocks(backbone, embeds, positions, mask)[0])
     return model.base_model(**inputs, use_cache=False).last_hidden_state
 
 

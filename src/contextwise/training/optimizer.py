@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from contextwise.training.settings import TrainingSettings
@@ -29,14 +28,18 @@ def create_optimizer(
         heads = {
             id(model.get_output_embeddings().weight)
             for model in module.modules()
-            if isinstance(model, PreTrainedModel) and model.get_output_embeddings() is not None
+            if getattr(model, "get_output_embeddings", lambda: None)() is not None
         }
         hidden = matrices - embeddings - heads
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    decayed = [p for p in trained if id(p) in matrices - hidden]
-    others = [p for p in trained if id(p) not in matrices]
     adamw = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        [
+            {
+                "params": [p for p in trained if id(p) in matrices - hidden],
+                "weight_decay": settings.weight_decay,
+            },
+            {"params": [p for p in trained if id(p) not in matrices], "weight_decay": 0.0},
+        ],
         lr=learning_rate,
         betas=(settings.beta1, settings.beta2),
         fused=True,
@@ -85,11 +88,20 @@ def schedule_arguments(settings: TrainingSettings, steps: int) -> dict[str, Any]
     """The arguments of transformers' ``TrainingArguments`` for the schedule and warm-up of a run of ``steps`` steps."""
     warmup = settings.warmup(steps)
     arguments: dict[str, Any] = {"warmup_steps": warmup, "lr_scheduler_type": "constant_with_warmup"}
-    end = settings.final_learning_rate
+    least = settings.final_learning_rate
     if settings.schedule == "cosine":
-        arguments |= {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": end}}
+        arguments |= {
+            "lr_scheduler_type": "cosine_with_min_lr",
+            "lr_scheduler_kwargs": {"min_lr_rate": least},
+        }
     elif settings.schedule in ("linear", "wsd"):
         decay = steps - warmup if settings.schedule == "linear" else settings.decay(steps)
-        options = {"num_decay_steps": decay, "decay_type": "linear", "min_lr_ratio": end}
-        arguments |= {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": options}
+        arguments |= {
+            "lr_scheduler_type": "warmup_stable_decay",
+            "lr_scheduler_kwargs": {
+                "num_decay_steps": decay,
+                "decay_type": "linear",
+                "min_lr_ratio": least,
+            },
+        }
     return arguments

@@ -65,9 +65,10 @@ class Hindcast:
     """Predicted against measured.
 
     Attributes:
-        above: FLOPs above which points were hidden; ``beyond``: the largest hidden FLOPs over them.
+        above: FLOPs above which points were hidden.
         shown, hidden: how many points.
-        analysis: the law of the points that were shown.
+        beyond: largest hidden FLOPs over ``above``.
+        analysis: the law of what was shown.
         error: root mean square of ln L over the hidden runs' last points.
         unchanged: the same error if each run's last shown loss is the prediction.
     """

@@ -26,6 +26,7 @@ from contextwise.models.contextlm.cache import StaticContextState, context_state
 from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.layers import Injection
 from contextwise.models.contextlm.pathway import ContextPathway, Contexts
+from contextwise.models.masks import readable_without_sync
 
 
 class ContextLMForCausalLM(ComposedForCausalLM):
@@ -115,6 +116,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         embeds, cache = self._token_vectors(input_ids, inputs_embeds), past_key_values
         state = None if cache is None else context_state(cache, self.config, further_layers)
         stepping = isinstance(state, StaticContextState) and state.is_initialized and embeds.shape[1] == 1
+        consecutive = position_ids is None and attention_mask is None
         even = cache is None and position_ids is None and _all_real(attention_mask)
         # A step with known positions ignores the mask, which generate() may have built in another form.
         read_mask = None if stepping and position_ids is not None else attention_mask
@@ -134,7 +136,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
                     )
                 else:
                     contexts = self.context.contexts_of_rows(
-                        *inputs, positions_BT, real_BT, cache, state, **kwargs
+                        *inputs, positions_BT, real_BT, cache, state, consecutive, **kwargs
                     )
             if contexts is None or (decoder_layer and not self.config.inject_every_layer):
                 return h_BTD
@@ -145,7 +147,10 @@ class ContextLMForCausalLM(ComposedForCausalLM):
 
 
 def _all_real(attention_mask: Tensor | None) -> bool:
-    return attention_mask is None or (attention_mask.dim() == 2 and bool(attention_mask.all()))
+    """Whether no position is known to be padding; the mask is not read if that would wait for an accelerator."""
+    if attention_mask is None:
+        return True
+    return attention_mask.dim() == 2 and readable_without_sync(attention_mask) and bool(attention_mask.all())
 
 
 def _real_tokens(embeds: Tensor, attention_mask: Tensor | None, cache: Cache | None) -> Tensor:
@@ -157,8 +162,11 @@ def _real_tokens(embeds: Tensor, attention_mask: Tensor | None, cache: Cache | N
         raise ConfigError(
             "ContextLM accepts attention masks of shape (batch, length), 1 for tokens and 0 for padding"
         )
-    if cache is not None and bool((attention_mask[:, -1] < attention_mask.amax(1)).any()):
-        raise ConfigError(
-            "a row of attention_mask has padding after its tokens; pad on the left to generate (padding_side='left')"
-        )
+    if cache is not None:
+        padded_right = (attention_mask[:, -1] < attention_mask.amax(1)).any()
+        message = "a row of attention_mask has padding after its tokens; pad on the left to generate (padding_side='left')"
+        if not readable_without_sync(attention_mask):
+            torch._assert_async(~padded_right, message)  # fails on the device, which is not waited for
+        elif bool(padded_right):
+            raise ConfigError(message)
     return attention_mask[:, -length:].bool()

@@ -24,6 +24,7 @@ from contextwise.models.contextlm.cache import Cache, ContextState, StaticContex
 from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.layers import INJECTIONS, POOLINGS
 from contextwise.models.families import family_of
+from contextwise.models.masks import as_mask, readable_without_sync
 
 
 @dataclass
@@ -49,7 +50,9 @@ class ChunkLayout:
         index_BT = torch.arange(positions_BT.shape[1], device=positions_BT.device).expand_as(positions_BT)
         is_end_BT = ((positions_BT + 1) % chunk_size == 0) & real_BT
         latest_BT = is_end_BT.cumsum(1)
-        most = int(latest_BT[:, -1].max())
+        # Ends are at least w tokens apart. Reading the exact number would wait for an accelerator.
+        exact = readable_without_sync(latest_BT)
+        most = int(latest_BT[:, -1].max()) if exact else -(-latest_BT.shape[1] // chunk_size)
         # Scatter each end to its rank; positions that end no chunk go to an extra column, which is dropped.
         column_BT = torch.where(is_end_BT, latest_BT - 1, most)
         ends_BK = index_BT.new_zeros(index_BT.shape[0], most + 1).scatter_(1, column_BT, index_BT)[:, :most]
@@ -150,7 +153,7 @@ class ContextPathway(nn.Module):
         mask = None
         if self.backbone_config._attn_implementation == "eager":
             causal = torch.ones(1, 1, count, count, dtype=torch.bool, device=h_BTD.device).tril()
-            mask = self._as_mask(causal, h_BTD.dtype)
+            mask = as_mask(causal, self.backbone_config, h_BTD.dtype)
         predicted_BKD = self.predict(c_BKD, backbone, positions, mask, None, **kwargs)
         return EvenContexts(torch.cat([first, predicted_BKD], dim=1), length)
 
@@ -162,16 +165,24 @@ class ContextPathway(nn.Module):
         real_BT: Tensor,
         cache: Cache | None = None,
         kept_state: ContextState | StaticContextState | None = None,
+        consecutive: bool = False,
         **kwargs: Any,
     ) -> Contexts:
-        """Contexts of rows with padding, several documents or cached chunks; updates ``kept_state`` if given."""
+        """Contexts of rows with padding, several documents or cached chunks; updates ``kept_state`` if given.
+
+        Args:
+            consecutive: each row is one document without padding, so that its positions need not be read.
+        """
         rows, _, width = h_BTD.shape
         w = self.chunk_size
         inside_chunks = (
             False  # one more token per row that begins no document and completes no chunk in any row
         )
         if kept_state is not None and kept_state.is_initialized and positions_BT.shape[1] == 1:
-            inside_chunks = bool((((positions_BT + 1) % w != 0) & (positions_BT > 0)).all())
+            if consecutive and isinstance(kept_state, ContextState):
+                inside_chunks = kept_state.length > 0 and (kept_state.length + 1) % w != 0
+            else:
+                inside_chunks = bool((((positions_BT + 1) % w != 0) & (positions_BT > 0)).all())
         state = ContextState([], w) if kept_state is None else kept_state
         if not state.is_initialized:
             state.begin(h_BTD)
@@ -191,7 +202,7 @@ class ContextPathway(nn.Module):
             end_BK = torch.where(layout.valid_BK, past + layout.ends_BK, -1)
             start_BK = past + layout.start_BT.gather(1, layout.ends_BK)
             allowed = chunk_attention(past + layout.ends_BK, start_BK, *state.allocate(end_BK))
-            c_BKD, mask = self.pooling(chunks), self._as_mask(allowed, h_BTD.dtype)
+            c_BKD, mask = self.pooling(chunks), as_mask(allowed, self.backbone_config, h_BTD.dtype)
             predicted_BKD = self.predict(c_BKD, backbone, layout.first_BK, mask, cache, **kwargs)
             state.keep_chunks(predicted_BKD, end_BK)
         bank = torch.cat([state.current_BD[:, None], predicted_BKD], dim=1)
@@ -228,24 +239,13 @@ class ContextPathway(nn.Module):
             end_B1 = torch.where(completes_B1, past, -1)
             allowed = chunk_attention(past.expand_as(end_B1), past - positions_B1, *state.allocate(end_B1))
             c_B1D, begin_B1 = self.pooling(chunk_B1wD), (positions_B1 - (w - 1)).clamp(min=0)
-            mask = self._as_mask(allowed, h_B1D.dtype)
+            mask = as_mask(allowed, self.backbone_config, h_B1D.dtype)
             predicted_B1D = self.predict(c_B1D, backbone, begin_B1, mask, cache, **kwargs)
             current_BD = torch.where(completes_B1, predicted_B1D[:, 0], current_BD)
             first_B1 = first_B1 & ~completes_B1
         current_BD = torch.where(first_B1, h_B1D[:, 0], current_BD)
         state.extend(h_B1D, past - positions_B1, current_BD)
         return current_BD[:, None]
-
-    def _as_mask(self, allowed: Tensor, dtype: torch.dtype) -> Tensor:
-        """Convert booleans (True: may attend) to the mask of the attention implementation in use."""
-        implementation = self.backbone_config._attn_implementation
-        if implementation == "sdpa":
-            return allowed
-        if implementation == "eager":
-            return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
-        raise ConfigError(
-            f"attention {implementation!r} cannot run ContextLM on padded, packed or cached rows; use 'sdpa' or 'eager'"
-        )
 
 
 def context_pathway(model: nn.Module) -> ContextPathway | None:

@@ -13,8 +13,9 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.composition import CausalLanguageModel, readable_without_sync
+from contextwise.models.composition import CausalLanguageModel
 from contextwise.models.contextlm.cache import StateLayer
+from contextwise.models.masks import readable_without_sync
 
 
 class LSTMConfig(PreTrainedConfig):

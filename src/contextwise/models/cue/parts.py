@@ -15,7 +15,9 @@ from transformers.modeling_outputs import ModelOutput
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.cue.config import CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
+from contextwise.models.families import family_of
 from contextwise.models.losses import IGNORED
+from contextwise.models.masks import causal_mask
 
 
 class CueContextEncoder(PreTrainedModel):
@@ -197,13 +199,15 @@ class CueDecoder(PreTrainedModel):
             states = self.constant.to(states.dtype).expand_as(states)
         if self.config.form == "concatenate":
             return torch.cat([states, cue[:, None].expand(-1, states.shape[1], -1)], dim=-1)
-        return self.transformer(
-            inputs_embeds=self.project_states(states),
-            encoder_hidden_states=self.project_cue(cue)[:, None],
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            use_cache=False,
-        ).last_hidden_state
+        inputs = self.project_states(states)
+        mask = causal_mask(self.transformer.config, inputs, attention_mask, position_ids, None)
+        if position_ids is None:
+            position_ids = torch.arange(inputs.shape[1], device=inputs.device).expand(inputs.shape[:2])
+        family, cue_B1D = family_of(self.transformer.config), self.project_cue(cue)[:, None]
+        h_BTD, _ = family.run_blocks(
+            self.transformer, inputs, position_ids, mask, encoder_hidden_states=cue_B1D
+        )
+        return family.norm(self.transformer, h_BTD)
 
 
 def _projection(inputs: int, outputs: int) -> nn.Module:

@@ -31,7 +31,6 @@ from contextwise.data import Corpus
 from contextwise.data.documents import text_digest
 from contextwise.data.input_files import read_objects, readable
 from contextwise.evaluation.measures.infill.filling import Filling, Infiller, Prompt
-from contextwise.evaluation.scoring.windows import batches
 from contextwise.objectives.objective import generator
 from contextwise.objectives.text import TokenText
 
@@ -219,12 +218,15 @@ def fill(
     Raises:
         Interrupted: the process received a request to stop.
     """
-    lengths = np.array([len(prompt.ids) + infiller.new_tokens for prompt in prompts])
+    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i].ids))
     fillings: dict[int, Filling] = {}
-    for rows in batches(lengths, batch_tokens):
+    while len(fillings) < len(order):
         interruption.check("the evaluation was stopped")
-        fillings |= zip(rows.tolist(), infiller.fill([prompts[i] for i in rows]), strict=True)
-        advance(len(rows))
+        first = len(fillings)
+        rows = max(1, batch_tokens // (len(prompts[order[first]].ids) + infiller.new_tokens))
+        chosen = order[first : first + rows]
+        fillings.update(zip(chosen, infiller.fill([prompts[i] for i in chosen]), strict=True))
+        advance(len(chosen))
     return [fillings[i] for i in range(len(prompts))]
 
 

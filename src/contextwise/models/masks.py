@@ -1,0 +1,76 @@
+"""Attention masks, built without reading values from an accelerator, which would wait for all work before it.
+
+transformers reads padding masks and positions to leave a mask out where nothing is masked. That is free on a CPU only.
+
+Shapes: B rows, T positions of a call, S positions with keys.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+from transformers.cache_utils import Cache
+from transformers.masking_utils import create_causal_mask
+
+from contextwise.base.errors import ConfigError
+
+
+def readable_without_sync(x: Tensor) -> bool:
+    """Whether values can be read without waiting for an accelerator or breaking a compiled graph.
+
+    On accelerators the kernels assert that indices are in range.
+    """
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def as_mask(allowed: Tensor, config: Any, dtype: torch.dtype) -> Tensor:
+    """Convert booleans (True: may attend) to the mask that the attention implementation of ``config`` takes.
+
+    Raises:
+        ConfigError: the implementation takes no such masks.
+    """
+    implementation = config._attn_implementation
+    if implementation == "sdpa":
+        return allowed
+    if implementation == "eager":
+        return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
+    raise ConfigError(
+        f"attention {implementation!r} cannot run ContextLM on padded, packed or cached rows; use 'sdpa' or 'eager'"
+    )
+
+
+def causal_mask(
+    config: PreTrainedConfig,
+    embeds: Tensor,
+    attention_mask: Tensor | None,
+    position_ids: Tensor | None,
+    cache: Cache | None,
+) -> Any:
+    """The mask of causal attention inside rows, padding and documents; None where the implementation needs none.
+
+    Args:
+        embeds: (B, T, D) token vectors.
+        attention_mask: (B, S), 0 for padding, or a mask that is passed on as it is.
+        position_ids: (B, T); without mask and cache, a document begins where they do not increase by one.
+    """
+    given = attention_mask if attention_mask is not None else position_ids
+    ours = not readable_without_sync(embeds) and not torch.compiler.is_compiling()
+    ours = ours and config._attn_implementation in ("sdpa", "eager")  # type: ignore[attr-defined]
+    if not ours or given is None or given.dim() != 2 or (cache is not None and cache.is_compileable):
+        return create_causal_mask(
+            config=config,
+            inputs_embeds=embeds,
+            attention_mask=attention_mask,
+            past_key_values=cache,
+            position_ids=position_ids,
+        )
+    past, length = (cache.get_seq_length() if cache is not None else 0), embeds.shape[1]
+    index = torch.arange(past + length, device=embeds.device)
+    allowed = (index <= index[past:, None])[None, None]
+    if attention_mask is not None:
+        allowed = allowed & attention_mask[:, None, None].bool()
+    elif cache is None and position_ids is not None:
+        document_BT = (position_ids.diff(prepend=position_ids[:, :1] - 1) != 1).cumsum(1)
+        allowed = allowed & (document_BT[:, None, :, None] == document_BT[:, None, None])
+    return as_mask(allowed.expand(len(embeds), -1, -1, -1), config, embeds.dtype)

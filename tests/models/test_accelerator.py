@@ -1,0 +1,158 @@
+"""Models on an accelerator, for which torch's meta device stands in: its tensors have no values that could be read.
+
+A value that is read (``.item()``, ``bool(tensor)``, ``nonzero``) is an error there, where a real accelerator would wait for all
+work before it; so is a tensor that was left on the CPU.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import contextlm_models
+import multitoken_models
+import pytest
+import torch
+from cue.cue_models import TEXT, cue_model, proxy_model, sentence_encoder
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import DynamicCache, StaticCache
+
+from contextwise.models import MultiTokenConfig, MultiTokenForCausalLM, masks
+from contextwise.training.model import TrainedModel
+from contextwise.training.optimizer import create_optimizer
+from contextwise.training.recipe import TrainingSettings
+from small import as_on_an_accelerator
+
+DEVICE = "meta"
+LENGTH = 12
+
+
+class OneDevice(TorchDispatchMode):
+    """Refuses operations that mix the accelerator's tensors with those of the CPU, except numbers (0-dimensional)."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.dim() > 0]
+        devices = {tensor.device.type for tensor in tensors}
+        copies = function in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+        assert copies or len(devices) < 2, f"{function} mixes {sorted(devices)}"
+        return function(*args, **(kwargs or {}))
+
+
+def over_context() -> MultiTokenForCausalLM:
+    return MultiTokenForCausalLM(MultiTokenConfig(contextlm_models.contextlm("llama").config, 3, "layer"))
+
+
+FAMILIES = ("gpt2", "gpt_neox", "llama", "qwen3")
+DECODERS: dict[str, Callable[[], Any]] = {
+    **{family: partial(contextlm_models.stock_model, family) for family in FAMILIES},
+    **{f"ContextLM {family}": partial(contextlm_models.contextlm, family) for family in FAMILIES},
+    "every layer": partial(contextlm_models.contextlm, "gpt2", inject_every_layer=True, pooling="attention"),
+    "add": partial(contextlm_models.contextlm, "gpt2", injection="add", injection_layer=1),
+    **{head: partial(multitoken_models.multitoken, "gpt2", head) for head in ("layer", "linear")},
+    "over ContextLM": over_context,
+}
+MODELS = pytest.mark.parametrize("name", DECODERS)
+OPTIMIZERS = pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+
+
+def tokens(rows: int = 2, length: int = LENGTH) -> torch.Tensor:
+    return torch.zeros(rows, length, dtype=torch.long, device=DEVICE)
+
+
+BATCHES: dict[str, dict[str, torch.Tensor]] = {
+    "whole rows": {},
+    "packed": {"position_ids": tokens()},
+    "padded": {"attention_mask": tokens()},
+}
+
+
+def train_step(model: Any, batch: dict[str, torch.Tensor], optimizer: str = "adamw") -> None:
+    wrapped = TrainedModel(model.to(DEVICE)).train()
+    update = create_optimizer(wrapped, TrainingSettings(steps=1, optimizer=optimizer), 1e-3)
+    for part in getattr(update, "parts", [update]):
+        for group in part.param_groups:
+            if "fused" in group:
+                group |= {"fused": False, "foreach": True}  # the meta device has no fused kernel
+    with OneDevice():
+        loss = wrapped(tokens(), tokens(), **batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(wrapped.parameters(), 1.0)
+        update.step()
+    trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
+    assert all(p.device.type == DEVICE for p in trained)
+    assert all(p.grad is None or p.grad.device.type == DEVICE for p in trained)
+
+
+@MODELS
+@pytest.mark.parametrize("batch", BATCHES)
+def test_a_training_step_reads_nothing(name, batch):
+    train_step(DECODERS[name](), BATCHES[batch])
+
+
+@OPTIMIZERS
+def test_an_optimizers_step_reads_nothing(optimizer):
+    train_step(DECODERS["ContextLM gpt2"](), {}, optimizer)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [cue_model, partial(cue_model, sentence_inputs=False), proxy_model, partial(sentence_encoder, "lstm")],
+    ids=["CUE", "contexts alone", "proxy", "LSTM"],
+)
+def test_a_training_step_of_cue_reads_nothing(build):
+    model = build()
+    contexts = {"contexts": torch.empty(2, 3, TEXT, device=DEVICE), "context_mask": tokens(2, 3).bool()}
+    if getattr(model, "proxy", None) is not None:
+        contexts = {"proxy_noise": torch.empty(2, 4, device=DEVICE)}
+    elif getattr(model, "context_encoder", None) is None:
+        contexts = {}
+    train_step(model, contexts)
+
+
+@MODELS
+def test_prefill_and_cached_steps_read_nothing(name):
+    model = DECODERS[name]().to(DEVICE).eval()
+    cache = DynamicCache(config=model.config)
+    with OneDevice(), torch.no_grad():
+        for length in (7, 1, 1, 1, 1, 5):
+            model(tokens(length=length), past_key_values=cache, use_cache=True)
+        if name not in FAMILIES:  # transformers reads the padding masks of its own models
+            model(tokens(), attention_mask=tokens(), past_key_values=DynamicCache(config=model.config))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "ContextLM gpt2", "ContextLM llama"])
+def test_static_steps_read_nothing(name):
+    model = DECODERS[name]().to(DEVICE).eval()
+    cache = StaticCache(config=model.config, max_cache_len=24)
+    known = {"completes_chunk": True} if name.startswith("ContextLM") else {}
+    with OneDevice(), torch.no_grad():
+        for length in (6, 1, 1):
+            step = known if length == 1 else {}
+            model(tokens(length=length), position_ids=tokens(length=length), past_key_values=cache, **step)
+
+
+def draw_batch(kind: str) -> dict[str, torch.Tensor]:
+    positions = torch.arange(LENGTH).expand(2, -1).clone()
+    if kind == "packed":
+        positions[0, 5:] -= 5
+        positions[1, 8:] -= 8
+        return {"position_ids": positions}
+    padding = torch.ones(2, LENGTH, dtype=torch.long)
+    padding[1, :4] = 0
+    return {"attention_mask": padding} if kind == "padded" else {}
+
+
+@MODELS
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", BATCHES)
+def test_losses_are_the_same_without_reading(name, kind, implementation, monkeypatch):
+    model = DECODERS[name]().eval()
+    model.set_attn_implementation(implementation)
+    draw = multitoken_models.draw(2, LENGTH + 1)
+    targets, batch = draw[:, 1:].clone(), draw_batch(kind)
+    targets[:, :5] = -100  # padding predicts nothing
+    wrapped = TrainedModel(model)
+    expected = wrapped(draw[:, :-1], targets, **batch)
+    as_on_an_accelerator(monkeypatch)
+    assert masks.readable_without_sync(draw) is False
+    torch.testing.assert_close(wrapped(draw[:, :-1], targets, **batch), expected, atol=2e-6, rtol=1e-6)
