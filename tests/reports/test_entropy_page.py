@@ -43,9 +43,9 @@ def state_of(context, growth, rotation, draw):
 def measurement(folder, contexts, name="a model", notes=()):
     draw = np.random.default_rng(0)
     rotation = np.linalg.qr(draw.normal(size=(WIDTH, WIDTH)))[0]
-    found = {c: state_of(c, 0.5 - c**-0.5, rotation, draw) for c in contexts}
+    states = {c: state_of(c, 0.5 - c**-0.5, rotation, draw) for c in contexts}
     targets = Targets(np.arange(SAMPLES) // 10, np.full(SAMPLES, 300))
-    losses = {str(c): {"value": float(found[c].nats.mean()), "low": 1.0, "high": 4.0} for c in contexts}
+    losses = {str(c): {"value": float(states[c].nats.mean()), "low": 1.0, "high": 4.0} for c in contexts}
     last = losses[str(contexts[-1])]["value"]
     summary = {
         "kind": "entropy",
@@ -75,12 +75,12 @@ def measurement(folder, contexts, name="a model", notes=()):
         "notes": list(notes),
         "environment": {"python": "3.11", "versions": {"torch": "2.13"}, "gpus": []},
     }
-    write_result(folder / "entropy", summary, entropy_files(targets, found))
+    write_result(folder / "entropy", summary, entropy_files(targets, states))
     return EntropyResult.open(folder / "entropy")
 
 
 @pytest.fixture
-def found(tmp_path):
+def entropy(tmp_path):
     return analyse(measurement(tmp_path, [4, 16, 64, 256, 1024]))
 
 
@@ -88,61 +88,61 @@ def rows_of(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_the_analysis_finds_what_was_put_in(found):
-    growth = {c: 0.5 - c**-0.5 for c in found.contexts}
-    for n, values in found.entropies.items():
+def test_the_analysis_finds_what_was_put_in(entropy):
+    growth = {c: 0.5 - c**-0.5 for c in entropy.contexts}
+    for n, values in entropy.entropies.items():
         for context, value in values.items():
             # ln(λ_i / λ_1) = −(i − 1)(1 − growth)
             assert value == pytest.approx(-(1 - growth[context]) * n * (n - 1) / 2, abs=1e-6)
-    for context, value in found.dimensions[THRESHOLDS[0]].items():
+    for context, value in entropy.dimensions[THRESHOLDS[0]].items():
         exact = np.exp(-np.arange(WIDTH) * (1 - growth[context]))
         assert value == (exact >= 0.002).sum()
     # CE = 3 − 2 growth is linear in every S_N: slope −2 / (N (N − 1) / 2).
-    for n, fit in found.by_entropy.items():
+    for n, fit in entropy.by_entropy.items():
         assert fit.slope.value == pytest.approx(-4 / (n * (n - 1)), rel=1e-3)
         assert fit.r_squared == pytest.approx(1, abs=1e-6)
-    assert found.power is not None and found.power.exponent.value == pytest.approx(0.5, rel=1e-3)
-    assert found.least_subspace_correlation() == pytest.approx(1, abs=1e-6)
-    said = " ".join(verdict(found))
-    assert "Here, of 11 values of N, it falls at 11, rises at 0" in said
-    assert "C = 2 [" in said and "γ = 0.5 " in said and "it is least with 1,024" in said
+    assert entropy.power is not None and entropy.power.exponent.value == pytest.approx(0.5, rel=1e-3)
+    assert entropy.least_subspace_correlation() == pytest.approx(1, abs=1e-6)
+    sentences = " ".join(verdict(entropy))
+    assert "Here, of 11 values of N, it falls at 11, rises at 0" in sentences
+    assert "C = 2 [" in sentences and "γ = 0.5 " in sentences and "it is least with 1,024" in sentences
 
 
-def test_kernel_densities_and_determinants_move_together(found):
-    kde, whole = found.kde_with_own, found.entropies[WIDTH]
-    assert found.directions == WIDTH
-    gain = {c: kde[c] - kde[4] for c in found.contexts}
-    assert np.corrcoef(list(gain.values()), [whole[c] for c in found.contexts])[0, 1] > 0.999
+def test_kernel_densities_and_determinants_move_together(entropy):
+    kde, whole = entropy.kde_with_own, entropy.entropies[WIDTH]
+    assert entropy.directions == WIDTH
+    gain = {c: kde[c] - kde[4] for c in entropy.contexts}
+    assert np.corrcoef(list(gain.values()), [whole[c] for c in entropy.contexts])[0, 1] > 0.999
 
 
-def test_every_figure_has_its_place_its_headline_and_its_numbers(found, tmp_path):
-    write_entropy_page(found, tmp_path / "page.html", ["contextwise", "entropy", "runs/a model"])
+def test_every_figure_is_on_the_page_with_its_headline_and_numbers(entropy, tmp_path):
+    write_entropy_page(entropy, tmp_path / "page.html", ["contextwise", "entropy", "runs/a model"])
     page = (tmp_path / "page.html").read_text()
     figures = json.loads(
         re.search(r'<script type="application/json" id="figures">(.*?)</script>', page).group(1)
     )
-    assert set(figures) == set(FIGURES) == set(csv_files(found))
+    assert set(figures) == set(FIGURES) == set(csv_files(entropy))
     for name, (headline, _) in FIGURES.items():
         assert f'class="plot" id="{name}"' in page and f"<h2>{headline}</h2>" in page
         encoded = re.search(rf'href="data:text/csv;base64,([^"]*)" download="{name}.csv"', page).group(1)
-        assert base64.b64decode(encoded).decode() == csv_files(found)[name]
+        assert base64.b64decode(encoded).decode() == csv_files(entropy)[name]
         assert all(trace["meta"]["series"] is not None for trace in figures[name]["data"])
     assert "contextwise entropy &#x27;runs/a model&#x27;" in page
     assert "http://" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     drawn = figures["kde_entropy"]["data"][0]  # the source's Figure 10, left: both from the shortest context
-    assert drawn["y"] == [found.kde[c] - found.kde[4] for c in found.contexts]
-    n = found.sizes[0]
-    assert drawn["x"] == [found.entropies[n][c] - found.entropies[n][4] for c in found.contexts]
+    assert drawn["y"] == [entropy.kde[c] - entropy.kde[4] for c in entropy.contexts]
+    n = entropy.sizes[0]
+    assert drawn["x"] == [entropy.entropies[n][c] - entropy.entropies[n][4] for c in entropy.contexts]
     lines = [shape["y0"] for shape in figures["spectra"]["layout"]["shapes"]]  # Figure 15, left
     assert len(lines) == 6 and set(lines) <= set(THRESHOLDS)
     points = figures["loss"]["data"][0]
     assert points["x"] == [4, 16, 64, 256, 1024]
-    assert points["y"] == [found.losses[c].value for c in found.contexts]
+    assert points["y"] == [entropy.losses[c].value for c in entropy.contexts]
     assert points["error_y"]["array"] == pytest.approx([0.01] * 4 + [0])
 
 
-def test_csv_files_hold_everything(found, tmp_path):
-    written = write_csv(found, tmp_path / "numbers")
+def test_csv_files_hold_everything(entropy, tmp_path):
+    written = write_csv(entropy, tmp_path / "numbers")
     tables = {path.stem: rows_of(path.read_text()) for path in written}
     assert set(tables) == {*FIGURES, "fits"}
     fits = {(row["fit"], row["term"]): row for row in tables["fits"]}
@@ -150,68 +150,71 @@ def test_csv_files_hold_everything(found, tmp_path):
         row = fits["C0 + C / l^gamma", term]
         assert float(row["value"]) == pytest.approx(wanted, rel=1e-3)
         assert float(row["low"]) <= float(row["value"]) <= float(row["high"])
-    assert float(fits["line over KDE entropy", "slope"]["value"]) == found.by_kde.slope.value
+    assert float(fits["line over KDE entropy", "slope"]["value"]) == entropy.by_kde.slope.value
     for row in tables["kde_entropy"]:
         n, context = int(row["n"]), int(row["context"])
-        assert (float(row["entropy"]), float(row["kde"])) == (found.entropies[n][context], found.kde[context])
+        assert (float(row["entropy"]), float(row["kde"])) == (
+            entropy.entropies[n][context],
+            entropy.kde[context],
+        )
     assert len(tables["kde_entropy"]) == 11 * 5 and len(tables["kde_dimension"]) == 20 * 5
     assert len(tables["spectra"]) == 5 * WIDTH and len(tables["entropy"]) == 11 * 5
     assert len(tables["dimension"]) == 20 * 5 and len(tables["lines"]) == 11
     for row in tables["entropy"]:
         n, context = int(row["n"]), int(row["context"])
-        assert float(row["entropy"]) == found.entropies[n][context]
-        assert float(row["loss"]) == found.losses[context].value
+        assert float(row["entropy"]) == entropy.entropies[n][context]
+        assert float(row["loss"]) == entropy.losses[context].value
     names = [name for name in tables["correlation"][0] if name]
-    assert names == found.names and float(tables["correlation"][0]["−CE"]) == pytest.approx(1)
+    assert names == entropy.names and float(tables["correlation"][0]["−CE"]) == pytest.approx(1)
 
 
 def test_two_contexts_make_a_page_without_fits(tmp_path):
-    found = analyse(measurement(tmp_path, [4, 64]))
-    assert found.power is None and not found.by_entropy and not found.names
-    write_entropy_page(found, tmp_path / "page.html")
+    entropy = analyse(measurement(tmp_path, [4, 64]))
+    assert entropy.power is None and not entropy.by_entropy and not entropy.names
+    write_entropy_page(entropy, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "A power law has three parameters and needs four contexts or more" in page
     both = {"kde", "kde_entropy", "kde_dimension"}
-    assert {"loss", "spectra", "increments", "entropy", "dimension"} | both == set(figures_of(found))
+    assert {"loss", "spectra", "increments", "entropy", "dimension"} | both == set(figures_of(entropy))
 
 
 def test_one_context_makes_a_page_of_its_spectrum(tmp_path):
-    found = analyse(measurement(tmp_path, [64]))
-    write_entropy_page(found, tmp_path / "page.html")
-    assert "increments" not in figures_of(found) and "spectra" in figures_of(found)
+    entropy = analyse(measurement(tmp_path, [64]))
+    write_entropy_page(entropy, tmp_path / "page.html")
+    assert "increments" not in figures_of(entropy) and "spectra" in figures_of(entropy)
 
 
-def test_further_estimates_stand_on_the_page_and_in_the_csv(tmp_path, monkeypatch):
+def test_further_estimates_are_on_the_page_and_in_the_csv(tmp_path, monkeypatch):
     monkeypatch.setattr(intrinsic, "further_dimensions", lambda features: {"TwoNN": 7.25 + len(features)})
-    found = analyse(measurement(tmp_path, [4, 64]))
-    write_entropy_page(found, tmp_path / "page.html")
+    entropy = analyse(measurement(tmp_path, [4, 64]))
+    write_entropy_page(entropy, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "dim, TwoNN" in page and page.count("<td>127.2</td>") == 2
-    assert [float(row["TwoNN"]) for row in rows_of(csv_files(found)["kde"])] == [127.25, 127.25]
+    assert [float(row["TwoNN"]) for row in rows_of(csv_files(entropy)["kde"])] == [127.25, 127.25]
 
 
 def test_names_are_escaped(tmp_path):
-    found = analyse(measurement(tmp_path, [4, 64], name="<b>x", notes=["<script>alert(1)</script>"]))
-    write_entropy_page(found, tmp_path / "page.html", ["contextwise", "<i>"])
+    entropy = analyse(measurement(tmp_path, [4, 64], name="<b>x", notes=["<script>alert(1)</script>"]))
+    write_entropy_page(entropy, tmp_path / "page.html", ["contextwise", "<i>"])
     page = (tmp_path / "page.html").read_text()
     assert "<b>x" not in page and "<script>alert" not in page and "<i>" not in page
 
 
 def test_long_spectra_are_thinned_in_figures_only(tmp_path):
-    found = analyse(measurement(tmp_path, [4, 64]))
-    wide = {context: np.geomspace(1, 1e-4, 3000) for context in found.contexts}
-    object.__setattr__(found, "spectra", wide)
-    x = figures_of(found)["spectra"]["data"][0]["x"]
+    entropy = analyse(measurement(tmp_path, [4, 64]))
+    wide = {context: np.geomspace(1, 1e-4, 3000) for context in entropy.contexts}
+    object.__setattr__(entropy, "spectra", wide)
+    x = figures_of(entropy)["spectra"]["data"][0]["x"]
     assert len(x) <= MOST_POINTS and (x[0], x[-1]) == (1, 3000)
-    assert len(rows_of(csv_files(found)["spectra"])) == 6000
+    assert len(rows_of(csv_files(entropy)["spectra"])) == 6000
 
 
-def test_places_that_cannot_be_written_are_refused(found, tmp_path):
+def test_paths_that_cannot_be_written_are_refused(entropy, tmp_path):
     with pytest.raises(ConfigError, match="is a folder; give the name of a file"):
-        write_entropy_page(found, tmp_path)
+        write_entropy_page(entropy, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="is a file; give a folder for the CSV"):
-        write_csv(found, tmp_path / "file")
+        write_csv(entropy, tmp_path / "file")
 
 
 def test_the_made_features_have_the_spectrum_meant(tmp_path):
@@ -223,8 +226,8 @@ def test_the_made_features_have_the_spectrum_meant(tmp_path):
 
 
 @needs_browser()
-def test_spectra_are_drawn_over_both_scales(found, tmp_path):
-    write_entropy_page(found, tmp_path / "page.html")
+def test_spectra_are_drawn_over_both_scales(entropy, tmp_path):
+    write_entropy_page(entropy, tmp_path / "page.html")
     axis = "return document.getElementById('spectra').layout.xaxis.type"
     with browser(tmp_path) as driver:
         driver.get((tmp_path / "page.html").as_uri())

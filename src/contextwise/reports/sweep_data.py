@@ -248,8 +248,8 @@ def _other_curves(path: Path) -> list[CurveLine]:
             curve.bytes_per_token = _bytes_per_token(Corpus.open(corpus["path"], corpus["split"]))
         curves.append(curve)
     if not curves:
-        mend = f"measure one with contextwise curve {path} --corpus CORPUS"
-        raise ConfigError(f"{path} has no context curve to show beside the sweep; {mend}")
+        advice = f"measure one with contextwise curve {path} --corpus CORPUS"
+        raise ConfigError(f"{path} has no context curve to show beside the sweep; {advice}")
     return curves
 
 

@@ -19,15 +19,15 @@ def test_the_robust_loss_by_hand():
 
 
 def test_a_known_law_of_one_size_comes_back():
-    found = observations(drawn_points(one_size_loss, {"nano": 900e3}))
-    numbers = Law(HARDER_ONE, search(HARDER_ONE, data_of(found))[0], found.centre).printed()
+    observed = observations(drawn_points(one_size_loss, {"nano": 900e3}))
+    numbers = Law(HARDER_ONE, search(HARDER_ONE, data_of(observed))[0], observed.centre).printed()
     expected = {"E": 2.0, "C": 4.0, "gamma": 0.5, "A": 60.0, "alpha": 0.4, "b": 0.25}
     assert {name: float(value) for name, value in numbers.items()} == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_known_law_over_sizes_comes_back():
-    found = observations(drawn_points())
-    numbers = Law(HARDER, search(HARDER, data_of(found))[0], found.centre).printed()
+    observed = observations(drawn_points())
+    numbers = Law(HARDER, search(HARDER, data_of(observed))[0], observed.centre).printed()
     expected = {"E": 1.5, "C": 4.0, "gamma": 0.5, "B": 30.0, "beta": 0.3, "A": 60.0, "alpha": 0.4, "b": 0.25}
     assert {name: float(value) for name, value in numbers.items()} == pytest.approx(expected, rel=1e-5)
 
@@ -60,10 +60,10 @@ def test_no_general_optimiser_gets_lower(form):
 
 
 def test_a_point_of_no_weight_is_as_if_it_were_not_there():
-    found = observations(drawn_points(one_size_loss, {"nano": 900e3}, run_noise=0.01, point_noise=0.01))
-    data = data_of(found)
+    observed = observations(drawn_points(one_size_loss, {"nano": 900e3}, run_noise=0.01, point_noise=0.01))
+    data = data_of(observed)
     start = search(HARDER_ONE, data)[:1]
-    kept = np.arange(len(found)) % 5 > 0
+    kept = np.arange(len(observed)) % 5 > 0
     weighted = refit(HARDER_ONE, data, kept[None].astype(float), start)[0]
     fewer = Data({name: value[kept] for name, value in data.features.items()}, data.log_loss[kept])
     alone = refit(HARDER_ONE, fewer, np.ones((1, kept.sum())), start)[0]
@@ -86,7 +86,7 @@ def test_fits_side_by_side_do_not_touch_each_other():
 
 def test_numbers_stay_inside_their_bounds():
     """A loss that rises with the data asks for a power that is refused."""
-    found = observations(drawn_points(lambda l, n, d: 3.0 + 1e-8 * d))  # noqa: E741
+    observed = observations(drawn_points(lambda l, n, d: 3.0 + 1e-8 * d))  # noqa: E741
     low, high = HARDER.bounds
-    theta = search(HARDER, data_of(found))
+    theta = search(HARDER, data_of(observed))
     assert (theta >= low).all() and (theta <= high).all()

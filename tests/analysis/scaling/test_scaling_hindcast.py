@@ -13,23 +13,23 @@ from laws import CONTEXTS, drawn_points, flops_per_token, true_loss
 
 
 @pytest.fixture(scope="module")
-def found():
+def observed():
     return observations(drawn_points(run_noise=0.003, point_noise=0.001, count=20))
 
 
-def test_the_law_sees_nothing_of_what_is_hidden(found):
+def test_the_law_sees_nothing_of_what_is_hidden(observed):
     """Hidden losses may be anything: the fit and its predictions stay the same to the last bit."""
     above = 2e14
-    changed = dataclasses.replace(found, loss=np.where(found.flops > above, 7.0, found.loss))
-    one, other = hindcast(found, above, resamples=30), hindcast(changed, above, resamples=30)
+    changed = dataclasses.replace(observed, loss=np.where(observed.flops > above, 7.0, observed.loss))
+    one, other = hindcast(observed, above, resamples=30), hindcast(changed, above, resamples=30)
     assert one.analysis.law.theta.tolist() == other.analysis.law.theta.tolist()
     assert [run.predicted for run in one.runs] == [run.predicted for run in other.runs]
     assert other.error > 0.5 > one.error
-    assert one.shown == (found.flops <= above).sum() and one.hidden == (found.flops > above).sum()
+    assert one.shown == (observed.flops <= above).sum() and one.hidden == (observed.flops > above).sum()
 
 
-def test_what_was_hidden_is_predicted(found):
-    check = hindcast(found, resamples=100)
+def test_what_was_hidden_is_predicted(observed):
+    check = hindcast(observed, resamples=100)
     assert check.beyond > 10
     assert np.mean([run.inside for run in check.runs]) >= 0.7
     assert check.error < 0.02 < check.unchanged / 3
@@ -49,21 +49,23 @@ def test_without_noise_predicted_is_measured():
 
 
 def test_a_measured_optimum_is_the_lowest_loss_at_that_budget():
-    found = observations(drawn_points(count=400, sizes={"nano": 900e3}))
-    budget = float(common_budgets(found, 0)[-1])
-    contexts, losses = measured(found, 0, budget)
+    observed = observations(drawn_points(count=400, sizes={"nano": 900e3}))
+    budget = float(common_budgets(observed, 0)[-1])
+    contexts, losses = measured(observed, 0, budget)
     assert contexts.tolist() == list(CONTEXTS)
     expected = true_loss(contexts, 900e3, budget / flops_per_token(900e3, contexts))
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
 
 def test_seeds_are_averaged():
-    found = observations(drawn_points(sizes={"nano": 900e3}, run_noise=0.01, seeds=3, count=6))
-    budget = float(common_budgets(found, 0)[-1])
-    _, losses = measured(found, 0, budget)
+    observed = observations(drawn_points(sizes={"nano": 900e3}, run_noise=0.01, seeds=3, count=6))
+    budget = float(common_budgets(observed, 0)[-1])
+    _, losses = measured(observed, 0, budget)
     alone = [
         measured(
-            found.where(np.array([found.runs[i].endswith(f"seed{seed}") for i in found.run])), 0, budget
+            observed.where(np.array([observed.runs[i].endswith(f"seed{seed}") for i in observed.run])),
+            0,
+            budget,
         )[1]
         for seed in range(3)
     ]
@@ -72,22 +74,22 @@ def test_seeds_are_averaged():
 
 def test_the_check_reads_losses_as_the_page_of_a_sweep_does():
     points = drawn_points(sizes={"nano": 900e3}, run_noise=0.01, seeds=2, count=6)
-    found = observations(points)
-    for budget in common_budgets(found, 0):
+    observed = observations(points)
+    for budget in common_budgets(observed, 0):
         shown = cells(tracks(points, "flops"), budget)
-        contexts, losses = measured(found, 0, budget)
+        contexts, losses = measured(observed, 0, budget)
         assert contexts.tolist() == [cell.context for cell in shown]
         assert losses.tolist() == [cell.loss for cell in shown]
 
 
-def test_hiding_nothing_or_all_is_refused(found):
+def test_hiding_nothing_or_all_is_refused(observed):
     with pytest.raises(DataError, match="no point of the sweep is above"):
-        hindcast(found, found.flops.max())
+        hindcast(observed, observed.flops.max())
     with pytest.raises(DataError, match="all points of the sweep are above"):
-        hindcast(found, found.flops.min() / 2)
+        hindcast(observed, observed.flops.min() / 2)
 
 
-def test_the_whole_sweep_and_the_check_are_quick(found):
+def test_the_whole_sweep_and_the_check_are_quick(observed):
     """Not timed, but counted: a plan of 200 resamples solves few batches, not thousands of fits one by one."""
     from contextwise.analysis.scaling import fitting
 
@@ -95,7 +97,7 @@ def test_the_whole_sweep_and_the_check_are_quick(found):
     original = fitting.minimise
     fitting.minimise = lambda *arguments: calls.append(len(arguments[3])) or original(*arguments)
     try:
-        analyse(found, resamples=200)
+        analyse(observed, resamples=200)
     finally:
         fitting.minimise = original
     assert len(calls) < 30 and sum(calls) > 400

@@ -15,22 +15,22 @@ FORMS = {form.name: form for form in SEVERAL_SIZES}
 
 
 def test_the_error_on_an_unseen_run_is_that_of_a_fit_without_it():
-    found = observations(drawn_points(one_size_loss, NANO, run_noise=0.01, point_noise=0.003, count=6))
-    score = next(score for score in compare_forms(found) if score.form.name == "harder")
-    data, errors = data_of(found), []
-    for run in range(len(found.runs)):
-        seen = found.run != run
+    observed = observations(drawn_points(one_size_loss, NANO, run_noise=0.01, point_noise=0.003, count=6))
+    score = next(score for score in compare_forms(observed) if score.form.name == "harder")
+    data, errors = data_of(observed), []
+    for run in range(len(observed.runs)):
+        seen = observed.run != run
         without = Data({name: value[seen] for name, value in data.features.items()}, data.log_loss[seen])
-        law = Law(score.form, search(score.form, without)[0], found.centre)
-        predicted = law.loss(found.context[~seen], found.parameters[~seen], found.tokens[~seen])
+        law = Law(score.form, search(score.form, without)[0], observed.centre)
+        predicted = law.loss(observed.context[~seen], observed.parameters[~seen], observed.tokens[~seen])
         errors.append(np.sqrt(np.mean((np.log(predicted) - data.log_loss[~seen]) ** 2)))
     np.testing.assert_allclose(score.errors, errors, rtol=2e-3)
     assert score.error == pytest.approx(np.prod(errors) ** (1 / len(errors)), rel=2e-3)
 
 
 def test_the_form_that_made_the_losses_is_chosen():
-    found = observations(drawn_points(run_noise=0.003, point_noise=0.002))
-    scores = compare_forms(found)
+    observed = observations(drawn_points(run_noise=0.003, point_noise=0.002))
+    scores = compare_forms(observed)
     assert not_significantly_worse(scores)[0].form.name == "harder"
     by_name = {score.form.name: score for score in scores}
     assert by_name["separate"].error > 4 * by_name["harder"].error
@@ -39,8 +39,8 @@ def test_the_form_that_made_the_losses_is_chosen():
 
 def test_a_form_is_not_chosen_for_its_fit():
     """The richest form always fits best, and is not chosen where the plainer made the losses."""
-    found = observations(drawn_points(one_size_loss, NANO, run_noise=0.003, point_noise=0.002, seed=1))
-    scores = compare_forms(found)
+    observed = observations(drawn_points(one_size_loss, NANO, run_noise=0.003, point_noise=0.002, seed=1))
+    scores = compare_forms(observed)
     assert min(scores, key=lambda score: score.fitted).form.name == "slower"
     assert not_significantly_worse(scores)[0].form.name == "harder"
 
@@ -73,11 +73,11 @@ def test_a_resample_moves_whole_runs():
 
 def covered(replicate, **settings):
     """Whether the intervals of the best context and of its loss hold the truth; the widths (a factor, nats)."""
-    found = observations(
+    observed = observations(
         drawn_points(one_size_loss, NANO, run_noise=0.006, point_noise=0.002, count=10, seed=replicate)
     )
-    budget = 4 * found.flops.max()
-    plan = make_plan(analyse(found, seed=replicate, **settings), Budget("flops", budget, ""))
+    budget = 4 * observed.flops.max()
+    plan = make_plan(analyse(observed, seed=replicate, **settings), Budget("flops", budget, ""))
     contexts = np.geomspace(32, 8 * 2048, 4000)
     losses = one_size_loss(contexts, 900e3, budget / flops_per_token(900e3, contexts))
     best = plan.best

@@ -49,38 +49,38 @@ def test_a_noisy_cost_stays_positive():
 def test_the_best_context_is_that_of_a_fine_grid(cost, budget):
     law = Law(HARDER, ENSEMBLE, np.zeros(3))
     contexts = np.geomspace(32, 16384, 20_001)
-    found = best_context(law, cost, budget, 900e3, (32, 16384))
+    observed = best_context(law, cost, budget, 900e3, (32, 16384))
     for i, theta in enumerate(ENSEMBLE):
         losses = Law(HARDER, theta, np.zeros(3)).loss(
             contexts, 900e3, budget / cost.per_token(900e3, contexts)
         )
-        assert found.context[i] == pytest.approx(contexts[losses.argmin()], rel=1e-3)
-        assert found.loss[i] == pytest.approx(losses.min(), abs=1e-9)
-        assert found.tokens[i] == pytest.approx(budget / cost.per_token(900e3, found.context[i]))
+        assert observed.context[i] == pytest.approx(contexts[losses.argmin()], rel=1e-3)
+        assert observed.loss[i] == pytest.approx(losses.min(), abs=1e-9)
+        assert observed.tokens[i] == pytest.approx(budget / cost.per_token(900e3, observed.context[i]))
 
 
 @pytest.mark.parametrize("budget", [1e14, 1e16])
 def test_the_best_pair_is_that_of_a_fine_grid(cost, budget):
     law = Law(HARDER, ENSEMBLE, np.zeros(3))
-    found = best_anywhere(law, cost, budget, (30e3, 1e8), (32, 16384))
+    observed = best_anywhere(law, cost, budget, (30e3, 1e8), (32, 16384))
     sizes, contexts = np.geomspace(30e3, 1e8, 801)[:, None], np.geomspace(32, 16384, 801)[None]
     for i, theta in enumerate(ENSEMBLE):
         losses = Law(HARDER, theta, np.zeros(3)).loss(
             contexts, sizes, budget / cost.per_token(sizes, contexts)
         )
         row, column = np.unravel_index(losses.argmin(), losses.shape)
-        assert found.loss[i] <= losses.min() + 1e-12
-        assert found.parameters[i] == pytest.approx(sizes[row, 0], rel=0.03)
-        assert found.context[i] == pytest.approx(contexts[0, column], rel=0.03)
+        assert observed.loss[i] <= losses.min() + 1e-12
+        assert observed.parameters[i] == pytest.approx(sizes[row, 0], rel=0.03)
+        assert observed.context[i] == pytest.approx(contexts[0, column], rel=0.03)
 
 
 def test_the_best_of_given_sizes(cost):
     law = Law(HARDER, ENSEMBLE, np.zeros(3))
     sizes = np.array([150e3, 900e3, 2.9e6])
-    found = best_of_sizes(law, cost, 1e15, sizes, (32, 16384))
+    observed = best_of_sizes(law, cost, 1e15, sizes, (32, 16384))
     each = np.stack([best_context(law, cost, 1e15, size, (32, 16384)).loss for size in sizes])
-    np.testing.assert_allclose(found.loss, each.min(0))
-    np.testing.assert_allclose(found.parameters, sizes[each.argmin(0)])
+    np.testing.assert_allclose(observed.loss, each.min(0))
+    np.testing.assert_allclose(observed.parameters, sizes[each.argmin(0)])
 
 
 @pytest.mark.parametrize("tokens", [1e6, 1e8])

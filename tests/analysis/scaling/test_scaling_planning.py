@@ -98,8 +98,8 @@ def test_the_nearest_models_are_those_of_the_sweeps_family():
     config = {name: backbone_config("llama", named_size("llama", name), vocabulary, 512) for name in SIZES}
     sizes = {name: parameter_count(one) for name, one in config.items()}
     model = {name: {"family": "llama", "size": name} for name in sizes}
-    found = dataclasses.replace(observations(drawn_points(sizes=sizes, count=6)), model=model)
-    plan = make_plan(analyse(found, resamples=20), flops(3 * found.flops.max()))
+    observed = dataclasses.replace(observations(drawn_points(sizes=sizes, count=6)), model=model)
+    plan = make_plan(analyse(observed, resamples=20), flops(3 * observed.flops.max()))
     near = plan.shapes[0]
     whole = backbone_config("llama", named_size("llama", near.name), vocabulary, 512)
     assert near.parameters == parameter_count(whole)
@@ -284,9 +284,9 @@ def test_early_points_are_left_out(tmp_path):
     points = drawn_points(count=8)
     write_sweep(tmp_path, points)
     assert read_observations(tmp_path).left_out == 0
-    found = read_observations(tmp_path, early=0.1)
-    assert found.left_out == sum(point.step < 200 for point in points) > 0
-    assert len(found) == len(points) - found.left_out
+    observed = read_observations(tmp_path, early=0.1)
+    assert observed.left_out == sum(point.step < 200 for point in points) > 0
+    assert len(observed) == len(points) - observed.left_out
 
 
 def test_the_warm_up_is_left_out(tmp_path):
