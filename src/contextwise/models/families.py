@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
@@ -85,7 +86,7 @@ class Family:
         self,
         backbone: Any,
         embeds_BTD: Tensor,
-        positions_BT: Tensor,
+        positions_BT: Tensor | None,
         mask: Any = None,
         cache: Cache | None = None,
         before_block: Callable[[int, Tensor], Tensor] | None = None,
@@ -94,8 +95,13 @@ class Family:
         """Run all blocks on token vectors: the input of the final norm, and the rotary cosines and sines.
 
         Args:
+            positions_BT: position of each token in its document; None for 0, 1, 2, ....
             before_block: maps the index of a block and its input to a changed input.
         """
+        if positions_BT is None:
+            positions_BT = torch.arange(embeds_BTD.shape[1], device=embeds_BTD.device).expand(
+                embeds_BTD.shape[:2]
+            )
         h_BTD = self.embed(backbone, embeds_BTD, positions_BT)
         rotary = self.rotary(backbone, h_BTD, positions_BT)
         for i, block in enumerate(self.blocks(backbone)):

@@ -143,8 +143,6 @@ def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> Tensor:
         backbone, mask, positions = model.base_model, inputs.get("attention_mask"), inputs.get("position_ids")
         embeds = backbone.get_input_embeddings()(ids)
         mask = causal_mask(model.config, embeds, mask, positions, None)
-        if positions is None:
-            positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         return family.norm(backbone, family.run_blocks(backbone, embeds, positions, mask)[0])
     return model.base_model(**inputs, use_cache=False).last_hidden_state
 

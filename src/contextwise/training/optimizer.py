@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from contextwise.training.settings import TrainingSettings
@@ -26,9 +27,9 @@ def create_optimizer(
     if settings.optimizer == "muon":
         embeddings = {id(layer.weight) for layer in layers if isinstance(layer, nn.Embedding)}
         heads = {
-            id(model.get_output_embeddings().weight)
+            id(head.weight)
             for model in module.modules()
-            if getattr(model, "get_output_embeddings", lambda: None)() is not None
+            if isinstance(model, PreTrainedModel) and (head := model.get_output_embeddings()) is not None
         }
         hidden = matrices - embeddings - heads
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]

@@ -201,13 +201,12 @@ class CueDecoder(PreTrainedModel):
             return torch.cat([states, cue[:, None].expand(-1, states.shape[1], -1)], dim=-1)
         inputs = self.project_states(states)
         mask = causal_mask(self.transformer.config, inputs, attention_mask, position_ids, None)
-        if position_ids is None:
-            position_ids = torch.arange(inputs.shape[1], device=inputs.device).expand(inputs.shape[:2])
-        family, cue_B1D = family_of(self.transformer.config), self.project_cue(cue)[:, None]
-        h_BTD, _ = family.run_blocks(
-            self.transformer, inputs, position_ids, mask, encoder_hidden_states=cue_B1D
+        family, further = (
+            family_of(self.transformer.config),
+            {"encoder_hidden_states": self.project_cue(cue)[:, None]},
         )
-        return family.norm(self.transformer, h_BTD)
+        hidden = family.run_blocks(self.transformer, inputs, position_ids, mask, **further)[0]
+        return family.norm(self.transformer, hidden)
 
 
 def _projection(inputs: int, outputs: int) -> nn.Module:
