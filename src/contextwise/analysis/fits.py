@@ -1,4 +1,4 @@
-"""Fits over context lengths: a power law, straight lines, correlations. Values are joined by context, never by their place.
+"""Fits over context lengths: a power law, straight lines, correlations. Values are joined by context, never by position.
 
 Legend: l is a context length in tokens; losses and entropies are in nats. Intervals are 95%: the estimate's standard error from
 the scatter of the points about the fit, times Student's t. They take the form of the fit for true and the points for

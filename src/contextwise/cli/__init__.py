@@ -38,7 +38,7 @@ INTERRUPTED = 130
 
 
 class Verb(TyperCommand):
-    """A verb: where an error of the library opens with a setting, it names the option."""
+    """Command of a verb; replaces the name of a setting at the start of an error by the name of its option."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -54,7 +54,7 @@ class Verb(TyperCommand):
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a verb in the list of verbs, and becomes the verb itself when that is run."""
+    """Placeholder of a verb in the list of verbs; imports the verb when it is run."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

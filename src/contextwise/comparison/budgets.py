@@ -1,8 +1,8 @@
 """Validation losses of runs at the same training time, tokens or FLOPs: of one objective, and in a ledger of several.
 
 The losses are those that the runs logged while they trained, interpolated linearly between two validations. A run that
-continued after that point is caught in the middle of its schedule, with a learning rate that has not yet come down: its loss
-there is higher than that of a run planned to end there. So this view favours the run that ends at the point; train with that
+continued after that point was in the middle of its schedule there, with a learning rate that had not yet decayed: its loss
+is higher than that of a run planned to end there. So this view favours the run that ends at the point; train with that
 budget from the start for a comparison without this flaw.
 """
 

@@ -1,8 +1,9 @@
 """Models of different training contexts side by side: by their average loss, which misleads, and by their best context.
 
-The average over all positions of a window is what a trainer logs. Models of longer contexts are asked more of the easy
-questions, those with much before them, so that their average may be lower although they are worse wherever both can be asked
-(context scaling, Section 2). Differences are paired by document, over the documents that all curves have.
+The average over all positions of a window is what a trainer logs. Models of longer contexts predict more positions
+with many visible tokens, which are easier. So their average may be lower although their loss is higher at each number of
+visible tokens that both have (context scaling, Section 2). Differences are paired by document, over the documents that all
+curves have.
 
 Legend of shapes: D documents, K bins.
 """

@@ -49,7 +49,7 @@ def prepare_corpus(
     process prepares the same folder, the call waits until it is finished.
 
     Args:
-        sources: as for :func:`contextwise.data.open_source`: ``stdlib``, files, folders, patterns, Hub names. Each may
+        sources: as for :func:`contextwise.data.sources.open_source`: ``stdlib``, files, folders, patterns, Hub names. Each may
             name its split, as in ``train=a.jsonl``; then all must.
         tokenizer: a folder, a name on the Hub, ``train:N`` (a byte-level BPE of N tokens, learned on the
             training split), or ``bytes``.

@@ -61,9 +61,7 @@ class Sampling:
 
 
 def reads_sentences(source: str | Path) -> bool:
-    """Whether a model was trained on separate sentences, each after an end-of-text token: a CUE model, or a run with the
-    objective ``sentence``.
-    """
+    """Whether a model was trained on separate sentences: a CUE model, or a run with the objective ``sentence``."""
     if load_config(source).model_type == "cue":
         return True
     run = RunFolder(source)

@@ -118,15 +118,15 @@ class RunProcess:
             raise ConfigError(f"the run {run} cannot be started: {error}") from error
 
     def poll(self) -> Outcome | None:
-        """How it ended; None while it runs."""
+        """Return the outcome of the process; None while it runs."""
         return None if self.process.poll() is None else self.wait()
 
     def stop(self) -> None:
-        """Ask it to save and end."""
+        """Request the process to save and exit."""
         self.process.terminate()
 
     def wait(self) -> Outcome:
-        """Wait until it has ended; the reason of a failure is the last error in its log."""
+        """Wait for the process to exit; the reason of a failure is the last error in its log."""
         status = self.process.wait()
         if status < 0:
             name = signal.Signals(-status).name

@@ -234,7 +234,7 @@ class RunSet(RunSetFolder):
 
     @property
     def name(self) -> str:
-        """Of the set, in messages."""
+        """Name of the set in messages."""
         return self.path.name
 
     @contextlib.contextmanager
@@ -304,7 +304,7 @@ class _Expansion:
         self.points = grid_points(settings.grid)
 
     def runs_of(self, arms: Iterable[str]) -> list[Run]:
-        """The runs of these arms, each behind its parents; seed by seed, so that a set that was stopped has whole seeds."""
+        """The runs of these arms, each after its parents; seed by seed, so that a set that was stopped has whole seeds."""
         arms = list(dict.fromkeys(arms))
         own_seeds = [seed for arm in arms for seed in self._seeds(arm)]
         seeds = dict.fromkeys([*self.settings.seeds, *own_seeds])
@@ -318,7 +318,7 @@ class _Expansion:
         return [0] if own.model else own.seeds or self.settings.seeds
 
     def _make(self, name: str, seed: int, number: int, children: tuple[str, ...]) -> Run:
-        """The run of an arm, seed and point, made behind its parents."""
+        """The run of an arm, seed and point; its parents are made first."""
         if name in children:
             raise ConfigError(f"the arm {name!r} is made from itself: {' <- '.join([*children, name])}")
         if name not in self.settings.arms:

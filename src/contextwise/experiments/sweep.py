@@ -303,7 +303,7 @@ class Sweep(RunSet):
 
     @classmethod
     def open(cls, path: str | Path) -> "Sweep":
-        """An existing sweep, whatever state it is in.
+        """Open an existing sweep, finished or not.
 
         Raises:
             CheckpointError: the folder does not exist, or holds no sweep.

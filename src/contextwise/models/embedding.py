@@ -56,7 +56,7 @@ def text_kind(config: PreTrainedConfig) -> Kind:
 def load_text_model(
     path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
 ) -> PreTrainedModel:
-    """Load a decoder, encoder or encoder-decoder to compute hidden states; arguments as for :func:`.loading.load_model`.
+    """Load a decoder, encoder or encoder-decoder to compute hidden states; arguments as for :func:`load_model`.
 
     Raises:
         CheckpointError: the model does not exist, is damaged or incomplete, or is not a text model.

@@ -49,7 +49,7 @@ LENS = (
 
 
 def write_attention_page(reading: Reading, path: Path, command: list[str] | None = None) -> None:
-    """Write the page (:meth:`~contextwise.reports.page.Page.write`); ``command``: the words that made it, to be shown."""
+    """Write the page (:meth:`~contextwise.reports.page.Page.write`); ``command``: the command line that made it."""
     names = [model.name for model in reading.models]
     bars = "Attention received by each chunk, a bar for each model"
     sections = [
@@ -239,7 +239,7 @@ def _by_token(reading: Reading, values: list[np.ndarray]) -> Iterator[tuple[str,
 
 
 def lens_words(reading: Reading) -> list[str]:
-    """A sentence for each model that predicts a context, and what to make of it."""
+    """A sentence for each model that predicts a context, and how to read it."""
     sentences = []
     for model in reading.models:
         if model.lens is not None and model.nats_without is not None:

@@ -79,7 +79,7 @@ FITS: list[Column | str] = [
 
 
 def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str] | None = None) -> None:
-    """Write the page (:meth:`~contextwise.reports.page.Page.write`); ``command``: the words that made it, to be shown."""
+    """Write the page (:meth:`~contextwise.reports.page.Page.write`); ``command``: the command line that made it."""
     summary, figures, tables = entropy.measurement.summary, figures_of(entropy), csv_files(entropy)
     fallback = "This figure needs JavaScript. The CSV file holds its numbers."
     plots = []

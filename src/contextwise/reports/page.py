@@ -205,7 +205,7 @@ def command_line(words: Sequence[str] | None) -> list[Part]:
 
 
 def details(summary: str, *parts: Part) -> Markup:
-    """Parts that are folded away behind a line."""
+    """Parts that a reader can unfold below a line."""
     return Markup(f"<details>\n<summary>{shown(summary)}</summary>\n{joined(parts)}\n</details>")
 
 

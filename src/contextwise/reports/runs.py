@@ -30,7 +30,7 @@ SPIKE_WINDOW = 50
 """Number of preceding rows that a row is compared to; in a short log a tenth of it."""
 SPIKE_DEVIATIONS = 8.0
 SMALLEST_SPIKE = 0.05
-"""Nats; what is less is no spike, however quiet the rows before are."""
+"""Nats; a smaller jump is no spike, however little the rows before it vary."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[
 
 
 def _sampling(settings: dict[str, Any]) -> str:
-    """``temperature 0.8, seed 0``: the settings that count."""
+    """Format the sampling settings that have an effect, for example ``temperature 0.8, seed 0``."""
     if settings.get("greedy"):
         settings = {"max_new_tokens": settings.get("max_new_tokens"), "always the likeliest token": ""}
     counting = {name: value for name, value in settings.items() if value is not None and value is not False}
@@ -199,7 +199,7 @@ def _samples(curves: list[Curve]) -> list[Part]:
 
 
 def _run(curve: Curve) -> Markup:
-    """A run's recipe and environment, folded away."""
+    """A run's recipe and environment, collapsed."""
     run = curve.run
     file = run.environment_file
     environment = read_json(file, "the environment of the run") if file.exists() else {}
@@ -236,8 +236,8 @@ def training_figure(curves: list[Curve]) -> dict[str, Any] | None:
     axes = _axes([rows for _, rows in drawn])
     # The losses after the first tenth of training set the vertical axis.
     start = BEHIND_START * max(float(rows["tokens"].max(initial=0)) for _, rows in drawn)
-    behind = np.concatenate([np.asarray(trace.y)[rows["tokens"] >= start] for trace, rows in drawn])
-    low, high = float(behind.min()), float(behind.max())
+    losses = np.concatenate([np.asarray(trace.y)[rows["tokens"] >= start] for trace, rows in drawn])
+    low, high = float(losses.min()), float(losses.max())
     room = 0.04 * (high - low) or 0.1
     yaxis = {"title": "loss, nats per token", "range": [low - room, high + room]}
     return page.figure(traces, xaxis=axes[0]["layout"], yaxis=yaxis) | {"axes": axes}
@@ -341,7 +341,7 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def smoothed(losses: np.ndarray) -> np.ndarray:
-    """Mean over about 2% of the rows around each row; near the ends over fewer, as many before as behind."""
+    """Mean over about 2% of the rows around each row; near the ends over fewer, as many before as after."""
     rows = len(losses)
     sums = np.concatenate([[0.0], np.cumsum(losses)])
     positions = np.arange(rows)

@@ -92,11 +92,11 @@ class TrainingInputs:
         if sentences is not None:
             stream = sentences.stream(stream, recipe.examples_per_step, data.split)
         validation = _validation_sets(recipe, data, corpus, watched, vocabulary, sentences)
-        kept = corpus.tokenizer() if tokenizer is None else tokenizer
-        if kept is not None and objective.name == "instruction":
-            kept.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
+        exported = corpus.tokenizer() if tokenizer is None else tokenizer
+        if exported is not None and objective.name == "instruction":
+            exported.chat_template = CHAT_TEMPLATE  # the training format, for serve and apply_chat_template
         curve = _curve_windows(recipe, data)
-        return cls(corpus, config, kept, stream, validation, added, replayed, curve, sentences)
+        return cls(corpus, config, exported, stream, validation, added, replayed, curve, sentences)
 
     @classmethod
     def _synthetic(cls, recipe: Recipe, data: SyntheticData) -> "TrainingInputs":

@@ -240,7 +240,7 @@ class PretrainingTrainer(Trainer):
         if self.is_world_process_zero():
             self.run.append_metrics(row)
 
-    # ---- data, optimizer ----
+    # ---- optimizer ----
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:

@@ -35,7 +35,7 @@ from contextwise.base.intervals import percentile_interval
 
 CONFIDENCE = 0.9
 LATE = 1 / 3
-"""Points behind this share of a run's tokens are held out as the largest budgets."""
+"""Points after this share of a run's tokens are held out as the largest budgets."""
 APART = 2.0
 """Standard errors of a difference from which on two forms differ significantly."""
 SAME = 1e-6
@@ -71,7 +71,7 @@ class Score:
 
 
 def data_of(observed: Observations) -> Data:
-    """Points as a fit takes them, around their own middle."""
+    """Convert points to the data of a fit, centred on the middle of the points."""
     features = features_of(observed.centre, observed.context, observed.parameters, observed.tokens)
     return Data(features, np.log(observed.loss))
 

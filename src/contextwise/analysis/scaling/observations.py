@@ -167,7 +167,7 @@ def check_enough(observed: Observations) -> None:
     budgets = [len(np.unique(observed.tokens[observed.run == run])) for run in range(len(observed.runs))]
     if np.median(budgets) < FEWEST_BUDGETS:
         raise DataError(
-            f"the runs of the sweep have {np.median(budgets):.0f} measured budgets each behind their first steps, and "
+            f"the runs of the sweep have {np.median(budgets):.0f} measured budgets each after their first steps, and "
             f"{FEWEST_BUDGETS} at least are needed to separate data from context; measure more often, or train longer"
         )
 
@@ -223,7 +223,7 @@ def measured(observed: Observations, size: int, budget: float, unit: str = "flop
 
 
 def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) -> None:
-    """Runs whose loss differs for reasons that the law does not know."""
+    """Refuse runs that differ in settings other than size, context and tokens, which the law does not model."""
     first: dict[str, dict[str, Any]] = {}
     everywhere = next(iter(recipes.values()))
     for recipe in recipes.values():

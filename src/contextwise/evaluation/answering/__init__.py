@@ -1,1 +1,1 @@
-"""Answers of a causal language model: prompts cut to a visible context, batches of them, and who answers them."""
+"""Answers of a causal language model: prompts cut to a visible context, their batches, and the readers that answer them."""

@@ -145,7 +145,8 @@ class Encoder:
 
 
 def check_vocabulary(subject: Subject, questions: Iterable[Prompt]) -> None:
-    """
+    """Check that the model's vocabulary has all token ids of the questions.
+
     Raises:
         ConfigError: the tokenizer made ids that the model does not know.
     """
@@ -161,11 +162,12 @@ def check_vocabulary(subject: Subject, questions: Iterable[Prompt]) -> None:
 def check_positions(
     subject: Subject, questions: Iterable[tuple[str, Prompt, int]], visible: int, further: str = ""
 ) -> None:
-    """
+    """Check that the longest prompt with its answer fits into the model's positions.
+
     Args:
         questions: name in the message, question, most tokens of its answer.
         visible: tokens of the body.
-        further: another way out than a smaller visible context.
+        further: another fix than a smaller visible context, appended to the message.
 
     Raises:
         ConfigError: prompt and answer do not fit into the model's positions.
@@ -188,20 +190,20 @@ def check_positions(
 
 
 def _needles(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> tuple[Needle, ...]:
-    """Positions of the tokens that hold the characters of each span; ``offsets`` are each token's (first, behind the last)."""
-    begins, ends = np.array(offsets).reshape(-1, 2).T
+    """Positions of the tokens that hold the characters of each span; ``offsets`` are each token's (first, after the last)."""
+    token_starts, token_stops = np.array(offsets).reshape(-1, 2).T
     starts, stops = np.array(spans).reshape(-1, 2).T
-    first = np.searchsorted(ends, starts, side="right")
-    last = np.searchsorted(begins, stops, side="left") - 1
+    first = np.searchsorted(token_stops, starts, side="right")
+    last = np.searchsorted(token_starts, stops, side="left") - 1
     count = len(offsets)
     return tuple(Needle(count - 1 - b, count - a) for a, b in zip(first.tolist(), last.tolist(), strict=True))
 
 
 class Reader(Protocol):
-    """Something that answers."""
+    """Interface of a model that answers prompts."""
 
     def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[str]:
-        """The texts written behind prompts of token ids, at most ``new_tokens`` tokens each."""
+        """The texts generated after prompts of token ids, at most ``new_tokens`` tokens each."""
 
 
 @dataclass(frozen=True)

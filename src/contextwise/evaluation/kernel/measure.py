@@ -30,7 +30,7 @@ InputFile = Annotated[Path, CONTENT]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a measurement: its part of ``summary.json``, and the files for :func:`~.result.write_result`."""
+    """Outcome of a measurement: its part of ``summary.json``, and the further files of the result folder by name."""
 
     summary: dict[str, Any]
     files: Mapping[str, Any] = field(default_factory=dict)
@@ -145,12 +145,12 @@ def measure(
             f"{subject.source} is an {kind} ({subject.config.model_type}), but {settings.name} needs a "
             f"{' or '.join(settings.model_types)}"
         )
-    asked, settings = settings.identity(), settings.resolved(subject, corpus)
+    requested, settings = settings.identity(), settings.resolved(subject, corpus)
     label = settings.label(corpus)
-    # The question can be asked of any model: results with the same one can be compared.
+    # The question does not depend on the model: results with the same question can be compared.
     data = None if corpus is None else [corpus.fingerprint, corpus.split]
     common = {"measure": settings.name, "version": settings.version, "data": data}
-    question = content_key(**common, settings=asked)
+    question = content_key(**common, settings=requested)
     resolved = content_key(**common, settings=settings.identity())
     number_format = "saved" if subject.dtype is None else str(subject.dtype)
     key = content_key(question=resolved, subject=subject.digest, dtype=number_format)

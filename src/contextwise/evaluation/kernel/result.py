@@ -80,7 +80,7 @@ def is_result(path: str | Path) -> bool:
 
 
 def results_of(folder: Path, measure: str | None = None) -> list[Result]:
-    """The results below ``folder`` (a model's :attr:`~.subject.Subject.home`), by name; only those of ``measure`` if given."""
+    """The results below ``folder`` (the ``home`` of a subject), by name; only those of ``measure`` if given."""
     results = []
     for summary in sorted(folder.glob(f"*/{SUMMARY}")):
         if summary.parent.name.startswith(".") or ".partial-" in summary.parent.name:

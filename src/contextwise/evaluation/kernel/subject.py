@@ -168,7 +168,7 @@ class Subject:
         if self.loaded:
             return _digest_of_loaded(self)
         patterns = (self.folder.glob(pattern) for pattern in MODEL_FILES)
-        files = {file.name: sha256_file(file) for found in patterns for file in found if file.is_file()}
+        files = {file.name: sha256_file(file) for matches in patterns for file in matches if file.is_file()}
         return content_key(**files)
 
     @property

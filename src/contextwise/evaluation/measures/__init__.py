@@ -1,0 +1,1 @@
+"""The measures of models: one module or folder for each."""

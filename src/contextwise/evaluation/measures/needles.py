@@ -177,7 +177,7 @@ def two_needle_question(size: Size, index: int, far: float = 0.75, near: float =
 def answer_nats(
     model: "PreTrainedModel", prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
 ) -> np.ndarray:
-    """Nats of each answer behind its prompt, summed over the answer's tokens: -Σ ln p(token | all before it).
+    """Nats of each answer after its prompt, summed over the answer's tokens: -Σ ln p(token | all before it).
 
     Args:
         model: a causal language model in evaluation mode.
@@ -212,7 +212,7 @@ def answer_nats(
 
 
 def answer_ids(encoder: Encoder, question: Question) -> list[int]:
-    """Tokens of the answer behind the prompt, its leading space included."""
+    """Tokens of the answer after the prompt, its leading space included."""
     before = encoder.ids(question.ending + question.answer_prefix)
     whole = encoder.ids(f"{question.ending}{question.answer_prefix} {question.answers[0]}")
     if whole[: len(before)] == before and len(whole) > len(before):

@@ -47,7 +47,7 @@ Further = Callable[[np.ndarray], dict[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Rows:
-    """Sentences (tokens without their ends) in the form of documents for :func:`~.windows.score_documents`."""
+    """Sentences (tokens without their ends) in the form of documents, for :func:`score_documents`."""
 
     tokens: Sequence[np.ndarray]
     end_of_text: int
@@ -84,7 +84,7 @@ def score_rows(
     """Score every target of the sentences; ``nats`` (N,) are in the order of the sentences.
 
     ``further`` returns the contexts for a CUE model (:meth:`ContextSets.batch`); without it, it has the empty set of contexts.
-    Raises as :func:`~evaluation.scoring.windows.score_documents` does.
+    Raises as :func:`~contextwise.evaluation.scoring.windows.score_documents` does.
     """
     window = window_of(model, rows)
     options: dict[str, Any] = {"batch_tokens": batch_tokens or DEFAULT_BATCH_TOKENS, "further": further}
@@ -167,7 +167,7 @@ def _context_config(config: Any) -> CueContextConfig | None:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest known one, or all of them."""
+    """Format a hint for an error about an unknown name: the nearest known name, or all of them."""
     names = list(known)
     matches = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {matches[0]!r}?" if matches else f"it may be {', '.join(names) or 'nothing'}"

@@ -131,14 +131,16 @@ def truncated_passes(
                 tokens_BT = _tokens(model, corpus, targets, context, start, stop)
                 nats_B, features_BD = _predict(model, tokens_BT, features)
                 batch = TruncatedBatch(context, start, stop, nats_B.cpu().numpy(), features_BD)
-                what, finite_B = "loss", np.isfinite(batch.nats)
+                quantity, finite_B = "loss", np.isfinite(batch.nats)
                 if finite_B.all() and features_BD is not None:
-                    what, finite_B = "feature", torch.isfinite(features_BD).all(dim=1).cpu().numpy()
+                    quantity, finite_B = "feature", torch.isfinite(features_BD).all(dim=1).cpu().numpy()
                 if not finite_B.all():
                     worst = start + int(finite_B.argmin())
-                    place = f"token {int(targets.position[worst])} of document {int(targets.document[worst])}"
+                    location = (
+                        f"token {int(targets.position[worst])} of document {int(targets.document[worst])}"
+                    )
                     visible = f"with {context:,} tokens visible"
-                    raise not_finite(f"the model's {what} is not finite at {place}, {visible}")
+                    raise not_finite(f"the model's {quantity} is not finite at {location}, {visible}")
                 yield batch
     finally:
         model.train(was_training)

@@ -176,8 +176,8 @@ def score_documents(
         raise DataError(
             "there is no token to score: the documents are empty, or hold one token and no end-of-text"
         )
-    ends = np.cumsum(targets)
-    scores = Scores(targets, np.zeros(ends[-1], np.float32), np.zeros(ends[-1], np.int32), first_position)
+    stops = np.cumsum(targets)
+    scores = Scores(targets, np.zeros(stops[-1], np.float32), np.zeros(stops[-1], np.int32), first_position)
     was_training = model.training
     model.eval()
     try:
@@ -189,7 +189,7 @@ def score_documents(
                 for row, window in enumerate(rows):
                     document, start = int(plan.document[window]), int(plan.start[window])
                     skip, length = int(plan.skip[window]), int(plan.length[window])
-                    offset = int(ends[document] - targets[document]) + start
+                    offset = int(stops[document] - targets[document]) + start
                     scores.nats[offset + skip : offset + length] = nats_BT[row, skip:length]
                     visible = np.arange(skip + 1, length + 1) - int(start == first_position == 0)
                     scores.visible[offset + skip : offset + length] = visible
@@ -275,17 +275,17 @@ def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
     """Table with a row per document: ``document``, its hash, ``tokens`` (targets), ``bytes``, ``words``, ``nats``."""
     count = len(scores.targets)
 
-    def known(values: Any, kind: pa.DataType) -> pa.Array:
+    def nullable(values: Any, kind: pa.DataType) -> pa.Array:
         return pa.nulls(count, kind) if values is None else pa.array(values[:count], kind)
 
     hashes = corpus.column("document_hash") if "document_hash" in corpus.columns else None
     return pa.table(
         {
             "document": np.arange(count, dtype=np.int32),
-            "document_hash": known(hashes, pa.string()),
+            "document_hash": nullable(hashes, pa.string()),
             "tokens": scores.targets,
-            "bytes": known(corpus.bytes, pa.int64()),
-            "words": known(corpus.words, pa.int64()),
+            "bytes": nullable(corpus.bytes, pa.int64()),
+            "words": nullable(corpus.words, pa.int64()),
             "nats": scores.document_sums(),
         }
     )

@@ -1,7 +1,7 @@
 """The attention that each token of one text receives from trained models (ContextLM, Section 4.3, Figure 5).
 
 What a token receives is the mean over layers, heads and the positions that can see it
-(:mod:`evaluation.attention`); a phrase or chunk receives the sum over its tokens. A claim is
+(:mod:`contextwise.evaluation.attention`); a phrase or chunk receives the sum over its tokens. A claim is
 decided by the t-interval of the difference over seeds, so one seed decides none.
 """
 

@@ -79,7 +79,7 @@ class OnHarness(TrainedModels):
         return settings
 
     def summaries(self, runs: dict[str, list[RunFolder]], tasks: HarnessTasks) -> Summaries:
-        """Ask every run."""
+        """Measure every run with the harness."""
         measured = measured_by_model(runs, tasks)
         return {name: [result.summary for result in results] for name, results in measured.items()}
 
@@ -106,7 +106,7 @@ class TextPerplexity(OnHarness):
 
 
 def _of_texts(seeds: list[dict[str, Any]]) -> dict[str, float]:
-    """Perplexity on each text that is there, mean over seeds."""
+    """Perplexity on each text that was measured, mean over seeds."""
     perplexities = {}
     for task in dict.fromkeys(row["task"] for row in seeds[0]["rows"]):
         rows = [row_of(summary, 0, task)["measures"] for summary in seeds]

@@ -139,8 +139,8 @@ class RulerCurves(GivenModel):
         ]
         results = {}
         for own in settings:
-            asked = f"{own.length}-gamma-{own.gamma:g}-{self.samples}-{self.seed}{'-chat' * self.chat}"
-            result = self.measured(own, folder, f"ruler-{'-'.join(self.tasks)}-{asked}")
+            name = f"{own.length}-gamma-{own.gamma:g}-{self.samples}-{self.seed}{'-chat' * self.chat}"
+            result = self.measured(own, folder, f"ruler-{'-'.join(self.tasks)}-{name}")
             results[own.length, own.gamma] = result.summary["results"]
         tables, plots, claims = [], [], []
         for task in self.tasks:

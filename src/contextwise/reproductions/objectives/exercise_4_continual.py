@@ -120,7 +120,7 @@ def stdlib_part(part: str) -> Iterator[tuple[str, str]]:
 
 
 def without_docstrings(source: str) -> tuple[str, str]:
-    """A module's docstrings one behind the other, and its source without them; no docstrings if it cannot be parsed."""
+    """A module's docstrings one after the other, and its source without them; no docstrings if it cannot be parsed."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

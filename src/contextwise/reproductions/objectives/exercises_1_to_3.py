@@ -188,7 +188,7 @@ class SpanBudget(TextOnly):
             restored = examples.restore(example)
             window = examples.windows[int(example["window"])]["input_ids"].numpy()
             restored_exactly += bool(np.array_equal(restored, window))
-            # The exercise counts no end of the input, and one behind the target.
+            # The exercise counts no end of the input, and one after the target.
             counts = (len(restored), len(labels) - spans - 1, spans, len(inputs) - 1, len(labels))
             for key, value in zip(rows, counts, strict=True):
                 rows[key].append(value)

@@ -1,4 +1,4 @@
-"""The two ways to score: at each position of running windows, and the same targets at each context. Both can be stopped.
+"""The two scoring passes of a curve, which can be stopped and resumed: running windows, and the same targets at each context.
 
 Each leaves sums, from which the contextwise loss curve and the intervals of all its readings are made.
 
@@ -40,7 +40,7 @@ class Bins:
 
     @classmethod
     def logarithmic(cls, context: int) -> "Bins":
-        """Two for each doubling, over 1 to ``context``. A last one that is cut short joins the one before it.
+        """Two for each doubling, over 1 to ``context``. The last one is merged into the one before if it is cut short.
 
         Otherwise the last bin would hold the few remaining positions, and its noise could pass for the best context.
         """
@@ -164,13 +164,13 @@ def _ratio_error(squares: np.ndarray, crossed: np.ndarray, mean: np.ndarray, siz
     return np.sqrt(np.maximum(0, residuals) * count / (count - 1)) / sizes.sum()
 
 
-def _kept(work: Work, like: dict[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+def _saved(work: Work, like: dict[str, np.ndarray]) -> dict[str, np.ndarray] | None:
     """The part that an earlier, stopped pass has saved; None unless it has the names, shapes and types of ``like``."""
-    kept = work.load(PART)
-    if kept is None or kept.keys() != like.keys():
+    saved = work.load(PART)
+    if saved is None or saved.keys() != like.keys():
         return None
-    same = all(kept[n].shape == like[n].shape and kept[n].dtype == like[n].dtype for n in like)
-    return kept if same and all(np.isfinite(array).all() for array in kept.values()) else None
+    same = all(saved[n].shape == like[n].shape and saved[n].dtype == like[n].dtype for n in like)
+    return saved if same and all(np.isfinite(array).all() for array in saved.values()) else None
 
 
 def running_pass(
@@ -189,14 +189,14 @@ def running_pass(
         trained: training context, for the last tenth of it.
 
     Raises:
-        DataError, CheckpointError: as :func:`~evaluation.scoring.windows.window_losses`.
-        Interrupted: the process was asked to stop; the finished part is kept.
+        DataError, CheckpointError: as :func:`~contextwise.evaluation.scoring.windows.window_losses`.
+        Interrupted: the process received a request to stop; the finished part is kept.
     """
     context, total = int(plan.length[0]), len(plan.document)
     sums = RunningSums(plan.document, context, last_tenth(context, trained))
-    kept = _kept(work, sums.state)
-    if kept is not None and 0 < int(kept["done"]) <= total:
-        sums.state.update(kept)
+    saved = _saved(work, sums.state)
+    if saved is not None and 0 < int(saved["done"]) <= total:
+        sums.state.update(saved)
         say(f"resuming a stopped measurement: {sums.done:,} of {total:,} windows are done")
     rest = plan.chosen(np.arange(sums.done, total))
     was_training = model.training
@@ -230,9 +230,9 @@ def truncated_pass(
     """
     count, total = len(targets), len(targets) * len(contexts)
     nats_CN, done_C = np.zeros((len(contexts), count), np.float32), np.zeros(len(contexts), np.int64)
-    kept = _kept(work, {"nats": nats_CN, "done": done_C})
-    if kept is not None and kept["done"].any() and ((kept["done"] >= 0) & (kept["done"] <= count)).all():
-        nats_CN, done_C = kept["nats"], kept["done"]
+    saved = _saved(work, {"nats": nats_CN, "done": done_C})
+    if saved is not None and saved["done"].any() and ((saved["done"] >= 0) & (saved["done"] <= count)).all():
+        nats_CN, done_C = saved["nats"], saved["done"]
         say(f"resuming a stopped measurement: {done_C.sum():,} of {total:,} predictions are done")
     done = dict(zip(contexts, done_C.tolist(), strict=True))
     with progress_bar("curve", float(np.sum(contexts)) * count, "tokens") as advance:

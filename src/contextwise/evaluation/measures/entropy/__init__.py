@@ -1,9 +1,9 @@
 """Losses and spectra of a model's features at several visible contexts: ``contextwise entropy``.
 
-The same targets are predicted from the nearest l tokens, for each context l (:mod:`evaluation.scoring.truncated`). The features
-from which they are predicted, one for each target, go into a running covariance in 64-bit numbers; its eigenvalues, the losses
-and a bounded sample of features are kept (intrinsic entropy, Section 2.2.2). Everything derived from them is computed from the
-files (:mod:`contextwise.analysis`).
+The same targets are predicted from the nearest l tokens, for each context l (:mod:`contextwise.evaluation.scoring.truncated`).
+The features from which they are predicted, one for each target, are added to a running covariance in 64-bit numbers; its
+eigenvalues, the losses and a bounded sample of features are kept (intrinsic entropy, Section 2.2.2). Everything derived from
+them is computed from the files (:mod:`contextwise.analysis`).
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self

@@ -103,7 +103,7 @@ class RunningCovariance:
             self._waiting = []
 
     def _fold(self, rows_BD: torch.Tensor) -> None:
-        """Take in rows by the update of Chan, Golub and LeVeque."""
+        """Add rows by the update of Chan, Golub and LeVeque."""
         if not len(rows_BD):
             return
         rows_BD = rows_BD.to(torch.float64)

@@ -1,7 +1,7 @@
 """The requests of a judging: prompts, order, verdicts in the judge's answers, and what they cost at most.
 
 The roles of the prompts are the published ones (Zheng et al. 2023, Sections 3.1 and 3.4): question, answers, for math, coding
-and reasoning a reference; of a later turn the whole conversation; a verdict in double brackets behind an explanation. The
+and reasoning a reference; of a later turn the whole conversation; a verdict in double brackets after an explanation. The
 words are ours.
 """
 

@@ -92,7 +92,9 @@ class LongBench(Measure):
         return first if len(self.files) == 1 else f"{first}-and-{len(self.files) - 1}-more"
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        """1. The files' lines become questions, and these token ids.
+        """Ask every question at every visible context, and score the answers.
+
+        1. The files' lines become questions, and these token ids.
         2. The model gets positions for the longest of them, or it is checked that it has so many.
         3. Every question is answered at every visible context.
         4. The answers become scores with intervals; ``answers.jsonl`` has one line a question.

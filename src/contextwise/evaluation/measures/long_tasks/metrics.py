@@ -13,7 +13,7 @@ LongBench (Bai et al. 2024) takes the best score over the reference answers of a
     exam            L-Eval's exact match (An et al. 2024): see :func:`exam`
 
 Differences from LongBench's own arithmetic: Chinese is compared by characters, not by the words of a segmenter. ROUGE-L is
-that of ``rouge_score``, which takes an answer as one sentence and knows no capitals; LongBench's ``rouge`` does not. The
+that of ``rouge_score``, which treats an answer as one sentence and ignores case; LongBench's ``rouge`` does not. The
 similarity of code is not rounded to whole percents. All names that are part of the true class's name are left out, where
 LongBench keeps every second of several in a row. So figures are near LongBench's, not equal to them in every digit.
 """

@@ -133,7 +133,8 @@ def encode_item(
 
 
 def check_visible(prompts: Sequence[LongPrompt], visible: int) -> None:
-    """
+    """Check that every visible context holds a part of every text.
+
     Raises:
         ConfigError: a visible context is so small that it holds nothing of some text.
     """
@@ -180,7 +181,7 @@ def plan_answers(
     batch_tokens: int,
     model: PreTrainedModel | None = None,
 ) -> list[Batch]:
-    """All batches of a measurement, as :func:`~.answering.prompts.plan_batches` makes them.
+    """All batches of a measurement, as :func:`~contextwise.evaluation.answering.prompts.plan_batches` makes them.
 
     A prompt that is wholly visible in several visible contexts is answered once. Where rotary frequencies follow the length, a
     batch holds prompts of one length beyond the trained one, so that no answer depends on the others in its batch.

@@ -1,8 +1,9 @@
 """Lists of candidates (n-best lists of a recogniser, of a translator) ranked by a sentence model, given their contexts.
 
 A candidate's score is log P(w1 ... wn end | contexts) in nats: of all its tokens and of the end-of-text that ends it, the
-negated sum of what :mod:`evaluation.scoring.sentences` gives for a sentence of these tokens. A text is tokenized as it
-is: with a tokenizer that keeps spaces (GPT-2's, ``train:N``) a sentence out of running text begins with the space before it.
+negated sum of what :mod:`contextwise.evaluation.scoring.sentences` gives for a sentence of these tokens. A text is tokenized
+unchanged: with a tokenizer that keeps spaces (GPT-2's, ``train:N``) a sentence out of running text begins with the space
+before it.
 
 A line of a file of lists is an object: ``candidates``, each a text or ``{"text", "score"}``; and where known ``contexts``,
 ``{"title": ..., "date": ..., "previous_sentence": ...}``, and ``id``.

@@ -92,7 +92,9 @@ class Ruler(Measure):
         return f"{self.length}-gamma-{self.gamma:g}"
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        """1. Each task makes its questions, and the model's tokenizer makes token ids of them.
+        """Ask every question at every visible context, and score the answers.
+
+        1. Each task makes its questions, and the model's tokenizer makes token ids of them.
         2. Every question is answered at every visible context.
         3. The answers become accuracies and a best visible context; ``answers.jsonl`` has one line a question.
         """

@@ -1,4 +1,4 @@
-"""The tasks of RULER whose texts are made up: variable tracking (vt), common words (cwe) and frequent words (fwe).
+"""The tasks of RULER with generated texts: variable tracking (vt), common words (cwe) and frequent words (fwe).
 
 The positions of all assignments, or of all occurrences of the words to find, are drawn by the law, no position twice.
 """
@@ -47,7 +47,7 @@ FWE_ANSWER = "Answer: In the coded text above, the three words that occur most o
 
 
 class VariableTracking(FilledTask):
-    """One value goes through a chain of assignments between lines of noise; which variables have it?
+    """Find the variables with one value, which a chain of assignments between lines of noise passes on.
 
     A number is assigned to a first variable, and each variable to the next. The chain runs from the farthest assignment to the
     nearest: a model that sees all but the first one does not know which variables have the value.

@@ -1,4 +1,4 @@
-"""Is a sentence's context more than a cache of its words? (CUE, Section 7)
+"""Gain of a sentence's contexts for words that occur in them, and for other words (CUE, Section 7).
 
 The tokens of the test sentences fall into bins: those of words that occur in the text of one of the sentence's contexts, and
 those of words that do not. For each bin: how much more likely does the model with contexts make its tokens?

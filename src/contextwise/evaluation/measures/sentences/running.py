@@ -30,30 +30,30 @@ PROXY = "proxy"
 """In place of contexts: the input of a proxy-trained model's training."""
 
 
-def chosen_types(subject: Subject, corpus: Corpus, asked: Sequence[str] | None, drop: float) -> list[str]:
-    """Names of the contexts to score with: those asked for, or those of the training; none for a model that takes none.
+def chosen_types(subject: Subject, corpus: Corpus, requested: Sequence[str] | None, drop: float) -> list[str]:
+    """Names of the contexts to score with: the requested ones, or those of the training; none for a model that takes none.
 
     ``proxy`` alone stands for the proxies of a model that was trained on them. Types that the model was not trained with are
     allowed where the corpus has them: the text encoder reads any text, and what that is worth without adaptation is a
-    question of its own (CUE, Table 5, rows 5 and 9). Raises ConfigError for contexts that do not exist here.
+    separate question (CUE, Table 5, rows 5 and 9). Raises ConfigError for contexts that do not exist here.
     """
     if not subject.is_cue:
-        for name, given in (("contexts", asked is not None), ("drop_contexts", drop > 0)):
+        for name, given in (("contexts", requested is not None), ("drop_contexts", drop > 0)):
             if given:
                 raise ConfigError(
                     f"{name} is given, but {subject.source} is no CUE model and takes no contexts; leave it out"
                 )
         return []
     config, trained = subject.config, scoring.trained_types(subject.config)
-    types = trained if asked is None else list(asked)
-    if asked is not None and not (types == [PROXY] and config.proxy is not None):
-        if asked and config.context_encoder is None:
+    types = trained if requested is None else list(requested)
+    if requested is not None and not (types == [PROXY] and config.proxy is not None):
+        if requested and config.context_encoder is None:
             raise ConfigError(
-                f"contexts names {asked[0]!r}, but the model has no context encoder; leave contexts out"
+                f"contexts names {requested[0]!r}, but the model has no context encoder; leave contexts out"
             )
         others = [name for name in corpus.columns if name != "document_hash"]
         known = list(dict.fromkeys([*trained, *others, PREVIOUS]))
-        for name in asked:
+        for name in requested:
             if name not in known and name.partition(".")[0] not in known:
                 near = scoring.near(name, known)
                 raise ConfigError(f"contexts names {name!r}, which is no context here; {near}")
@@ -77,9 +77,9 @@ def score_sentences(
         drop: share of the contexts that is withheld at random.
 
     Returns:
-        The summary; and the tables ``documents`` (:func:`~evaluation.scoring.windows.documents_table`, ``sentences`` and
-        ``end_nats``) and ``tokens``: ``document``, ``sentence`` in it, ``position`` in that, ``visible`` tokens and ``nats`` of
-        each target; of a CUE model also ``sentence_encoder_nats``, and with contexts the ``bin`` (:mod:`.cache_effect`).
+        The summary; and the tables ``documents`` (:func:`documents_table`, ``sentences`` and ``end_nats``) and
+        ``tokens``: ``document``, ``sentence`` in it, ``position`` in that, ``visible`` tokens and ``nats`` of each
+        target; of a CUE model also ``sentence_encoder_nats``, and with contexts the ``bin`` (:mod:`.cache_effect`).
     """
     model: Any = subject.model
     sentences = scoring.Sentences(corpus, limit, scoring.language_of(subject))
@@ -179,8 +179,8 @@ def _documents(corpus: Corpus, sentences: scoring.Sentences, nats_N: np.ndarray)
     targets = sentences.article_sums(np.ones(len(nats_N))).astype(np.int64)
     table = documents_table(corpus, Scores(targets, nats_N, sentences.positions(), 0))
     table = table.append_column("sentences", pa.array(counts))
-    ends = sentences.article_sums(np.where(sentences.rows.ends(), nats_N, 0.0))
-    return table.append_column("end_nats", pa.array(ends))
+    end_nats = sentences.article_sums(np.where(sentences.rows.ends(), nats_N, 0.0))
+    return table.append_column("end_nats", pa.array(end_nats))
 
 
 def _without_ends(documents: pa.Table) -> dict[str, Any]:
