@@ -133,3 +133,32 @@ def test_text_of_users_does_not_steer_the_terminal(
         "error: the file \\x1b[31m[bold]x[/bold]\\x07 :smile: is bad:\n  - café word word"
     )
     assert len(shown.splitlines()) == 2  # in a log no line is broken
+
+
+def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path) -> None:
+    bad = tmp_path / "recipe.yaml"
+    bad.write_text("name: x\ndata: {corpus: c, context: 8}\ntraining: {token: 5}\n")
+    commands = [
+        (0, ["reproduce", "--list"]),
+        (2, ["reproduce", "contextlm/table1", "--scale", "huge"]),
+        (2, ["train", str(bad)]),
+        (2, ["train", "no/recipe.yaml"]),
+        (2, ["sweep", "no/sweep.yaml"]),
+        (2, ["plan", "no/sweep"]),
+        (2, ["evaluate", "no/run", "--corpus", "no/corpus"]),
+        (2, ["curve", "no/run", "--corpus", "no/corpus", "--samples", "0"]),
+        (2, ["ledger", "no/run"]),
+        (2, ["report", "no/run"]),
+        (2, ["judge", "no/answers"]),
+    ]
+    code = (
+        "import sys\nsys.argv[0] = 'contextwise'\nfrom contextwise import cli\n"
+        f"for status, command in {commands}:\n"
+        "    sys.argv[1:] = command\n"
+        "    try:\n        cli.main()\n        code = 0\n    except SystemExit as end:\n        code = end.code or 0\n"
+        "    assert code == status, (code, command)\n"
+        "    loaded = [name for name in ('torch', 'transformers') if name in sys.modules]\n"
+        "    assert not loaded, (loaded, command)\n"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr

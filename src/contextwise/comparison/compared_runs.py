@@ -15,11 +15,11 @@ from contextwise.base.files import read_json
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON, RunFolder
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Result, Subject, is_result, measure
+from contextwise.evaluation.kernel.result import column_or_none
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.kernel.work import content_key
 from contextwise.evaluation.measures.loss import Evaluation, Loss
 from contextwise.evaluation.measures.sentences import SentenceLoss
-from contextwise.evaluation.scoring.windows import column_or_none
 from contextwise.training.recipe import with_newer_settings
 
 _SEED_SUFFIX = re.compile(r"[-_. ]?s(eed)?[-_. ]?\d+$")

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
@@ -39,16 +39,16 @@ from contextwise.base.files import exclusive, is_held
 from contextwise.base.progress import first_process, interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
-from contextwise.experiments.cost import cost_of
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 from contextwise.experiments.grid import content_id, grid_points, set_value, size_name, slug
 from contextwise.experiments.scheduling import train_planned
 from contextwise.models.sizes import readable_count
-from contextwise.training.parameters import Upstream
 from contextwise.training.recipe import Recipe, with_newer_settings
-from contextwise.training.run import train
 from contextwise.training.settings import CorpusData
+
+if TYPE_CHECKING:
+    from contextwise.training.parameters import Upstream
 
 POLL_SECONDS = 0.5
 
@@ -180,6 +180,8 @@ class RunSet(RunSetFolder):
         Raises:
             ConfigError, DataError: a recipe does not fit its corpus, or that does not exist and its vocabulary is unknown.
         """
+        from contextwise.training.parameters import Upstream
+
         recipes = {run.id: run.planned_recipe() for run in self.trained}
         upstream = Upstream({str(recipe.folder): recipe for recipe in recipes.values()}.get, self.vocab_size)
         return [planned_run(name, recipe, self.vocab_size, upstream) for name, recipe in recipes.items()]
@@ -270,13 +272,17 @@ def train_or_wait(recipe: Recipe) -> RunFolder:
             say(f"another process is training {run.path}; waiting for it to end")
             while is_held(run.path, inside=True):
                 time.sleep(POLL_SECONDS)
+        from contextwise.training.run import train
+
         return train(recipe)
 
 
 def planned_run(
-    name: str, recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | None = None
+    name: str, recipe: Recipe, vocab_size: int | None = None, upstream: "Upstream | None" = None
 ) -> PlannedRun:
     """A run with its cost, as :func:`~contextwise.experiments.cost.cost_of` counts it."""
+    from contextwise.experiments.cost import cost_of
+
     cost = cost_of(recipe, vocab_size, upstream)
     return PlannedRun(
         id=name,

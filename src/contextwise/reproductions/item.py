@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import Field
 
@@ -28,14 +28,15 @@ from contextwise.base.files import read_json, write_json
 from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
-from contextwise.data import prepare_corpus
 from contextwise.data.corpus import MANIFEST
 from contextwise.evaluation.kernel import Measure
-from contextwise.experiments.cost import RunCost
 from contextwise.experiments.run_set import RunSet
 from contextwise.reproductions.claims import Claim
 from contextwise.reproductions.tables import Plot
 from contextwise.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from contextwise.experiments.cost import RunCost
 
 
 class Scale(Settings):
@@ -74,7 +75,7 @@ class ItemMeasure(Settings, ABC):
         """The recipes of the training runs, as they are planned."""
         return [run.planned_recipe() for run in self.run_set(folder).trained]
 
-    def passes(self, folder: Path) -> list[RunCost]:
+    def passes(self, folder: Path) -> "list[RunCost]":
         """Cost of the measurement itself, where it is considerable."""
         return []
 
@@ -143,6 +144,8 @@ class CorpusMeasure(ItemMeasure):
 def prepared_once(source: str, tokenizer: str | Path, target: Path, validation: float) -> Path:
     """The corpus in ``target``, prepared where it is not there."""
     if not (target / MANIFEST).exists():
+        from contextwise.data.prepare import prepare_corpus
+
         prepare_corpus(source, tokenizer, target, validation=validation, reuse=True)
     return target
 

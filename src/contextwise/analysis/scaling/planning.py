@@ -20,9 +20,7 @@ from contextwise.analysis.scaling.optimum import (
 from contextwise.base.errors import ContextwiseError, DataError
 from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.experiments.grid import size_name
-from contextwise.models.building import parameter_count
 from contextwise.models.sizes import SIZES
-from contextwise.training.model import sized_config
 from contextwise.training.settings import SizedModel
 
 FREE_SIZES = 3
@@ -316,6 +314,9 @@ def _nearest_shapes(observed: Observations, parameters: float, context: int) -> 
     recipe = observed.model.get(observed.sizes[-1])
     if recipe is None or recipe.get("pretrained"):
         return []
+    from contextwise.models.building import parameter_count
+    from contextwise.training.model import sized_config
+
     try:
         settings = SizedModel.model_validate(recipe)
         measured, shortest = float(observed.size_parameters[-1]), int(observed.context.min())

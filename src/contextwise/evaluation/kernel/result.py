@@ -79,6 +79,11 @@ def is_result(path: str | Path) -> bool:
     return (Path(path) / SUMMARY).is_file() and not (Path(path) / "recipe.yaml").is_file()
 
 
+def column_or_none(table: "pa.Table", name: str) -> Any:
+    """A column as an array; None if it has missing values."""
+    return None if table[name].null_count else table[name].to_numpy()
+
+
 def results_of(folder: Path, measure: str | None = None) -> list[Result]:
     """The results below ``folder`` (the ``home`` of a subject), by name; only those of ``measure`` if given."""
     results = []

@@ -33,6 +33,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.estimates import exponential
 from contextwise.base.intervals import ratios
 from contextwise.base.progress import interruption
+from contextwise.evaluation.kernel.result import column_or_none
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
 from contextwise.models import token_losses
 from contextwise.models.losses import IGNORED
@@ -327,8 +328,3 @@ def measures(
         "byte_perplexity": mapped("bytes", exponential),
         "bits_per_byte": mapped("bytes", lambda nats_per_byte: nats_per_byte / math.log(2)),
     }
-
-
-def column_or_none(documents: pa.Table, name: str) -> Any:
-    """Return a column as an array; None if the corpus does not have its values."""
-    return None if documents[name].null_count else documents[name].to_numpy()
