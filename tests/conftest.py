@@ -3,13 +3,14 @@
 import gc
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from command_line import Contextwise
 from contextwise.base.progress import Interruption
 from small import write_documents
 
@@ -67,3 +68,25 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(Interruption, "requested", property(lambda self: 0 < looks <= next(count)))
 
     return arm
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    """The folder in which the test types its commands; a module with files of its own defines another."""
+    return tmp_path
+
+
+@pytest.fixture
+def contextwise(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Contextwise]:
+    """Types commands in the folder ``workplace``."""
+    from transformers.utils import logging
+
+    # The command line turns these off before transformers is imported, which tests have done long ago.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    yield Contextwise(workplace, monkeypatch, capsys)
+    logging.set_verbosity(verbosity)
+    logging.enable_progress_bar()

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -16,6 +15,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+import small
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise.objectives import Infilling, SpanCorruption, Vocabulary, add_special_tokens
@@ -109,8 +109,5 @@ def taught(kind: str) -> Any:
 def write_run(folder: Path, kind: str, context: int = POSITIONS) -> Path:
     """The model of :func:`taught` as a run, as far as infilling looks at one."""
     objective = SPANS if kind == "t5" else RENAMED
-    taught(kind).save_pretrained(folder / "model")
-    tokenizer_of(objective).save_pretrained(folder / "model")
     recipe = {"name": kind, "data": {"context": context}, "objective": objective.model_dump(mode="json")}
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    return folder
+    return small.write_run(folder, taught(kind), tokenizer_of(objective), recipe)

@@ -1,12 +1,15 @@
 """Sweeps drawn from a known law, as points and as folders."""
 
+import itertools
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import yaml
 
 from contextwise.analysis.sweep_points import SweepPoint
+from small import write_rows
 
 SIZES = {"pico": 150e3, "nano": 900e3, "micro": 2.9e6}
 CONTEXTS = (64, 128, 256, 512, 1024, 2048)
@@ -41,29 +44,18 @@ def drawn_points(
     """Points of a sweep: ``count`` budgets along each run, with a run's luck and a point's."""
     draw = np.random.default_rng(seed)
     points = []
-    for size, parameters in sizes.items():
-        for context in contexts:
-            for run_seed in range(seeds):
-                luck = run_noise * draw.standard_normal()
-                for step in np.geomspace(0.05, 1, count) * 2000:
-                    spent = tokens * round(step) / 2000
-                    noise = np.exp(luck + point_noise * draw.standard_normal())
-                    flops = spent * flops_per_token(parameters, context)
-                    points.append(
-                        SweepPoint(
-                            run=f"{size}-context{context}-seed{run_seed}",
-                            size=size,
-                            parameters=int(parameters),
-                            context=context,
-                            seed=run_seed,
-                            step=round(step),
-                            tokens=int(spent),
-                            flops=flops,
-                            seconds=flops / 1e10,
-                            loss=float(law(context, parameters, spent) * noise),
-                            standard_error=0.01,
-                        )
-                    )
+    for (size, parameters), context, run_seed in itertools.product(sizes.items(), contexts, range(seeds)):
+        luck = run_noise * draw.standard_normal()
+        for step in np.round(np.geomspace(0.05, 1, count) * 2000):
+            spent = tokens * step / 2000
+            noise = np.exp(luck + point_noise * draw.standard_normal())
+            flops = spent * flops_per_token(parameters, context)
+            loss = float(law(context, parameters, spent) * noise)
+            run = f"{size}-context{context}-seed{run_seed}"
+            about = run, size, int(parameters), context, run_seed
+            points.append(
+                SweepPoint(*about, int(step), int(spent), flops, flops / 1e10, loss, standard_error=0.01)
+            )
     return points
 
 
@@ -77,10 +69,8 @@ def write_sweep(
     """The folder of a sweep whose runs measured these points; ``changes``: of the recipes, by run."""
     plan = []
     for name in sorted({point.run for point in points}):
-        mine = [point for point in points if point.run == name]
-        run = folder / "runs" / name
-        run.mkdir(parents=True)
-        first = mine[0]
+        own = [point for point in points if point.run == name]
+        first, last = own[0], own[-1]
         recipe = {
             "name": name,
             "seed": first.seed,
@@ -90,34 +80,14 @@ def write_sweep(
         }
         for section, values in (changes or {}).get(name, {}).items():
             recipe[section] = {**recipe.get(section, {}), **values}
+        run = folder / "runs" / name
+        run.mkdir(parents=True)
         (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-        plan.append(
-            {
-                "id": name,
-                "size": first.size,
-                "parameters": first.parameters,
-                "context": first.context,
-                "tokens": mine[-1].tokens,
-                "steps": mine[-1].step,
-                "seed": first.seed,
-                "learning_rate": 0.002,
-                "flops": mine[-1].flops,
-            }
-        )
-        rows = [
-            {
-                "kind": "curve",
-                "step": point.step,
-                "tokens": point.tokens,
-                "flops": point.flops,
-                "seconds": point.seconds,
-                "parameters": point.parameters,
-                "best_context_loss": point.loss,
-                "standard_error": point.standard_error,
-            }
-            for point in mine
-        ]
-        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        spent = {name: getattr(first, name) for name in ("size", "parameters", "context", "seed")}
+        spent |= {"tokens": last.tokens, "steps": last.step, "flops": last.flops, "learning_rate": 0.002}
+        plan.append({"id": name, **spent})
+        rows = [{"kind": "curve", "best_context_loss": point.loss, **asdict(point)} for point in own]
+        write_rows(run / "metrics.jsonl", rows)
         if name not in unfinished:
             (run / "summary.json").write_text("{}")
     (folder / "plan.json").write_text(json.dumps({"corpus": "0" * 64, "runs": plan}))

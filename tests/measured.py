@@ -48,15 +48,8 @@ def make_model(
     torch.manual_seed(seed)
     shared = {"vocab_size": vocab_size, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}
     if kind == "gpt_neox":
-        neox = GPTNeoXConfig(
-            max_position_embeddings=n_positions,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            **shared,
-        )
-        return GPTNeoXForCausalLM(neox).eval()
+        size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+        return GPTNeoXForCausalLM(GPTNeoXConfig(max_position_embeddings=n_positions, **size, **shared)).eval()
     gpt2 = GPT2Config(n_positions=n_positions, n_embd=16, n_layer=2, n_head=2, **shared)
     if kind == "gpt2":
         return GPT2LMHeadModel(gpt2).eval()

@@ -2,7 +2,15 @@
 
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from contextwise.data.tokenizers import byte_tokenizer
 
 SENTENCE = "the a of model token context window loss learns reads writes predicts next chunk long short and but not with"
 WORDS = SENTENCE.split(" ")
@@ -41,3 +49,30 @@ def as_on_an_accelerator(monkeypatch) -> None:
     """Let models take the ways that they take where reading a value from the device would wait for it."""
     for module in ("masks", "losses", "composition", "contextlm.pathway", "contextlm.modeling"):
         monkeypatch.setattr(f"contextwise.models.{module}.readable_without_sync", lambda x: False)
+
+
+def save_model(folder: Path, model: Any, tokenizer: Any = None) -> Path:
+    """Save a model with its tokenizer, by default that of bytes, as a run exports them."""
+    model.save_pretrained(folder)
+    (tokenizer or byte_tokenizer().tokenizer).save_pretrained(folder)
+    return folder
+
+
+def small_gpt2(vocab_size: int = 257, positions: int = 48, seed: int = 0, **config: Any) -> GPT2LMHeadModel:
+    """A GPT-2 of a few thousand parameters, never trained."""
+    torch.manual_seed(seed)
+    shape = {"n_embd": 16, "n_layer": 1, "n_head": 2} | config
+    return GPT2LMHeadModel(GPT2Config(vocab_size=vocab_size, n_positions=positions, **shape)).eval()
+
+
+def write_run(folder: Path, model: Any, tokenizer: Any, recipe: dict) -> Path:
+    """A run that was never trained: a recipe and a model."""
+    save_model(folder / "model", model, tokenizer)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return folder
+
+
+def write_rows(path: Path, rows: Iterable[Any]) -> Path:
+    """A file of JSON Lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path

@@ -1,6 +1,6 @@
 """A sweep's folder written by hand: losses from a law that gives U-shapes over the training context, no trainer."""
 
-import json
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +13,7 @@ from contextwise.base.files import write_json
 from contextwise.data.windows import log_bins
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.sweep import Sweep
+from small import write_rows
 
 SIZES = {"pico": 400_000, "nano": 1_600_000, "micro": 6_400_000}
 CONTEXTS = (64, 128, 256, 512, 1024)
@@ -41,24 +42,12 @@ def write_sweep(
     gpus: Sequence[str] = (),
 ) -> Sweep:
     """A finished sweep of every size, context and seed."""
-    plan = []
-    for size in sizes:
-        for context in contexts:
-            for seed in seeds:
-                spent = steps * TOKENS_PER_STEP
-                plan.append(
-                    PlannedRun(
-                        f"{size}-c{context}-s{seed}",
-                        size,
-                        SIZES.get(size, 1000),
-                        context,
-                        spent,
-                        steps,
-                        seed,
-                        1e-3,
-                        flops(SIZES.get(size, 1000), context, spent),
-                    )
-                )
+    plan, spent = [], steps * TOKENS_PER_STEP
+    for size, context, seed in itertools.product(sizes, contexts, seeds):
+        parameters = SIZES.get(size, 1000)
+        cost = flops(parameters, context, spent)
+        name = f"{size}-c{context}-s{seed}"
+        plan.append(PlannedRun(name, size, parameters, context, spent, steps, seed, 1e-3, cost))
     folder.mkdir(parents=True)
     base = {"data": {"corpus": corpus}, "training": {"tokens_per_step": TOKENS_PER_STEP}}
     grid = {"model.size": list(sizes), "data.context": list(contexts), "seed": list(seeds)}
@@ -74,22 +63,14 @@ def write_run(sweep: Sweep, run: PlannedRun, measurements: int, noise: float, gp
     """A finished run that measured its curve so many times, evenly spaced."""
     folder = sweep.run_folder(run.id)
     folder.path.mkdir(parents=True)
-    recipe = {
-        "name": run.id,
-        "seed": run.seed,
-        "data": {"corpus": "nowhere", "context": run.context},
-        "model": {"size": run.size},
-    }
+    recipe = {"name": run.id, "seed": run.seed, "model": {"size": run.size}}
+    recipe["data"] = {"corpus": "nowhere", "context": run.context}
     folder.recipe_file.write_text(yaml.safe_dump(recipe))
     write_json(folder.environment_file, {"gpus": list(gpus)})
     draw = np.random.default_rng([run.seed, run.context, run.parameters])
-    rows = [measured(run, step, draw.normal(0, noise)) for step in _steps(run.steps, measurements)]
-    folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    steps = [round(run.steps * (i + 1) / measurements) for i in range(measurements)]
+    write_rows(folder.metrics_file, [measured(run, step, draw.normal(0, noise)) for step in steps])
     write_json(folder.summary_file, {"name": run.id})
-
-
-def _steps(steps: int, measurements: int) -> list[int]:
-    return [round(steps * (i + 1) / measurements) for i in range(measurements)]
 
 
 def measured(run: PlannedRun, step: int, off: float = 0.0) -> dict[str, Any]:

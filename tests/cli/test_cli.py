@@ -63,7 +63,7 @@ def test_an_error_has_one_message_and_no_traceback(
     assert capsys.readouterr() == ("", message)
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     assert run("bash", "-c", f"{COMMAND} --help | true").stderr == ""
 
 
@@ -123,7 +123,7 @@ def test_only_the_first_process_of_a_launch_speaks(
     assert capsys.readouterr() == ("", "")
 
 
-def test_text_of_users_does_not_steer_the_terminal(
+def test_control_characters_are_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = "the file \x1b[31m[bold]x[/bold]\x07 :smile: is bad:\n  - café " + "word " * 40

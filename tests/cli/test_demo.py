@@ -24,7 +24,7 @@ TINY = dataclasses.replace(
     tokens_per_step=256,
     warmup_steps=1,
     evaluate_every=2,
-    validation_tokens=256,
+    evaluation_tokens=256,
     timed_tokens=8,
     sample_tokens=8,
 )

@@ -4,38 +4,37 @@ import gzip
 import importlib.util
 import io
 import json
-import re
 import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from contextwise.base.errors import ConfigError
-from contextwise.cli import main
-from contextwise.models.embedding import Embedder, embed_texts
+from contextwise.data.input_files import Lines
+from contextwise.data.tokenizers import byte_tokenizer
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM, load_tokenizer
+from contextwise.models.embedding import Embedder, embed_texts, load_text_model
 from contextwise.models.export import export_sentence_transformer
+from small import save_model
 
-torch = pytest.importorskip("torch")
 TEXTS = ["The first text.", "x", "The third one is the longest.", "[brackets] and ünïcode \u2028 in a line"]
 END, CLS, SEP = 256, 257, 258
 
 
 def write(folder, kind):
     """A small model with its tokenizer, in a folder."""
-    from transformers import (
-        BertConfig,
-        BertForMaskedLM,
-        GPT2Config,
-        GPT2LMHeadModel,
-        T5Config,
-        T5ForConditionalGeneration,
-    )
-
-    from contextwise.data.tokenizers import byte_tokenizer
-    from contextwise.models import ContextLMConfig, ContextLMForCausalLM
-
     torch.manual_seed(0)
     tokenizer = byte_tokenizer().tokenizer
     decoder = GPT2Config(
@@ -67,9 +66,7 @@ def write(folder, kind):
         model = ContextLMForCausalLM(ContextLMConfig(backbone_config=decoder, injection="add"))
     else:
         model = GPT2LMHeadModel(decoder)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    return str(save_model(folder, model, tokenizer))
 
 
 @pytest.fixture(scope="module")
@@ -79,93 +76,67 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def texts(tmp_path):
+def workplace(tmp_path, models):
+    """A folder with the models and a file of texts."""
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
-    return str(tmp_path / "texts.txt")
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the command line; gives the exit status and what it said, without the bars that its environment turns off."""
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["contextwise", "embed", *map(str, arguments)])
-        try:
-            main()
-            status = 0
-        except SystemExit as end:
-            status = end.code or 0
-        return status, capsys.readouterr().err
-
-    yield command
-    logging.set_verbosity(verbosity)
-    logging.enable_progress_bar()
+    for kind, folder in models.items():
+        (tmp_path / kind).symlink_to(folder)
+    return tmp_path
 
 
 def direct(folder, texts=TEXTS, **options):
-    from contextwise.models import load_tokenizer
-    from contextwise.models.embedding import load_text_model
 
     return embed_texts(load_text_model(folder, device="cpu"), load_tokenizer(folder), texts, **options)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "t5", "contextlm"])
-def test_each_line_becomes_a_row(models, texts, run, tmp_path, kind):
-    out = tmp_path / "new" / "vectors.npy"
-    status, said = run(models[kind], texts, "--out", out, "--batch-size", 2)
+def test_each_line_becomes_a_row(contextwise, models, workplace, kind):
+    status, _, errors = contextwise(f"embed {kind} texts.txt --out new/vectors.npy --batch-size 2")
     pooling = "last token" if kind in ("gpt2", "contextlm") else "mean"
-    assert (status, said) == (0, f"4 vectors of 16 numbers ({pooling}, layer 2 of 2) in {out}\n")
-    vectors = np.load(out)
+    assert (status, errors) == (0, f"4 vectors of 16 numbers ({pooling}, layer 2 of 2) in new/vectors.npy\n")
+    vectors = np.load(workplace / "new" / "vectors.npy")
     assert vectors.dtype == np.float32 and vectors.shape == (4, 16)
     np.testing.assert_allclose(vectors, direct(models[kind]), atol=1e-5)
-    assert [file.name for file in out.parent.iterdir()] == ["vectors.npy"]
+    assert [file.name for file in (workplace / "new").iterdir()] == ["vectors.npy"]
 
 
-def test_options_reach_the_vectors(models, texts, run, tmp_path):
-    out = tmp_path / "v.npy"
-    options = ("--pooling", "cls", "--layer", 1, "--normalize", "--max-tokens", 20, "--dtype", "bfloat16")
-    status, said = run(models["bert"], texts, "--out", out, *options)
-    assert status == 0 and "note: 2 of 4 texts were longer than 20 tokens, and cut there" in said
-    assert "([CLS], layer 1 of 2)" in said
-    found = np.load(out)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+def test_options_reach_the_vectors(contextwise, models, workplace):
+    options = "--pooling cls --layer 1 --normalize --max-tokens 20 --dtype bfloat16"
+    status, _, errors = contextwise(f"embed bert texts.txt --out v.npy {options}")
+    assert status == 0 and "note: 2 of 4 texts were longer than 20 tokens, and cut there" in errors
+    assert "([CLS], layer 1 of 2)" in errors
+    vectors = np.load(workplace / "v.npy")
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     expected = direct(models["bert"], pooling="cls", layer=1, normalize=True, max_tokens=20)
-    assert 1e-6 < np.abs(found - expected).max() < 0.05  # the precision of bfloat16, and no other vectors
+    assert 1e-6 < np.abs(vectors - expected).max() < 0.05  # the precision of bfloat16, and no other vectors
 
 
 @pytest.mark.parametrize("way", ["jsonl", "gz", "field", "input", "input-json", "crlf", "unfinished"])
-def test_ways_to_give_texts(models, run, tmp_path, monkeypatch, way):
+def test_ways_to_give_texts(contextwise, models, workplace, monkeypatch, way):
     objects = "".join(json.dumps({"text": text, "body": text[::-1]}) + "\n" for text in TEXTS).encode()
     plain = "\n".join(TEXTS).encode()
     name, content, options, expected = {
-        "jsonl": ("t.jsonl", objects, (), TEXTS),
-        "gz": ("t.jsonl.gz", gzip.compress(objects), (), TEXTS),
-        "field": ("t.data", objects, ("--text-field", "body"), [text[::-1] for text in TEXTS]),
-        "input": ("-", plain, (), TEXTS),
-        "input-json": ("-", objects, ("--text-field", "text"), TEXTS),
-        "crlf": ("t.txt", b"\xef\xbb\xbf" + plain.replace(b"\n", b"\r\n"), (), TEXTS),
-        "unfinished": ("t.md", plain, (), TEXTS),
+        "jsonl": ("t.jsonl", objects, "", TEXTS),
+        "gz": ("t.jsonl.gz", gzip.compress(objects), "", TEXTS),
+        "field": ("t.data", objects, "--text-field body", [text[::-1] for text in TEXTS]),
+        "input": ("-", plain, "", TEXTS),
+        "input-json": ("-", objects, "--text-field text", TEXTS),
+        "crlf": ("t.txt", b"\xef\xbb\xbf" + plain.replace(b"\n", b"\r\n"), "", TEXTS),
+        "unfinished": ("t.md", plain, "", TEXTS),
     }[way]
-    file = name
     if name == "-":
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     else:
-        file = tmp_path / name
-        file.write_bytes(content)
-    status, said = run(models["gpt2"], file, "--out", tmp_path / "v.npy", *options)
-    assert status == 0, said
-    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), direct(models["gpt2"], expected), atol=1e-5)
+        (workplace / name).write_bytes(content)
+    status, _, errors = contextwise(f"embed gpt2 {name} --out v.npy {options}")
+    assert status == 0, errors
+    np.testing.assert_allclose(np.load(workplace / "v.npy"), direct(models["gpt2"], expected), atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("missing.txt", None, "there is no file .*missing.txt"),
+        ("missing.txt", None, "there is no file missing.txt"),
         ("empty.txt", b"", "empty.txt is empty; give a file with one text a line"),
         ("gap.txt", b"a\n\nb\n", "gap.txt:2: the line is empty; every line must hold a text"),
         ("blank.txt", b"a\nb\n \t \n", "blank.txt:3: the line is empty"),
@@ -173,64 +144,48 @@ def test_ways_to_give_texts(models, run, tmp_path, monkeypatch, way):
         ("latin.txt", b"a\nb\n\xe4\n", "latin.txt:3: the line is not UTF-8 text"),
         ("gap.jsonl", b'{"text": "a"}\n\n', "gap.jsonl:2: the line is empty"),
         ("blank.jsonl", b'{"text": "a"}\n{"text": ""}\n', "blank.jsonl:2: the text is empty"),
-        (
-            "field.jsonl",
-            b'{"body": "a"}\n',
-            "field.jsonl:1: there is no field 'text' .*text_field names another",
-        ),
+        ("field.jsonl", b'{"body": "a"}\n', "field.jsonl:1: there is no field 'text'"),
         ("broken.jsonl", b'{"text": "a"}\n{', "broken.jsonl:2: the line is not JSON"),
         ("cut.txt.gz", gzip.compress(b"a\n" * 1000, mtime=0)[:20], "cut.txt.gz is damaged or cut short"),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value[:12] else "",
 )
-def test_a_bad_file_gets_one_sentence_before_any_model(run, tmp_path, name, content, message):
+def test_a_bad_file_is_refused_before_the_model_is_opened(contextwise, workplace, name, content, message):
     """The model does not even exist."""
     if content is not None:
-        (tmp_path / name).write_bytes(content)
-    out = tmp_path / "v.npy"
-    status, said = run(tmp_path / "nomodel", tmp_path / name, "--out", out)
-    assert status == 2 and said.startswith("error: ")
-    assert re.search(message, said), said
-    assert said.count("\n") == 1 and not out.exists()
+        (workplace / name).write_bytes(content)
+    contextwise.refused(f"embed nomodel {name} --out v.npy", message)
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "message"),
+    ("arguments", "message"),
     [
-        ("gpt2", ["--pooling", "cls"], "the pooling is cls, but in a decoder"),
-        ("t5", ["--pooling", "cls"], "the tokenizer adds no [CLS] token before a text"),
-        ("gpt2", ["--layer", "3"], "the layer is 3, but this model has the layers 0 (its embeddings) to 2"),
-        ("bert", ["--max-tokens", "65"], "max tokens is 65, but the model has positions for 64"),
-        ("gpt2", ["--dtype", "int4"], "--dtype is 'int4'"),
-        ("gpt2", ["--device", "tpu9"], "--device is 'tpu9'"),
-        ("nothing", [], "there is no run and no model at"),
-        ("bare", [], "has no tokenizer; save it"),
+        ("gpt2 texts.txt --out v.npy --pooling cls", "the pooling is cls, but in a decoder"),
+        ("t5 texts.txt --out v.npy --pooling cls", "the tokenizer adds no [CLS] token before a text"),
+        (
+            "bert texts.txt --out v.npy --max-tokens 65",
+            "max tokens is 65, but the model has positions for 64",
+        ),
+        ("gpt2 texts.txt --out v.npy --dtype int4", "--dtype is 'int4'"),
+        ("gpt2 texts.txt --out v.npy --device tpu9", "--device is 'tpu9'"),
+        ("nothing texts.txt --out v.npy", "there is no run and no model at"),
+        ("bare texts.txt --out v.npy", "has no tokenizer; save it"),
+        ("gpt2 texts.txt --out v.csv", "give a name that ends in .npy"),
     ],
 )
-def test_a_bad_option_gets_one_sentence(models, texts, run, tmp_path, kind, options, message):
-    folder = models.get(kind, str(tmp_path / kind))
-    if kind == "bare":
-        (tmp_path / "bare").mkdir()
-        shutil.copyfile(Path(models["gpt2"], "config.json"), tmp_path / "bare" / "config.json")
-    out = tmp_path / "v.npy"
-    status, said = run(folder, texts, "--out", out, *options)
-    assert status == 2 and said.startswith("error: ") and message in said, said
-    assert said.count("\n") == 1 and not out.exists()
+def test_bad_input_is_refused(contextwise, models, workplace, arguments, message):
+    (workplace / "bare").mkdir()
+    shutil.copyfile(Path(models["gpt2"], "config.json"), workplace / "bare" / "config.json")
+    contextwise.refused(f"embed {arguments}", message)
 
 
-def test_the_name_of_the_file_says_what_it_is(run, texts, tmp_path):
-    status, said = run("nomodel", texts, "--out", tmp_path / "v.csv")
-    assert status == 2 and "give a name that ends in .npy" in said
-
-
-@pytest.mark.parametrize("there", [False, True])
-def test_an_interrupted_run_leaves_what_was_there(models, texts, run, tmp_path, monkeypatch, there):
-    folder = tmp_path / "out"
+@pytest.mark.parametrize("existing", [False, True])
+def test_an_interrupted_run_leaves_an_existing_file(contextwise, workplace, monkeypatch, existing):
+    folder = workplace / "out"
     folder.mkdir()
-    out = folder / "v.npy"
     (folder / ".v.npy.partial-dead").write_text("of a run that was killed")
-    if there:
-        out.write_text("before")
+    if existing:
+        (folder / "v.npy").write_text("before")
     blocks = Embedder.blocks
 
     def stopped(self, lines):
@@ -242,18 +197,14 @@ def test_an_interrupted_run_leaves_what_was_there(models, texts, run, tmp_path, 
 
     monkeypatch.setattr("contextwise.models.embedding.BATCHES_AT_ONCE", 1)
     monkeypatch.setattr(Embedder, "blocks", stopped)
-    status, _ = run(models["gpt2"], texts, "--out", out, "--batch-size", 2)
-    assert status == 130
-    assert [file.read_text() for file in folder.iterdir()] == (["before"] if there else [])
+    assert contextwise("embed gpt2 texts.txt --out out/v.npy --batch-size 2")[0] == 130
+    assert [file.read_text() for file in folder.iterdir()] == (["before"] if existing else [])
 
 
-def test_a_file_that_grows_meanwhile_is_noticed(models, texts, run, tmp_path, monkeypatch):
-    from contextwise.data.input_files import Lines
-
+def test_a_file_that_grows_meanwhile_is_refused(contextwise, monkeypatch):
     monkeypatch.setattr(Lines, "count", lambda _: 5)
-    status, said = run(models["gpt2"], texts, "--out", tmp_path / "v.npy")
-    assert status == 2 and "the input had 5 texts when it was first read, and 4 now" in said
-    assert not (tmp_path / "v.npy").exists()
+    message = "the input had 5 texts when it was first read, and 4 now"
+    contextwise.refused("embed gpt2 texts.txt --out v.npy", message)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +218,6 @@ def test_a_file_that_grows_meanwhile_is_noticed(models, texts, run, tmp_path, mo
 )
 def test_the_folder_for_sentence_transformers(models, tmp_path, kind, pooling, around):
     """The tokenizer puts the special tokens itself now, and the files name the pooling; opened, where it is installed."""
-    from transformers import AutoTokenizer
-
     out = export_sentence_transformer(models[kind], tmp_path / "st", pooling, normalize=True)
     before, after = around
     assert AutoTokenizer.from_pretrained(out)("ab").input_ids == [*before, 97, 98, *after]
@@ -287,8 +236,8 @@ def test_the_folder_for_sentence_transformers(models, tmp_path, kind, pooling, a
         return
     import sentence_transformers
 
-    found = sentence_transformers.SentenceTransformer(str(out), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(found, direct(models[kind], pooling=pooling, normalize=True), atol=1e-5)
+    vectors = sentence_transformers.SentenceTransformer(str(out), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(vectors, direct(models[kind], pooling=pooling, normalize=True), atol=1e-5)
 
 
 def test_what_sentence_transformers_cannot_open_is_refused(models, tmp_path):

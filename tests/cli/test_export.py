@@ -2,10 +2,7 @@
 
 import pytest
 from huggingface_hub import ModelCard
-from typer.testing import CliRunner
 
-from contextwise.base.errors import ConfigError
-from contextwise.cli import app
 from contextwise.models import load_model, load_tokenizer
 from contextwise.training import Recipe, train
 from small import recipe_values
@@ -17,24 +14,19 @@ def run(corpus_folder, tmp_path_factory):
     return train(Recipe.model_validate(values))
 
 
-@pytest.mark.parametrize("standalone", [False, True])
-def test_a_run_is_exported_with_a_card_that_the_hub_can_read(run, standalone, tmp_path):
-    out = tmp_path / "shared"
-    done = CliRunner().invoke(
-        app, ["export", str(run.path), "--out", str(out), *(["--standalone"] if standalone else [])]
-    )
-    assert done.exit_code == 0, done.output
-    card = ModelCard.load(out / "README.md")
+@pytest.mark.parametrize("standalone", ["", "--standalone"])
+def test_a_run_is_exported_with_a_card_that_the_hub_can_read(contextwise, run, workplace, standalone):
+    contextwise.words(f"export {run.path} --out shared {standalone}")
+    card = ModelCard.load(workplace / "shared" / "README.md")
     assert card.data.tags == ["contextwise", "contextlm"]
-    assert ("trust_remote_code=True" in card.text) == standalone
-    assert ("import contextwise" in card.text) != standalone
+    assert ("trust_remote_code=True" in card.text) == bool(standalone)
+    assert ("import contextwise" in card.text) != bool(standalone)
     assert f"{run.summary()['validation_loss']:.4f} nats per token" in card.text
-    assert load_model(out, device="cpu").config.model_type == "contextlm"
-    assert load_tokenizer(out).decode(load_tokenizer(out)("the model").input_ids) == "the model"
+    assert load_model(workplace / "shared", device="cpu").config.model_type == "contextlm"
+    tokenizer = load_tokenizer(workplace / "shared")
+    assert tokenizer.decode(tokenizer("the model").input_ids) == "the model"
 
 
-def test_a_folder_that_is_there_is_left_alone(run, tmp_path):
-    (tmp_path / "mine").write_text("x")
-    done = CliRunner().invoke(app, ["export", str(run.path), "--out", str(tmp_path)])
-    assert isinstance(done.exception, ConfigError)
-    assert [file.name for file in tmp_path.iterdir()] == ["mine"]
+def test_a_folder_that_exists_is_refused(contextwise, run, workplace):
+    (workplace / "mine").write_text("x")
+    contextwise.refused(f"export {run.path} --out .", "already exists")

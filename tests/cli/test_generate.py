@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 from transformers.generation.streamers import BaseStreamer
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder
-from contextwise.cli import main
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation import generation
 from contextwise.evaluation.generation import (
@@ -28,6 +27,7 @@ from contextwise.evaluation.generation import (
     time_runs,
 )
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+from small import save_model, small_gpt2, write_run
 
 POSITIONS = 48
 TOKENIZER = byte_tokenizer().tokenizer
@@ -35,9 +35,8 @@ END = TOKENIZER.eos_token_id
 
 
 def gpt2(seed: int = 0, positions: int = POSITIONS) -> GPT2LMHeadModel:
-    torch.manual_seed(seed)
-    shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": positions, "initializer_range": 0.5}
-    return GPT2LMHeadModel(GPT2Config(vocab_size=257, bos_token_id=END, eos_token_id=END, **shape)).eval()
+    ends = {"bos_token_id": END, "eos_token_id": END}
+    return small_gpt2(positions=positions, seed=seed, initializer_range=0.5, **ends)
 
 
 def context_lm(seed: int = 0) -> ContextLMForCausalLM:
@@ -45,25 +44,18 @@ def context_lm(seed: int = 0) -> ContextLMForCausalLM:
     return ContextLMForCausalLM(ContextLMConfig(backbone_config=gpt2().config, injection="add")).eval()
 
 
-def write_model(folder: Path, model: Any) -> Path:
-    model.save_pretrained(folder)
-    TOKENIZER.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
 def runs(tmp_path: Path) -> list[RunFolder]:
     """Two runs, as far as generation looks at them."""
-    folders = []
-    for name, model in (("plain", gpt2()), ("context", context_lm())):
-        write_model(tmp_path / name / "model", model)
-        (tmp_path / name / "recipe.yaml").write_text(f"name: {name}\n")
-        folders.append(RunFolder(tmp_path / name))
-    return folders
+    models = {"plain": gpt2(), "context": context_lm()}
+    return [
+        RunFolder(write_run(tmp_path / name, model, TOKENIZER, {"name": name}))
+        for name, model in models.items()
+    ]
 
 
 @pytest.mark.parametrize("make", [gpt2, context_lm])
-def test_greedy_text_is_the_likeliest_token_again_and_again(make: Callable[[], Any]) -> None:
+def test_greedy_text_is_the_likeliest_token_at_each_step(make: Callable[[], Any]) -> None:
     model = make()
     ids = encode_prompt(TOKENIZER, "def f(")
     for _ in range(20):
@@ -86,8 +78,7 @@ def test_a_sentence_model_starts_behind_the_end_of_text(tmp_path: Path) -> None:
     assert encode_prompt(TOKENIZER, "ab", starts_sentence=True).tolist() == [[END, *b"ab"]]
     assert encode_prompt(TOKENIZER, "", starts_sentence=True).tolist() == [[END]]
     for objective, starts in (("sentence", True), ("causal", False)):
-        write_model(tmp_path / objective / "model", gpt2())
-        (tmp_path / objective / "recipe.yaml").write_text(f"objective: {{name: {objective}}}\n")
+        write_run(tmp_path / objective, gpt2(), TOKENIZER, {"objective": {"name": objective}})
         assert reads_sentences(tmp_path / objective) == starts
     assert not reads_sentences(tmp_path / "sentence" / "model")  # no run: nothing says so
 
@@ -239,40 +230,31 @@ def test_a_run_without_a_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def typed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Type ``contextwise generate …``; gives (exit status, standard output, standard error)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["contextwise", "generate", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_status:
-            main()
-        return int(exit_status.value.code or 0), *capsys.readouterr()
-
-    return run
+def workplace(tmp_path: Path) -> Path:
+    """A folder with a model of its own."""
+    save_model(tmp_path / "gpt2", gpt2())
+    return tmp_path
 
 
 @pytest.mark.slow
 def test_generate_prints_prompt_and_text_and_nothing_else(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model", context_lm())
+    folder = save_model(tmp_path / "model", context_lm())
     command = [Path(sys.executable).with_name("contextwise"), "generate", folder, "def f(", "--greedy"]
     done = subprocess.run([*command, "--max-new-tokens", "10"], capture_output=True, text=True, timeout=120)
     [text] = sample_text(context_lm(), TOKENIZER, "def f(", max_new_tokens=10, sampling=Sampling(greedy=True))
     assert (done.returncode, done.stdout, done.stderr) == (0, f"def f({text}\n", "")
 
 
-def test_generate_separates_several_texts(tmp_path: Path, typed: Callable[..., Any]) -> None:
-    folder = write_model(tmp_path / "model", gpt2())
-    status, output, _ = typed(folder, "x", "--num-samples", 3, "--max-new-tokens", 5, "--seed", 7)
+@pytest.mark.parametrize("option", ["--num-samples", "-n"])
+def test_generate_separates_several_texts(contextwise: Any, option: str) -> None:
+    status, output, _ = contextwise(f"generate gpt2 x {option} 3 --max-new-tokens 5 --seed 7")
     texts = sample_text(gpt2(), TOKENIZER, "x", max_new_tokens=5, sampling=Sampling(seed=7), samples=3)
     assert status == 0
     assert output == "\n--------\n".join(f"x{text}" for text in texts) + "\n"
 
 
-def test_generate_says_where_the_positions_end(tmp_path: Path, typed: Callable[..., Any]) -> None:
-    folder = write_model(tmp_path / "model", gpt2())
-    status, _, errors = typed(folder, "x" * 40)
+def test_generate_reports_where_the_positions_end(contextwise: Any) -> None:
+    status, _, errors = contextwise("generate gpt2", "x" * 40)
     assert status == 0
     assert "ends after 8 tokens at most: the model has 48 positions, and the prompt takes 40" in errors
 
@@ -280,19 +262,11 @@ def test_generate_says_where_the_positions_end(tmp_path: Path, typed: Callable[.
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["x" * 60], "the prompt has 60 tokens, but the model has only 48 positions"),
-        (["x", "--temperature", "0"], "the temperature is 0.0"),
-        (["x", "--max-new-tokens", "0"], "--max-new-tokens"),
+        (f"gpt2 {'x' * 60}", "the prompt has 60 tokens, but the model has only 48 positions"),
+        ("gpt2 x --temperature 0", "the temperature is 0.0"),
+        ("gpt2 x --max-new-tokens 0", "--max-new-tokens"),
+        (". x", "contains no model"),
     ],
 )
-def test_generate_refuses(
-    tmp_path: Path, typed: Callable[..., Any], arguments: list[str], message: str
-) -> None:
-    folder = write_model(tmp_path / "model", gpt2())
-    status, output, errors = typed(folder, *arguments)
-    assert status == 2 and output == "" and message in errors and "Traceback" not in errors
-
-
-def test_generate_names_a_model_that_is_not_there(tmp_path: Path, typed: Callable[..., Any]) -> None:
-    status, _, errors = typed(tmp_path, "x")
-    assert status == 2 and errors.startswith("error: ") and "contains no model" in errors
+def test_bad_input_is_refused(contextwise: Any, arguments: str, message: str) -> None:
+    contextwise.refused(f"generate {arguments}", message)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from contextwise.data.tokenizers import byte_tokenizer
-from longtasks_files import leval_line, longbench_line, write_lines
+from longtasks_files import leval_line, longbench_line
+from small import save_model, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -19,35 +19,22 @@ def workplace(tmp_path_factory):
         vocab_size=257, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         max_position_embeddings=256, initializer_range=0.5, eos_token_id=256, bos_token_id=None,
     )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder / "models" / "tiny")
-    byte_tokenizer().tokenizer.save_pretrained(folder / "models" / "tiny")
-    write_lines(folder / "hotpotqa.jsonl", [longbench_line(i) for i in range(6)])
-    write_lines(folder / "leval_tpo.jsonl", [leval_line(i) for i in range(2)])
+    save_model(folder / "models" / "tiny", LlamaForCausalLM(config))
+    write_rows(folder / "hotpotqa.jsonl", [longbench_line(i) for i in range(6)])
+    write_rows(folder / "leval_tpo.jsonl", [leval_line(i) for i in range(2)])
     (folder / "dataset2prompt.json").write_text(json.dumps({"hotpotqa": "{context}\nQ: {input}\nA:"}))
-    write_lines(folder / "wrong.jsonl", [{"text": "a", "label": 0}])
+    write_rows(folder / "wrong.jsonl", [{"text": "a", "label": 0}])
     return folder
 
 
 def test_questions_are_asked_and_reported(contextwise, workplace):
-    typed = ["longbench", "models/tiny", "hotpotqa.jsonl", "leval_tpo.jsonl", "--visible", "64,128,all"]
-    typed += [
-        "--rope",
-        "dynamic",
-        "--prompts",
-        "dataset2prompt.json",
-        "--lengths",
-        "0-5000",
-        "--new-tokens",
-        4,
-    ]
-    status, output, errors = contextwise(*typed)
-    assert status == 0, errors
-    assert max(map(len, output.splitlines())) <= 80
+    command = "longbench models/tiny hotpotqa.jsonl leval_tpo.jsonl --visible 64,128,all --rope dynamic"
+    command += " --prompts dataset2prompt.json --lengths 0-5000 --new-tokens 4"
+    words = contextwise.words(command)
     (out,) = (workplace / "evaluation" / "tiny").glob("longbench-hotpotqa-and-1-more-*")
     summary = json.loads((out / "summary.json").read_text())
     rows = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
     assert len(rows) == 5 + 4 and [row["answered"][0]["seen"] for row in rows] == [64] * 9
-    words = " ".join(output.split())
     for wanted in (
         "models/tiny: 9 questions on 7 documents. Visible are the first and the last tokens of a prompt",
         f"Trained with 256 positions; rope dynamic, factor {summary['rope_factor']:.3g}.",
@@ -61,32 +48,21 @@ def test_questions_are_asked_and_reported(contextwise, workplace):
     for row in summary["overall"]["scores"]:
         assert f"{row['visible']:,} {100 * row['score']['value']:.2f} [" in words
     # Asked again, in JSON, it is the same measurement: nothing is answered a second time.
-    status, output, _ = contextwise(*typed, "--json")
-    assert status == 0 and json.loads(output) == summary
+    assert json.loads(contextwise(f"{command} --json")[1]) == summary
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["wrong.jsonl"], "wrong.jsonl:1: 'context' is missing, 'input' is missing, 'answers' is missing, 'dataset'"),
-        (["none.jsonl"], "files is none.jsonl, which cannot be read: No such file"),
-        (["hotpotqa.jsonl", "--visible", "512"], "has 256 positions, but the question at hotpotqa.jsonl:"),
-        (["hotpotqa.jsonl", "--visible", "512"], "give at most 224 visible tokens, or the rope method dynamic"),
-        (["hotpotqa.jsonl", "--visible", "512", "--rope", "ntk"], "rope is 'ntk', but"),
-        (["hotpotqa.jsonl", "--lengths", "9000-"], "no text has a length from 9,000 to below any words"),
-        (["hotpotqa.jsonl", "--prompts", "hotpotqa.jsonl"], "hotpotqa.jsonl is not JSON"),
-        (["hotpotqa.jsonl", "--chat"], "chat is given, but models/tiny has no chat template"),
-        (["hotpotqa.jsonl", "hotpotqa.jsonl"], "a file of questions is given twice"),
+        ("models/none hotpotqa.jsonl", "there is no run and no model at models/none"),
+        ("wrong.jsonl", "wrong.jsonl:1: 'context' is missing, 'input' is missing, 'answers' is missing, 'dataset'"),
+        ("none.jsonl", "files is none.jsonl, which cannot be read: No such file"),
+        ("hotpotqa.jsonl --visible 512", "give at most 224 visible tokens, or the rope method dynamic"),
+        ("hotpotqa.jsonl --visible 512 --rope ntk", "rope is 'ntk', but"),
+        ("hotpotqa.jsonl --lengths 9000-", "no text has a length from 9,000 to below any words"),
+        ("hotpotqa.jsonl --prompts hotpotqa.jsonl", "hotpotqa.jsonl is not JSON"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_message_and_status_2(contextwise, workplace, arguments, message):
-    before = sorted(workplace.rglob("*"))
-    status, output, errors = contextwise("longbench", "models/tiny", *arguments)
-    assert status == 2 and message in " ".join(errors.split())
-    assert output == "" and errors.startswith("error: ") and "Traceback" not in errors
-    assert sorted(workplace.rglob("*")) == before
-
-
-def test_a_missing_model_is_one_message(contextwise):
-    status, _, errors = contextwise("longbench", "models/none", "hotpotqa.jsonl")
-    assert status == 2 and "there is no run and no model at models/none" in errors
+def test_bad_input_is_refused(contextwise, arguments, message):
+    model = "" if arguments.startswith("models/") else "models/tiny "
+    contextwise.refused(f"longbench {model}{arguments}", message)

@@ -6,23 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.measures.ruler.tasks import MadeWords
+from small import save_model, small_gpt2, write_rows
 
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of bytes with random weights, questions, and words."""
     folder = tmp_path_factory.mktemp("ruler")
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=257, n_positions=2300, n_embd=16, n_layer=1, n_head=2, initializer_range=0.3
-    )
-    GPT2LMHeadModel(config).save_pretrained(folder / "models" / "tiny")
-    byte_tokenizer().tokenizer.save_pretrained(folder / "models" / "tiny")
+    save_model(folder / "models" / "tiny", small_gpt2(positions=2300, initializer_range=0.3))
     shutil.copytree(folder / "models" / "tiny", folder / "models" / "chat")
     tokenizer = byte_tokenizer().tokenizer
     tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %} [answer] "
@@ -37,7 +31,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
         for i in range(40)
     ]
-    (folder / "towns.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / "towns.jsonl", rows)
     (folder / "wrong.jsonl").write_text('{"text": "a", "label": 0}\n')
     made = MadeWords()
     (folder / "words.txt").write_text("".join(f"{made[i]}\n" for i in range(3000)))
@@ -45,22 +39,15 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_tasks_are_asked_and_reported(contextwise: Any, workplace: Path) -> None:
-    typed = ["ruler", "models/tiny", "--qa", "towns.jsonl", "--words", "words.txt", "--length", 1200]
-    typed += ["--visible", "100,1200", "--samples", 3, "--gamma", 2, "--no-example"]
-    status, output, errors = contextwise(*typed)
-    assert status == 0, errors
-    assert max(map(len, output.splitlines())) <= 80
+    command = "ruler models/tiny --qa towns.jsonl --words words.txt --length 1200 --visible 100,1200"
+    command += " --samples 3 --gamma 2 --no-example"
+    words = contextwise.words(command)
     (out,) = (workplace / "evaluation" / "tiny").glob("ruler-1200-gamma-2-*")
     summary = json.loads((out / "summary.json").read_text())
     rows = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
     assert list(summary["results"]) == ["qa_1", "fwe", "cwe", "vt"] and len(rows) == 12
-    words = " ".join(output.split())
-    for name, title in (
-        ("qa_1", "document QA"),
-        ("fwe", "frequent words"),
-        ("cwe", "common words"),
-        ("vt", "variable tracking"),
-    ):
+    titles = ("document QA", "frequent words", "common words", "variable tracking")
+    for name, title in zip(summary["results"], titles, strict=True):
         assert f"{name}, {title}: 3 questions, texts of" in words
     for result in summary["results"].values():
         for row in result["accuracies"]:
@@ -69,72 +56,44 @@ def test_all_tasks_are_asked_and_reported(contextwise: Any, workplace: Path) -> 
     for wanted in ("gamma 2: P(x) ~ (1 - x/1,200)^2", f"written to evaluation/tiny/{out.name}/"):
         assert wanted in words
     # Asked again, in JSON, it is the same measurement: nothing is answered a second time.
-    status, output, _ = contextwise(*typed, "--json")
-    assert status == 0 and json.loads(output) == summary
+    assert json.loads(contextwise(f"{command} --json")[1]) == summary
 
 
 def test_a_chat_model_is_asked_through_its_template(contextwise: Any, workplace: Path) -> None:
-    typed = [
-        "ruler",
-        "models/chat",
-        "--chat",
-        "--tasks",
-        "vt",
-        "--length",
-        1200,
-        "--visible",
-        "300",
-        "--samples",
-        2,
-    ]
-    status, output, errors = contextwise(*typed, "--out", "chat", "--device", "cpu")
-    assert status == 0, errors
-    assert "models/chat, in its chat template: texts of up to 1,200 tokens" in " ".join(output.split())
-    status, plain, _ = contextwise(*(a for a in typed if a != "--chat"), "--out", "plain")
-    assert status == 0 and "chat template" not in plain
+    command = "ruler models/chat --tasks vt --length 1200 --visible 300 --samples 2"
+    words = contextwise.words(f"{command} --chat --out chat --device cpu")
+    assert "models/chat, in its chat template: texts of up to 1,200 tokens" in words
+    assert "chat template" not in contextwise.words(f"{command} --out plain")
     chat, without = ((workplace / name / "answers.jsonl").read_text() for name in ("chat", "plain"))
     assert chat != without  # the marks of the template were read
     for a, b in zip(map(json.loads, chat.splitlines()), map(json.loads, without.splitlines()), strict=True):
         assert (a["question"], a["needles"], a["answers"]) == (b["question"], b["needles"], b["answers"])
 
 
-def test_two_needles(contextwise: Any, workplace: Path) -> None:
-    typed = ["needles", "models/tiny", "--length", 1200, "--masked", "0,600,1200", "--samples", 4]
-    status, output, errors = contextwise(*typed)
-    assert status == 0, errors
-    assert max(map(len, output.splitlines())) <= 80
+def test_needles_are_measured_and_reported(contextwise: Any, workplace: Path) -> None:
+    command = "needles models/tiny --length 1200 --masked 0,600,1200 --samples 4"
+    words = contextwise.words(command)
     (out,) = (workplace / "evaluation" / "tiny").glob("needles-1200-*")
     summary = json.loads((out / "summary.json").read_text())
-    words = " ".join(output.split())
     for row, seen in zip(summary["rows"], ("100% 100%", "0% 100%", "0% 0%"), strict=True):
         assert f"{row['masked']:,} {row['nats']['value']:.4f} [" in words and seen in words
     assert f"written to evaluation/tiny/{out.name}/" in words
-    status, output, _ = contextwise(*typed, "--json")
-    assert status == 0 and json.loads(output) == summary
+    assert json.loads(contextwise(f"{command} --json")[1]) == summary
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tasks", "qa_1"], "the task 'qa_1' needs questions; give a file in SQuAD's form"),
-        (["--qa", "wrong.jsonl"], "wrong.jsonl:1: 'question' is missing, 'answers' is missing, 'context' is missing"),
-        (["--qa", "none.jsonl"], "qa is none.jsonl, which cannot be read: No such file"),
-        (["--qa", "towns.jsonl", "--length", "60"], "length is 60, but the shortest paragraph"),
-        (["--visible", "5000"], "a visible context is 5000, but the texts have only 4096 tokens"),
-        (["--tasks", "vt", "--samples", "1"], "has 2,300 positions, but a question of vt needs"),
-        (["--tasks", "vt", "--chat"], "chat is given, but models/tiny has no chat template"),
+        ("models/none --tasks vt", "there is no run and no model at models/none"),
+        ("--tasks qa_1", "the task 'qa_1' needs questions; give a file in SQuAD's form"),
+        ("--qa wrong.jsonl", "wrong.jsonl:1: 'question' is missing, 'answers' is missing, 'context' is missing"),
+        ("--qa none.jsonl", "qa is none.jsonl, which cannot be read: No such file"),
+        ("--qa towns.jsonl --length 60", "length is 60, but the shortest paragraph"),
+        ("--visible 5000", "a visible context is 5000, but the texts have only 4096 tokens"),
+        ("--tasks vt --samples 1", "has 2,300 positions, but a question of vt needs"),
+        ("--tasks vt --chat", "chat is given, but models/tiny has no chat template"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_message_and_status_2(
-    contextwise: Any, workplace: Path, arguments: list[str], message: str
-) -> None:
-    before = sorted(workplace.rglob("*"))
-    status, output, errors = contextwise("ruler", "models/tiny", *arguments)
-    assert status == 2 and message in " ".join(errors.split())
-    assert output == "" and errors.startswith("error: ") and "Traceback" not in errors
-    assert sorted(workplace.rglob("*")) == before
-
-
-def test_a_missing_model_is_one_message(contextwise: Any) -> None:
-    status, _, errors = contextwise("ruler", "models/none", "--tasks", "vt")
-    assert status == 2 and "there is no run and no model at models/none" in errors
+def test_bad_input_is_refused(contextwise: Any, arguments: str, message: str) -> None:
+    model = "" if arguments.startswith("models/") else "models/tiny "
+    contextwise.refused(f"ruler {model}{arguments}", message)

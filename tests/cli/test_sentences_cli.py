@@ -1,8 +1,8 @@
 """``contextwise sentences`` and ``contextwise rescore``, and ``contextwise embed --contexts``, as they are typed."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +12,7 @@ from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models.cue import CueForCausalLM
 from contextwise.models.cue.encoding import TextEncoder
 from sentence_models import cue_model, make_corpus, save, sentence_model, write_text_encoder
-
-Typed = Callable[..., tuple[int, str, str]]
+from small import write_rows
 
 
 @pytest.fixture(scope="module")
@@ -30,60 +29,48 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [
         {"id": i, "candidates": ["Oil rises.", "Oil falls."], "contexts": {"title": "Oil"}} for i in range(7)
     ]
-    (folder / "lists.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / "lists.jsonl", rows)
     (folder / "contexts.jsonl").write_text('{"title": "Oil", "topics": ["oil", "trade"]}\n{}\n')
     (folder / "known.json").write_text('{"title": "Oil"}')
     (folder / "wrong.jsonl").write_text('{"title": "Oil", "topcs": []}\n')
     return folder
 
 
-CORPUS = ("--corpus", "corpus", "--split", "train")
+CORPUS = "--corpus corpus --split train"
 
 
-def test_a_cue_model_is_scored_by_sentence(contextwise: Typed) -> None:
-    status, output, errors = contextwise("sentences", "cue", *CORPUS)
-    words = " ".join(output.split())
-    assert status == 0 and max(map(len, output.splitlines())) <= 80, errors
+def test_a_cue_model_is_scored_by_sentence(contextwise: Any) -> None:
+    words = contextwise.words(f"sentences cue {CORPUS}")
     assert "30 sentences of 12 documents, each on its own" in words
     assert "Contexts (share of the sentences that have them): title (90%), date (100%)" in words
     assert "perplexity without ends" in words and "Its sentence encoder alone: perplexity" in words
     assert "gain over the sentence encoder alone" in words and "not in contexts" in words
     assert "Tokens whose word occurs in the context: " in words
     assert "written to evaluation/cue/sentences-corpus-train-" in words
-    status, output, _ = contextwise("sentences", "cue", *CORPUS, "--json")
+    status, output, _ = contextwise(f"sentences cue {CORPUS} --json")
     summary = json.loads(output)
     assert status == 0 and summary["by_sentence"] and set(summary["cache_effect"]["bins"]) >= {"in contexts"}
 
 
-def test_contexts_are_withheld(contextwise: Typed) -> None:
-    status, output, _ = contextwise("sentences", "cue", *CORPUS, "--contexts", "none")
-    words = " ".join(output.split())
-    assert status == 0 and "No contexts." in words and "gain over the sentence encoder alone" not in words
+def test_contexts_are_withheld(contextwise: Any) -> None:
+    words = contextwise.words(f"sentences cue {CORPUS} --contexts none")
+    assert "No contexts." in words and "gain over the sentence encoder alone" not in words
     assert "written to evaluation/cue/sentences-corpus-train-" in words
-    status, output, _ = contextwise(
-        "sentences", "cue", *CORPUS, "--contexts", "title, date", "--drop-contexts", "0.5"
-    )
-    words = " ".join(output.split())
-    assert status == 0 and "50% of them withheld at random" in words
-    status, output, _ = contextwise("compare", "lm", "cue", *CORPUS)
-    words = " ".join(output.split())
-    assert (
-        status == 0
-        and "Every sentence was scored on its own" in words
-        and "Relative perplexity of cue to lm" in words
-    )
+    words = contextwise.words(f"sentences cue {CORPUS} --contexts 'title, date' --drop-contexts 0.5")
+    assert "50% of them withheld at random" in words
+    words = contextwise.words(f"compare lm cue {CORPUS}")
+    assert "Every sentence was scored on its own" in words and "Relative perplexity of cue to lm" in words
 
 
-def test_a_sentence_model_and_long_sentences(contextwise: Typed) -> None:
-    status, output, _ = contextwise("sentences", "lm", *CORPUS, "--limit", "4")
-    words = " ".join(output.split())
-    assert status == 0 and "10 sentences of 4 documents" in words and "The model takes no contexts." in words
+def test_a_sentence_model_and_long_sentences(contextwise: Any) -> None:
+    words = contextwise.words(f"sentences lm {CORPUS} --limit 4")
+    assert "10 sentences of 4 documents" in words and "The model takes no contexts." in words
     assert "are longer than the model's 48 positions; they were scored in overlapping windows" in words
 
 
 @pytest.mark.parametrize("model", ["cue", "plain-cue", "lm"])
-def test_lists_are_ranked(contextwise: Typed, workplace: Path, model: str) -> None:
-    status, output, errors = contextwise("rescore", model, "lists.jsonl")
+def test_lists_are_ranked(contextwise: Any, workplace: Path, model: str) -> None:
+    status, output, errors = contextwise(f"rescore {model} lists.jsonl")
     words = " ".join(output.split())
     assert status == 0 and max(map(len, output.splitlines())) <= 80
     assert f"{model}: 14 candidates in 7 lists" in words and "and 2 more lists" in words
@@ -93,33 +80,33 @@ def test_lists_are_ranked(contextwise: Typed, workplace: Path, model: str) -> No
     [folder] = (workplace / "evaluation" / model).glob("rescore-lists-*")
     assert len((folder / "ranked.jsonl").read_text().splitlines()) == 7
     assert f"written to evaluation/{model}/rescore-lists-" in words
-    status, output, _ = contextwise("rescore", model, "lists.jsonl", "--json")
+    status, output, _ = contextwise(f"rescore {model} lists.jsonl --json")
     assert status == 0 and json.loads(output) == json.loads((folder / "summary.json").read_text())
 
 
-def test_cue_vectors_are_written(contextwise: Typed, workplace: Path) -> None:
-    status, _, errors = contextwise("embed", "cue", "--contexts", "contexts.jsonl", "--out", "cue.npy")
+def test_cue_vectors_are_written(contextwise: Any, workplace: Path) -> None:
+    status, _, errors = contextwise("embed cue --contexts contexts.jsonl --out cue.npy")
     assert status == 0 and "2 vectors of 16 numbers (e_cue of contexts) in cue.npy" in errors
     vectors = np.load(workplace / "cue.npy")
     assert vectors.shape == (2, 16) and not np.allclose(vectors[0], vectors[1])
 
 
-def test_a_context_encoder_by_itself_gives_the_same_vectors(contextwise: Typed, workplace: Path) -> None:
-    contextwise("embed", "cue", "--contexts", "contexts.jsonl", "--out", "whole.npy")
+def test_a_context_encoder_by_itself_gives_the_same_vectors(contextwise: Any, workplace: Path) -> None:
+    contextwise("embed cue --contexts contexts.jsonl --out whole.npy")
     status, _, errors = contextwise(
-        "embed", "cue/parts/context_encoder", "--contexts", "contexts.jsonl", "--out", "part.npy"
+        "embed cue/parts/context_encoder --contexts contexts.jsonl --out part.npy"
     )
     assert status == 0 and "2 vectors of 16 numbers (e_cue of contexts) in part.npy" in errors
     assert np.array_equal(np.load(workplace / "part.npy"), np.load(workplace / "whole.npy"))
 
 
-def test_truncated_texts_are_counted(contextwise: Typed, workplace: Path) -> None:
+def test_truncated_texts_are_counted(contextwise: Any, workplace: Path) -> None:
     (workplace / "long.jsonl").write_text(json.dumps({"title": "x" * 100}) + "\n")
-    _, _, errors = contextwise("embed", "cue", "--contexts", "long.jsonl", "--out", "long.npy")
+    _, _, errors = contextwise("embed cue --contexts long.jsonl --out long.npy")
     assert "note: 1 context text was longer than 64 tokens, and truncated" in errors
     assert "\n1 vector of 16 numbers" in errors
     (workplace / "long.jsonl").write_text(json.dumps({"title": "x" * 100, "topics": ["y" * 100]}) + "\n")
-    _, _, errors = contextwise("embed", "cue", "--contexts", "long.jsonl", "--out", "long.npy")
+    _, _, errors = contextwise("embed cue --contexts long.jsonl --out long.npy")
     assert "note: 2 context texts were longer than 64 tokens, and truncated" in errors
 
 
@@ -127,28 +114,26 @@ def test_truncated_texts_are_counted(contextwise: Typed, workplace: Path) -> Non
 @pytest.mark.parametrize(
     "command",
     [
-        ("curve", *CORPUS, "--context", "8", "--limit", "2"),
-        ("entropy", *CORPUS, "--contexts", "4,8", "--samples", "60", "--density-samples", "10"),
-        ("generate", "--greedy", "--max-new-tokens", "3"),
+        f"curve {CORPUS} --context 8 --limit 2",
+        f"entropy {CORPUS} --contexts 4,8 --samples 60 --density-samples 10",
+        "generate --greedy --max-new-tokens 3",
     ],
 )
-def test_it_is_said_that_a_cue_model_goes_without_contexts(
-    contextwise: Typed, model: str, command: tuple[str, ...]
-) -> None:
-    status, _, errors = contextwise(command[0], model, *command[1:])
-    verb = "continues" if command[0] == "generate" else "is measured"
+def test_a_note_says_that_a_cue_model_has_no_contexts(contextwise: Any, model: str, command: str) -> None:
+    status, _, errors = contextwise(command, model)
+    verb = "continues" if command.startswith("generate") else "is measured"
     note = f"note: {model} is a CUE model; it {verb} without contexts"
     assert status == 0 and errors.count(note) == errors.count("CUE model") == (model != "lm")
 
 
-def test_a_sentence_is_written_with_its_contexts(contextwise: Typed, workplace: Path) -> None:
+def test_a_sentence_is_written_with_its_contexts(contextwise: Any, workplace: Path) -> None:
     """Greedy, token by token, by the model's own forward pass, behind the end-of-text that begins each sentence."""
     known = {"title": "Oil", "topics": ["oil", "trade"]}
     (workplace / "one.json").write_text(json.dumps(known, indent=2))
     model = CueForCausalLM.from_pretrained(workplace / "cue").eval()
     encoder = TextEncoder.open(str(workplace / "bert"), "mean", device="cpu")
     written = {}
-    for texts, option in ((["Oil", "oil, trade"], ("--contexts", "one.json")), ([], ())):
+    for texts, option in ((["Oil", "oil, trade"], "--contexts one.json"), ([], "")):
         given = {"contexts": torch.from_numpy(encoder.encode(texts))[None]} if texts else {}
         ids = [256, *b"Oil"]
         for _ in range(12):
@@ -157,48 +142,42 @@ def test_a_sentence_is_written_with_its_contexts(contextwise: Typed, workplace: 
             if ids[-1] == 256:
                 break
         expected = byte_tokenizer().tokenizer.decode(ids, skip_special_tokens=True)
-        _, output, errors = contextwise("generate", "cue", "Oil", "--greedy", "--max-new-tokens", 12, *option)
+        _, output, errors = contextwise(f"generate cue Oil --greedy --max-new-tokens 12 {option}")
         assert output.removesuffix("\n") == expected and ("without contexts" in errors) == (not texts)
         written[bool(texts)] = output
     assert written[True] != written[False]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "message"),
     [
-        (["sentences", "lm", *CORPUS, "--contexts", "none"], "lm is no CUE model and takes no contexts"),
-        (["sentences", "lm", *CORPUS, "--drop-contexts", "0.5"], "--drop-contexts is given, but lm is no CUE"),
-        (["sentences", "lm", *CORPUS, "--limit", "0"], "--limit is '0'"),
-        (["sentences", "lm", *CORPUS, "--batch-tokens", "0"], "--batch-tokens is 0"),
-        (["evaluate", "cue", *CORPUS], "score it with contextwise sentences"),
-        (["sentences", "cue", *CORPUS, "--contexts", "titel"], "'titel', which is no context here; did you mean 'title'?"),
-        (["sentences", "cue", *CORPUS, "--contexts", "title,title"], "--contexts names 'title' twice"),
-        (["sentences", "cue", *CORPUS, "--contexts", "title,"], "'', which is no context here"),
-        (["sentences", "cue", *CORPUS, "--contexts", "none,title"], "'none', which is no context here"),
-        (["sentences", "cue", *CORPUS, "--contexts", "none", "--drop-contexts", "1"], "is scored without contexts"),
-        (["sentences", "plain-cue", *CORPUS, "--contexts", "title"], "the model has no context encoder"),
-        (["sentences", "lm", *CORPUS, "--out", "bert"], "bert holds no result of a measurement"),
-        (["rescore", "lm", "nowhere.jsonl"], "file is nowhere.jsonl, which cannot be read: No such file"),
-        (["rescore", "cue", "contexts.jsonl"], "contexts.jsonl:1 has no list 'candidates'"),
-        (["rescore", "lm", "lists.jsonl", "--out", "lists.jsonl"], "holds no result"),
-        (["embed", "lm", "--contexts", "contexts.jsonl", "--out", "x.npy"], "lm is not a CUE model"),
-        (["embed", "plain-cue", "--contexts", "contexts.jsonl", "--out", "x.npy"], "was trained without contexts"),
-        (["embed", "cue", "--contexts", "wrong.jsonl", "--out", "x.npy"], "wrong.jsonl:1: the context 'topcs' is unknown"),
-        (["embed", "cue", "lists.jsonl", "--contexts", "contexts.jsonl", "--out", "x.npy"], "FILE is given together with"),
-        (["embed", "cue", "--contexts", "contexts.jsonl", "--out", "x.npy", "--layer", "1"], "--layer is given together"),
-        (["embed", "cue", "--out", "x.npy"], "there is nothing to embed"),
-        (["embed", "cue/parts/decoder", "--contexts", "contexts.jsonl", "--out", "x.npy"], "is not a CUE model"),
-        (["generate", "lm", "--contexts", "known.json"], "--contexts is given, but lm takes no contexts; leave it out"),
-        (["generate", "plain-cue", "--contexts", "known.json"], "plain-cue takes no contexts"),
-        (["generate", "cue", "--contexts", "nowhere.json"], "there is no file nowhere.json"),
-        (["generate", "cue", "--contexts", "wrong.jsonl"], "wrong.jsonl: the context 'topcs' is unknown"),
-        (["generate", "cue", "--contexts", "lists.jsonl"], "give one object of contexts"),
-        (["generate", "cue", "--contexts", "known.json", "--prefix", "a"], "--contexts is given together with --prefix"),
+        (f"sentences lm {CORPUS} --contexts none", "lm is no CUE model and takes no contexts"),
+        (f"sentences lm {CORPUS} --drop-contexts 0.5", "--drop-contexts is given, but lm is no CUE"),
+        (f"sentences lm {CORPUS} --limit 0", "--limit is '0'"),
+        (f"evaluate cue {CORPUS}", "score it with contextwise sentences"),
+        (f"sentences cue {CORPUS} --contexts titel", "'titel', which is no context here; did you mean 'title'?"),
+        (f"sentences cue {CORPUS} --contexts title,title", "--contexts names 'title' twice"),
+        (f"sentences cue {CORPUS} --contexts title,", "'', which is no context here"),
+        (f"sentences cue {CORPUS} --contexts none,title", "'none', which is no context here"),
+        (f"sentences cue {CORPUS} --contexts none --drop-contexts 1", "is scored without contexts"),
+        (f"sentences lm {CORPUS} --out bert", "bert holds no result of a measurement"),
+        ("rescore lm nowhere.jsonl", "file is nowhere.jsonl, which cannot be read: No such file"),
+        ("rescore cue contexts.jsonl", "contexts.jsonl:1 has no list 'candidates'"),
+        ("rescore lm lists.jsonl --out lists.jsonl", "holds no result"),
+        ("embed lm --contexts contexts.jsonl --out x.npy", "lm is not a CUE model"),
+        ("embed plain-cue --contexts contexts.jsonl --out x.npy", "was trained without contexts"),
+        ("embed cue --contexts wrong.jsonl --out x.npy", "wrong.jsonl:1: the context 'topcs' is unknown"),
+        ("embed cue lists.jsonl --contexts contexts.jsonl --out x.npy", "FILE is given together with"),
+        ("embed cue --contexts contexts.jsonl --out x.npy --layer 1", "--layer is given together"),
+        ("embed cue --out x.npy", "there is nothing to embed"),
+        ("embed cue/parts/decoder --contexts contexts.jsonl --out x.npy", "is not a CUE model"),
+        ("generate lm --contexts known.json", "--contexts is given, but lm takes no contexts; leave it out"),
+        ("generate plain-cue --contexts known.json", "plain-cue takes no contexts"),
+        ("generate cue --contexts nowhere.json", "there is no file nowhere.json"),
+        ("generate cue --contexts wrong.jsonl", "wrong.jsonl: the context 'topcs' is unknown"),
+        ("generate cue --contexts lists.jsonl", "give one object of contexts"),
+        ("generate cue --contexts known.json --prefix a", "--contexts is given together with --prefix"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_one_sentence_and_status_2(
-    contextwise: Typed, arguments: list[str], message: str
-) -> None:
-    status, output, errors = contextwise(*arguments)
-    assert status == 2 and message in " ".join(errors.split())
-    assert output == "" and errors.startswith("error: ") and "Traceback" not in errors
+def test_bad_input_is_refused(contextwise: Any, command: str, message: str) -> None:
+    contextwise.refused(command, message)

@@ -3,11 +3,8 @@
 import json
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.cli.start import prepare
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.documents import read_splits
 
@@ -141,10 +138,8 @@ def test_a_missing_file_is_named_without_its_split(tmp_path):
         prepare_corpus(["train=nowhere.jsonl"], "bytes", tmp_path / "out")
 
 
-def test_the_command_takes_named_splits(parts, tmp_path):
-    app = typer.Typer()
-    app.command()(prepare)
-    result = CliRunner().invoke(app, [*parts, "--tokenizer", "bytes", "--out", str(tmp_path / "out")])
-    assert result.exit_code == 0, result.exception
-    rows = [line.split("│")[1:3] for line in result.stderr.split("\n") if line.startswith("│")]
+def test_the_command_takes_named_splits(contextwise, parts):
+    status, _, errors = contextwise("prepare --tokenizer bytes --out out", *parts)
+    assert status == 0, errors
+    rows = [line.split("│")[1:3] for line in errors.split("\n") if line.startswith("│")]
     assert [[cell.strip() for cell in row] for row in rows] == [["train", "3"], ["adapt", "1"], ["test", "2"]]

@@ -91,7 +91,7 @@ def test_plans_score_each_target_once_in_batches_that_fit(targets, context, data
         assert 0 <= skip < length <= context
         scored[document, start + skip : start + length] += 1
     assert np.array_equal(scored, np.arange(50)[None] < np.array(targets)[:, None])
-    taken = list(batches(plan, batch_tokens))
+    taken = list(batches(plan.length, batch_tokens))
     assert sorted(np.concatenate([*taken, np.array([], int)])) == list(range(len(plan.document)))
     assert all(len(rows) == 1 or len(rows) * plan.length[rows].max() <= batch_tokens for rows in taken)
 

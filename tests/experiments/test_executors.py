@@ -41,14 +41,14 @@ def same_as_alone(sweep, run, folder):
     """Whether a run of a sweep has the weights and metrics that ``train`` gives alone."""
     alone = train(load_recipe(sweep.recipe_file(run), output=folder / run))
     swept = sweep.run_folder(run)
-    weights = [load_file(one.model / "model.safetensors") for one in (alone, swept)]
+    weights = [load_file(run.model / "model.safetensors") for run in (alone, swept)]
     for kind in ("curve", "validation", "train"):
         assert timeless(alone.metrics(kind)) == timeless(swept.metrics(kind)) != []
     return all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_been(settings, claimed, tmp_path, capfd):
+def test_a_killed_run_resumes_with_the_same_result(settings, claimed, tmp_path, capfd):
     values = long_enough(settings)
     values["grid"]["data.context"] = [32]
     sweep = claimed(**values)
@@ -141,7 +141,7 @@ def test_a_run_that_is_being_trained_is_not_started(claimed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_sweep_saves_its_runs_and_goes_on(settings, tmp_path, how):
+def test_a_stopped_sweep_saves_its_runs_and_resumes(settings, tmp_path, how):
     wanted = settings(**long_enough(settings, steps=1500))
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump(wanted.model_dump(mode="json")))

@@ -25,7 +25,7 @@ def shown(table):
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
-def test_tables_fit_a_terminal_and_say_no_loss_that_was_not_reached():
+def test_tables_fit_a_terminal_and_show_a_dash_for_a_missing_loss():
     lines = shown(state_table(STATES, {RUN.id: None, STATES[3].run.id: 4000.0}))
     assert lines[1].split() == [RUN.id, "finished", "98/98", "3,500", "6.0427", "–"]
     assert lines[2].split() == [STATES[1].run.id, "failed", "20/98", "9,000", "–", "–"]

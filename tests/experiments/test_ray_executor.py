@@ -13,18 +13,18 @@ from contextwise.experiments.ray_executor import RayExecutor
 from contextwise.experiments.sweep import run_sweep
 
 
-def test_without_ray_the_sentence_says_how_to_get_it(claimed, monkeypatch):
+def test_the_error_without_ray_names_the_package_to_install(claimed, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install contextwise\[sweeps\], or use --executor local"):
         RayExecutor(claimed(), None, 1, 0, 1)
 
 
-def test_a_node_that_does_not_see_the_folder_says_so(tmp_path):
+def test_a_node_that_does_not_see_the_folder_reports_it(tmp_path):
     status, reason = train_run(str(tmp_path / "elsewhere"), "a")
     assert status == 2 and "a sweep needs a file system that all nodes share" in reason
 
 
-def test_no_cluster_where_one_was_said_to_be(claimed, monkeypatch):
+def test_a_missing_cluster_is_refused(claimed, monkeypatch):
     ray = pytest.importorskip("ray", reason="Ray is not installed (pip install contextwise[sweeps])")
 
     def refuse(**options):

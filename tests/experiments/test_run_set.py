@@ -37,7 +37,7 @@ def test_every_arm_is_trained_with_every_seed_at_every_point():
     assert recipe.folder.name.startswith("deep-context32-s1-")
 
 
-def test_a_run_is_found_again_for_the_same_question_only():
+def test_the_same_settings_have_the_same_run_id():
     ids = {run.id for run in run_set().runs}
     assert ids == {run.id for run in run_set(Path("elsewhere")).runs}
     slower = {**RECIPE, "training": {**RECIPE["training"], "learning_rate": 1e-4}}
@@ -45,7 +45,7 @@ def test_a_run_is_found_again_for_the_same_question_only():
         assert ids.isdisjoint(run.id for run in other.runs)
 
 
-def test_the_training_data_tells_runs_apart(corpus_folder, tmp_path):
+def test_the_training_data_is_part_of_a_runs_id(corpus_folder, tmp_path):
     (prepared, *_), (unknown, *_) = run_set(corpus=corpus_folder).runs, run_set().runs
     assert prepared.id != unknown.id
     (tmp_path / "link").symlink_to(corpus_folder)
@@ -79,7 +79,7 @@ def test_a_parent_comes_first_and_is_part_of_its_children():
         ({"a": ["model.depth=3"]}, "model.depth is an unknown key"),
     ],
 )
-def test_arms_that_cannot_be_are_refused(arms, message):
+def test_invalid_arms_are_refused(arms, message):
     with pytest.raises(ConfigError, match=message):
         run_set(arms=arms)
 

@@ -47,7 +47,7 @@ def test_a_failed_run_is_tried_again_and_then_listed(claimed, capsys):
 
     with pytest.raises(TrainingError, match=r"1 of 2 runs failed \(lightning struck 3 times\)"):
         go(sweep, unlucky, retries=2)
-    states = {one.run.id: one for one in sweep.states()}
+    states = {state.run.id: state for state in sweep.states()}
     assert (states[small].state, states[large].state) == ("finished", "failed")
     assert states[large].loss is None
     assert (states[large].failure.reason, states[large].failure.attempts) == ("lightning struck 3 times", 3)
@@ -79,7 +79,7 @@ def test_a_refused_run_is_not_tried_again_in_the_same_call(claimed):
 
     with pytest.raises(TrainingError, match="2 of 2 runs failed"):
         go(sweep, refuse, retries=5)
-    assert [one.failure.attempts for one in sweep.states()] == [1, 1]
+    assert [state.failure.attempts for state in sweep.states()] == [1, 1]
 
 
 def test_a_loss_that_is_not_finite_fails_its_run(settings, claimed):
@@ -88,8 +88,8 @@ def test_a_loss_that_is_not_finite_fails_its_run(settings, claimed):
     sweep = claimed(base=base, learning_rate="fixed")
     with pytest.raises(TrainingError, match="2 of 2 runs failed"):
         go(sweep, retries=0)
-    for one in sweep.states():
-        assert one.state == "failed" and "is nan at step" in one.failure.reason
+    for state in sweep.states():
+        assert state.state == "failed" and "is nan at step" in state.failure.reason
 
 
 def test_a_request_to_stop_starts_nothing_more(claimed, monkeypatch):
@@ -101,10 +101,10 @@ def test_a_request_to_stop_starts_nothing_more(claimed, monkeypatch):
 
     with pytest.raises(Interrupted, match="stopped by SIGTERM: 0 of 2 runs are finished"):
         go(sweep, ask)
-    assert [one.state for one in sweep.states()] == ["missing", "missing"]  # stopped is not failed
+    assert [state.state for state in sweep.states()] == ["missing", "missing"]  # stopped is not failed
 
 
-def test_a_run_that_somebody_else_trains_is_waited_for(claimed, capsys):
+def test_a_run_of_another_process_is_waited_for(claimed, capsys):
     sweep = claimed()
     executor = InProcess(sweep)
     start, refused = executor.start, []

@@ -20,7 +20,7 @@ def claim(wanted):
     return sweep
 
 
-def test_every_run_has_a_state_and_none_a_loss_that_it_did_not_reach(claimed):
+def test_every_run_has_a_state(claimed):
     grid = {"data.context": [16, 32], "training.steps": [12], "seed": [0, 1]}
     sweep = claimed(grid=grid)
     finished, unfinished, failed, _ = sweep.plan
@@ -33,16 +33,16 @@ def test_every_run_has_a_state_and_none_a_loss_that_it_did_not_reach(claimed):
     sweep.note_failure(failed.id, "the loss is nan at step 2")
 
     states = Sweep.open(sweep.path).states()
-    assert [one.state for one in states] == ["finished", "unfinished", "failed", "missing"]
-    assert [one.step for one in states] == [12, 3, None, None]
-    assert [one.share for one in states] == [1, 0.25, 0, 0]
+    assert [state.state for state in states] == ["finished", "unfinished", "failed", "missing"]
+    assert [state.step for state in states] == [12, 3, None, None]
+    assert [state.share for state in states] == [1, 0.25, 0, 0]
     curve = sweep.run_folder(finished.id).metrics("curve")[-1]
-    assert [one.loss for one in states] == [curve["best_context_loss"], 5.5, None, None]
+    assert [state.loss for state in states] == [curve["best_context_loss"], 5.5, None, None]
     assert states[2].failure == Failure("the loss is nan at step 2", 2)
     assert sweep.count() == {"finished": 1, "unfinished": 1, "failed": 1, "missing": 1}
 
 
-def test_what_was_planned_is_what_the_run_spends(claimed):
+def test_a_run_spends_what_was_planned(claimed):
     sweep = claimed()
     run = sweep.plan[1]
     folder = sweep.run_folder(run.id)
@@ -52,7 +52,7 @@ def test_what_was_planned_is_what_the_run_spends(claimed):
     assert (summary["tokens"], summary["steps"]) == (run.tokens, run.steps) == (12 * 128, 12)
     assert run.parameters == sum(p.numel() for p in load_model(folder.path).parameters())
     assert [row["step"] for row in folder.metrics("curve")] == [3, 6, 9, 12]
-    assert sweep.flops == sum(one.flops for one in sweep.plan)
+    assert sweep.flops == sum(run.flops for run in sweep.plan)
 
 
 def test_a_folder_belongs_to_one_sweep_which_may_grow(settings, tmp_path):
@@ -81,7 +81,7 @@ def test_a_folder_belongs_to_one_corpus(settings, tmp_path):
         Sweep.planned(settings(base=base))
 
 
-def test_other_folders_are_left_alone(settings, tmp_path):
+def test_other_folders_are_refused(settings, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(ConfigError, match="mine is not empty and holds no sweep"):
@@ -120,7 +120,7 @@ def test_several_problems_are_listed_once_each(settings):
     assert str(error.value).count("model.vocab_size is 10") == 1
 
 
-def test_an_axis_with_one_point_is_allowed_and_said(settings):
+def test_an_axis_with_one_point_is_allowed_with_a_note(settings):
     sweep = Sweep.planned(
         settings(grid={"data.context": [16], "model.width": [16, 32], "training.steps": [12]})
     )

@@ -14,7 +14,7 @@ from contextwise.experiments.sweep import SweepRecipe, load_sweep, run_id
 from sweeping import sweep_values
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "context_scaling"
-# Items of contextwise reproduce lie beside them: tests/reproductions/test_given_model.py.
+# Items of contextwise reproduce lie beside them: tests/reproductions/test_items.py.
 SHIPPED = sorted(path for path in RECIPES.glob("*.yaml") if "\nscales:" not in path.read_text())
 VALUES = sweep_values(Path("corpus"), Path("out"))
 
@@ -47,7 +47,7 @@ def test_settings_of_one_axis_change_together():
     pairs = [["pico", 1000], ["nano", 2000]]
     grid = {"model.size, training.tokens": pairs, "data.context": [16, 32]}
     recipes = sweep(grid=grid, base=with_base(model={})).recipes().values()
-    assert [[one.model.size, one.training.tokens] for one in recipes] == [
+    assert [[recipe.model.size, recipe.training.tokens] for recipe in recipes] == [
         pairs[0],
         pairs[0],
         pairs[1],
@@ -86,9 +86,9 @@ def test_a_grid_that_grows_keeps_its_runs():
 
 def test_tokens_per_step_stay_and_all_are_measured_at_the_longest_context():
     recipes = sweep(grid={"data.context": [8, 32, 128], "training.tokens": [5000]}).recipes().values()
-    assert {one.tokens_per_step for one in recipes} == {128}
-    assert {one.training.curve_longest for one in recipes} == {128}
-    assert {one.training.schedule for one in recipes} == {"constant"}
+    assert {recipe.tokens_per_step for recipe in recipes} == {128}
+    assert {recipe.training.curve_longest for recipe in recipes} == {128}
+    assert {recipe.training.schedule for recipe in recipes} == {"constant"}
 
 
 @given(steps=st.integers(1, 5000), measurements=st.integers(1, 64))
@@ -109,7 +109,7 @@ def test_learning_rate_rules():
     rate = with_base("training", learning_rate=4e-3)
 
     def rates(**changes):
-        return [one.training.learning_rate for one in sweep(grid=sizes, **changes).recipes().values()]
+        return [recipe.training.learning_rate for recipe in sweep(grid=sizes, **changes).recipes().values()]
 
     assert rates() == [2e-3] * 3  # nano's own
     assert rates(base=rate, learning_rate="fixed") == [4e-3] * 3
@@ -125,7 +125,7 @@ def test_base_may_be_a_recipe_file_whose_length_the_grid_replaces(tmp_path):
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"base": "plain.yaml", "grid": grid}))
     wanted = load_sweep(tmp_path / "sweep.yaml")
     assert wanted.name == "sweep" and wanted.folder == Path("sweeps/sweep")
-    assert {(one.total_steps, one.seed) for one in wanted.recipes().values()} == {(10, 3)}
+    assert {(recipe.total_steps, recipe.seed) for recipe in wanted.recipes().values()} == {(10, 3)}
 
 
 def test_the_resolved_sweep_is_a_sweep_file_of_the_same_runs(tmp_path):
@@ -144,7 +144,10 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
         file,
         ["grid.data.context=[64]", "grid.seed=[1, 2]", "base.training.weight_decay=0.5", "executor.jobs=3"],
     )
-    found = [(one.data.context, one.seed, one.training.weight_decay) for one in wanted.recipes().values()]
+    found = [
+        (recipe.data.context, recipe.seed, recipe.training.weight_decay)
+        for recipe in wanted.recipes().values()
+    ]
     assert found == [(64, 1, 0.5), (64, 2, 0.5)]
     assert wanted.executor.jobs == 3
     with pytest.raises(ConfigError, match="write --set base.training.steps=4"):
@@ -187,7 +190,7 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
         ({"measurments": 3}, "did you mean 'measurements'?"),
     ],
 )
-def test_a_sweep_that_cannot_be_is_refused_in_one_sentence(changes, message):
+def test_an_invalid_sweep_is_refused_in_one_sentence(changes, message):
     with pytest.raises(ConfigError) as error:
         sweep(**changes)
     assert message in str(error.value)
@@ -207,8 +210,8 @@ def test_the_sweeps_that_ship_are_grids_of_sizes_and_contexts(path):
     recipes = wanted.recipes()
     assert len(wanted.values("model.size")) >= 2 and len(wanted.values("data.context")) >= 3
     assert all(run_id(recipe) == name for name, recipe in recipes.items())
-    assert {one.training.curve_longest for one in recipes.values()} == {wanted.longest}
+    assert {recipe.training.curve_longest for recipe in recipes.values()} == {wanted.longest}
 
 
-def test_sweeps_ship():
+def test_the_shipped_sweeps_exist():
     assert {path.stem for path in SHIPPED} >= {"books-tiny", "stdlib-quick"}

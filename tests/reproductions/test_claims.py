@@ -50,11 +50,11 @@ def test_a_claim_is_decided_by_the_whole_interval(estimate, holds, reason):
 
 @given(intervals, numbers)
 def test_above_and_below_are_opposites(estimate, bound):
-    one, other = above(estimate, bound), below(estimate, bound)
-    assert one.reason == other.reason
-    assert other.holds is (None if one.holds is None else not one.holds)
-    if one.holds is not None:
-        assert one.holds == (estimate.value > bound)
+    is_above, is_below = above(estimate, bound), below(estimate, bound)
+    assert is_above.reason == is_below.reason
+    assert is_below.holds is (None if is_above.holds is None else not is_above.holds)
+    if is_above.holds is not None:
+        assert is_above.holds == (estimate.value > bound)
 
 
 @given(intervals, numbers, numbers)

@@ -1,4 +1,4 @@
-"""The stages of a CUE model's life: what is trained, what stays bit for bit, and what a run leaves behind."""
+"""The stages of a CUE model: what is trained, what stays bit for bit, and which files a run writes."""
 
 import pytest
 import torch
@@ -38,9 +38,9 @@ def test_what_is_frozen_stays_bit_for_bit(life, stage, kept, changed):
 
 
 def test_the_autoencoder_of_a_proxy_stays_bit_for_bit(life):
-    found = part(life.folder / "proxy", "proxy")
+    result = part(life.folder / "proxy", "proxy")
     frozen = {
-        key.removeprefix("autoencoder."): v for key, v in found.items() if key.startswith("autoencoder.")
+        key.removeprefix("autoencoder."): v for key, v in result.items() if key.startswith("autoencoder.")
     }
     assert same(frozen, weights(life.folder / "unigrams"))
 
@@ -196,15 +196,15 @@ def test_a_decoder_that_concatenates_starts_as_the_sentence_model(life):
 
 
 def test_the_decoders_head_starts_as_the_sentence_encoders_unless_drawn_anew(life):
-    found = {}
+    result = {}
     for head in ("sentence_encoder", "random"):
         one = recipe(life.stage("joint", head=head))
         model = starting_model(one, TrainingInputs.open(one).config)
-        found[head] = torch.equal(
+        result[head] = torch.equal(
             model.decoder.lm_head.weight, model.sentence_encoder.get_output_embeddings().weight
         )
         assert model.decoder.lm_head.weight.requires_grad
-    assert found == {"sentence_encoder": True, "random": False}
+    assert result == {"sentence_encoder": True, "random": False}
 
 
 def test_adapting_with_a_fresh_context_encoder(life, tmp_path):

@@ -69,8 +69,8 @@ def test_sorting_and_trimming_do_not_change_the_loss_of_a_step(life, name, micro
     whole = stack(shuffled)
     batches = [collate(items[i : i + micro]) for i in range(0, STEP, micro)]
     expected = losses(model, whole).sums.item()
-    found = sum(losses(model, batch).sums.item() for batch in batches)
-    assert found == pytest.approx(expected, rel=1e-5)
+    result = sum(losses(model, batch).sums.item() for batch in batches)
+    assert result == pytest.approx(expected, rel=1e-5)
     assert sum(int(targets_in(batch)) for batch in batches) == int(targets_in(whole))
     assert sum(int(tokens_read(batch, False)) for batch in batches) == int(targets_in(whole))
     widths = [batch["input_ids"].shape[1] for batch in batches]
@@ -100,7 +100,7 @@ def test_noise_differs_between_epochs_and_repeats_between_runs(life):
 
 
 @pytest.mark.parametrize("stage", ["joint", "proxy"])
-def test_a_killed_run_goes_on_bit_for_bit(life, stage, tmp_path, monkeypatch):
+def test_a_killed_run_resumes_bit_for_bit(life, stage, tmp_path, monkeypatch):
     """With context dropout, which draws."""
     settings = {"context_dropout": 0.3} if stage == "joint" else {}
     whole = train(recipe(life.stage(stage, **settings) | {"output": str(tmp_path / "whole")}))

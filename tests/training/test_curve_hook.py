@@ -35,9 +35,9 @@ def books(tmp_path_factory):
 
 def values(corpus, output, context=32, **training):
     settings = {"curve_every": 4, "curve_longest": 96, "curve_tokens": 2000, "steps": 8}
-    found = recipe_values(corpus, output, **settings | training)
-    found["data"]["context"] = context
-    return found
+    result = recipe_values(corpus, output, **settings | training)
+    result["data"]["context"] = context
+    return result
 
 
 def recipe(*arguments, **options):
@@ -87,7 +87,7 @@ def test_measuring_does_not_change_the_run(run, books, tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_run_that_goes_on_has_each_row_once(run, books, tmp_path):
+def test_a_resumed_run_has_each_row_once(run, books, tmp_path):
     again = tmp_path / "again"
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(values(str(books), str(again))))

@@ -82,14 +82,14 @@ def test_all_weights_move_where_nothing_is_frozen(backbone, corpus_folder, tmp_p
     )
 
 
-def test_a_frozen_run_that_was_stopped_goes_on_bit_for_bit(backbone, corpus_folder, tmp_path):
+def test_a_frozen_run_that_was_stopped_resumes_bit_for_bit(backbone, corpus_folder, tmp_path):
     model = {"freeze_backbone": True, "context_predictor": {"predictor_layers": 1}}
     whole = values_from(backbone, corpus_folder, tmp_path / "whole", **model)
     whole["training"]["save_every"] = 2
     train(Recipe.model_validate(whole))
     again = whole | {"output": str(tmp_path / "again")}
     run = train(Recipe.model_validate(again))
-    run.summary_file.unlink()  # as if it had been killed behind step 4
+    run.summary_file.unlink()  # as if it had been killed after step 4
     for folder in (run.model, *run.checkpoints.glob("step-6")):
         shutil.rmtree(folder)
     train(Recipe.model_validate(again))

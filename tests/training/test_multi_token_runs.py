@@ -17,9 +17,14 @@ from small import recipe_values
 
 
 def values(corpus, output, head="layer", **training):
-    found = recipe_values(corpus, output, **{"log_every": 1, "steps": 4} | training)
-    found["model"] = {"layers": 2, "width": 32, "heads": 2, "multi_token": {"future_tokens": 3, "head": head}}
-    return found
+    result = recipe_values(corpus, output, **{"log_every": 1, "steps": 4} | training)
+    result["model"] = {
+        "layers": 2,
+        "width": 32,
+        "heads": 2,
+        "multi_token": {"future_tokens": 3, "head": head},
+    }
+    return result
 
 
 @pytest.mark.parametrize("head", ["layer", "linear"])
@@ -48,7 +53,7 @@ def test_each_head_is_logged_and_their_sum_is_minimised(head, corpus_folder, tmp
     assert isinstance(load_model(run.path, device="cpu"), MultiTokenForCausalLM)
 
 
-def test_a_stopped_run_goes_on_with_the_same_sums(corpus_folder, tmp_path):
+def test_a_stopped_run_resumes_with_the_same_sums(corpus_folder, tmp_path):
     whole = train(Recipe.model_validate(values(corpus_folder, tmp_path / "whole", log_every=3, save_every=2)))
     again = Recipe.model_validate(values(corpus_folder, tmp_path / "again", log_every=3, save_every=2))
     run = train(again)
@@ -80,7 +85,7 @@ def test_equal_parameters_for_a_trunk_that_is_shorter_by_the_heads(corpus_folder
 
 
 def test_together_with_a_pretrained_model_it_is_refused(corpus_folder, tmp_path):
-    found = values(corpus_folder, tmp_path / "run")
-    found["model"] = {"pretrained": "anything", "multi_token": {}}
+    result = values(corpus_folder, tmp_path / "run")
+    result["model"] = {"pretrained": "anything", "multi_token": {}}
     with pytest.raises(ConfigError, match="multi_token does not apply to a pretrained model"):
-        validate(Recipe, found, "the recipe")
+        validate(Recipe, result, "the recipe")

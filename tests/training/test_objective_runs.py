@@ -1,4 +1,4 @@
-"""A run under each objective: it learns, goes on where it stopped, and counts what it read and what it was asked."""
+"""A run under each objective: it learns, resumes, and counts its input and target tokens."""
 
 import json
 import shutil
@@ -68,10 +68,10 @@ def values(corpus, output, case, **training):
         "evaluate_every": 0,
         "log_every": 1,
     }
-    found = recipe_values(corpus, output, **settings | training)
-    found["data"]["context"] = 160
-    found["model"] = {"family": family, "layers": 2, "width": 32, "heads": 2}
-    return found | {"objective": objective}
+    result = recipe_values(corpus, output, **settings | training)
+    result["data"]["context"] = 160
+    result["model"] = {"family": family, "layers": 2, "width": 32, "heads": 2}
+    return result | {"objective": objective}
 
 
 def recipe(*arguments, **options):
@@ -85,12 +85,12 @@ def farthest(a, b):
 
 
 @EACH
-def test_it_learns_and_counts_and_goes_on_where_it_stopped(case, sentences_folder, tmp_path):
+def test_it_learns_counts_and_resumes(case, sentences_folder, tmp_path):
     whole = train(recipe(sentences_folder, tmp_path / "whole", case))
     rows = whole.metrics("train")
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.1
 
-    # What was read and asked is what the examples say, step by step.
+    # The counts of input and target tokens are those of the examples, step by step.
     task = TrainingInputs.open(recipe(sentences_folder, tmp_path / "whole", case))
     examples = [task.stream[i] for i in range(32)]
     targets = sum(int(example["labels"].ne(-100).sum()) for example in examples)
@@ -268,8 +268,8 @@ def test_a_run_begun_before_a_setting_existed_is_the_same_run(sentences_folder, 
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_read(change, words, tmp_path):
-    found = values("no such corpus", tmp_path / "run", "causal")
-    found["model"] = {"layers": 2, "width": 32, "heads": 2} | change.pop("model", {})
+    result = values("no such corpus", tmp_path / "run", "causal")
+    result["model"] = {"layers": 2, "width": 32, "heads": 2} | change.pop("model", {})
     with pytest.raises(ConfigError, match=words):
-        validate(Recipe, found | change, "the recipe")
+        validate(Recipe, result | change, "the recipe")
     assert not (tmp_path / "run").exists()

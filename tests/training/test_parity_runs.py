@@ -67,7 +67,7 @@ def test_a_transformer_is_trained_by_the_same_command(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["parity_mlp", "parity_transformer"])
-def test_a_stopped_run_goes_on_bit_for_bit(family, tmp_path, monkeypatch):
+def test_a_stopped_run_resumes_bit_for_bit(family, tmp_path, monkeypatch):
     whole = run_of(tmp_path / "whole", family=family, synthetic={"samples": 300})
     ended = PretrainingTrainer.end_step
 
@@ -155,7 +155,7 @@ def test_epochs_and_samples_are_counted_in_steps_and_tokens(tmp_path):
     assert validate(Recipe, recipe.resolved(), "the recipe").resolved() == recipe.resolved()
 
 
-def test_going_on_with_another_task_is_refused(tmp_path):
+def test_resuming_with_another_task_is_refused(tmp_path):
     run_of(tmp_path / "run", steps=10)
     with pytest.raises((ConfigError, CheckpointError), match="contains another run"):
         run_of(tmp_path / "run", steps=10, synthetic={"task_seed": 1})

@@ -171,15 +171,15 @@ def test_mutated_recipes_never_end_in_a_traceback(data, tmp_path_factory):
     """Whatever stands in a recipe, it is either valid or refused with a ConfigError."""
     values = recipe_values(Path("corpus"), Path("run"))
     for _ in range(data.draw(st.integers(1, 3))):
-        place = values
+        section = values
         while True:
-            key = data.draw(st.sampled_from(sorted(place)))
-            if isinstance(place[key], dict) and data.draw(st.booleans()):
-                place = place[key]
-                if place:
+            key = data.draw(st.sampled_from(sorted(section)))
+            if isinstance(section[key], dict) and data.draw(st.booleans()):
+                section = section[key]
+                if section:
                     continue
             break
-        place[key if place else "key"] = data.draw(SCALARS)
+        section[key if section else "key"] = data.draw(SCALARS)
     file = tmp_path_factory.mktemp("mutated") / "recipe.yaml"
     file.write_text(yaml.safe_dump(values))
     try:

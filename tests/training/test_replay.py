@@ -52,22 +52,22 @@ def corpora(tmp_path_factory):
 
 
 def values(corpora, output, share=0.25, **training):
-    found = recipe_values(corpora[1], output, **training)
-    found["model"]["context_predictor"] = None
+    result = recipe_values(corpora[1], output, **training)
+    result["model"]["context_predictor"] = None
     if share is not None:
-        found["data"]["replay"] = {"corpus": str(corpora[0]), "share": share}
-    return found
+        result["data"]["replay"] = {"corpus": str(corpora[0]), "share": share}
+    return result
 
 
 def recipe(*arguments, **options):
     return validate(Recipe, values(*arguments, **options), "the recipe")
 
 
-def changed(found, **sections):
+def changed(result, **sections):
     """Values with further settings in some sections, as a recipe."""
     for name, settings in sections.items():
-        found[name] = found[name] | settings if isinstance(settings, dict) and name in found else settings
-    return validate(Recipe, found, "the recipe")
+        result[name] = result[name] | settings if isinstance(settings, dict) and name in result else settings
+    return validate(Recipe, result, "the recipe")
 
 
 def farthest(a, b):
@@ -147,9 +147,9 @@ class TestStream:
     )
     def test_the_objective_makes_the_examples_of_both(self, family, objective, corpora, tmp_path):
         model = {"family": family, "layers": 2, "width": 32, "heads": 2}
-        found = values(corpora, tmp_path, share=0.5, tokens_per_step=512)
+        result = values(corpora, tmp_path, share=0.5, tokens_per_step=512)
         task = TrainingInputs.open(
-            changed(found, objective=objective, model=model, data=found["data"] | {"context": 128})
+            changed(result, objective=objective, model=model, data=result["data"] | {"context": 128})
         )
         examples = [task.stream[index] for index in range(16)]
         batch = stack(examples)  # of one shape
@@ -159,8 +159,8 @@ class TestStream:
 
     def test_what_is_drawn_for_the_corpus_says_nothing_of_the_objective(self, corpora, tmp_path):
         parts = [{"weight": 0.5, "objective": name} for name in ("causal", "prefix")]
-        found = values(corpora, tmp_path, share=0.5, steps=500)
-        stream = TrainingInputs.open(changed(found, objective={"name": "mixture", "parts": parts})).stream
+        result = values(corpora, tmp_path, share=0.5, steps=500)
+        stream = TrainingInputs.open(changed(result, objective={"name": "mixture", "parts": parts})).stream
         for objectives in stream.streams:
             alike = sum(stream.place(k)[0] == objectives.place(k)[0] for k in range(2000))
             assert binomtest(alike, 2000, 0.5).pvalue > CHANCE
@@ -204,8 +204,8 @@ class TestRuns:
 
     def test_the_replay_loss_is_what_the_exported_model_gives(self, whole, corpora):
         model, corpus = load_model(whole, device="cpu"), Corpus.open(corpora[0], "validation")
-        found = changed(recipe_values(corpora[0], whole), model={"context_predictor": None})
-        examples = TrainingInputs.open(found).validation["loss"]
+        result = changed(recipe_values(corpora[0], whole), model={"context_predictor": None})
+        examples = TrainingInputs.open(result).validation["loss"]
         with torch.no_grad():
             losses = pretraining_losses(
                 model, stack([examples[i] for i in range(len(examples))]) | {"window": None}
@@ -236,11 +236,11 @@ class TestRuns:
         more = {"model": {"pretrained": str(first.path)}, "warmup_steps": 20}
         ends = {}
         for name, share in (("naive", None), ("replay", 0.25)):
-            found = values(corpora, tmp_path / name, share=share, **options | {"warmup_steps": 20})
-            found |= {"model": more["model"]}
+            result = values(corpora, tmp_path / name, share=share, **options | {"warmup_steps": 20})
+            result |= {"model": more["model"]}
             if share is None:
-                found["data"]["watch"] = str(corpora[0])
-            run = train(validate(Recipe, found, "the recipe"))
+                result["data"]["watch"] = str(corpora[0])
+            run = train(validate(Recipe, result, "the recipe"))
             ends[name] = run.metrics("validation")[-1]
             # The learning rate begins low again, rises over the warm-up, and only then falls.
             rates = [row["learning_rate"] for row in run.metrics("train")]
@@ -254,8 +254,8 @@ class TestRuns:
 
     def test_watching_changes_nothing_but_the_log(self, corpora, tmp_path):
         plain = train(recipe(corpora, tmp_path / "plain", share=None))
-        found = values(corpora, tmp_path / "watched", share=None)
-        watched = train(changed(found, data=found["data"] | {"watch": str(corpora[0])}))
+        result = values(corpora, tmp_path / "watched", share=None)
+        watched = train(changed(result, data=result["data"] | {"watch": str(corpora[0])}))
         assert farthest(plain.path, watched.path) == 0
         rows = [run.metrics("validation") for run in (plain, watched)]
         assert [row["loss"] for row in rows[0]] == [row["loss"] for row in rows[1]]
@@ -311,10 +311,10 @@ class TestRefusals:
     @pytest.mark.parametrize("key", ["replay", "watch"])
     def test_corpora_that_do_not_go_together(self, key, corpora, tmp_path):
         def refused(path, words, kind=DataError):
-            found = values(corpora, tmp_path / "run", share=None)
-            found["data"][key] = str(path) if key == "watch" else {"corpus": str(path)}
+            result = values(corpora, tmp_path / "run", share=None)
+            result["data"][key] = str(path) if key == "watch" else {"corpus": str(path)}
             with pytest.raises(kind, match=words):
-                train(validate(Recipe, found, "the recipe"))
+                train(validate(Recipe, result, "the recipe"))
             assert not (tmp_path / "run").exists()
 
         refused(tmp_path / "nowhere", f"there is no corpus at {tmp_path}/nowhere; make one with")
@@ -370,10 +370,10 @@ class TestRefusals:
         ],
     )
     def test_settings_that_make_no_sense(self, data, words, tmp_path):
-        found = recipe_values("new", tmp_path / "run")
-        found["data"] |= data
+        result = recipe_values("new", tmp_path / "run")
+        result["data"] |= data
         with pytest.raises(ConfigError, match=words):
-            validate(Recipe, found, "the recipe")
+            validate(Recipe, result, "the recipe")
 
 
 def test_two_processes_replay_the_same_examples_as_one(corpora, tmp_path):

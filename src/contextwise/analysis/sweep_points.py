@@ -21,10 +21,8 @@ class SweepPoint:
 
     Attributes:
         run: id of the run: the name of its folder.
-        size: name of the model size.
         parameters: of the model, embeddings included.
         context: tokens of the training context.
-        seed: of the run.
         step, tokens, flops, seconds: spent on training when it was measured.
         loss: best-context loss, nats per token: the mean over the last 10% of the training context.
         standard_error: of ``loss`` over held-out documents; None where there is one document.

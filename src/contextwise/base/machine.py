@@ -64,10 +64,8 @@ def keep_freed_memory() -> bool:
 
     On a CPU torch allocates each tensor with ``malloc``, and glibc maps blocks of this size anew each time: every page is
     cleared and faulted in again in every step, which costs up to a fifth of a training step (``benchmarks/README.md``).
-    The process then keeps its peak memory. This matters only on a CPU; torch has its own allocator on a GPU.
-
-    Returns:
-        Whether the C library accepted the setting; False if it is not glibc.
+    The process then keeps its peak memory. This matters only on a CPU; torch has its own allocator on a GPU. Returns
+    whether the C library accepted the setting; False if it is not glibc.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -62,15 +62,12 @@ class Interruption:
     """A request to stop this process, set by SIGTERM or SIGINT and handled at the next safe point.
 
     Long loops call :meth:`check` between two pieces of work. A second signal of the same kind has its default effect.
-
-    Attributes:
-        signal: name of the signal that requested a stop, or None.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
     def __init__(self) -> None:
-        self.signal: str | None = None
+        self.signal: str | None = None  # name of the signal that requested a stop
         self._listening = False
 
     @property

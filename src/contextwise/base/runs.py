@@ -97,11 +97,7 @@ class RunFolder:
     ) -> None:
         """Write the recipe to the folder, unless the folder already contains this run. Requires :meth:`locked`.
 
-        Args:
-            completed: adds newer settings to the recipe in the folder.
-
-        Raises:
-            ConfigError: the folder contains another run, or other files.
+        ``completed`` adds newer settings to the recipe in the folder. Another run, or other files, are a :class:`ConfigError`.
         """
         self.check_free(recipe, completed)
         if not self.recipe_file.exists():

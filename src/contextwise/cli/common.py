@@ -2,9 +2,7 @@
 
 In a verb that is made from a measure, each field of the settings is an option. A field without a default is an argument
 behind MODEL. Help, default and bounds are those of the field; values are read as text and checked by pydantic, so that all
-problems come in one message. Typer with this adapter was chosen over cyclopts, tyro and pydantic-settings, each tried on two
-verbs: they make options of a pydantic model themselves, but lists with commas, lazy imports, the common options and errors in
-one sentence took more code of ours there than the options do here, and tyro and pydantic-settings have no panels of verbs.
+problems come in one message.
 """
 
 import inspect
@@ -61,11 +59,7 @@ def show_line(text: str) -> None:
 
 
 def show_json(values: Any, **options: Any) -> None:
-    """Print JSON on standard output.
-
-    Args:
-        options: of ``json.dumps``.
-    """
+    """Print JSON on standard output; ``options`` are those of ``json.dumps``."""
     print(json.dumps(values, indent=2, ensure_ascii=False, **options))
 
 
@@ -81,13 +75,17 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Cal
     further = [parameter for parameter in show_parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
     def run(model: str, **given: Any) -> None:
-        values = {name: read_value(info, given.pop(name)) for name, info in fields.items()}
+        from contextwise import data
+
+        values = {name: read_value(info, given[name]) for name, info in fields.items()}
         values = {name: value for name, value in values.items() if value is not None}
         settings = validate(measure, values, f"contextwise {measure.name}")
-        extra = {parameter.name: given.pop(parameter.name) for parameter in further}
-        as_json = given.pop("as_json")
-        corpus, split = given.pop("corpus", None), given.pop("split", "")
-        show(measured(model, settings, corpus, split, **given), as_json, **extra)
+        corpus = data.Corpus.open(given["corpus"], split=given["split"]) if measure.on_corpus else None
+        subject = Subject(model, **{name: given[name] for name in ("dtype", "device", "batch_tokens")})
+        result = measure_model(subject, settings, corpus, out=given["out"], overwrite=given["overwrite"])
+        if corpus is not None and subject.trained_on(corpus.fingerprint):
+            say("note: the run was trained on these very documents; they are not held out")
+        show(result, given["as_json"], **{parameter.name: given[parameter.name] for parameter in further})
 
     parameters = [_parameter("model", Model)]
     parameters += [field_parameter(name, info) for name, info in fields.items() if info.is_required()]
@@ -102,25 +100,6 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None) -> Cal
     paragraphs = (inspect.getdoc(measure) or "").split("\n\n")
     run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     return run
-
-
-def measured(
-    model: str, settings: Measure, corpus: Path | None = None, split: str = "validation", **options: Any
-) -> Result:
-    """Measure a model on a split of a corpus.
-
-    Args:
-        options: of :func:`contextwise.evaluation.kernel.measure`.
-    """
-    from contextwise import data
-
-    documents = None if corpus is None else data.Corpus.open(corpus, split=split)
-    how = {name: options.pop(name) for name in ("dtype", "device", "batch_tokens") if name in options}
-    subject = Subject(model, **how)
-    result = measure_model(subject, settings, documents, **options)
-    if documents is not None and subject.trained_on(documents.fingerprint):
-        say("note: the run was trained on these very documents; they are not held out")
-    return result
 
 
 def show_result(result: Result, as_json: bool) -> None:

@@ -46,11 +46,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class SplitFractions:
-    """Held-out shares of the documents; a document's split depends on its text alone.
-
-    Raises:
-        ConfigError: a share is outside 0..1, or no documents remain for training.
-    """
+    """Held-out shares of the documents; a document's split depends on its text alone."""
 
     validation: float = 0.05
     test: float = 0.0

@@ -175,7 +175,7 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
     with contextlib.ExitStack() as stack:
         writers = {name: SplitWriter(parts / name, tokenizer.dtype) for name in reading.splits}
         for writer in writers.values():
-            stack.callback(writer.close)
+            stack.enter_context(writer.part)
         _tokenize(reading, tokenizer, writers, skipped)
     writers = {name: writer for name, writer in writers.items() if writer.documents}
     if not writers:

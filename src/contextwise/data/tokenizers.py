@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from contextwise.base.machine import hub_problem
 
 END_OF_TEXT = "<|endoftext|>"
 PIECE = 65_536  # characters after which a long text may be cut without changing its tokens
-# Size of the text that is tokenized at once; the tokenizer needs about a hundred times this memory.
+# Approximate size of the text that is tokenized at once; the tokenizer needs about a hundred times this memory.
 GROUP_BYTES = 2_000_000
 CACHED_WORDS = 200_000
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
@@ -54,7 +54,9 @@ class CorpusTokenizer:
         pieces_of = [list(pieces(text, self.piece)) for text in texts]
         flat = [piece for cut in pieces_of for piece in cut]
         ids: list[np.ndarray] = []
-        for group in _groups(flat):
+        sized = zip(flat, accumulate(map(len, flat)), strict=True)
+        for _, texts_of in groupby(sized, key=lambda pair: pair[1] // GROUP_BYTES):
+            group = [piece for piece, _ in texts_of]
             try:
                 encodings = self.backend.encode_batch_fast(group, add_special_tokens=False)
             except Exception as error:
@@ -107,19 +109,6 @@ def pieces(text: str, size: int | None) -> Iterator[str]:
         yield text[start : cut.start()]
         start = cut.start()
     yield text[start:]
-
-
-def _groups(texts: list[str]) -> Iterator[list[str]]:
-    group: list[str] = []
-    size = 0
-    for text in texts:
-        if group and size + len(text) > GROUP_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(text)
-        size += len(text)
-    if group:
-        yield group
 
 
 def vocabulary_to_learn(spec: str) -> int | None:

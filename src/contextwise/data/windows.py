@@ -73,14 +73,10 @@ class Windows(Dataset):
         lengths = np.asarray(corpus.lengths, dtype=np.int64)
         # Start of each document in the stream: the end-of-text token before it.
         self.starts = np.concatenate([[0], np.cumsum(lengths + self.separators)])
-        if cross_documents:
-            # The last target is one token after the inputs.
-            self.count = max(0, int(self.starts[-1]) + self.separators - 1) // context
-        else:
-            pieces = np.maximum(0, lengths + 2 * self.separators - 1) // context
-            self.first = np.concatenate([[0], np.cumsum(pieces)])
-            self.count = int(self.first[-1])
-        if self.count == 0:
+        # Tokens that are cut together: all, or each document; the last target is one token after the inputs.
+        cut = self.starts[-1:] + self.separators if cross_documents else lengths + 2 * self.separators
+        self.first = np.concatenate([[0], np.cumsum(np.maximum(0, cut - 1) // context)])
+        if not len(self):
             longest = int(lengths.max(initial=0))
             raise DataError(
                 f"no window of {context} tokens fits: the split {corpus.split!r} of {corpus.path} has "
@@ -89,16 +85,13 @@ class Windows(Dataset):
             )
 
     def __len__(self) -> int:
-        return self.count
+        return int(self.first[-1])
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        if not 0 <= index < self.count:
+        if not 0 <= index < len(self):
             raise IndexError(index)
-        if self.cross_documents:
-            start = index * self.context
-        else:
-            document = int(np.searchsorted(self.first, index, side="right")) - 1
-            start = int(self.starts[document]) + (index - int(self.first[document])) * self.context
+        document = int(np.searchsorted(self.first, index, side="right")) - 1
+        start = int(self.starts[document]) + (index - int(self.first[document])) * self.context
         tokens, positions = self.read(start, self.context + 1)
         if self.vocab_size is not None and tokens.max() >= self.vocab_size:
             raise DataError(

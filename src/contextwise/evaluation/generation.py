@@ -96,11 +96,7 @@ def encode_prompt(
 
 
 def allowed_new_tokens(model: PreTrainedModel, prompt_tokens: int, wanted: int) -> int:
-    """Number of new tokens, at most ``wanted``, for which the model has positions after a prompt.
-
-    Raises:
-        ConfigError: ``wanted`` is not positive, or the prompt leaves no position.
-    """
+    """Number of new tokens, at most ``wanted``, for which the model has positions after a prompt; ConfigError for none."""
     if wanted < 1:
         raise ConfigError(f"{wanted} tokens were asked for; ask for at least 1")
     limit = positions(model.config)
@@ -174,8 +170,7 @@ def measure_generation(
         repeats: measurements of each model, after a short warm-up that is not counted.
 
     Returns:
-        name -> ``ms_per_token`` (median of the repeats, milliseconds), ``repeats``, ``prompt_tokens``,
-        ``new_tokens``, ``batch``.
+        name -> ``ms_per_token`` (median of the repeats), ``repeats``, ``prompt_tokens``, ``new_tokens``, ``batch``.
     """
     limits = [limit for model in models.values() if (limit := positions(model.config)) is not None]
     room = min([prompt_tokens + new_tokens, *limits])

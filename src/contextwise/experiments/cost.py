@@ -24,9 +24,7 @@ class RunCost:
     """Cost of a training run or of a measurement.
 
     Attributes:
-        name: of the run or the measurement.
         parameters: of the model, embeddings included.
-        examples: over the whole run.
         flops: of training; of a measurement, of its forward passes.
         state_bytes: weights, gradients and the optimizer's moments.
         activation_bytes: of one micro-batch's forward pass, kept for backward; an estimate.
@@ -51,8 +49,7 @@ def costs_of(recipes: list[Recipe], vocab_size: int | None = None) -> list[RunCo
     Raises:
         ConfigError, DataError, CheckpointError: the corpus does not fit, or does not exist and its vocabulary is unknown.
     """
-    by_folder = {str(recipe.folder): recipe for recipe in recipes}
-    upstream = Upstream(by_folder.get, vocab_size)
+    upstream = Upstream({str(recipe.folder): recipe for recipe in recipes}.get, vocab_size)
     return [cost_of(recipe, vocab_size, upstream) for recipe in recipes]
 
 
@@ -81,21 +78,19 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
     else:
         inputs = TrainingInputs.open(recipe)
         config, lengths = inputs.config, inputs.lengths
-    examples = recipe.examples
     parameters = parameter_count(config)
     targets = 1 if isinstance(data, SyntheticData) else lengths[0]
-    flops = training_flops_per_example(config, *lengths, trained) + targets * training_flops_per_target(
-        config
-    )
+    per_target = training_flops_per_target(config)
+    per_example = training_flops_per_example(config, *lengths, trained) + targets * per_target
     positions = min(step_tokens, recipe.training.micro_batch_tokens or step_tokens)
     layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
     return RunCost(
         name=recipe.name,
         parameters=parameters,
         steps=steps,
-        examples=examples,
+        examples=recipe.examples,
         tokens=steps * step_tokens,
-        flops=examples * flops,
+        flops=recipe.examples * per_example,
         state_bytes=STATE_BYTES * parameters,
         activation_bytes=ACTIVATION_BYTES * positions * layers * width,
     )

@@ -1,6 +1,5 @@
 """The demo's corpus and run set: GPT-2, its parameter-matched form and ContextLM, on Python's own standard library."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,48 +21,41 @@ class DemoScale:
         context: tokens of a training window.
         tokens: training tokens of each model.
         warmup_steps, evaluate_every: in steps of ``tokens_per_step`` tokens.
-        validation_tokens: of the held-out text, for the curves; the table's losses are of all of it.
+        evaluation_tokens: of the held-out text, for the curves; the table's losses are of all of it.
         timed_tokens: tokens of a text whose generation is timed.
     """
 
-    documents: int | None
-    held_out: float
-    vocabulary: int
-    size: str
-    context: int
-    tokens: int
-    tokens_per_step: int
-    learning_rate: float
-    warmup_steps: int
-    evaluate_every: int
-    validation_tokens: int
-    timed_tokens: int
+    documents: int | None = None
+    held_out: float = 0.1
+    vocabulary: int = 4096
+    size: str = "nano"
+    context: int = 256
+    tokens: int = 1_048_576
+    tokens_per_step: int = 4096
+    learning_rate: float = 1.5e-3
+    warmup_steps: int = 30
+    evaluate_every: int = 50
+    evaluation_tokens: int = 32_768
+    timed_tokens: int = 128
     sample_tokens: int = 120
 
 
-FULL = DemoScale(
-    documents=None,
-    held_out=0.1,
-    vocabulary=4096,
-    size="nano",
-    context=256,
-    tokens=1_048_576,
-    tokens_per_step=4096,
-    learning_rate=1.5e-3,
-    warmup_steps=30,
-    evaluate_every=50,
-    validation_tokens=32_768,
-    timed_tokens=128,
+TRAINING = (
+    "tokens",
+    "tokens_per_step",
+    "learning_rate",
+    "warmup_steps",
+    "evaluate_every",
+    "evaluation_tokens",
 )
-QUICK = dataclasses.replace(
-    FULL,
+FULL = DemoScale()
+QUICK = DemoScale(
     documents=160,
-    held_out=0.1,
     tokens=81_920,
     tokens_per_step=2048,
     warmup_steps=15,  # with fewer, the steps right after the warm-up are unstable
     evaluate_every=10,
-    validation_tokens=8_192,
+    evaluation_tokens=8_192,
     timed_tokens=64,
 )
 
@@ -104,19 +96,11 @@ def demo_corpus(scale: DemoScale, path: Path) -> Corpus:
 
 def demo_runs(scale: DemoScale, out: Path, corpus: Path, seed: int) -> RunSet:
     """The demo's three runs, in folders of ``out`` that have the arms' names."""
-    training = {
-        "tokens": scale.tokens,
-        "tokens_per_step": scale.tokens_per_step,
-        "learning_rate": scale.learning_rate,
-        "warmup_steps": scale.warmup_steps,
-        "evaluate_every": scale.evaluate_every,
-        "evaluation_tokens": scale.validation_tokens,
-        "log_every": max(1, scale.evaluate_every // 10),
-    }
+    training = {name: getattr(scale, name) for name in TRAINING}
     recipe = {
         "data": {"context": scale.context},
         "model": {"family": "gpt2", "size": scale.size},
-        "training": training,
+        "training": training | {"log_every": max(1, scale.evaluate_every // 10)},
     }
     arms = {folder: Arm(settings=settings) for folder, settings in ARMS.items()}
     settings = RunSetSettings(recipe=recipe, arms=arms, seeds=[seed])

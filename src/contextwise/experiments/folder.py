@@ -9,9 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
-from contextwise.base.files import atomic_write, read_json, write_json
+from contextwise.base.files import read_json, write_json
 from contextwise.base.runs import RunFolder
 
 State = Literal["finished", "unfinished", "failed", "missing"]
@@ -95,13 +93,6 @@ class RunSetFolder(ABC):
     def run_folder(self, run: str) -> RunFolder:
         return RunFolder(self.path / "runs" / run)
 
-    def write_recipe(self, run: str, recipe: dict[str, Any]) -> None:
-        """Write the recipe of a run for the process that trains it; an equal file stays as it is."""
-        text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
-        file = self.recipe_file(run)
-        if not file.exists() or file.read_text(encoding="utf-8") != text:
-            atomic_write(file, text, "a run's recipe")
-
     @property
     def flops(self) -> float:
         """Of the training of all runs."""
@@ -119,15 +110,13 @@ class RunSetFolder(ABC):
         write_json(self.path / "failures" / f"{run}.json", asdict(failure), "a run's failure")
 
     def clear_failure(self, run: str) -> None:
-        """Remove the failure of a run that has finished since."""
         (self.path / "failures" / f"{run}.json").unlink(missing_ok=True)
 
     def states(self) -> list[RunState]:
-        """The state of every run, in the order of the plan."""
+        """In the order of the plan."""
         return [self.state(run) for run in self.plan]
 
     def state(self, run: PlannedRun) -> RunState:
-        """The state of a run."""
         folder = self.run_folder(run.id)
         newest: dict[str, dict[str, Any]] = {row.get("kind", ""): row for row in folder.metrics()}
         failure = None if folder.finished else self.failure(run.id)

@@ -11,6 +11,12 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.runs import KEPT_OUT_OF_COMPARISON
 from contextwise.training.recipe import Recipe
 
+GRID = (
+    "settings of the recipe and the values that they take; settings that change together: "
+    "'model.size, training.tokens': [[pico, 1000000], [nano, 2000000]]"
+)
+"""Help text of a grid."""
+
 
 def axis_settings(name: str) -> list[str]:
     """The settings of an axis: one, or several that change together (``model.size, training.tokens``)."""
@@ -41,11 +47,7 @@ def axis_points(name: str, values: list[Any]) -> list[dict[str, Any]]:
 
 
 def grid_points(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """Setting -> value at each point of a grid; one empty point where there is no grid.
-
-    Raises:
-        ConfigError: as :func:`axis_points`.
-    """
+    """Setting -> value at each point of a grid; one empty point where there is no grid."""
     axes = [axis_points(name, values) for name, values in grid.items()]
     return [dict(itertools.chain(*(part.items() for part in parts))) for parts in itertools.product(*axes)]
 

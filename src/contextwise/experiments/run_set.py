@@ -31,17 +31,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError
-from contextwise.base.files import exclusive, is_held
+from contextwise.base.files import atomic_write, exclusive, is_held
 from contextwise.base.progress import first_process, interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
-from contextwise.experiments.grid import content_id, grid_points, set_value, size_name, slug
+from contextwise.experiments.grid import GRID, content_id, grid_points, set_value, size_name, slug
 from contextwise.experiments.scheduling import train_planned
 from contextwise.models.sizes import readable_count
 from contextwise.training.recipe import Recipe, with_newer_settings
@@ -80,11 +81,7 @@ class RunSetSettings(Settings):
     recipe: dict[str, Any] = Field(default_factory=dict, description="what the arms share")
     arms: dict[str, Arm] = Field(min_length=1, description="name -> settings of its own")
     seeds: list[int] = Field([0], min_length=1, description="every arm is trained with each")
-    grid: dict[str, list[Any]] = Field(
-        default_factory=dict,
-        description="settings of the recipe and the values that they take; settings that change together: "
-        "'model.size, training.tokens': [[pico, 1000000], [nano, 2000000]]",
-    )
+    grid: dict[str, list[Any]] = Field(default_factory=dict, description=GRID)
 
     @field_validator("grid", mode="after")
     @classmethod
@@ -121,12 +118,7 @@ class Run:
         return str(self.folder)
 
     def recipe(self) -> Recipe:
-        """The recipe to train with.
-
-        Raises:
-            ConfigError: a setting is wrong, or does not fit a parent.
-            CheckpointError: a parent whose model is continued has not been trained.
-        """
+        """The recipe to train with; a parent whose model is continued must have been trained."""
         return validate(Recipe, self.values or {}, f"the run {self.arm}")
 
     def planned_recipe(self) -> Recipe:
@@ -175,11 +167,7 @@ class RunSet(RunSetFolder):
 
     @cached_property
     def plan(self) -> list[PlannedRun]:  # type: ignore[override]
-        """Every run with its cost; nothing is trained.
-
-        Raises:
-            ConfigError, DataError: a recipe does not fit its corpus, or that does not exist and its vocabulary is unknown.
-        """
+        """Every run with its cost; nothing is trained."""
         from contextwise.training.parameters import Upstream
 
         recipes = {run.id: run.planned_recipe() for run in self.trained}
@@ -250,16 +238,18 @@ class RunSet(RunSetFolder):
             yield
 
     def write(self) -> None:
-        """Write the recipe of each run."""
+        """Write the recipe of each run for the process that trains it; an equal file stays as it is."""
         for run in self.trained:
-            self.write_recipe(run.id, run.values or {})
+            text = yaml.safe_dump(run.values, sort_keys=False, allow_unicode=True)
+            file = self.recipe_file(run.id)
+            if not file.exists() or file.read_text(encoding="utf-8") != text:
+                atomic_write(file, text, "a run's recipe")
 
 
 def train_or_wait(recipe: Recipe) -> RunFolder:
-    """Train a recipe, or resume; a run that another process trains is waited for, one that has finished is left alone.
+    """Train a recipe, or resume; wait for a run that another process trains, and leave a finished one as it is.
 
-    Raises:
-        ConfigError, DataError, CheckpointError, TrainingError, Interrupted: as :func:`~contextwise.training.run.train`.
+    Raises what :func:`~contextwise.training.run.train` raises.
     """
     run = RunFolder(recipe.folder)
     run.check_free(recipe.resolved(), with_newer_settings)

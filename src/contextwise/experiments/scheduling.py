@@ -25,12 +25,7 @@ _STYLES = {"finished": "green", "running": "cyan", "failed": "red"}
 
 
 def train_planned(folder: RunSetFolder, settings: ExecutorSettings) -> None:
-    """Train every run of the plan that has not finished, on the executor that the settings name.
-
-    Raises:
-        ConfigError: the executor cannot be used.
-        Interrupted, TrainingError: as :func:`schedule`.
-    """
+    """Train every run of the plan that has not finished, on the executor that the settings name."""
     with LiveTable(folder) as table:
         executor: Executor
         if settings.kind == "ray":

@@ -28,6 +28,7 @@ from contextwise.data.corpus import Corpus
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.grid import (
+    GRID,
     axis_points,
     axis_settings,
     content_id,
@@ -62,10 +63,7 @@ class SweepRecipe(Settings):
     base: dict[str, Any] = Field(
         description="a recipe, or the path of a recipe file, relative to the sweep file"
     )
-    grid: dict[str, list[Any]] = Field(
-        description="settings of the recipe, and the values that they take; settings that change together: "
-        "'model.size, training.tokens': [[pico, 1000000], [nano, 2000000]]",
-    )
+    grid: dict[str, list[Any]] = Field(description=GRID)
     learning_rate: LearningRateRule = Field(
         "size",
         description="size: each size's own rate, the same for every context; fixed: base's; width: base's, which holds "
@@ -366,11 +364,7 @@ class Sweep(RunSet):
             yield
 
     def write(self) -> None:
-        """Write settings, plan and the recipe of each run; a sweep that exists may only have gained runs.
-
-        Raises:
-            ConfigError: the folder holds another sweep, or files that are none.
-        """
+        """Write settings, plan and the recipe of each run; a sweep that exists may only have gained runs."""
         assert self.settings is not None
         self.refuse_other(self.settings)
         super().write()
@@ -380,11 +374,7 @@ class Sweep(RunSet):
         write_json(self.path / PLAN, {"corpus": self.corpus, "runs": runs}, "the sweep's plan")
 
     def refuse_other(self, settings: SweepRecipe) -> None:
-        """Refuse a folder that holds another sweep, or files that are none.
-
-        Raises:
-            ConfigError: naming what differs.
-        """
+        """Refuse a folder that holds another sweep, or other files; the error names what differs."""
         if not (self.path / PLAN).exists():
             if self.path.exists() and not self.path.is_dir():
                 raise ConfigError(f"{self.path} is a file; choose another folder for the sweep with --out")

@@ -52,7 +52,8 @@ def model_folder(path_or_name: str | Path) -> str:
     if not path.exists():
         # "owner/name" may be a name on the Hub, unless it looks like a path or is inside an existing folder.
         parts, inside = path.parts, path.parent.is_dir()
-        if path.is_absolute() or len(parts) > 2 or parts[0] in ("..", "~") or (len(parts) == 2 and inside):
+        like_a_path = path.is_absolute() or str(path_or_name).startswith((".", "~"))
+        if like_a_path or len(parts) > 2 or (len(parts) == 2 and inside):
             raise CheckpointError(f"there is no run and no model at {path_or_name}")
         return str(path_or_name)
     if (path / "model" / "config.json").exists():

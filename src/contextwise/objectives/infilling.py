@@ -48,9 +48,7 @@ class Infilling(SingleObjective):
     name: Literal["infilling"] = "infilling"
     kind: ClassVar[Kind] = "decoder"
     rate: float = Field(0.5, gt=0, le=1, description="share of the documents that are rewritten")
-    spm_share: float = Field(
-        0.5, ge=0, le=1, description="share of the rewritten documents that are SPM, not PSM"
-    )
+    spm_share: float = Field(0.5, ge=0, le=1, description="share of rewritten documents in SPM, not PSM")
     split: Literal["character", "token"] = "character"
     spm: Literal["published", "marked"] = "published"
     prefix_token: str = "<|fim_prefix|>"

@@ -152,7 +152,7 @@ class SentencePairs(MaskSettings):
             raise ConfigError(
                 f"data.context is {cut.context}, but the objective {self.name!r} needs at least {SHORTEST_PAIR}"
             )
-        ids = vocabulary.ids(self.special_tokens, self.name)
+        special = vocabulary.ids(self.special_tokens, self.name)
         sentences = Sentences(corpus, vocabulary, self.language, cut.context - 3)
         if len(sentences.chunks) == 0:
             raise DataError(
@@ -164,7 +164,8 @@ class SentencePairs(MaskSettings):
                 f"the objective 'next_sentence' takes sentences of other documents, but the split {corpus.split!r} of "
                 f"{corpus.path} has one document; choose 'sentence_order'"
             )
-        return PairExamples(self, sentences, Masking(self, vocabulary, ids[0]), ids, cut.context, seed)
+        masking = Masking(self, vocabulary, special[0])
+        return PairExamples(sentences, masking, special[1:], cut.context, seed)
 
 
 class NextSentence(SentencePairs):
@@ -210,16 +211,10 @@ class PairExamples(Examples):
     """Masked pairs, drawn anew in each epoch (once, if ``static``)."""
 
     def __init__(
-        self,
-        settings: SentencePairs,
-        sentences: Sentences,
-        masking: Masking,
-        ids: list[int],
-        context: int,
-        seed: int,
+        self, sentences: Sentences, masking: Masking, special: list[int], context: int, seed: int
     ) -> None:
-        self.settings, self.sentences, self.masking = settings, sentences, masking
-        _, self.cls, self.sep, self.pad = ids
+        self.sentences, self.masking, self.settings = sentences, masking, masking.settings
+        self.cls, self.sep, self.pad = special
         self.context, self.seed = context, seed
 
     def count(self, epoch: int) -> int:
@@ -234,19 +229,15 @@ class PairExamples(Examples):
         false = int(draw.random() < 0.5)
         if false and self.settings.name == "next_sentence":
             a, _ = _cut(a, b, room)
-            b = self._elsewhere(document, room - len(a), draw)
+            others = sentences.documents
+            own = np.searchsorted(others, document)
+            other = int(others[(own + 1 + draw.integers(len(others) - 1)) % len(others)])
+            borders = sentences.of(other)
+            first = int(draw.integers(len(borders) - 1))
+            last = int(np.searchsorted(borders, borders[first] + room - len(a), side="right")) - 1
+            b = sentences.read(other, first, max(last, first + 1))  # the sentences that fit, at least one
         a, b = _cut(a, b, room)
         return (b, a, 1) if false and self.settings.name == "sentence_order" else (a, b, false)
-
-    def _elsewhere(self, document: int, room: int, draw: np.random.Generator) -> np.ndarray:
-        """Sentences of another document that fit, starting at a drawn one; at least one."""
-        others = self.sentences.documents
-        own = np.searchsorted(others, document)
-        other = int(others[(own + 1 + draw.integers(len(others) - 1)) % len(others)])
-        borders = self.sentences.of(other)
-        first = int(draw.integers(len(borders) - 1))
-        last = int(np.searchsorted(borders, borders[first] + room, side="right")) - 1
-        return self.sentences.read(other, first, max(last, first + 1))
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
         draw = generator(self.seed, 0 if self.settings.static else epoch, index, self.settings.name)

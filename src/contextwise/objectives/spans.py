@@ -188,9 +188,7 @@ class Denoiser(Settings):
 
     mode: Literal["R", "S", "X"]
     rate: float = Field(gt=0, lt=1, description="share of the tokens that are noise")
-    mean_span: float | None = Field(
-        None, ge=1, description="mean tokens of a span; not for S: one span at the end"
-    )
+    mean_span: float | None = Field(None, ge=1, description="mean tokens of a span; not for S")
     weight: float = Field(1.0, gt=0, description="share of the examples, relative to the other denoisers'")
 
     @model_validator(mode="after")

@@ -67,21 +67,19 @@ def _making(outcome: dict[str, Any], command: str) -> list[Part]:
 
 def plot_figure(plot: dict[str, Any]) -> dict[str, Any]:
     """Plotly's form of a plot."""
-    traces = [
-        _trace(name, i, points, plot["kind"]) for i, (name, points) in enumerate(plot["series"].items())
-    ]
+    series = enumerate(plot["series"].items())
+    traces = [_trace(name, number, points, plot["kind"]) for number, (name, points) in series]
     across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"dash": "dot", "width": 1}}
     beside = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "bottom", "showarrow": False}
     levels = plot["levels"].items()
-    axes = {
-        f"{axis}axis": {
-            "title": {"text": page.plain(plot[axis])},
-            "type": "log" if axis in plot["logarithmic"] else None,
-        }
-        for axis in "xy"
-    }
+
+    def axis(name: str) -> dict[str, Any]:
+        kind = "log" if name in plot["logarithmic"] else None
+        return {"title": {"text": page.plain(plot[name])}, "type": kind}
+
     layout = {
-        **axes,
+        "xaxis": axis("x"),
+        "yaxis": axis("y"),
         "shapes": [{**across, "y0": y, "y1": y} for _, y in levels],
         "annotations": [{**beside, "y": y, "text": page.plain(name)} for name, y in levels],
         "height": 420,

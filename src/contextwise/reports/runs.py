@@ -68,7 +68,14 @@ def write_report(
     page.check_file(path)
     curves, series = _curves(runs, comparison)
     names, subtitle = list(series), ""
-    sections = [Section("Training", _training(curves))]
+    caption = (
+        "Lines: training loss, smoothed, over the raw values. Points: validation loss; open ones: that on an old corpus which "
+        "is replayed or watched. A double click shows all, the steep start included."
+    )
+    figure, label = training_figure(curves), "Training and validation loss of each run"
+    controls = page.choices("Horizontal axis")
+    training = [Plot("training", figure, label, caption, controls=controls)] if figure is not None else []
+    sections = [Section("Training", training)]
     if comparison is None:
         sections.insert(0, Section("Held-out losses", _evaluation_tables(runs)))
     else:
@@ -147,18 +154,6 @@ def _commands(runs: list[RunFolder], comparison: Comparison | None) -> list[str]
     return [shlex.join(["contextwise", *words]) for words in lines]
 
 
-def _training(curves: list[Curve]) -> list[Part]:
-    figure = training_figure(curves)
-    if figure is None:
-        return []
-    caption = (
-        "Lines: training loss, smoothed, over the raw values. Points: validation loss; open ones: that on an old corpus which "
-        "is replayed or watched. A double click shows all, the steep start included."
-    )
-    label = "Training and validation loss of each run"
-    return [Plot("training", figure, label, caption, controls=page.choices("Horizontal axis"))]
-
-
 def _evaluation_tables(runs: list[RunFolder]) -> list[Part]:
     """The evaluations of each run, for a page without a comparison."""
     tables: list[Part] = []
@@ -182,13 +177,10 @@ def _samples(curves: list[Curve]) -> list[Part]:
     for curve in curves:
         file = curve.run.evaluation / "samples.json"
         for sample in read_json(file, "the generated texts") if file.is_file() else []:
-            text = page.markup(
-                '<article>{head}<pre><span class="given">{prompt}</span>{text}</pre></article>',
-                head=page.subhead(curve.label, curve.series),
-                prompt=sample["prompt"],
-                text=sample["text"],
-            )
-            by_prompt.setdefault((sample["prompt"], _sampling(sample["sampling"])), []).append(text)
+            prompt, head = sample["prompt"], page.subhead(curve.label, curve.series)
+            article = '<article>{head}<pre><span class="given">{prompt}</span>{text}</pre></article>'
+            text = page.markup(article, head=head, prompt=prompt, text=sample["text"])
+            by_prompt.setdefault((prompt, _sampling(sample["sampling"])), []).append(text)
     parts: list[Part] = []
     for (prompt, how), texts in by_prompt.items():
         start = page.markup("<code>{prompt}</code>", prompt=prompt) if prompt else "the start of a document"
@@ -208,18 +200,11 @@ def _run(curve: Curve) -> Markup:
         corpus = run.summary()["corpus"]
         about |= {"corpus": corpus["path"], "content hash": corpus["fingerprint"]}
     recipe = yaml.safe_dump(run.recipe(), sort_keys=False, allow_unicode=True)
-    summary = page.markup(
-        "{mark}{label}: recipe and environment{state}",
-        mark=Markup(mark(curve.series)),
-        label=curve.label,
-        state="" if run.finished else " (not finished)",
-    )
-    columns = page.markup(
-        '<div class="facts">\n<div><h3>recipe</h3>{recipe}</div>\n<div><h3>environment</h3>{facts}</div>\n</div>',
-        recipe=page.code(recipe),
-        facts=page.facts({**about, **page.environment_facts(environment)}),
-    )
-    return page.details(summary, columns)
+    facts = page.facts({**about, **page.environment_facts(environment)})
+    both = '<div class="facts">\n<div><h3>recipe</h3>{recipe}</div>\n<div><h3>environment</h3>{facts}</div>\n</div>'
+    line, state = "{mark}{label}: recipe and environment{state}", "" if run.finished else " (not finished)"
+    summary = page.markup(line, mark=Markup(mark(curve.series)), label=curve.label, state=state)
+    return page.details(summary, page.markup(both, recipe=page.code(recipe), facts=facts))
 
 
 def training_figure(curves: list[Curve]) -> dict[str, Any] | None:
@@ -246,8 +231,7 @@ def training_figure(curves: list[Curve]) -> dict[str, Any] | None:
 def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[str, Any]:
     """Paired differences with their intervals, a row each; the seeds as small points where there are several.
 
-    Args:
-        series: name of a group -> number of its colour.
+    ``series``: name of a group -> number of its colour.
     """
     rows = len(comparison.differences)
     traces, labels, shown = [], [], [0.0]

@@ -6,6 +6,7 @@ Those that a control changes are laid out here and filled by the page's script, 
 
 import math
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,10 @@ def landscape_json(
     landscape: Landscape, planned: dict[str, list[int]], series: dict[str, int]
 ) -> dict[str, Any]:
     """The data that the script draws at each step of the slider."""
+    cells = []
+    for some in landscape.cells:
+        ordered = sorted(some, key=lambda cell: (series[cell.size], cell.context))
+        cells.append([[series[cell.size], *astuple(cell)[1:]] for cell in ordered])
     return {
         "unit": landscape.unit,
         "label": UNIT_NAMES[landscape.unit],
@@ -124,13 +129,7 @@ def landscape_json(
         "budgets": landscape.budgets.tolist(),
         "words": [budget_words(landscape.unit, budget) for budget in landscape.budgets],
         "sentences": [sentences_at(landscape, step, planned) for step in range(len(landscape.budgets))],
-        "cells": [
-            [
-                [series[c.size], c.parameters, c.context, c.loss, c.standard_error, c.runs]
-                for c in sorted(some, key=lambda c: (series[c.size], c.context))
-            ]
-            for some in landscape.cells
-        ],
+        "cells": cells,
         "circles": [
             [[series[size], best.cell.context, best.cell.loss] for size, best in some.items() if best.decided]
             for some in landscape.optima
@@ -165,20 +164,11 @@ def _measured_contexts(landscape: Landscape) -> list[int]:
     return sorted({cell.context for some in landscape.cells for cell in some})
 
 
-def _context_axis(
-    contexts: Sequence[int], title: str, low: float | None = None, high: float | None = None
-) -> dict[str, Any]:
+def _context_axis(contexts: Sequence[int], title: str, high: float | None = None) -> dict[str, Any]:
     """A logarithmic axis with a tick at each context."""
-    limits = np.log10([low or min(contexts) / 2**0.5, high or max(contexts) * 2**0.5])
-    return {
-        "type": "log",
-        "title": title,
-        "tickmode": "array",
-        "tickvals": list(contexts),
-        "ticktext": [token_count(context) for context in contexts],
-        "range": limits.tolist(),
-        "minor": {"ticks": ""},
-    }
+    limits = np.log10([min(contexts) / 2**0.5, high or max(contexts) * 2**0.5]).tolist()
+    ticks = {"tickmode": "array", "tickvals": list(contexts), "ticktext": list(map(token_count, contexts))}
+    return {"type": "log", "title": title, **ticks, "range": limits, "minor": {"ticks": ""}}
 
 
 def _budget_axis(landscape: Landscape) -> dict[str, Any]:

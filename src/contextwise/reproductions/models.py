@@ -30,10 +30,7 @@ class GivenModel(CorpusMeasure):
     """
 
     name: str = Field("model", pattern=r"^[^/\\]+$", description="name of the run, if a model is trained")
-    model: str = Field(
-        "",
-        description="a run, a folder of a Hugging Face model, or a name on the Hub; if empty, `recipe` is trained",
-    )
+    model: str = Field("", description="a run, a model's folder or Hub name; if empty, `recipe` is trained")
     parameters: int | None = Field(None, gt=0, description="of a given model, for the plan")
     recipe: dict[str, Any] | None = Field(None, description="of the model that is trained if none is given")
 
@@ -99,7 +96,7 @@ class TrainedModels(CorpusMeasure):
     models: dict[str, list[str]] = Field(min_length=1)
     seeds: list[int] = Field(default=[0], min_length=1)
     reference: str = Field(description="the model that the others are compared to")
-    claims: list[Better] = Field(default_factory=list)
+    claims: list[Better] = Field([])
     growing: Growing | None = None
     curves: bool = Field(False, description="also show the validation losses along training")
     limit_documents: int | None = Field(None, ge=2, description="score only so many held-out documents")

@@ -31,9 +31,7 @@ WEIGHTS, MOMENTS = "weights.safetensors", "optimizer.safetensors"
 _GATHER = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
-def gather(
-    model: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def gather(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
     """Gather whole weights and optimizer state on the CPU in the first process; every process must call it."""
     weights: Any = get_model_state_dict(model, options=_GATHER)
     moments: Any = get_optimizer_state_dict(model, optimizer, options=_GATHER)

@@ -36,8 +36,6 @@ TEXT_ENCODER, POOLING = "distilbert-base-cased", "cls"
 """Used if neither the recipe nor the starting run names a text encoder (CUE, Section 3.1)."""
 Configs = Callable[[str], PreTrainedConfig]
 """Maps the name of a run, folder or Hub model to its configuration."""
-
-
 EncodedText = tuple[int, dict[str, Any]]
 """A frozen text encoder: the width of its vectors (C), and the description that a context encoder stores."""
 
@@ -154,9 +152,7 @@ def _context_encoder(
     )
 
 
-def _decoder(
-    stage: SentenceSettings, sentence: PreTrainedConfig, cue_width: int, positions: int
-) -> CueDecoderConfig:
+def _decoder(stage: SentenceSettings, sentence: Any, cue_width: int, positions: int) -> CueDecoderConfig:
     text = sentence.get_text_config()
     return CueDecoderConfig(
         input_width=text.hidden_size,
@@ -220,9 +216,8 @@ def starting_model(stage: Stage, config: CueConfig) -> Any:
     """
     model: Any = build_model(config)
     if isinstance(stage, SentenceSettings):
-        model.sentence_encoder.load_state_dict(
-            load_model(stage.sentence_encoder, torch.float32, "cpu").state_dict()
-        )
+        encoder = load_model(stage.sentence_encoder, torch.float32, "cpu")
+        model.sentence_encoder.load_state_dict(encoder.state_dict())
         decoder = config.decoder
         fits = decoder.form == "concatenate" or decoder.width == decoder.input_width
         if stage.head != "random" and stage.sentence_inputs and fits:

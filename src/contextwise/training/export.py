@@ -21,9 +21,10 @@ from contextwise.models.sizes import readable_count
 from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.metrics import RunMetrics
+from contextwise.training.model import trained_parameters
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import AutoencoderModel, CueModel, ParityModel, PretrainedModel, SizedModel
+from contextwise.training.trainer import PretrainingTrainer
 
 
 def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torch.Tensor]) -> None:
@@ -56,17 +57,16 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
         tokenizer.save_pretrained(folder)
 
 
-def write_summary(
-    run: RunFolder, recipe: Recipe, inputs: TrainingInputs, metrics: RunMetrics, trained: int
-) -> None:
-    """Write ``summary.json``: the run's name, model (with ``trained`` parameters) and data, its cost and validation losses."""
+def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs) -> None:
+    """Write ``summary.json``: the run's name, model and data, its cost, and its validation losses."""
+    run, metrics = trainer.run, trainer.metrics
     losses = run.metrics("validation")
     summary = {
         "name": recipe.name,
         "seed": recipe.seed,
         "objective": recipe.objective.name,
         "parameters": parameter_count(inputs.config),
-        "trained_parameters": trained,
+        "trained_parameters": trained_parameters(trainer.model),
         "context": recipe.data.context,
         "steps": metrics.steps,
         "tokens": metrics.tokens,

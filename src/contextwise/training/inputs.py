@@ -138,9 +138,7 @@ class TrainingInputs:
         return len(first["input_ids"]), len(first["labels"]) if self.config.is_encoder_decoder else 0
 
 
-def _old_corpora(
-    data: CorpusData, corpus: Corpus, vocabulary: Vocabulary
-) -> tuple[Corpus | None, Corpus | None]:
+def _old_corpora(data: CorpusData, corpus: Corpus, vocabulary: Vocabulary) -> tuple[Corpus | None, ...]:
     """Open the training split of the replayed old corpus, and the validation split of the replayed or watched one."""
     split = data.validation_split
     if data.replay is not None:

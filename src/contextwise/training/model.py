@@ -83,10 +83,8 @@ def sized_config(
     Raises:
         ConfigError: values contradict each other.
     """
-    positions = model.max_context or context
-    config = backbone_config(
-        model.family, model.shape, vocab_size, positions, model.extra_layers, end_of_text
-    )
+    length = model.max_context or context
+    config = backbone_config(model.family, model.shape, vocab_size, length, model.extra_layers, end_of_text)
     if model.feed_forward is not None:
         name = {"gpt2": "n_inner", "t5": "d_ff"}.get(model.family, "intermediate_size")
         setattr(config, name, model.feed_forward)
@@ -109,12 +107,10 @@ def _pretrained_config(recipe: Recipe, model: PretrainedModel) -> PreTrainedConf
     return _composed(config, model, recipe.objective.has_pairs)
 
 
-def _composed(
-    config: PreTrainedConfig, model: SizedModel | PretrainedModel, pair_head: bool
-) -> PreTrainedConfig:
+def _composed(config: PreTrainedConfig, model: SizedModel | PretrainedModel, pairs: bool) -> PreTrainedConfig:
     """Add the pair head, ContextLM's pathway and multi-token heads of a recipe to a stock configuration."""
     if kind_of(config) == "encoder":
-        config.architectures = ["BertForPreTraining"] if pair_head else None
+        config.architectures = ["BertForPreTraining"] if pairs else None
     if model.context_predictor is not None:
         config = ContextLMConfig(backbone_config=config, **model.context_predictor.model_dump())
     if isinstance(model, SizedModel) and model.multi_token is not None:

@@ -33,14 +33,10 @@ def create_optimizer(
         }
         hidden = matrices - embeddings - heads
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    decayed = [p for p in trained if id(p) in matrices - hidden]
+    others = [p for p in trained if id(p) not in matrices]
     adamw = torch.optim.AdamW(
-        [
-            {
-                "params": [p for p in trained if id(p) in matrices - hidden],
-                "weight_decay": settings.weight_decay,
-            },
-            {"params": [p for p in trained if id(p) not in matrices], "weight_decay": 0.0},
-        ],
+        [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}],
         lr=learning_rate,
         betas=(settings.beta1, settings.beta2),
         fused=True,
@@ -89,20 +85,11 @@ def schedule_arguments(settings: TrainingSettings, steps: int) -> dict[str, Any]
     """The arguments of transformers' ``TrainingArguments`` for the schedule and warm-up of a run of ``steps`` steps."""
     warmup = settings.warmup(steps)
     arguments: dict[str, Any] = {"warmup_steps": warmup, "lr_scheduler_type": "constant_with_warmup"}
-    least = settings.final_learning_rate
+    end = settings.final_learning_rate
     if settings.schedule == "cosine":
-        arguments |= {
-            "lr_scheduler_type": "cosine_with_min_lr",
-            "lr_scheduler_kwargs": {"min_lr_rate": least},
-        }
+        arguments |= {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": end}}
     elif settings.schedule in ("linear", "wsd"):
         decay = steps - warmup if settings.schedule == "linear" else settings.decay(steps)
-        arguments |= {
-            "lr_scheduler_type": "warmup_stable_decay",
-            "lr_scheduler_kwargs": {
-                "num_decay_steps": decay,
-                "decay_type": "linear",
-                "min_lr_ratio": least,
-            },
-        }
+        options = {"num_decay_steps": decay, "decay_type": "linear", "min_lr_ratio": end}
+        arguments |= {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": options}
     return arguments

@@ -65,7 +65,7 @@ def train(recipe: Recipe) -> RunFolder:
         trainer = _trainer(recipe, run, inputs, processes)
         if processes.is_main_process:
             trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
-            _announce(recipe, inputs, trainer.model, checkpoint)
+            _report(recipe, inputs, trainer.model, checkpoint)
         if inputs.curve is not None:
             trainer.add_callback(ContextCurve(trainer, inputs.curve, recipe.training.curve_every))
         early = None
@@ -238,9 +238,7 @@ def _batch_shape(recipe: Recipe, processes: PartialState) -> tuple[int, int]:
     return total, max(size for size in range(1, total + 1) if total % size == 0 and size <= limit)
 
 
-def _announce(
-    recipe: Recipe, inputs: TrainingInputs, model: torch.nn.Module, checkpoint: Path | None
-) -> None:
+def _report(recipe: Recipe, inputs: TrainingInputs, model: torch.nn.Module, checkpoint: Path | None) -> None:
     if inputs.added_tokens:
         shown = ", ".join(inputs.added_tokens[:6]) + (" …" if len(inputs.added_tokens) > 6 else "")
         say(f"{len(inputs.added_tokens)} special tokens were added to the tokenizer: {shown}")
@@ -260,8 +258,7 @@ def _finish(
     Raises:
         Interrupted: a stop was requested during the last validation.
     """
-    run = trainer.run
-    validated = [row["step"] for row in run.metrics("validation")]
+    validated = [row["step"] for row in trainer.run.metrics("validation")]
     trainer.accelerator.wait_for_everyone()
     if trainer.validation and trainer.state.global_step not in validated:
         trainer.evaluate()
@@ -269,6 +266,6 @@ def _finish(
             raise Interrupted("stopped in the last validation; run the same command again to resume")
     weights = trainer.whole_weights() if early is None else early.best_weights()
     if trainer.is_world_process_zero():
-        export_model(run, inputs, weights)
-        write_summary(run, recipe, inputs, trainer.metrics, trained_parameters(trainer.model))
+        export_model(trainer.run, inputs, weights)
+        write_summary(trainer, recipe, inputs)
     trainer.accelerator.wait_for_everyone()

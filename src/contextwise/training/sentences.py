@@ -65,11 +65,9 @@ class EncodedContexts:
         for start in range(0, len(numbers), _AT_ONCE):
             block = numbers[start : start + _AT_ONCE]
             texts_BK = [texts.of(number) for number in block.tolist()]
-            present = np.array([[text is not None for text in texts_K] for texts_K in texts_BK])
+            present = np.array([[text is not None for text in row] for row in texts_BK])
             rows_BK = np.full(present.shape, -1)
-            rows_BK[present] = encoded.rows(
-                [text for texts_K in texts_BK for text in texts_K if text is not None]
-            )
+            rows_BK[present] = encoded.rows([text for row in texts_BK for text in row if text is not None])
             self.rows[block] = rows_BK
         self.table = encoded.table  # without the cache's index of texts
         used = np.unique(self.rows)
@@ -199,14 +197,10 @@ class SentenceInputs:
 
             def with_noise(epoch: int, number: int) -> dict[str, torch.Tensor]:
                 """``proxy_noise`` (P,), standard normal, new in each epoch (CUE, Eq. 7)."""
-                drawn = generator(stream.seed, epoch, number, "proxy_noise").standard_normal(
-                    width, dtype=np.float32
-                )
-                return {"proxy_noise": torch.from_numpy(drawn)}
+                numbers = generator(stream.seed, epoch, number, "proxy_noise")
+                return {"proxy_noise": torch.from_numpy(numbers.standard_normal(width, dtype=np.float32))}
 
             return with_noise
-        if isinstance(
-            self.recipe.model, AutoencoderModel
-        ):  # its loss is a mean over sentences, not over tokens
-            return lambda *_: {"counted": torch.tensor(1)}
-        return None
+        # The loss of an autoencoder is a mean over sentences, not over tokens.
+        autoencoder = isinstance(self.recipe.model, AutoencoderModel)
+        return (lambda *_: {"counted": torch.tensor(1)}) if autoencoder else None

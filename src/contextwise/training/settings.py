@@ -224,9 +224,7 @@ class SentenceSettings(Settings):
 class TextSettings(Settings):
     """The frozen text encoder of the contexts; by default that of the starting run."""
 
-    text_encoder: str | None = Field(
-        None, description="a folder or Hub name; by default distilbert-base-cased"
-    )
+    text_encoder: str | None = Field(None, description="a folder or Hub name; default distilbert-base-cased")
     pooling: Literal["cls", "mean"] | None = Field(None, description="of the text encoder; by default cls")
     text_tokens: int | None = Field(
         None, ge=3, description="maximum tokens of a context; by default the encoder's limit"
@@ -239,9 +237,7 @@ class ContextEncoderSettings(TextSettings):
     context_layers: int | None = Field(None, ge=0, description="2 if not given")
     context_heads: int | None = Field(None, ge=1, description="4 if not given")
     context_feed_forward: int | None = Field(None, ge=1, description="4 times the width if not given")
-    context_dropout: float = Field(
-        0.0, ge=0, lt=1, description="probability to drop each context in training"
-    )
+    context_dropout: float = Field(0.0, ge=0, lt=1, description="probability to drop a context in training")
 
 
 class JointStage(SentenceSettings, ContextEncoderSettings):

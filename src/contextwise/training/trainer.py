@@ -136,14 +136,12 @@ class PretrainingTrainer(Trainer):
         shares = self.current_gradient_accumulation_steps * self.accelerator.num_processes
         return model(**batch, targets=self._targets / shares)
 
-    def training_step(
-        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
-    ) -> torch.Tensor:
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> torch.Tensor:
         if not self._losses:
             self._random = checkpoints.random_state()
         elif interruption.requested and self.accelerator.num_processes == 1:
             raise StepAbandoned(self._random)
-        loss = super().training_step(model, inputs, num_items_in_batch)
+        loss = super().training_step(model, inputs, *args)
         self._losses.append(loss)
         self._inputs.append(inputs)
         self._parts.append(self.part_sums(model))

@@ -42,8 +42,8 @@ def test_a_difference_of_bins_is_paired_by_document():
     # Each document's second bin is one nat below its first, whatever its own level is.
     nats = np.array([[2.0, 1.0], [7.0, 6.0], [4.0, 3.0]])
     documents = pa.table({"nats": nats.ravel(), "targets": np.ones(6, int)})
-    found = bins_difference(SimpleNamespace(documents=documents, bins=[{}, {}]), 0, 1)
-    assert [found.value, found.low, found.high] == pytest.approx([1.0, 1.0, 1.0])
+    result = bins_difference(SimpleNamespace(documents=documents, bins=[{}, {}]), 0, 1)
+    assert [result.value, result.low, result.high] == pytest.approx([1.0, 1.0, 1.0])
 
 
 def test_a_curve_within_and_beyond_the_training_context(corpus, tmp_path):
@@ -70,7 +70,7 @@ def test_two_contexts_are_ranked_by_average_and_by_best_context(corpus, tmp_path
 def test_lengths_are_counted_over_all_splits(corpus, tmp_path):
     settings = {"corpus": str(corpus), "lengths": [100, 400], "claimed": 400}
     outcome = validate(DocumentLengths, settings, "the settings").measure(ITEM, tmp_path / "out")
-    lengths = np.concatenate([Corpus.open(corpus, split=one).lengths for one in ("train", "validation")])
+    lengths = np.concatenate([Corpus.open(corpus, split=split).lengths for split in ("train", "validation")])
     assert outcome.figures == {"documents": 80, "tokens": lengths.sum()}
     assert outcome.tables[0].rows[1][:2] == ["400", f"{(lengths < 400).mean():.1%}"]
     assert f"{(lengths < 400).mean():.3f}" in outcome.claims[0].evidence
@@ -86,21 +86,24 @@ def scene(contexts, edge="", decided=True):
     cells = [Cell(size, i + 1, 64, 4.0 - i, 0.01, 1) for i, size in enumerate(sizes)]
     optima = {cell.size: Optimum(cell, decided, (), edge) for cell in cells}
     steps = len(next(iter(contexts.values())))
-    pairs = [None if one is None else (sizes[min(i, 1)], one) for i, one in enumerate(contexts[sizes[0]])]
+    pairs = [
+        None if context is None else (sizes[min(i, 1)], context)
+        for i, context in enumerate(contexts[sizes[0]])
+    ]
     budgets = np.geomspace(1e9, 1e12, steps)
     return Landscape("flops", budgets, [cells] * steps, [optima] * steps, [None] * steps, contexts, pairs, 1)
 
 
 def test_growth_is_read_off_the_decided_optima():
     planned = {"pico": [16, 64, 256], "nano": [16, 64, 256]}
-    found = context_claims(scene({"pico": [16, 64, 256], "nano": [None, 16, 64]}), planned)
-    assert [claim.holds for claim in found] == [True, True, True, True]
-    found = context_claims(scene({"pico": [64, 64, 64], "nano": [16, 64, 256]}, edge="longest"), planned)
-    assert [claim.holds for claim in found] == [None, False, False, False]
-    found = context_claims(scene({"pico": [16, 16, 16], "nano": [16, 64, 256]}), planned)
-    assert [claim.holds for claim in found] == [True, None, None, False]
-    found = context_claims(scene({"pico": [None, None, 64], "nano": [None] * 3}, decided=False), planned)
-    assert [claim.holds for claim in found] == [None, None, None, None]
+    result = context_claims(scene({"pico": [16, 64, 256], "nano": [None, 16, 64]}), planned)
+    assert [claim.holds for claim in result] == [True, True, True, True]
+    result = context_claims(scene({"pico": [64, 64, 64], "nano": [16, 64, 256]}, edge="longest"), planned)
+    assert [claim.holds for claim in result] == [None, False, False, False]
+    result = context_claims(scene({"pico": [16, 16, 16], "nano": [16, 64, 256]}), planned)
+    assert [claim.holds for claim in result] == [True, None, None, False]
+    result = context_claims(scene({"pico": [None, None, 64], "nano": [None] * 3}, decided=False), planned)
+    assert [claim.holds for claim in result] == [None, None, None, None]
 
 
 @pytest.mark.slow

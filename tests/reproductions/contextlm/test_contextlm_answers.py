@@ -31,7 +31,7 @@ def instructions(folder):
         {"instruction": f"Say {i}.", "input": "", "output": f"It is {i}, the model says."} for i in range(40)
     ]
     (folder / "alpaca.json").write_text(json.dumps(records))
-    (folder / "question.jsonl").write_text("".join(json.dumps(one) + "\n" for one in QUESTIONS))
+    (folder / "question.jsonl").write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS))
     outputs = [{"instruction": f"Say {i}.", "output": "", "generator": "x"} for i in range(3)]
     (folder / "alpaca_eval.json").write_text(json.dumps(outputs))
 
@@ -110,8 +110,8 @@ def test_a_judge_that_likes_the_first_answer_tells_nothing(answering, judge):
 
 @pytest.mark.parametrize(("questions", "holds"), [(3, None), (20, True)])
 def test_wins_in_all_questions_are_certain_only_where_there_are_many(questions, holds):
-    found = win_rate({"value": 1.0, "low": 1.0, "high": 1.0, "questions": questions})
-    assert found.low < 1 and above(found, 0.5).holds is holds
+    result = win_rate({"value": 1.0, "low": 1.0, "high": 1.0, "questions": questions})
+    assert result.low < 1 and above(result, 0.5).holds is holds
     spread = {"value": 0.6, "low": 0.5, "high": 0.7, "questions": 9}
     assert win_rate(spread) == Estimate.from_dict(spread) and win_rate(None) is None
 
@@ -133,20 +133,20 @@ def reading(pieces, *levels, has_start=True):
 
 
 @pytest.mark.parametrize(
-    ("phrase", "places"),
+    ("phrase", "positions"),
     [("context", [2]), ("learns. This", [4, 5, 6]), ("window learns", [3, 4]), ("the", [1]), ("reads", [8])],
 )
-def test_tokens_of_a_phrase(phrase, places):
+def test_tokens_of_a_phrase(phrase, positions):
     pieces = ["<start>", "the", " context", " window", " learns", ".", " This", " model", " reads"]
-    assert tokens_of(reading(pieces, 1.0, 1.0), TEXT, phrase) == places
+    assert tokens_of(reading(pieces, 1.0, 1.0), TEXT, phrase) == positions
     plain = tokens_of(reading(pieces[1:], 1.0, 1.0, has_start=False), TEXT, phrase)
-    assert plain == [place - 1 for place in places]
+    assert plain == [position - 1 for position in positions]
 
 
 def test_chunks_say_how_much_more_they_receive():
-    found = reading(["<s>", "a", " b", " c", " d"], 0.2, 0.3)
-    attention = {name: found.models[i].received()[None] for i, name in enumerate("ab")}
-    table = chunks_table(found, attention, "a", "one seed")
+    result = reading(["<s>", "a", " b", " c", " d"], 0.2, 0.3)
+    attention = {name: result.models[i].received()[None] for i, name in enumerate("ab")}
+    table = chunks_table(result, attention, "a", "one seed")
     assert [row[0] for row in table.rows] == ["1: <s> a b c", "2: d"]
     assert [row[1:] for row in table.rows] == [["0.8000", "1.2000", "+50.0%"], ["0.2000", "0.3000", "+50.0%"]]
 
@@ -156,8 +156,8 @@ def test_attention_in_miniature(corpus, tmp_path, seeds):  # noqa: F811
     values = settings(corpus, text=TEXT, phrases=["This model"], seeds=seeds)
     measure = validate(AttentionReceived, values, "the settings")
     outcome = measure.measure(item_of("attention_received"), tmp_path / "out")
-    places = outcome.figures["phrases"]["This model"]
-    assert "".join(outcome.figures["pieces"][place] for place in places).strip() == "This model"
+    positions = outcome.figures["phrases"]["This model"]
+    assert "".join(outcome.figures["pieces"][position] for position in positions).strip() == "This model"
     (claim,) = outcome.claims
     assert claim.text == "b is above a: 'This model'"
     if len(seeds) == 1:
@@ -165,6 +165,6 @@ def test_attention_in_miniature(corpus, tmp_path, seeds):  # noqa: F811
     plot, shares = outcome.plots
     # One byte is one token; the one before the text is not drawn.
     assert "".join(point["text"] for point in plot.series["a"]) == TEXT
-    assert [one["y"] for one in shares.series["b"]] == pytest.approx(
-        [one["y"] / other["y"] for one, other in zip(plot.series["b"], plot.series["a"], strict=True)]
+    assert [point["y"] for point in shares.series["b"]] == pytest.approx(
+        [point["y"] / other["y"] for point, other in zip(plot.series["b"], plot.series["a"], strict=True)]
     )

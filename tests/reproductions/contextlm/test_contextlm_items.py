@@ -34,8 +34,8 @@ def test_every_item_is_planned_without_any_data(name, scale, tmp_path, monkeypat
     measure = measure_at(ITEMS[f"contextlm/{name}"], scale)
     recipes = measure.recipes(tmp_path / "out")
     assert len(recipes) == len(measure.models) * len(measure.seeds) * (1 + hasattr(measure, "tuning"))
-    for one in recipes:
-        assert cost_of(one, measure.vocab_size).flops > 0
+    for recipe in recipes:
+        assert cost_of(recipe, measure.vocab_size).flops > 0
     assert not list(tmp_path.iterdir())
     assert ITEMS[f"contextlm/{name}"].scales[scale].supports
 
@@ -58,8 +58,8 @@ def test_the_papers_tuning_is_the_recipe_for_instructions(tmp_path):
         assert tuning["data"]["context"] == kept["data"]["context"]
         measure = measure_at(ITEMS[f"contextlm/{name}"], "tiny")
         tuned = [run.planned_recipe() for run in measure.run_set(tmp_path).runs if run.parents]
-        assert len({(one.seed, one.data.corpus, str(one.training)) for one in tuned}) == 1
-        assert {one.objective.name for one in tuned} == {"instruction"}
+        assert len({(recipe.seed, recipe.data.corpus, str(recipe.training)) for recipe in tuned}) == 1
+        assert {recipe.objective.name for recipe in tuned} == {"instruction"}
 
 
 @pytest.mark.parametrize("name", ["table3", "table12"])

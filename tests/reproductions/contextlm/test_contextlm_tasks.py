@@ -52,8 +52,8 @@ def few_tasks():
     from lm_eval import tasks
 
     home = Path(tasks.__file__).parent
-    places = [home / name for name in ("arc", "lambada", "sciq")]
-    return tasks.TaskManager(include_defaults=False, include_path=places)
+    folders = [home / name for name in ("arc", "lambada", "sciq")]
+    return tasks.TaskManager(include_defaults=False, include_path=folders)
 
 
 def arc_line(number):
@@ -67,7 +67,7 @@ def arc_line(number):
 
 
 def summary(*rows):
-    found = [
+    result = [
         {
             "task": task,
             "shots": 0,
@@ -77,15 +77,15 @@ def summary(*rows):
         }
         for task, value, error in rows
     ]
-    return {"rows": found, "averages": [{"shots": 0, "tasks": [row[0] for row in rows]}]}
+    return {"rows": result, "averages": [{"shots": 0, "tasks": [row[0] for row in rows]}]}
 
 
 def test_the_error_of_an_average_adds_up_those_of_its_tasks():
-    one = accuracy([summary(("arc_easy", 0.5, 0.03), ("sciq", 0.7, 0.04))], 0, ["arc_easy", "sciq"])
-    assert one.value == pytest.approx(0.6)
-    assert one.error == pytest.approx(0.05 / 2)
+    average = accuracy([summary(("arc_easy", 0.5, 0.03), ("sciq", 0.7, 0.04))], 0, ["arc_easy", "sciq"])
+    assert average.value == pytest.approx(0.6)
+    assert average.error == pytest.approx(0.05 / 2)
     other = Average(np.array([0.5]), 0.0)
-    difference = one.minus(other)
+    difference = average.minus(other)
     assert difference.value == pytest.approx(0.1)
     assert difference.low == pytest.approx(0.1 - NORMAL * 0.025)
 
@@ -108,8 +108,8 @@ def test_seeds_widen_an_interval():
 def test_a_claim_is_undecided_where_both_models_guess(corpus, better, than, holds):
     # Chance is a quarter: 0.28 ± 0.04 may be a guess, and the difference is decided only where one model is above it.
     measure = validate(TaskAccuracy, settings(corpus), "the settings")
-    found = {name: [summary(("arc_easy", *row))] for name, row in (("a", than), ("b", better))}
-    claim = measure._claim(measure.claims[0], 0, found)
+    result = {name: [summary(("arc_easy", *row))] for name, row in (("a", than), ("b", better))}
+    claim = measure._claim(measure.claims[0], 0, result)
     assert claim.holds is holds
     assert ("neither model is surely above chance, 25.0%" in claim.evidence) == (holds is None)
 
@@ -132,8 +132,8 @@ def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
         ["Avg of 2", ""],
     ]
     assert table.columns[2:] == ["a", "b", "b minus a"]
-    found = outcome.figures["tasks"]["a"][0]
-    values = [row["measures"]["acc"]["value"] for row in found["rows"]]
+    result = outcome.figures["tasks"]["a"][0]
+    values = [row["measures"]["acc"]["value"] for row in result["rows"]]
     assert table.rows[-1][2].startswith(f"{100 * sum(values) / 2:.1f} ± ")
     assert any("sciq" in note for note in outcome.figures["notes"])
     assert [claim.holds for claim in outcome.claims] == [None]
@@ -204,4 +204,4 @@ def test_long_tasks_in_miniature(corpus, tmp_path):
     assert [claim.text for claim in outcome.claims] == ["b is above a"]
     assert "200 tokens visible" in outcome.claims[0].evidence
     for scores in outcome.figures["scores"].values():
-        assert all(0 <= one["value"] <= 1 for level in scores.values() for one in level.values())
+        assert all(0 <= score["value"] <= 1 for level in scores.values() for score in level.values())

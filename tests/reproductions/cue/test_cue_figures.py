@@ -28,7 +28,7 @@ from contextwise.training.parameters import Module
 from sentence_models import WORDS
 
 RECIPES = Path(__file__).parents[3] / "recipes"
-ITEMS = {name: one for name, one in list_items(RECIPES).items() if name.startswith("cue/")}
+ITEMS = {name: item for name, item in list_items(RECIPES).items() if name.startswith("cue/")}
 
 
 def item(**printed):
@@ -45,10 +45,10 @@ def held_out(types, articles):
 def test_relative_weights_are_means_over_the_sentences_that_have_a_context():
     weights = np.array([[0.5, 0.3, 0.2, 0], [0.8, 0, 0.2, 0], [0, 0, 1, 0]])
     present = np.array([[True, True, True, False], [True, False, True, False], [False, False, True, False]])
-    found = relative_weights(weights, present)
+    result = relative_weights(weights, present)
     # First context: (0.5 * 3 + 0.8 * 2) / 2; second: 0.3 * 3; third: (0.2 * 3 + 0.2 * 2 + 1 * 1) / 3.
-    assert found[:3] == pytest.approx([1.55, 0.9, 2 / 3])
-    assert np.isnan(found[3])
+    assert result[:3] == pytest.approx([1.55, 0.9, 2 / 3])
+    assert np.isnan(result[3])
 
 
 def test_even_attention_is_one_for_every_context():
@@ -105,12 +105,12 @@ def test_likeness_is_the_mean_cosine_of_pairs():
     draw = np.random.default_rng(0)
     vectors = sparse.csr_matrix(draw.random((12, 7)) * (draw.random((12, 7)) < 0.5))
     labels = draw.integers(0, 3, 12)
-    found = likeness(vectors, labels, 99)
+    result = likeness(vectors, labels, 99)
     products = (vectors @ vectors.T).toarray()
     same = labels[:, None] == labels
     own = ~np.eye(12, dtype=bool)
-    assert found.within == pytest.approx(products[same & own].mean())
-    assert found.between == pytest.approx(products[~same].mean())
+    assert result.within == pytest.approx(products[same & own].mean())
+    assert result.between == pytest.approx(products[~same].mean())
 
 
 def test_likeness_of_topics_and_of_nothing():
@@ -143,8 +143,8 @@ def test_texts_without_words_are_refused():
 
 def test_salient_words_are_those_of_few_clusters():
     texts = ["oil oil price", "oil price barrels", "grain price", "bank price", "price"]
-    found = salient_words(texts, np.array([0, 0, 1, 2, 3]), 2)
-    assert found == [["oil", "barrels"], ["grain"], ["bank"], []]
+    result = salient_words(texts, np.array([0, 0, 1, 2, 3]), 2)
+    assert result == [["oil", "barrels"], ["grain"], ["bank"], []]
     assert salient_words(["price", "price"], np.array([0, 1]), 2) == [[], []]
 
 
@@ -237,9 +237,9 @@ def test_the_claims_of_the_modules():
     assert [claim.holds for claim in module_claims(joint, adapted, PRINTED, 0.03)] == [True] * 3
     assert [claim.holds for claim in module_claims(joint, adapted, PRINTED, None)] == [True]
     large = modules(("decoder", "context encoder"), **{"context encoder": 10_000_000})
-    found = module_claims(large, adapted, PRINTED, 0.03)
-    assert [claim.holds for claim in found] == [False, False, True]
-    assert "context encoder, +51.5%" in found[0].evidence
+    result = module_claims(large, adapted, PRINTED, 0.03)
+    assert [claim.holds for claim in result] == [False, False, True]
+    assert "context encoder, +51.5%" in result[0].evidence
     wrong = module_claims(joint, joint, PRINTED, 0.03)[-1]
     assert wrong.holds is False
     assert wrong.evidence == "differs: decoder in adaptation"
@@ -252,9 +252,9 @@ def test_a_module_that_is_not_there_does_not_pass():
 
 def test_an_article_in_two_splits_is_seen():
     assert no_article_twice({"train": ["a", "b"], "test": ["c"]}).holds is True
-    found = no_article_twice({"train": ["a", "b"], "adapt": ["d"], "test": ["c", "b"]})
-    assert found.holds is False
-    assert found.evidence == "1 in train and test"
+    result = no_article_twice({"train": ["a", "b"], "adapt": ["d"], "test": ["c", "b"]})
+    assert result.holds is False
+    assert result.evidence == "1 in train and test"
 
 
 # The shipped items

@@ -28,7 +28,7 @@ from contextwise.reproductions.item import Item, list_items
 from sentence_models import WORDS, write_text_encoder
 
 RECIPES = Path(__file__).parents[3] / "recipes"
-ITEMS = {name: one for name, one in list_items(RECIPES).items() if name.startswith("cue/")}
+ITEMS = {name: item for name, item in list_items(RECIPES).items() if name.startswith("cue/")}
 
 
 def item(**printed):
@@ -123,7 +123,7 @@ def test_attention_in_miniature(news, folder):
     assert set(plot.series) == {"title", "topics", "previous_sentence"}
     assert list(plot.series) == [row[0] for row in outcome.tables[0].rows]
     assert [point["x"] for point in plot.series["title"]] == [2, 4, 6]
-    final = {name: one["value"] for name, one in outcome.figures["final"].items()}
+    final = {name: weight["value"] for name, weight in outcome.figures["final"].items()}
     assert [row[0] for row in outcome.tables[0].rows] == sorted(final, key=lambda name: -final[name])
     assert len(outcome.claims) == 2
     assert outcome.claims[1].holds is None
@@ -151,9 +151,9 @@ def test_attention_is_that_of_the_checkpoints_weights(news, folder):
         def batch(self, numbers):
             return {"contexts": contexts[numbers], "context_mask": mask[numbers]}
 
-    found, present = attention_at(run, encoder, HeldOut([], np.arange(5), [[]] * 5, Vectors()))
+    weights, present = attention_at(run, encoder, HeldOut([], np.arange(5), [[]] * 5, Vectors()))
     assert present.all()
-    assert list(found) == [2, 4, 6]
+    assert list(weights) == [2, 4, 6]
     saved = load_file(run.checkpoints / "step-2" / "weights.safetensors")
     encoder.load_state_dict(
         {
@@ -162,10 +162,10 @@ def test_attention_is_that_of_the_checkpoints_weights(news, folder):
             if key.startswith("model.context_encoder.")
         }
     )
-    assert found[2] == pytest.approx(encoder.attention(contexts, mask).numpy(), abs=1e-6)
+    assert weights[2] == pytest.approx(encoder.attention(contexts, mask).numpy(), abs=1e-6)
     encoder.load_state_dict(exported)
-    assert found[6] == pytest.approx(encoder.attention(contexts, mask).numpy(), abs=1e-6)
-    assert np.abs(found[6] - found[2]).max() > 1e-5
+    assert weights[6] == pytest.approx(encoder.attention(contexts, mask).numpy(), abs=1e-6)
+    assert np.abs(weights[6] - weights[2]).max() > 1e-5
 
 
 def test_one_checkpoint_shows_no_change(tmp_path):
@@ -226,9 +226,9 @@ def test_the_cache_in_miniature(news, folder):
     assert shares[0] == shares[1]  # the bins are of the contexts, whatever they are compared to
     assert {row[0]: row[2] for row in types.rows}["title"] == "9%"
     assert len(outcome.claims) == 4
-    one, other = (outcome.figures["bins"][name] for name in ("its sentence encoder alone", "alone"))
-    assert one["in contexts"]["loss_with"] == pytest.approx(other["in contexts"]["loss_with"])
-    assert one["in contexts"]["loss_without"] != pytest.approx(other["in contexts"]["loss_without"])
+    own, control = (outcome.figures["bins"][name] for name in ("its sentence encoder alone", "alone"))
+    assert own["in contexts"]["loss_with"] == pytest.approx(control["in contexts"]["loss_with"])
+    assert own["in contexts"]["loss_without"] != pytest.approx(control["in contexts"]["loss_without"])
     assert len(CacheOfWords(**settings(news)).measure(item(**printed), folder).claims) == 2
 
 
@@ -301,8 +301,8 @@ def test_a_run_that_is_not_there_is_named(news):
 def test_the_command_prints_an_item_and_writes_its_page(news, folder, tmp_path, monkeypatch):
     from contextwise.cli import app
 
-    place = tmp_path / "recipes" / "paper"
-    place.mkdir(parents=True)
+    recipes = tmp_path / "recipes" / "paper"
+    recipes.mkdir(parents=True)
     values = {
         "title": "Clusters",
         "source": "CUE",
@@ -310,7 +310,7 @@ def test_the_command_prints_an_item_and_writes_its_page(news, folder, tmp_path, 
         "printed": {},
         "scales": {"tiny": {"machine": "any", "settings": settings(news, clusters=2, permutations=99)}},
     }
-    (place / "clusters.yaml").write_text(json.dumps(values))
+    (recipes / "clusters.yaml").write_text(json.dumps(values))
     command = ["reproduce", "paper/clusters", "--recipes", str(tmp_path / "recipes"), "--out", str(folder)]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output

@@ -60,17 +60,17 @@ def test_how_much_of_a_gain_is_kept():
     assert kept_gain(base, base, best).value == pytest.approx(0)
     assert kept_gain(best, base, best).value == pytest.approx(1)
     part = scored(15.0, 15.0, 30.0)
-    found = kept_gain(part, base, best)
+    kept = kept_gain(part, base, best)
     exact = (np.exp(2) - np.exp(1.5)) / (np.exp(2) - np.exp(1))
-    assert found.value == pytest.approx(exact)
+    assert kept.value == pytest.approx(exact)
     # All articles are alike, so there is nothing uncertain.
-    assert (found.low, found.high) == pytest.approx((exact, exact))
+    assert (kept.low, kept.high) == pytest.approx((exact, exact))
 
 
 def test_relative_perplexity_is_that_of_the_mean_loss():
-    one, other = scored(5.0, 15.0, 20.0), scored(10.0, 20.0, 30.0)
-    assert one.perplexity.value == pytest.approx(np.exp(1.0))
-    assert one.relative(other).value == pytest.approx(np.exp(1.0 - 1.5) - 1)
+    low, high = scored(5.0, 15.0, 20.0), scored(10.0, 20.0, 30.0)
+    assert low.perplexity.value == pytest.approx(np.exp(1.0))
+    assert low.relative(high).value == pytest.approx(np.exp(1.0 - 1.5) - 1)
 
 
 def test_partitions_are_halves_of_the_types_and_fill_the_runs_that_name_them():
@@ -94,19 +94,19 @@ def test_partitions_are_halves_of_the_types_and_fill_the_runs_that_name_them():
     measure = validate(CuePartitions, values, "the settings")
     assert len({tuple(measure.partition(i)["A"]) for i in range(4)}) > 1
     for number in range(4):
-        sets, one = measure.partition(number), measure.of_partition(number)
+        sets, partition = measure.partition(number), measure.of_partition(number)
         assert sorted(sets["A"] + sets["B"]) == sorted(types) and len(sets["A"]) == 3
-        assert one.runs["base"] == ["a"], "what is trained on no set is shared by all partitions"
-        template, base, columns, previous = one.runs[f"A {number + 1}"]
+        assert partition.runs["base"] == ["a"], "what is trained on no set is shared by all partitions"
+        template, base, columns, previous = partition.runs[f"A {number + 1}"]
         assert (template, base) == ("a", "x=@base")
         assert (
             columns
             == f"data.contexts.columns=[{', '.join(n for n in sets['A'] if n != 'previous_sentence')}]"
         )
         assert previous == f"data.contexts.previous_sentence={str('previous_sentence' in sets['A']).lower()}"
-        assert one.runs[f"then B {number + 1}"][1] == f"start=@A {number + 1}"
-        assert one.runs[f"after {number + 1}"] == ["a", f"start=@then B {number + 1}"]
-        assert one.rows["A on B"].contexts == sets["B"]
+        assert partition.runs[f"then B {number + 1}"][1] == f"start=@A {number + 1}"
+        assert partition.runs[f"after {number + 1}"] == ["a", f"start=@then B {number + 1}"]
+        assert partition.rows["A on B"].contexts == sets["B"]
     with pytest.raises(ConfigError, match="trained_on names 'C', which is none of base, A, then B, after"):
         validate(CuePartitions, values | {"trained_on": {"C": "A"}}, "the settings")
 
@@ -225,5 +225,5 @@ def test_what_ships_can_be_planned_before_anything_is_there(name, tmp_path):
         recipes = measure.recipes(tmp_path)
         planned = costs_of(recipes, measure.vocab_size)
         assert len(planned) == len(recipes) > 3
-        assert all(one.flops > 0 and one.parameters > 0 for one in planned)
+        assert all(cost.flops > 0 and cost.parameters > 0 for cost in planned)
     assert not list(tmp_path.iterdir())

@@ -36,8 +36,8 @@ def test_the_law_is_found_again_and_its_optimum_is_that_of_eq_6():
         # Eq. 6 with a constant α: A·b·l^(b-1) = γ·C·D^α / l^(γ+1).
         exact = (k["gamma"] * k["C"] * n ** k["alpha"] / (k["A"] * k["b"])) ** (1 / (k["b"] + k["gamma"]))
         assert best_context_of(law, n, (1, 1e5)) == pytest.approx(exact, rel=0.02)
-    found = [best_context_of(law, n, (1, 1e5)) for n in sizes]
-    assert found == sorted(found) and found[0] < found[-1]
+    contexts = [best_context_of(law, n, (1, 1e5)) for n in sizes]
+    assert contexts == sorted(contexts) and contexts[0] < contexts[-1]
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_a_moving_optimum_is_decided_where_the_seeds_agree(by_seed, inner, grows
     """(100, 200) training tokens have their lowest loss at these contexts, in each seed."""
     contexts = [8, 16, 32, 64]
     losses = {
-        (n, c): [abs(math.log2(c / best[place])) for best in by_seed]
-        for place, n in enumerate((100, 200))
+        (n, c): [abs(math.log2(c / best[index])) for best in by_seed]
+        for index, n in enumerate((100, 200))
         for c in contexts
     }
     optima = Optima(losses, [100, 200], contexts)

@@ -30,16 +30,16 @@ RECIPE = {
 def needles(*nats):
     """Texts of 100 tokens with needles that reach 80 and 30 tokens back; nats with 0, 10, 50 and 90 tokens masked."""
     examples = [
-        {"text_tokens": 100, "needles": [[75, 80], [25, 30]], "answer_tokens": 2, "nats": list(one)}
-        for one in nats
+        {"text_tokens": 100, "needles": [[75, 80], [25, 30]], "answer_tokens": 2, "nats": list(own)}
+        for own in nats
     ]
     return {"rows": [{"masked": n} for n in (0, 10, 50, 90)], "examples": examples}
 
 
 def test_the_cost_of_each_needle_is_per_token_and_over_the_steps_between():
-    found = needles((2.0, 4.0, 9.0, 10.0))
-    assert needle_losses(found).tolist() == [[1.5, 4.5, 5.0]]
-    first, second, _ = needle_costs(needle_losses(found))
+    summary = needles((2.0, 4.0, 9.0, 10.0))
+    assert needle_losses(summary).tolist() == [[1.5, 4.5, 5.0]]
+    first, second, _ = needle_costs(needle_losses(summary))
     assert (first.value, second.value) == (3.0, 0.5)
     assert first.low is None
     losses = needle_losses(needles((2.0, 4.0, 9.0, 10.0), (2.0, 4.0, 11.0, 10.0)))
@@ -49,10 +49,10 @@ def test_the_cost_of_each_needle_is_per_token_and_over_the_steps_between():
 
 
 def test_a_text_that_lacks_a_state_is_left_out():
-    found = needles((2.0, 4.0, 9.0, 10.0))
-    found["rows"] = found["rows"][:3]
-    found["examples"][0]["nats"] = [2.0, 4.0, 9.0]
-    assert needle_losses(found).shape == (0, 3)
+    summary = needles((2.0, 4.0, 9.0, 10.0))
+    summary["rows"] = summary["rows"][:3]
+    summary["examples"][0]["nats"] = [2.0, 4.0, 9.0]
+    assert needle_losses(summary).shape == (0, 3)
 
 
 def test_a_model_that_does_not_answer_tells_nothing_of_needles():
@@ -78,12 +78,12 @@ def test_an_optimum_inside_is_decided_by_the_resamples():
 
 def test_the_best_context_shrinks_as_gamma_grows_where_it_is_sure():
     def claims(*curves):
-        return optimum_claims("vt", {(64, float(g)): {"vt": one} for g, one in enumerate(curves)})
+        return optimum_claims("vt", {(64, float(g)): {"vt": of_gamma} for g, of_gamma in enumerate(curves)})
 
     near, far, unsure = curve(0.99, 0.01, 0.0), curve(0.0, 0.99, 0.01), curve(0.5, 0.5, 0.0)
-    assert [one.holds for one in claims(far, near)] == [True, True]
-    assert [one.holds for one in claims(near, far)] == [True, False]
-    assert [one.holds for one in claims(far, unsure)] == [True, None]
+    assert [claim.holds for claim in claims(far, near)] == [True, True]
+    assert [claim.holds for claim in claims(near, far)] == [True, False]
+    assert [claim.holds for claim in claims(far, unsure)] == [True, None]
 
 
 def test_what_the_document_says_of_the_longest_context_decides():

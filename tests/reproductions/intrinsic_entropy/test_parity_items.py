@@ -52,33 +52,33 @@ class Bayes:
 
 
 def test_the_bayes_model_has_the_lowest_cross_entropy_at_every_context():
-    found = measure_contexts(Bayes(), SAMPLES, [3, 4, 7, 10, 12], 20_000)
-    for context, one in found.items():
-        assert one.minimum == SAMPLES.parity.minimum_cross_entropy(context)
-        assert one.excess == pytest.approx(0, abs=1e-6)
-        assert one.loss == pytest.approx(one.minimum, abs=4 * one.standard_error + 1e-6)
-    assert found[3].loss == pytest.approx(math.log(2), abs=1e-6)
-    assert found[12].loss == pytest.approx(0, abs=1e-6)
+    measured = measure_contexts(Bayes(), SAMPLES, [3, 4, 7, 10, 12], 20_000)
+    for context, loss in measured.items():
+        assert loss.minimum == SAMPLES.parity.minimum_cross_entropy(context)
+        assert loss.excess == pytest.approx(0, abs=1e-6)
+        assert loss.loss == pytest.approx(loss.minimum, abs=4 * loss.standard_error + 1e-6)
+    assert measured[3].loss == pytest.approx(math.log(2), abs=1e-6)
+    assert measured[12].loss == pytest.approx(0, abs=1e-6)
 
 
 def test_the_excess_is_what_a_worse_model_loses_on_the_same_samples():
     error = 0.1
-    found = measure_contexts(Bayes(error), SAMPLES, [7], 20_000)[7]
+    measured = measure_contexts(Bayes(error), SAMPLES, [7], 20_000)[7]
     tasks = SAMPLES.draw(np.arange(20_000)).tasks
     seen = (SAMPLES.parity.larger[tasks] <= 7).mean()
-    assert found.excess == pytest.approx(-math.log(1 - error) * seen, abs=1e-6)
+    assert measured.excess == pytest.approx(-math.log(1 - error) * seen, abs=1e-6)
     nats = np.where(SAMPLES.parity.larger[tasks] <= 7, -math.log(1 - error), math.log(2))
-    assert found.standard_error == pytest.approx(nats.std(ddof=1) / math.sqrt(20_000), rel=1e-5)
+    assert measured.standard_error == pytest.approx(nats.std(ddof=1) / math.sqrt(20_000), rel=1e-5)
 
 
 def test_eigenvalues_are_those_of_the_centred_covariance():
-    found = feature_eigenvalues(Bayes(), SAMPLES, 12, 9000)
+    measured = feature_eigenvalues(Bayes(), SAMPLES, 12, 9000)
     features = Bayes().context_feature(SAMPLES.batch(np.arange(9000))["input_ids"]).numpy()
     expected = np.linalg.eigvalsh(np.cov(features.T, bias=True))[::-1]
-    assert found == pytest.approx(expected, abs=1e-9)
+    assert measured == pytest.approx(expected, abs=1e-9)
     # Bits are even and independent: variance 1/4 each.
-    assert found[0] == pytest.approx(9 / 4, rel=0.05)
-    assert found[3] == pytest.approx(0, abs=1e-9)
+    assert measured[0] == pytest.approx(9 / 4, rel=0.05)
+    assert measured[3] == pytest.approx(0, abs=1e-9)
 
 
 @given(st.lists(st.floats(1e-6, 1), min_size=2, max_size=20, unique=True), st.data())

@@ -63,36 +63,36 @@ def law(noise=0.0):
 
 
 def test_a_model_that_follows_the_document_is_told_so():
-    found = law()
+    entropy = law()
     for view in (entropy_view, context_view, spectra_view, dimension_view):
-        _, claims, plots = view(found, Limits())
+        _, claims, plots = view(entropy, Limits())
         assert [claim.holds for claim in claims] == [True] * len(claims), claims
         assert plots
-    assert "γ 0.800" in context_view(found, Limits())[1][0].evidence
+    assert "γ 0.800" in context_view(entropy, Limits())[1][0].evidence
 
 
 def test_a_loss_that_scatters_about_the_line_leaves_it_open_or_denies_it():
     _, claims, _ = entropy_view(law(noise=0.3), Limits())
     assert claims[0].holds is not True
-    found = law()
-    found.by_entropy = {
-        n: fit_line(s, {c: -v.value for c, v in found.losses.items()}) for n, s in found.entropies.items()
+    entropy = law()
+    entropy.by_entropy = {
+        n: fit_line(s, {c: -v.value for c, v in entropy.losses.items()}) for n, s in entropy.entropies.items()
     }
-    _, claims, _ = entropy_view(found, Limits())
+    _, claims, _ = entropy_view(entropy, Limits())
     assert claims[0].holds is False
 
 
 def test_growth_that_differs_between_directions_is_not_even():
-    found = law()
-    found.spectra[256][1:20] *= 8
-    _, (grows, even), _ = spectra_view(found, Limits())
+    entropy = law()
+    entropy.spectra[256][1:20] *= 8
+    _, (grows, even), _ = spectra_view(entropy, Limits())
     assert grows.holds and even.holds is False
 
 
 def test_directions_that_shrink_do_not_grow_evenly():
-    found = law()
-    found.spectra = dict(zip(CONTEXTS, reversed(found.spectra.values()), strict=True))
-    assert [claim.holds for claim in spectra_view(found, Limits())[1]] == [False, False]
+    entropy = law()
+    entropy.spectra = dict(zip(CONTEXTS, reversed(entropy.spectra.values()), strict=True))
+    assert [claim.holds for claim in spectra_view(entropy, Limits())[1]] == [False, False]
 
 
 def test_a_small_model_refutes_nothing():
@@ -103,9 +103,9 @@ def test_a_small_model_refutes_nothing():
 
 
 def test_no_power_law_leaves_it_open():
-    found = law()
-    found.power = None
-    assert context_view(found, Limits())[1][0].holds is None
+    entropy = law()
+    entropy.power = None
+    assert context_view(entropy, Limits())[1][0].holds is None
 
 
 def settings(**changes):

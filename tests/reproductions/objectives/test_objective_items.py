@@ -144,7 +144,7 @@ def test_what_is_forgotten_and_what_holds_it(tmp_path):
         len(outcome.runs) == 4 and [plot.x for plot in outcome.plots] == ["tokens of continued training"] * 2
     )
     given = continual(tmp_path, model=str(outcome.runs[0]))
-    assert [one.name for one in given.recipes(tmp_path / "out")] == ["plain", "half", "slowly"]
+    assert [recipe.name for recipe in given.recipes(tmp_path / "out")] == ["plain", "half", "slowly"]
 
 
 def test_the_first_way_is_without_a_remedy(tmp_path):

@@ -65,10 +65,9 @@ class Hindcast:
     """Predicted against measured.
 
     Attributes:
-        above: FLOPs above which points were hidden.
+        above: FLOPs above which points were hidden; ``beyond``: the largest hidden FLOPs over them.
         shown, hidden: how many points.
-        beyond: largest hidden FLOPs over ``above``.
-        analysis: the law of what was shown.
+        analysis: the law of the points that were shown.
         error: root mean square of ln L over the hidden runs' last points.
         unchanged: the same error if each run's last shown loss is the prediction.
     """

@@ -28,13 +28,8 @@ def read_stream(path: Path) -> Iterator[pa.RecordBatch]:
 class ArrowStore:
     """Rows of Arrow stream files, memory-mapped. Token ids are views of the map; only the lengths are in memory.
 
-    Attributes of all stores:
-        lengths: int64, tokens of each document.
-        fingerprint: SHA-256 of the tokens, hexadecimal.
-        table: all columns of a prepared corpus; None for bare arrays of tokens.
-
-    Raises:
-        DataError: a file is not an Arrow file, or lacks the columns of a corpus.
+    Every store has ``lengths`` (int64, tokens of each document), ``fingerprint`` (SHA-256 of the tokens, hexadecimal) and
+    ``table``, all columns of a prepared corpus; None for bare arrays of tokens.
     """
 
     def __init__(self, paths: Sequence[Path], fingerprint: str) -> None:
@@ -59,9 +54,6 @@ class BinStore:
     """Flat file of uint16 token ids, as nanoGPT writes it: a single document, memory-mapped.
 
     The header of 1,024 bytes that llm.c and modded-nanogpt write is skipped.
-
-    Raises:
-        DataError: the file is empty or does not hold a whole number of tokens.
     """
 
     dtype, table = np.dtype("<u2"), None
@@ -90,11 +82,7 @@ class BinStore:
 
 
 class ZarrStore:
-    """Rows of a Zarr array (documents x length), as in LongCrawl64. A row is decompressed when it is read.
-
-    Raises:
-        DataError: the array is not two-dimensional, or not of integers.
-    """
+    """Rows of a Zarr array (documents x length) of integers, as in LongCrawl64. A row is decompressed when it is read."""
 
     def __init__(self, array: Any, path: Path) -> None:
         if array.ndim != 2 or array.dtype.kind not in "ui" or not array.shape[1]:

@@ -29,11 +29,7 @@ Types = dict[str, pa.DataType | None]
 
 
 class SplitWriter:
-    """Writes the documents of a split to temporary Arrow files in ``folder``.
-
-    Attributes:
-        documents, tokens, bytes, words: counts so far.
-    """
+    """Writes the documents of a split to temporary Arrow files in ``folder``, and counts documents, tokens, bytes and words."""
 
     def __init__(self, folder: Path, dtype: np.dtype) -> None:
         folder.mkdir(parents=True)
@@ -41,12 +37,8 @@ class SplitWriter:
         self.documents = self.tokens = self.bytes = self.words = 0
         self.parts: list[Path] = []
         self.schema: pa.Schema | None = None
-        self._part = contextlib.ExitStack()
+        self.part = contextlib.ExitStack()  # the open part
         self._token_hash, self._length_hash = hashlib.sha256(), hashlib.sha256()
-
-    def close(self) -> None:
-        """Close the current part."""
-        self._part.close()
 
     def add(self, encoded: list[tuple[CountedDocument, np.ndarray]]) -> None:
         """Append documents with their token ids."""
@@ -67,9 +59,9 @@ class SplitWriter:
             fields.append(field)
         schema = pa.schema(fields)
         if self.schema is None or not self.schema.equals(schema, check_metadata=True):
-            self.close()
+            self.part.close()
             self.parts.append(self.folder / f"part-{len(self.parts):05d}.arrow")
-            self._writer = self._part.enter_context(pa.ipc.new_stream(str(self.parts[-1]), schema))
+            self._writer = self.part.enter_context(pa.ipc.new_stream(str(self.parts[-1]), schema))
             self.schema = schema
         self._writer.write_batch(pa.RecordBatch.from_arrays([*columns.values()], schema=schema))
         self._token_hash.update(tokens.astype(tokens.dtype.newbyteorder("<"), copy=False).data)

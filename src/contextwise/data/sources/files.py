@@ -10,14 +10,9 @@ from contextwise.data.sources.source import BadRecord, Record, Source, as_record
 
 
 class FileSource(Source):
-    """Base class of a source of one or more files, read in order.
+    """Base class of a source of files, read in order; ``root`` is the folder that the user named, or that of all files."""
 
-    Attributes:
-        suffixes: suffixes of the file names, without ``.gz``.
-        root: the folder that the user named, or the common folder of all files.
-    """
-
-    suffixes: ClassVar[tuple[str, ...]] = ()
+    suffixes: ClassVar[tuple[str, ...]] = ()  # of the file names, without .gz
 
     def __init__(self, name: str, files: Sequence[Path], root: Path) -> None:
         super().__init__(name)

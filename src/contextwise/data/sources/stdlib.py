@@ -23,9 +23,6 @@ def stdlib_files() -> list[tuple[str, Path]]:
 
     Excluded: tests and their data, installed packages, files below 256 bytes, and the build's settings
     (``_sysconfigdata``), which name folders of the machine.
-
-    Raises:
-        DataError: this Python comes without the source of its library.
     """
     root = Path(sysconfig.get_path("stdlib"))
     modules = []

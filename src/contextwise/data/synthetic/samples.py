@@ -107,11 +107,9 @@ class Samples:
 
 
 class ParityStream(Dataset):
-    """Dataset of a run's examples in training order: each epoch shuffled from (seed, epoch), or no sample repeated.
+    """Dataset of a run's ``length`` examples in training order.
 
-    Args:
-        length: number of examples of the run.
-        epoch: number of samples in an epoch; if None, item i is sample i.
+    An epoch of ``epoch`` samples is shuffled from (seed, epoch's number); with None, item i is sample i.
     """
 
     def __init__(self, samples: Samples, length: int, epoch: int | None) -> None:
@@ -192,11 +190,7 @@ def write_samples(samples: Samples, count: int, path: str | Path) -> "StoredSamp
 
 
 def open_samples(samples: Samples, path: str | Path) -> "StoredSamples":
-    """Open the samples that were written to ``path`` with the settings and the seed of ``samples``.
-
-    Raises:
-        DataError: the samples do not exist, are damaged, or were drawn with other settings.
-    """
+    """Open the samples that were written to ``path`` with the settings and the seed of ``samples``; others are an error."""
     path = Path(path)
     manifest = read_json(path / _MANIFEST, "the manifest of the samples")
     if manifest["fingerprint"] != samples.fingerprint:

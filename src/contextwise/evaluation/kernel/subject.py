@@ -23,30 +23,23 @@ DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_BATCH_TOKENS = 16384
 DEFAULT_CONTEXT_LIMIT = 1024
 """Largest default context of a model that is no run."""
-MODEL_FILES: tuple[str, ...] = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "config.json",
-    "generation_config.json",
-)
-MODEL_FILES += ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*")
-MODEL_FILES += ("vocab.*", "merges.txt", "spiece.model", "*.py")
+MODEL_FILES: tuple[str, ...] = ("*.safetensors", "*.safetensors.index.json", "config.json", "*.py")
+MODEL_FILES += ("generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json")
+MODEL_FILES += ("chat_template*", "vocab.*", "merges.txt", "spiece.model")
 """Files of a model folder that determine the model's outputs and its tokens."""
 
 
 class Subject:
     """A model as it is measured. Weights and tokenizer are loaded when they are first used.
 
-    Its properties raise CheckpointError if there is no such model or it is damaged, and ConfigError if this machine does not
-    have the device.
+    Its properties raise CheckpointError for a model that is missing or damaged, and ConfigError for a missing device.
 
     Args:
         source: a run folder, a Hugging Face model folder, a name on the Hub, or a loaded model.
         dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: float32 on the CPU, else as the model was saved.
         device: a torch device, or ``auto``: a GPU if there is one.
         batch_tokens: positions of one batch, padding included.
-        tokenizer: of a loaded model.
-        name: of a loaded model.
+        tokenizer, name: of a loaded model.
 
     Attributes:
         source: as given; the name of a loaded model.

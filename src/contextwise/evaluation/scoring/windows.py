@@ -96,16 +96,16 @@ def plan_windows(targets: np.ndarray, context: int, stride: int) -> Plan:
     return Plan(document, start, length, skip)
 
 
-def batches(plan: Plan, batch_tokens: int) -> Iterator[np.ndarray]:
-    """Group windows into batches, by index, longest first: at most ``batch_tokens`` positions, padded.
+def batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
+    """Group rows of these lengths into batches, by index, longest first: at most ``batch_tokens`` positions, padded.
 
-    The longest windows are first, so that a batch that exceeds the memory fails within seconds. A window longer than
-    ``batch_tokens`` is a batch of its own.
+    The longest are first, so that a batch that exceeds the memory fails within seconds. A row longer than ``batch_tokens`` is a
+    batch of its own.
     """
-    order = np.argsort(-plan.length, kind="stable")
+    order = np.argsort(-lengths, kind="stable")
     first = 0
     while first < len(order):
-        rows = max(1, batch_tokens // int(plan.length[order[first]]))
+        rows = max(1, batch_tokens // int(lengths[order[first]]))
         yield order[first : first + rows]
         first += rows
 
@@ -183,7 +183,7 @@ def score_documents(
     model.eval()
     try:
         with torch.inference_mode():
-            for rows in batches(plan, batch_tokens):
+            for rows in batches(plan.length, batch_tokens):
                 interruption.check("scoring was stopped")
                 inputs = {} if further is None else further(plan.document[rows])
                 nats_BT = window_losses(model, corpus, plan, rows, **inputs)
@@ -212,7 +212,15 @@ def window_losses(
         DataError: a token id is beyond the model's vocabulary.
         CheckpointError: a loss is not finite.
     """
-    input_ids_BT, targets_BT = _padded(corpus, plan, rows)
+    shape, end = (len(rows), int(plan.length[rows].max())), corpus.end_of_text
+    input_ids_BT, targets_BT = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
+    for row, window in enumerate(rows):
+        length, skip = int(plan.length[window]), int(plan.skip[window])
+        first = int(plan.start[window]) - int(end is not None)
+        tokens = corpus.document(int(plan.document[window]))[max(first, 0) : first + length + 1]
+        sequence = tokens if end is None or first >= 0 else np.append(end, tokens)
+        input_ids_BT[row, :length] = sequence[:-1]
+        targets_BT[row, skip:length] = sequence[skip + 1 :]
     check_ids(model, np.hstack([input_ids_BT, targets_BT]), plan.document[rows])
     device = next(model.parameters()).device
     losses_BT = token_losses(
@@ -226,27 +234,6 @@ def window_losses(
         document = int(plan.document[rows[row]])
         raise not_finite(f"the model's loss is not finite at token {position} of document {document}")
     return nats_BT
-
-
-def _padded(corpus: Documents, plan: Plan, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets (B, T) int64 of the windows ``rows``; targets that are not scored are ``IGNORED``."""
-    shape = (len(rows), int(plan.length[rows].max()))
-    input_ids_BT = np.zeros(shape, dtype=np.int64)
-    targets_BT = np.full(shape, IGNORED, dtype=np.int64)
-    for row, window in enumerate(rows):
-        start, length, skip = int(plan.start[window]), int(plan.length[window]), int(plan.skip[window])
-        tokens = corpus.document(int(plan.document[window]))
-        if corpus.end_of_text is None:
-            input_ids_BT[row, :length] = tokens[start : start + length]
-            targets_BT[row, skip:length] = tokens[start + skip + 1 : start + length + 1]
-            continue
-        if start == 0:
-            input_ids_BT[row, 0] = corpus.end_of_text
-            input_ids_BT[row, 1:length] = tokens[: length - 1]
-        else:
-            input_ids_BT[row, :length] = tokens[start - 1 : start + length - 1]
-        targets_BT[row, skip:length] = tokens[start + skip : start + length]
-    return input_ids_BT, targets_BT
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:

@@ -20,6 +20,9 @@ from contextwise.reproductions.tables import Plot, point, points, table_of
 
 SHOWN = 6
 """Budgets of the tables."""
+_NO_GROWTH = undecided(
+    "a best context is known at one budget only, or always the shortest or the longest that was tried"
+)
 
 
 @registered("optimal_context")
@@ -133,11 +136,6 @@ def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Cla
             first_to_last,
         ),
     ]
-
-
-_NO_GROWTH = undecided(
-    "a best context is known at one budget only, or always the shortest or the longest that was tried"
-)
 
 
 def _growth(contexts: list[int | None], tried: list[int]) -> float | None:

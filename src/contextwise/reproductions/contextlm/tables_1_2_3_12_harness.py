@@ -49,12 +49,10 @@ class OnHarness(TrainedModels):
         None, description="a folder of local files, or a mapping file; else the Hub"
     )
     limit: int | None = Field(
-        None, ge=1, description="only the first so many questions or texts of each task"
+        None, ge=1, description="of the questions or texts of each task, the first ones"
     )
 
-    def harness_tasks(
-        self, tasks: Sequence[str], shots: list[int], skip_missing: bool = True
-    ) -> HarnessTasks:
+    def harness_tasks(self, tasks: list[str], shots: list[int], skip_missing: bool = True) -> HarnessTasks:
         """The settings of the harness and the files that they need, checked before any training."""
         check_installed()
         problem = hub_problem() if self.task_data is None else None
@@ -67,14 +65,8 @@ class OnHarness(TrainedModels):
                 f"task_data is {self.task_data}, which does not exist; give a folder of the tasks' files with "
                 "--set task_data=FOLDER"
             )
-        settings = self.settings_of(
-            HarnessTasks,
-            "task_data",
-            "limit",
-            tasks=list(tasks),
-            num_fewshot=shots,
-            skip_missing=skip_missing,
-        )
+        own = {"tasks": tasks, "num_fewshot": shots, "skip_missing": skip_missing}
+        settings = self.settings_of(HarnessTasks, "task_data", "limit", **own)
         settings.plan()
         return settings
 
@@ -89,7 +81,7 @@ class TextPerplexity(OnHarness):
     """Models on a corpus, and, where their data are given, on the harness's texts."""
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        texts = None if self.task_data is None else self.harness_tasks(TEXTS, [0])
+        texts = None if self.task_data is None else self.harness_tasks(list(TEXTS), [0])
         outcome = super().measure(item, folder)
         if texts is None:
             say(

@@ -109,7 +109,7 @@ class Drawn(Settings):
     title: str
     x: str
     series: dict[str, dict[str, float | str]] = Field(description="row -> its x, by name of the series")
-    levels: dict[str, str] = Field(default_factory=dict, description="name of a line -> row")
+    levels: dict[str, str] = Field({}, description="name of a line -> row")
     kind: str = "lines"
 
 

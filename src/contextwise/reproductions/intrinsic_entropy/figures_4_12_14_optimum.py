@@ -65,11 +65,7 @@ class Optima:
         return {str(n): {str(c): values[n, c] for c in self.contexts} for n in self.sizes}
 
     def table(self, title: str, unit: str, lowest: Mapping[int, str] | None = None) -> Table:
-        """Losses of each context (rows) and size (columns).
-
-        Args:
-            lowest: a further cell of each context, beside it.
-        """
+        """Losses of each context (rows) and size (columns); ``lowest`` has a further cell of each context."""
         seeds = seeds_behind(len(next(iter(self.losses.values()))))
         means, best = self.means, self.best
         rows = [
@@ -189,8 +185,8 @@ class CorpusOptimum(CorpusMeasure, BestContext):
         claims = [
             best.inner(text, len(self.sizes)),
             best.grows("the best context grows with the training set"),
-            mean.grows("so does the context of the lowest mean over all positions"),
         ]
+        claims.append(mean.grows("so does the context of the lowest mean over all positions"))
         words = ("tokens", "training context", "nats per token")
         plots = [
             best.plot("Lowest loss (Figure 14)", *words),
@@ -230,13 +226,9 @@ class ParityOptimum(BestContext):
         parity = data_of(runs.runs[0]).parity()
         least = {c: f"{parity.minimum_cross_entropy(c):.4f}" for c in self.contexts}
         text = "for most sizes of the training set the best context lies between the shortest and the longest"
-        claims = [
-            optima.inner(text, len(self.sizes) // 2 + 1),
-            optima.grows("the best context grows with the training set"),
-        ]
+        most = len(self.sizes) // 2 + 1
+        claims = [optima.inner(text, most), optima.grows("the best context grows with the training set")]
         figures = {"losses": optima.by_size(optima.losses), "optima": optima.best}
         title = "Best validation cross entropy"
-        tables = [optima.table(f"{title}, nats", "samples", least)]
-        return Outcome(
-            tables, claims, figures, plots=[optima.plot(title, "samples", "context, bits", "nats")]
-        )
+        plots = [optima.plot(title, "samples", "context, bits", "nats")]
+        return Outcome([optima.table(f"{title}, nats", "samples", least)], claims, figures, plots=plots)

@@ -110,9 +110,7 @@ class RulerCurves(GivenModel):
     """Questions at every visible context, for each γ of the law of positions and each length of the texts."""
 
     tasks: list[TaskName] = Field(min_length=1, description="of qa_1, fwe, cwe, vt; qa_1 needs `qa`")
-    at_longest: list[TaskName] = Field(
-        [], description="those whose best context is the whole text, as claimed"
-    )
+    at_longest: list[TaskName] = Field([], description="those that are said to be best with the whole text")
     gammas: list[float] = Field([0.0], min_length=1, description="γ of P(x) ~ (1 - x/L)^γ")
     lengths: list[int] = Field(min_length=1, description="tokens of a text, at most")
     samples: int = Field(100, ge=2, description="questions of each task")

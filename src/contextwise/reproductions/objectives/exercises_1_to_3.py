@@ -65,9 +65,7 @@ class Counted(Settings):
     """An objective whose examples are counted."""
 
     objective: AnyObjective
-    context: int | None = Field(
-        None, ge=4, description="before the item's; of an encoder-decoder its input's"
-    )
+    context: int | None = Field(None, ge=4, description="in place of the item's; the encoder's, if any")
     heads: int = Field(1, ge=1, description="tokens that are predicted at each position")
     share: float | None = Field(None, gt=0, description="of the text, that is trained on by the document")
     says: str = Field("", description="the document's own words for it")
@@ -139,15 +137,8 @@ def some(examples: Examples, count: int, seed: int) -> Iterator[dict[str, torch.
 def count_example(
     example: dict[str, torch.Tensor], vocabulary: Vocabulary, kind: Kind, heads: int = 1
 ) -> dict[str, int]:
-    """Count the inputs and targets of an example.
-
-    Args:
-        kind: of the model that it is for.
-        heads: tokens that are predicted at each position.
-
-    Returns:
-        ``positions`` that a model reads, tokens of the ``text`` of the example, ``targets``, and those of them that
-        are text (``learned``): no sentinel, no end.
+    """Count the ``positions`` of an example that a model of this kind reads, tokens of its ``text``, its ``targets``
+    (for so many heads), and those of them that are text (``learned``): no sentinel, no end.
     """
     inputs, labels = example["input_ids"], example["labels"]
     special = torch.from_numpy(vocabulary.special)
@@ -207,12 +198,13 @@ class SpanBudget(TextOnly):
                 verdict = exact(abs(means[key] - printed[key]) <= 1)
                 claims.append(Claim.of(f"{key}: about {printed[key]}", verdict, evidence))
         shorter, longest = exact(max(rows["encoder"]) < min(rows["window"])), max(rows["encoder"])
-        claims += [
-            Claim.of("input and target together give the text back", exact(restored_exactly == count),
-                     f"{restored_exactly} of {count}"),
-            Claim.of("the encoder's input is shorter than the text", shorter,
-                     f"{longest} of {min(rows['window'])} tokens"),
-        ]  # fmt: skip
+        complete, text = exact(restored_exactly == count), "input and target together give the text back"
+        claims.append(Claim.of(text, complete, f"{restored_exactly} of {count}"))
+        text, evidence = (
+            "the encoder's input is shorter than the text",
+            f"{longest} of {min(rows['window'])} tokens",
+        )
+        claims.append(Claim.of(text, shorter, evidence))
         return Outcome([table], claims, means)
 
 

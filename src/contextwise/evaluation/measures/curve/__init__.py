@@ -90,16 +90,12 @@ class Curve(Measure):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        if self.mode == "running" and self.samples is not None:
-            raise ValueError(
-                "samples belong to the truncated mode; set mode to truncated, or leave samples out"
-            )
+        for name in ("samples", "contexts"):
+            if self.mode == "running" and getattr(self, name) is not None:
+                end = f"set mode to truncated, or leave {name} out"
+                raise ValueError(f"{name} belong to the truncated mode; {end}")
         if self.contexts is None:
             return self
-        if self.mode == "running":
-            raise ValueError(
-                "contexts belong to the truncated mode; set mode to truncated, or give context alone"
-            )
         if self.context not in (None, max(self.contexts)):
             raise ValueError("context is given together with contexts; leave one of the two out")
         if min(self.contexts) < 1:
@@ -121,11 +117,8 @@ class Curve(Measure):
         from contextwise.evaluation.scoring.truncated import choose_targets
 
         assert corpus is not None and self.context is not None
-        factor, trained, tokens = (
-            self._extend_positions(subject),
-            subject.trained_context,
-            subject.batch_tokens,
-        )
+        factor, trained = self._extend_positions(subject), subject.trained_context
+        tokens = subject.batch_tokens
         if self.contexts is None:
             plan = whole_windows(corpus, self.context, self.limit)
             sums = running_pass(subject.model, corpus, plan, trained, work, batch_tokens=tokens)

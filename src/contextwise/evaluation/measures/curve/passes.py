@@ -204,7 +204,7 @@ def running_pass(
     try:
         with torch.inference_mode(), progress_bar("curve", total * context, "tokens") as advance:
             advance(sums.done * context)
-            for rows in batches(rest, batch_tokens):
+            for rows in batches(rest.length, batch_tokens):
                 for nats_T in window_losses(model, corpus, rest, rows):
                     sums.add(nats_T)
                 advance(len(rows) * context)

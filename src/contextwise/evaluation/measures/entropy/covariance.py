@@ -31,10 +31,6 @@ class RunningCovariance:
         self._scatter_DD = torch.zeros(width, width, dtype=torch.float64, device=self.device)
         self._waiting: list[torch.Tensor] = []
 
-    def __len__(self) -> int:
-        """Features added so far."""
-        return self._folded + sum(map(len, self._waiting))
-
     def add(self, features_BD: torch.Tensor) -> None:
         """Add features of any number format."""
         self._waiting.append(features_BD.to(self.device, copy=True))  # the caller may reuse its buffer
@@ -50,25 +46,15 @@ class RunningCovariance:
         self._fold_rest()
         return self._mean_D
 
-    def covariance(self, centred: bool = True) -> torch.Tensor:
+    def eigenvalues(self, centred: bool = True) -> torch.Tensor:
+        """(D,) float64 on the CPU: of :meth:`upper`, the largest first; negative ones, due to rounding, become zero."""
+        return torch.linalg.eigvalsh(self.upper(centred), UPLO="U").flip(0).clamp(min=0).cpu()
+
+    def upper(self, centred: bool = True) -> torch.Tensor:
         """(D, D) float64: the scatter about the mean over count − 1, or about the origin over count.
 
-        Raises:
-            ValueError: there are fewer than two features.
+        Only the values on and right of the diagonal are valid. Raises ValueError for fewer than two features.
         """
-        upper_DD = self._upper(centred).triu_()
-        return upper_DD + upper_DD.triu(1).mT
-
-    def eigenvalues(self, centred: bool = True) -> torch.Tensor:
-        """(D,) float64 on the CPU: of :meth:`covariance`, the largest first; negative ones, due to rounding, become zero.
-
-        Raises:
-            ValueError: there are fewer than two features.
-        """
-        return torch.linalg.eigvalsh(self._upper(centred), UPLO="U").flip(0).clamp(min=0).cpu()
-
-    def _upper(self, centred: bool) -> torch.Tensor:
-        """(D, D): the covariance on and right of the diagonal; the rest is not valid."""
         self._fold_rest()
         if self._folded < 2:
             raise ValueError(f"a covariance needs two features or more, and there are {self._folded}")

@@ -188,8 +188,7 @@ class Infiller:
         rows = [torch.from_numpy(prompt.ids) for prompt in prompts]
         # Generation continues at the right end of a decoder's input; an encoder counts its positions from the left end.
         side = "right" if self.form.opening else "left"
-        stop = self.form.stops[0]
-        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else stop
+        pad = self.form.stops[0] if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
         ids = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side=side)
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side=side)
         device, opening = self.model.device, {}
@@ -204,10 +203,8 @@ class Infiller:
             **opening,
             **(sampling or Sampling(greedy=True)).arguments(),
         )
-        fillings = []
-        for prompt, new in zip(
-            prompts, out[:, len(self.form.opening) or ids.shape[1] :].tolist(), strict=True
-        ):
+        fillings, middles = [], out[:, len(self.form.opening) or ids.shape[1] :].tolist()
+        for prompt, new in zip(prompts, middles, strict=True):
             end = next((index for index, token in enumerate(new) if token in self.form.stops), None)
             # Decoded after the preceding token: many tokenizers drop the space of a text's first word.
             before = [] if prompt.before is None else [prompt.before]

@@ -31,6 +31,7 @@ from contextwise.data import Corpus
 from contextwise.data.documents import text_digest
 from contextwise.data.input_files import read_objects, readable
 from contextwise.evaluation.measures.infill.filling import Filling, Infiller, Prompt
+from contextwise.evaluation.scoring.windows import batches
 from contextwise.objectives.objective import generator
 from contextwise.objectives.text import TokenText
 
@@ -218,15 +219,12 @@ def fill(
     Raises:
         Interrupted: the process received a request to stop.
     """
-    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i].ids))
+    lengths = np.array([len(prompt.ids) + infiller.new_tokens for prompt in prompts])
     fillings: dict[int, Filling] = {}
-    while len(fillings) < len(order):
+    for rows in batches(lengths, batch_tokens):
         interruption.check("the evaluation was stopped")
-        first = len(fillings)
-        rows = max(1, batch_tokens // (len(prompts[order[first]].ids) + infiller.new_tokens))
-        chosen = order[first : first + rows]
-        fillings.update(zip(chosen, infiller.fill([prompts[i] for i in chosen]), strict=True))
-        advance(len(chosen))
+        fillings |= zip(rows.tolist(), infiller.fill([prompts[i] for i in rows]), strict=True)
+        advance(len(rows))
     return [fillings[i] for i in range(len(prompts))]
 
 

@@ -80,8 +80,8 @@ def test_a_measurement_in_miniature(tmp_path):
 def test_every_item_that_ships_can_be_planned_without_a_corpus(name, tmp_path):
     for scale in SHIPPED[name].scales:
         measure = measure_at(SHIPPED[name], scale)
-        for one in measure.recipes(tmp_path):
-            planned = cost_of(one, measure.vocab_size)
+        for recipe in measure.recipes(tmp_path):
+            planned = cost_of(recipe, measure.vocab_size)
             assert planned.flops > 3 * planned.parameters * planned.tokens
     assert not list(tmp_path.iterdir())
 
@@ -90,9 +90,11 @@ def test_the_documents_hours_imply_a_credible_use_of_its_gpus(tmp_path):
     item = SHIPPED["contextlm/table2"]
     measure = measure_at(item, "paper")
     planned = {
-        one.name: cost_of(one, None) for one in measure.recipes(tmp_path) if one.name in item.gpu_hours
+        recipe.name: cost_of(recipe, None)
+        for recipe in measure.recipes(tmp_path)
+        if recipe.name in item.gpu_hours
     }
     assert set(planned) == {"ContextLM-1B", "ContextLM-1.4B"}
-    for name, one in planned.items():
-        assert one.tokens == pytest.approx(300e9, rel=1e-3)
-        assert 0.3 < one.flops / (item.gpu_hours[name] * 3600 * 312e12) < 0.6
+    for name, cost in planned.items():
+        assert cost.tokens == pytest.approx(300e9, rel=1e-3)
+        assert 0.3 < cost.flops / (item.gpu_hours[name] * 3600 * 312e12) < 0.6

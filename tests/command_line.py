@@ -1,0 +1,42 @@
+"""The command line as a user types it; the fixture ``contextwise`` makes one."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from contextwise.cli import main
+
+
+class Contextwise:
+    """Types commands in a folder; a command is one line as in a shell, with further arguments behind it."""
+
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
+
+    def __call__(self, line: str, *arguments: object) -> tuple[int, str, str]:
+        """Run a command; gives (exit status, standard output, standard error)."""
+        self.monkeypatch.chdir(self.folder)
+        self.monkeypatch.setenv("COLUMNS", "80")
+        words = [*shlex.split(line), *map(str, arguments)]
+        self.monkeypatch.setattr("sys.argv", ["contextwise", *words])
+        with pytest.raises(SystemExit) as exit_status:
+            main()
+        return int(exit_status.value.code or 0), *self.capsys.readouterr()
+
+    def words(self, line: str, *arguments: object) -> str:
+        """The words that a command prints, which fits 80 columns and ends with status 0."""
+        status, output, errors = self(line, *arguments)
+        assert status == 0, errors
+        assert max(map(len, output.splitlines()), default=0) <= 80
+        return " ".join(output.split())
+
+    def refused(self, line: str, message: str) -> None:
+        """A command whose input is at fault: one message on standard error, status 2, no traceback, no new files."""
+        before = sorted(path for path in self.folder.rglob("*") if ".lock" not in path.name)
+        status, output, errors = self(line)
+        assert (status, output) == (2, "") and "Traceback" not in errors
+        assert message in " ".join(errors.replace("│", " ").split())
+        assert sorted(path for path in self.folder.rglob("*") if ".lock" not in path.name) == before
