@@ -65,7 +65,7 @@ def test_a_killed_run_resumes_with_the_same_result(settings, claimed, tmp_path, 
     errors = capfd.readouterr().err
     assert f"{run}: failed: killed by SIGKILL" in errors and "it is tried again" in errors
     log = sweep.log_file(run).read_text()
-    assert "from the start" in log and "going on from step " in log
+    assert "from the start" in log and "resuming from step " in log
     assert sweep.count()["finished"] == 1 and sweep.failure(run) is None
     assert same_as_alone(sweep, run, tmp_path)
 
@@ -166,4 +166,4 @@ def test_a_stopped_sweep_saves_its_runs_and_resumes(settings, tmp_path, how):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{wanted.folder}\n"
-    assert all("going on from step " in log.read_text() for log in logs)
+    assert all("resuming from step " in log.read_text() for log in logs)
