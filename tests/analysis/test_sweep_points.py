@@ -48,9 +48,8 @@ def test_points_of_all_runs_that_measured_any(sweep):
     size = "nano-layers1-width16-heads2"
     assert points == [
         SweepPoint(first.id, size, 5000, 8, 4, 6, 768, 6e6, 3.0, 5.0, 0.01),
-        SweepPoint(
-            first.id, size, 5000, 8, 4, 12, 1536, 12e6, 6.0, 4.25, 0.01
-        ),  # measured twice: the newer row
+        # Measured twice: the newer row
+        SweepPoint(first.id, size, 5000, 8, 4, 12, 1536, 12e6, 6.0, 4.25, 0.01),
         SweepPoint(second.id, size, 5000, 16, 4, 3, 384, 3e6, 1.5, 6.5, None),
     ]
     assert {(one.run.id, one.state) for one in sweep.states()} >= {(second.id, "failed")}

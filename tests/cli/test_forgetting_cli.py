@@ -45,10 +45,11 @@ def test_it_evaluates_what_is_missing_and_reports(contextwise, workplace):
         for corpus in ("books", "code"):
             (file,) = (workplace / run / "evaluation").glob(f"evaluate-{corpus}-validation-*/summary.json")
             summary = json.loads(file.read_text())
+            # The same for all
             assert (summary["settings"]["context"], summary["settings"]["stride"]) == (
                 32,
                 16,
-            )  # the same for all
+            )
             losses[run, corpus] = summary["loss"]["value"]
     report = json.loads((workplace / "f.json").read_text())
     assert report["before"] == "base"

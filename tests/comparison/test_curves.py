@@ -41,9 +41,8 @@ DOCUMENTS = [(0, -0.5), (2, 0.1), (3, 0.9)]
 
 def test_the_average_ranks_them_one_way_and_the_best_context_the_other(tmp_path):
     short = written(tmp_path, "short", 8, SHORT, DOCUMENTS)
-    long = written(
-        tmp_path, "long", 512, LONG, [(1, 5.0), *DOCUMENTS]
-    )  # one more document, which does not count
+    # One more document, which does not count
+    long = written(tmp_path, "long", 512, LONG, [(1, 5.0), *DOCUMENTS])
     a, b = compare_curves(open_curves([short, long]))
     bumps = np.mean([bump for _, bump in DOCUMENTS])
     # By hand: averages over all positions; the lowest bins.

@@ -61,9 +61,8 @@ def test_documents_are_views_of_the_mapped_file(corpus: Corpus) -> None:
     assert np.shares_memory(first, again)
     assert not first.flags.owndata and not first.flags.writeable
     address = first.__array_interface__["data"][0]
-    assert (
-        other.__array_interface__["data"][0] == address + first.nbytes
-    )  # one behind the other, as in the file
+    # One behind the other, as in the file
+    assert other.__array_interface__["data"][0] == address + first.nbytes
     mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if "data-00000.arrow" in line]
     spans = [[int(part, 16) for part in line.split()[0].split("-")] for line in mapped]
     assert any(start <= address < end for start, end in spans)

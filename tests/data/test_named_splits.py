@@ -82,10 +82,11 @@ def test_the_same_text_in_two_splits_is_refused_with_both_locations(write, tmp_p
         "the same text is in two splits, train (record 2 of a.jsonl) and test (record 3 of b.jsonl): "
         "'shared text'; take it out of one of them"
     )
+    # Nothing is left behind
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "a.jsonl",
         "b.jsonl",
-    ]  # nothing is left behind
+    ]
 
 
 @pytest.mark.parametrize("share", [{"validation": 0.1}, {"validation": 0.0}, {"test": 0.5}])

@@ -1,4 +1,4 @@
-"""ContextLM under transformers' ``generate()``: chats that go on from a cache, streamed text, sampling, embeddings."""
+"""ContextLM under transformers' ``generate()``: chats that continue with a cache, streamed text, sampling, embeddings."""
 
 from threading import Thread
 
@@ -132,9 +132,8 @@ def test_streamers_give_the_text_of_what_is_generated(family, skip_prompt, token
     model = ContextLMForCausalLM(config).eval()
     inputs = tokenizer("the model reads the", return_tensors="pt", return_token_type_ids=False)
     options = {"max_new_tokens": 24, "do_sample": True, "pad_token_id": tokenizer.eos_token_id}
-    options["suppress_tokens"] = list(
-        range(1, 257)
-    )  # single bytes: learned pieces begin words, and text comes by the word
+    # Single bytes: learned pieces begin words, and text comes by the word
+    options["suppress_tokens"] = list(range(1, 257))
 
     def generate(streamer=None):
         torch.manual_seed(1)

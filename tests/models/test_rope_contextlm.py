@@ -101,9 +101,8 @@ def test_generation_across_the_trained_length_is_the_full_pass(family, form):
         tokens, cached = generated(model, prompt, LONGEST - prompt.shape[1])
         full = logits(model, tokens)
     torch.testing.assert_close(cached, full[:, prompt.shape[1] - 1 : -1], atol=2e-5, rtol=1e-4)
-    assert torch.equal(
-        logits(model, tokens), full
-    )  # the same frequencies as an input of this length gets by itself
+    # The same frequencies as an input of this length gets by itself
+    assert torch.equal(logits(model, tokens), full)
     assert not torch.allclose(logits(model, tokens[:, :TRAINED]), full[:, :TRAINED], atol=1e-4)
 
 

@@ -190,7 +190,7 @@ class TwentyFour(StoppingCriteria):
 
 
 def test_custom_criteria_processors_and_prefixes_are_applied(trained):
-    """Without an end-of-sequence token greedy decoding goes on with a row that has ended, until all have."""
+    """Without an end-of-sequence token greedy decoding continues a row that has ended, until all have."""
     for ends in ({}, {"eos_token_id": 5}):
         options = {"max_new_tokens": 40, "stopping_criteria": [TwentyFour()]} | ends
         greedy, result = both(trained, [9, 12, 4], **options)

@@ -106,9 +106,8 @@ def test_text_of_users_is_text(make_run: Callable[..., Any], tmp_path: Path) -> 
     assert sorted(set(other.tags())) == sorted(set(one.tags()))
     assert other.tags().count("script") == one.tags().count("script")
     assert "onerror" not in {name for _, attributes in other.elements for name in attributes}
-    assert (
-        other.text.count(HOSTILE) >= 6
-    )  # title, headline, table, note, sample, recipe: each as it was given
+    # Title, headline, table, note, sample, recipe: each as it was given
+    assert other.text.count(HOSTILE) >= 6
     assert "49" not in other.text.split(HOSTILE)[1][:20]
 
 

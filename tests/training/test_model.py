@@ -1,4 +1,4 @@
-"""Runs that go on from a pretrained model: with a context pathway of their own, frozen or not."""
+"""Runs that continue a pretrained model: with a context pathway of their own, frozen or not."""
 
 import shutil
 

@@ -197,7 +197,7 @@ def test_encoders_and_encoder_decoders_go_on_from_pretrained_ones(first, then, s
     more = values(sentences_folder, tmp_path / "after", then)
     more["model"] = {"pretrained": str(before.path)}
     after = train(validate(Recipe, more, "the recipe"))
-    # It goes on from what the first had learned, and is exported whole: with the pair head where there are pairs.
+    # It continues from the weights of the first, and is exported whole: with the pair head where there are pairs.
     assert after.metrics("train")[0]["loss"] < before.metrics("train")[0]["loss"] - 0.1
     architecture = json.loads((after.model / "config.json").read_text())["architectures"]
     wanted = {"masked": "BertForMaskedLM", "next sentence": "BertForPreTraining"}
@@ -228,7 +228,7 @@ def test_a_pretrained_model_takes_an_objective_with_new_tokens(sentences_folder,
     run = train(validate(Recipe, more, "the recipe"))
     size = Corpus.open(sentences_folder).vocab_size
     assert load_model(run.path).get_input_embeddings().num_embeddings == size + 4
-    # It goes on from what the first had learned.
+    # It continues from the weights of the first.
     assert run.metrics("train")[0]["loss"] < first.metrics("train")[0]["loss"] - 0.1
 
 

@@ -112,9 +112,8 @@ class TestStream:
 
     def test_it_depends_on_seed_and_number_alone(self, corpora, tmp_path):
         stream = TrainingInputs.open(recipe(corpora, tmp_path, steps=2000)).stream
-        places = [
-            stream.place(index) for index in range(8000)
-        ]  # over a border of the blocks that are drawn at once
+        # Over a border of the blocks that are drawn at once
+        places = [stream.place(index) for index in range(8000)]
         again = TrainingInputs.open(recipe(corpora, tmp_path, steps=2000)).stream
         assert [again.place(index) for index in (7999, 0, 4096, 4095)] == [
             places[i] for i in (7999, 0, 4096, 4095)
@@ -248,9 +247,8 @@ class TestRuns:
             assert max(rates) == pytest.approx(1e-2) and rates[-1] < 0.2e-2
         assert ends["naive"]["replay_loss"] > before + 0.3
         assert ends["replay"]["replay_loss"] < ends["naive"]["replay_loss"] - 0.3
-        assert (
-            ends["replay"]["loss"] < 3 > ends["naive"]["loss"]
-        )  # both learned the new corpus; ln 256 is 5.5
+        # Both learned the new corpus; ln 256 is 5.5
+        assert ends["replay"]["loss"] < 3 > ends["naive"]["loss"]
 
     def test_watching_changes_nothing_but_the_log(self, corpora, tmp_path):
         plain = train(recipe(corpora, tmp_path / "plain", share=None))

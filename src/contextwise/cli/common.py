@@ -1,7 +1,7 @@
-"""Common to the verbs: options, how results are printed, and verbs that are made from measures.
+"""Common parts of the verbs: options, printing of results, and verbs that are made from measures.
 
 In a verb that is made from a measure, each field of the settings is an option. A field without a default is an argument
-behind MODEL. Help, default and bounds are those of the field; values are read as text and checked by pydantic, so that all
+after MODEL. Help, default and bounds are those of the field; values are read as text and checked by pydantic, so that all
 problems come in one message.
 """
 
@@ -106,7 +106,7 @@ def show_result(result: Result, as_json: bool) -> None:
     """Print the table of a result and its folder, or its summary as JSON.
 
     Raises:
-        typer.Exit: with status 1, if the result is not as it must be.
+        typer.Exit: with status 1, if the model does not pass the check.
     """
     measure = measures()[result.measure]
     if as_json:
@@ -121,7 +121,7 @@ def show_result(result: Result, as_json: bool) -> None:
 def field_parameter(name: str, info: FieldInfo) -> inspect.Parameter:
     """The option of a field of settings, or its argument where the field has no default.
 
-    A description ``…; default: WORDS.`` says what holds where nothing is given.
+    A description ``…; default: WORDS.`` describes the default.
     """
     text, _, words = (info.description or "").partition("; default: ")
     text, words = f"{text.rstrip('.')}.", words.rstrip(".")

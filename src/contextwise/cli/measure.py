@@ -1,4 +1,4 @@
-"""Verbs of measuring with options beside a measure's own: ``contextwise attention``, ``entropy`` and ``judge``."""
+"""Verbs of measuring with more options than their measure's settings: ``contextwise attention``, ``entropy`` and ``judge``."""
 
 import re
 import sys

@@ -53,7 +53,7 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str) -> Path:
     """Prepare, train, evaluate and compare; what an earlier call with the same settings finished is used again.
 
     Args:
-        command: what a reader of the page types to repeat it.
+        command: the command line that makes the page again.
 
     Returns:
         The page.

@@ -23,7 +23,7 @@ def generate(
     prompt: Annotated[
         str, Argument(help="What the text begins with; nothing: the start of a document.", show_default=False)
     ] = "",
-    max_new_tokens: Annotated[int, Option(min=1, help="Most tokens behind the prompt.")] = 100,
+    max_new_tokens: Annotated[int, Option(min=1, help="Maximum number of new tokens.")] = 100,
     temperature: Annotated[float, Option(help="Below 1 favours likely tokens.")] = 0.8,
     top_k: Annotated[int | None, Option(help="Draw from the K likeliest tokens only.")] = None,
     top_p: Annotated[
@@ -33,26 +33,26 @@ def generate(
     greedy: Annotated[bool, Option("--greedy", help="Always take the likeliest token.")] = False,
     num_samples: Annotated[int, Option("--num-samples", "-n", min=1, help="How many texts.")] = 1,
     prefix: Annotated[
-        str | None, Option(help="Instead of a prompt: what stands before a hole that the model is to fill.")
+        str | None, Option(help="Instead of a prompt: the text before a hole that the model fills.")
     ] = None,
-    suffix: Annotated[str | None, Option(help="What stands behind the hole.")] = None,
+    suffix: Annotated[str | None, Option(help="The text after the hole.")] = None,
     whole: Annotated[
         bool, Option("--whole", help="Print prefix, middle and suffix, not the middle alone.")
     ] = False,
     spm: Annotated[
-        bool, Option("--spm", help="Ask a decoder in the order suffix, prefix, middle, not PSM.")
+        bool, Option("--spm", help="Prompt a decoder in the order suffix, prefix, middle, not PSM.")
     ] = False,
     contexts: Annotated[
         Path | None,
         Option(
             metavar="FILE",
-            help="What a CUE model is to know of the sentence: a JSON file with one object from context to value.",
+            help="Contexts of the sentence for a CUE model: a JSON file with one object from context to value.",
         ),
     ] = None,
 ) -> None:
     """Continue a prompt with a model, or fill in between --prefix and --suffix.
 
-    The text goes to standard output as it is made.
+    The text is printed as it is generated.
 
     With --prefix, --suffix or both, fill the hole between them; the model
     must have been trained to: a decoder with the objective infilling, an
@@ -76,7 +76,7 @@ def generate(
         )
     if prompt:
         raise ConfigError(
-            "a prompt is given together with --prefix or --suffix; what stands before the hole is the prefix alone"
+            "a prompt is given together with --prefix or --suffix; the text before the hole is the prefix alone"
         )
     from contextwise.evaluation.kernel import Subject
     from contextwise.evaluation.measures.infill.filling import Infiller, filling_objective
@@ -228,7 +228,7 @@ def _embed_texts(
     device: str,
     options: dict[str, Any],
 ) -> tuple[int, int, str]:
-    """Write the vectors of the texts of a file; gives their number, their width, and what they are."""
+    """Write the vectors of the texts of a file; returns their number, their width, and a description."""
     from contextwise.data.input_files import open_lines
 
     with open_lines(file, text_field) as lines:

@@ -58,7 +58,7 @@ class MaskSettings(SingleObjective):
 
     kind: ClassVar[Kind] = "encoder"
     rate: float = Field(0.15, gt=0, lt=1, description="share of the tokens that are targets")
-    mask_share: float = Field(0.8, ge=0, le=1, description="of the targets: hidden behind the mask token")
+    mask_share: float = Field(0.8, ge=0, le=1, description="of the targets: replaced by the mask token")
     random_share: float = Field(0.1, ge=0, le=1, description="of the targets: replaced by a random token")
     whole_words: bool = Field(False, description="choose words, not tokens")
     static: bool = Field(False, description="the same draws in every epoch, as BERT's prepared data had")
@@ -169,13 +169,13 @@ class SentencePairs(MaskSettings):
 
 
 class NextSentence(SentencePairs):
-    """BERT's objective: does B follow A, or is it from another document?"""
+    """BERT's next-sentence prediction: classify whether B follows A, or is from another document."""
 
     name: Literal["next_sentence"] = "next_sentence"
 
 
 class SentenceOrder(SentencePairs):
-    """ALBERT's objective: are A and B in order, or swapped?"""
+    """ALBERT's sentence-order prediction: classify whether A and B are in order, or swapped."""
 
     name: Literal["sentence_order"] = "sentence_order"
 

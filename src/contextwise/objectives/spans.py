@@ -169,8 +169,11 @@ def check_spans(name: str, length: int, mean_span: float, spans: int, context: i
 
 
 def noise_mask(length: int, rate: float, mean_span: float, draw: np.random.Generator) -> np.ndarray:
-    """T5's draw, bool (length,), True at noise: noise and kept tokens are each divided into as many spans, uniformly over all
-    ways to divide them, and alternate, kept tokens first."""
+    """Draw the noise of a window as T5 does: bool (length,), True at noise.
+
+    Noise and kept tokens are each divided into the same number of spans, uniformly over all ways to divide them, and alternate,
+    kept tokens first.
+    """
     noise, spans = span_numbers(length, rate, mean_span)
     kept_lengths, noise_lengths = _composition(length - noise, spans, draw), _composition(noise, spans, draw)
     lengths = np.stack([kept_lengths, noise_lengths], axis=1).ravel()

@@ -37,9 +37,8 @@ from contextwise.evaluation.measures.lm_eval.tasks import quiet
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch):
     monkeypatch.setattr("contextwise.evaluation.measures.lm_eval.tasks.harness_tasks", few_tasks)
-    monkeypatch.setattr(
-        "lm_eval.evaluator.add_env_info", lambda results: None
-    )  # asks pip and git for seconds
+    # Asks pip and git for seconds
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
 
 
 @pytest.fixture(scope="module")

@@ -195,9 +195,8 @@ def test_what_is_nearest_the_hole_is_kept(prefix: int, suffix: int, new: int, co
     kept = before[prompt.dropped[0] :], behind[: suffix - prompt.dropped[1]]
     [first, second, third] = [i for i in prompt.ids.tolist() if i > END]
     assert prompt.ids.tolist() == [first, *kept[0].encode(), second, *kept[1].encode(), third]
-    if any(
-        prompt.dropped
-    ):  # no room is left unused, and neither is cut below half of it for the other's sake
+    # No room is left unused, and neither is cut below half of it for the other's sake
+    if any(prompt.dropped):
         assert len(kept[0]) + len(kept[1]) == infiller.room
         assert all(
             len(part) >= infiller.room // 2 or len(part) == whole

@@ -78,11 +78,12 @@ def test_rouge_l_is_its_formula(written, wanted):
         ("Country or City", "Country", 0.5),
         ("City", "Country", 0.0),
         ("Abbreviation expanded", "Abbreviation expanded", 1.0),  # "Abbreviation" is part of it
+        # Both names are there, neither is part of the true one
         (
             "Abbreviation expanded",
             "Abbreviation",
             0.5,
-        ),  # both names are there, neither is part of the true one
+        ),
         ("country", "Country", 0.0),
     ],
 )

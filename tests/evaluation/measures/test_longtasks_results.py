@@ -67,9 +67,8 @@ def test_one_document_allows_no_interval():
 
 def test_more_input_stops_helping_where_no_larger_context_is_surely_better():
     draw = np.random.default_rng(3)
-    answered_from = draw.integers(
-        0, 3, 90
-    )  # a third of the questions each at the first, second, third context
+    # A third of the questions each at the first, second, third context
+    answered_from = draw.integers(0, 3, 90)
     columns = [(answered_from <= position).astype(float) for position in range(3)]
     level = level_of(scores(*columns, columns[2], columns[2]), named(90))
     assert level.stops_helping() == 2

@@ -173,10 +173,11 @@ def test_lengths_limit_and_notes(models, file, tmp_path):
     settings = LongBench(files=[file, leval], **options)
     found = measure(models / "plain", settings, out=tmp_path / "out").summary
     asked = {name: dataset["questions"] for name, dataset in found["datasets"].items()}
+    # hotpotqa has 0, 1000, 2000 and 3000 words, lcc 3000 and 60000
     assert asked == {
         "hotpotqa": 2,
         "quiz": 3,
-    }  # hotpotqa has 0, 1000, 2000 and 3000 words, lcc 3000 and 60000
+    }
     assert found["notes"] == [
         "4 of 10 questions were left out for their text's length",
         f"{prompts} has no template for quiz; plain ones were used",

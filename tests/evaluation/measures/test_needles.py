@@ -90,12 +90,13 @@ def test_the_loss_of_an_adder_rises_when_the_first_needle_goes() -> None:
         assert row["nats"]["value"] == pytest.approx(expected / 2, abs=1e-5)
         assert row["perplexity"]["value"] == pytest.approx(math.exp(expected / 2), abs=1e-4)
     assert [row["far_in_view"] for row in rows] == [1, 1, 0, 0]
+    # Gone with the first: the second needle's part is hidden
     assert [row["near_in_view"] for row in rows] == [
         1,
         1,
         1,
         0,
-    ]  # gone with the first: the second needle's part is hidden
+    ]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "contextlm"])

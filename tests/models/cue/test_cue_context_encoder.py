@@ -126,9 +126,8 @@ def test_dropped_contexts_are_those_of_a_smaller_set():
     assert sum(shares) == pytest.approx(1)
     assert shares == pytest.approx([0.49, 0.21, 0.21, 0.09], abs=0.06)
     torch.manual_seed(1)
-    assert torch.equal(
-        encoder(vectors), result
-    )  # drawn from torch's generator, so that a run can be gone on with
+    # Drawn from torch's generator, so that a run can be resumed
+    assert torch.equal(encoder(vectors), result)
 
 
 @layers

@@ -1,8 +1,8 @@
-"""Two needles in a haystack: the loss of an answer as more and more of the left of a text is cut off: ``contextwise needles``.
+"""Loss of an answer that depends on two needles, with more and more of the text's start cut off: ``contextwise needles``.
 
 Intrinsic entropy, Figure 5: the answer follows from two pieces of information, one far and one near, and its perplexity
 is measured with ever more of the leftmost tokens masked. Both are needed, so a perfect reader loses the answer as soon as
-the *first* is gone; the second's part is hidden behind that point.
+the *first* is gone; the second's effect cannot be seen beyond that point.
 
 A text is noise with two sentences in it, "Ada has 3 stones." and, nearer to the question, "Ben has 5 stones more than
 Ada."; the question is how many stones Ben has, and the answer the tokens of "8". Masked tokens are absent: the model reads the
@@ -199,9 +199,8 @@ def answer_nats(
         options["logits_to_keep"] = torch.arange(first, last, device=model.device)
     with torch.no_grad():
         logits = model(input_ids=ids, **options).logits
-    start = (
-        first if logits.shape[1] == last - first else 0
-    )  # some models accept the option and keep all logits
+    # Some models accept the option and keep all logits
+    start = first if logits.shape[1] == last - first else 0
     nats = []
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         predictions = slice(len(prompt) - 1 - start, len(prompt) + len(answer) - 1 - start)

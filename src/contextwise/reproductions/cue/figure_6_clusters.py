@@ -102,8 +102,11 @@ class ContextClusters(OneRun):
         return Outcome(tables, [likeness_claim(trained)], figures, runs.paths, [plot])
 
     def _embedded(self, corpus: Corpus, run: Path) -> tuple[np.ndarray, np.ndarray, Any, list[str], int]:
-        """Of articles' first sentences: e_cue, (A, W); the mean of the text encoder's vectors, (A, C); their articles, (A,);
-        the texts of their contexts; and how many articles have no context.
+        """Encode the contexts of articles' first sentences.
+
+        Returns:
+            e_cue, (A, W); the mean of the text encoder's vectors, (A, C); the articles, (A,); the texts of their contexts; and
+            the number of articles without contexts.
         """
         subject, sentences = sentences_of(corpus, run)
         model: Any = subject.model

@@ -179,11 +179,11 @@ def mean_nats(nats: np.ndarray, targets: Targets) -> dict[str, float | None]:
     return ratios(sums, {"loss": counts})["loss"].to_dict()
 
 
-def notes(samples: int, asked: int, width: int) -> list[str]:
+def notes(samples: int, requested: int, width: int) -> list[str]:
     notes = []
-    if samples < asked:
+    if samples < requested:
         notes.append(
-            f"There are only {samples:,} tokens with the longest context before them, not {asked:,}: all of them were used."
+            f"There are only {samples:,} tokens with the longest context before them, not {requested:,}: all of them were used."
         )
     if samples <= width:
         notes.append(

@@ -62,8 +62,12 @@ class Form:
 
 
 class Prompt(NamedTuple):
-    """Prompt for a hole: token ids (T,) int64; the prefix's last token, after which the middle is decoded, if it has one; and
-    the number of tokens omitted at the prefix's start and at the suffix's end.
+    """Prompt for a hole.
+
+    Attributes:
+        ids: (T,) int64 token ids.
+        before: the prefix's last token, after which the middle is decoded; None if the prefix has no tokens.
+        dropped: numbers of tokens omitted at the prefix's start and at the suffix's end.
     """
 
     ids: np.ndarray

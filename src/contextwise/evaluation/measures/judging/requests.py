@@ -120,15 +120,15 @@ class Match:
                 raise ConfigError(
                     "against is missing: AlpacaEval compares with a reference model's outputs; give their file"
                 )
-            asked = models[-1].questions
+            chosen = models[-1].questions
         elif questions is None:
             raise ConfigError(
                 "questions is missing: MT-Bench's questions are in a file of their own; give it"
             )
         else:
-            asked = read_questions(questions)[1]
+            chosen = read_questions(questions)[1]
         match = cls(
-            asked[:limit],
+            chosen[:limit],
             models[: len(answers)],
             models[-1] if against else None,
             {} if references is None else read_references(references),
@@ -138,13 +138,13 @@ class Match:
 
     def _check(self) -> None:
         for answers in (*self.models, *([self.against] if self.against else [])):
-            known = sum(question.id in answers.texts for question in self.questions)
-            if not known:
+            answered = sum(question.id in answers.texts for question in self.questions)
+            if not answered:
                 raise DataError(
                     f"the model {answers.model!r} has answered none of the questions; give the questions that it answered"
                 )
-            if known < len(self.questions):
-                say(f"note: {answers.model} has answered {known:,} of {len(self.questions):,} questions")
+            if answered < len(self.questions):
+                say(f"note: {answers.model} has answered {answered:,} of {len(self.questions):,} questions")
             empty = sum(not text.strip() for texts in answers.texts.values() for text in texts)
             if empty:
                 say(f"note: empty answers of {answers.model}: {empty:,}; they are judged as they are")

@@ -39,15 +39,17 @@ def table_rows(
         truncated = cut[plan.shots].get(plan.name, 0)
         rows.append({**_row(plan.name, plan.shots, results[plan.shots]), "cut": truncated, **plan.source})
     for shots in results:
-        asked = [row for row in rows if row["shots"] == shots]
-        shortened = [f"{row['task']} {row['cut']:,} of {row['documents']:,}" for row in asked if row["cut"]]
+        measured = [row for row in rows if row["shots"] == shots]
+        shortened = [
+            f"{row['task']} {row['cut']:,} of {row['documents']:,}" for row in measured if row["cut"]
+        ]
         if shortened:
             notes.append(
                 f"with {shots} shots, some documents were longer than the model's positions, and their beginning was left out: "
                 f"{', '.join(shortened)}"
             )
         accuracies = {
-            row["task"]: row["measures"]["acc"]["value"] for row in asked if "acc" in row["measures"]
+            row["task"]: row["measures"]["acc"]["value"] for row in measured if "acc" in row["measures"]
         }
         if accuracies:
             averages.append(

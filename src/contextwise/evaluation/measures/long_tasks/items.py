@@ -3,7 +3,7 @@
 LongBench: a line is a question, with ``context``, ``input``, ``answers``, ``dataset`` and optionally ``length``, ``language``,
 ``all_classes`` and ``_id``. L-Eval: a line is a document, with ``input`` (the text), ``instructions``, ``outputs`` and
 ``evaluation``. A line of LongBench's form may also give its own ``prompt``, ``metric``, ``group`` and ``max_new_tokens``, so
-that a data set of one's own needs no code.
+that a user's own data set needs no code.
 """
 
 import hashlib
@@ -245,22 +245,22 @@ def chosen_items(
     """
     items, notes = read_items(files)
     low, high = lengths or (0, None)
-    kept = [item for item in items if item.length >= low and (high is None or item.length < high)]
-    if not kept:
+    in_range = [item for item in items if item.length >= low and (high is None or item.length < high)]
+    if not in_range:
         words = [item.length for item in items]
         raise DataError(
             f"no text has a length from {low:,} to below {'any' if high is None else format(high, ',')} words: the "
             f"shortest has {min(words):,}, the longest {max(words):,}; give other lengths"
         )
-    if len(kept) < len(items):
+    if len(in_range) < len(items):
         notes.append(
-            f"{len(items) - len(kept):,} of {len(items):,} questions were left out for their text's length"
+            f"{len(items) - len(in_range):,} of {len(items):,} questions were left out for their text's length"
         )
-    taken: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     chosen = []
-    for item in kept:
-        taken[item.dataset] += 1
-        if limit is None or taken[item.dataset] <= limit:
+    for item in in_range:
+        counts[item.dataset] += 1
+        if limit is None or counts[item.dataset] <= limit:
             chosen.append(item if new_tokens is None else replace(item, new_tokens=new_tokens))
     check_installed({item.metric for item in chosen})
     return chosen, notes

@@ -5,8 +5,8 @@ groups, as LongBench averages. Intervals are 95% percentile bootstrap intervals:
 with all their questions and all visible contexts, each data set by itself. So the difference of two visible contexts is paired.
 
 Where all documents agree, the bootstrap has no spread. There the interval is Wilson's, with the documents as its trials; and a
-difference of 0 at every document has the interval ± z²/(D + z²), Wilson's upper limit for a change never seen. In the mean of
-several data sets, one without spread adds none.
+difference of 0 at every document has the interval ± z²/(D + z²), Wilson's upper limit for a change that was not
+observed. In the mean of several data sets, one without spread adds none.
 
 More input stops helping at the smallest visible context that no larger one improves on significantly: none has a paired
 difference to it with an interval above 0.
@@ -198,8 +198,8 @@ def level_rows(level: Level, visible: Sequence[int]) -> dict[str, Any]:
     stop = level.stops_helping()
     if stop is None:
         return {"scores": rows, "stops_helping": None}
-    rest = None if stop == last else level.gain(stop, last).to_dict()
-    return {"scores": rows, "stops_helping": {"visible": visible[stop], "to_the_largest": rest}}
+    gain = None if stop == last else level.gain(stop, last).to_dict()
+    return {"scores": rows, "stops_helping": {"visible": visible[stop], "to_the_largest": gain}}
 
 
 def longbench_tables(summary: dict[str, Any]) -> RenderableType:
@@ -234,12 +234,12 @@ def verdict(level: dict[str, Any]) -> str:
         return "a data set of one document allows no interval, and so no verdict."
     if stop["to_the_largest"] is None:
         return f"more input still helps at {stop['visible']:,} visible tokens, the most that were measured."
-    rest = Estimate.from_dict(stop["to_the_largest"])
+    gain = Estimate.from_dict(stop["to_the_largest"])
     text = f"more input stops helping at {stop['visible']:,} visible tokens"
     if stop["visible"] == level["scores"][0]["visible"]:
         text = f"no visible context is significantly better than {stop['visible']:,} tokens, the least that were measured"
-    harm = ", which harms" if rest.above(0.0) is False else ""
-    return f"{text}; from there to the most, {rest.scaled(100):+.2f}{harm}."
+    harm = ", which harms" if gain.above(0.0) is False else ""
+    return f"{text}; from there to the most, {gain.scaled(100):+.2f}{harm}."
 
 
 def _heading(summary: dict[str, Any]) -> str:

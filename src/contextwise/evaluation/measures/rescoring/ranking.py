@@ -101,11 +101,11 @@ def rescore(
     Args:
         model: a CUE model, or any causal language model of sentences (which takes no contexts).
         candidates: texts, or texts with scores of their own.
-        contexts: type -> value (text, date, number, list), as in a corpus's metadata; what is missing is missing.
+        contexts: type -> value (text, date, number, list), as in a corpus's metadata; missing ones are omitted.
         tokenizer: the model's.
         text_encoder: the one that the model's context encoder was trained with; needed for contexts.
         cue: (W,) in place of contexts: e_cue, computed before (``contextwise embed RUN --contexts FILE``).
-        weight: share of the model in what is ranked by; the rest is the candidates' own scores.
+        weight: share of the model in the total that determines the rank; the rest is the candidates' own scores.
         batch_tokens: positions of a batch, padding included; 16384 if not given.
 
     Raises:
@@ -135,11 +135,11 @@ def rank_lists(
     tokens = [
         np.array(ids, dtype=np.int64) for group in lists for ids in _token_ids(group, tokenizer, weight)
     ]
-    highest, known = max(int(ids.max()) for ids in tokens), vocabulary_size(model)
-    if highest >= known:
+    highest, vocabulary = max(int(ids.max()) for ids in tokens), vocabulary_size(model)
+    if highest >= vocabulary:
         raise ConfigError(
-            f"the tokenizer gives the token {highest}, but the model knows {known} tokens; give the tokenizer that belongs to "
-            "the model"
+            f"the tokenizer gives the token {highest}, but the model knows {vocabulary} tokens; give the tokenizer that "
+            "belongs to the model"
         )
     rows = Rows(tokens, end_of_text(model, tokenizer))
     sums = iter(rows.sums(score_rows(model, rows, further, **options).nats).tolist())
@@ -184,21 +184,21 @@ def _token_ids(group: CandidateList, tokenizer: PreTrainedTokenizerBase, weight:
 
 def end_of_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """Id of the token that begins and ends a sentence: the tokenizer's, else what the model's configuration says."""
-    known = tokenizer.eos_token_id
-    if known is None:
-        known = getattr(model.config, "eos_token_id", None)
-    if not isinstance(known, int):
+    token = tokenizer.eos_token_id
+    if token is None:
+        token = getattr(model.config, "eos_token_id", None)
+    if not isinstance(token, int):
         raise ConfigError(
             "neither the tokenizer nor the model names an end-of-text token, by which a sentence ends; set the tokenizer's "
             "eos_token"
         )
-    return known
+    return token
 
 
 def sets_of(
     model: PreTrainedModel, lists: Sequence[CandidateList], text_encoder: TextEncoder | None
 ) -> Further | None:
-    """What gives each candidate's contexts to the model; None where there are none."""
+    """Function from rows to the context inputs of the model; None if no list has contexts."""
     if not any(group.contexts for group in lists):
         return None
     types = trained_types(model.config)
@@ -216,7 +216,7 @@ def sets_of(
 
 
 def _same_cue(model: PreTrainedModel, cue: Any) -> Further:
-    """One vector for all candidates."""
+    """Function from rows to the model's input ``cue``: one vector for all candidates."""
     decoder: Any = getattr(model.config, "decoder", None)
     vector = torch.as_tensor(cue, dtype=model.dtype, device=model.device)
     if decoder is None or not hasattr(decoder, "cue_width"):

@@ -7,7 +7,7 @@ The position of an answer follows a law (intrinsic entropy, Appendix A.1):
 
     P(x) ∝ (1 - x/L)^γ
 
-x is the distance of a position from the end of the text: the number of the text's tokens behind it, 0 for the nearest. L is
+x is the distance of a position from the end of the text: the number of the text's tokens after it, 0 for the nearest. L is
 the length of the text in tokens. With γ = 0 all positions are equally likely, which is RULER itself (Hsieh et al. 2024); a
 greater γ draws nearer to the end. The law is over positions between pieces of text, not over tokens: between n paragraphs there
 are n + 1 positions, each with its own distance.
@@ -153,11 +153,11 @@ def join_pieces(pieces: Sequence[str], wanted: Sequence[int]) -> tuple[str, Span
 
     White space at the ends of a piece is not part of its span.
     """
-    ends = np.cumsum([len(piece) for piece in pieces])
+    stops = np.cumsum([len(piece) for piece in pieces])
     spans = []
     for index in wanted:
         piece = pieces[index]
-        start = int(ends[index]) - len(piece)
+        start = int(stops[index]) - len(piece)
         spans.append((start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())))
     return "".join(pieces), tuple(spans)
 
@@ -174,8 +174,8 @@ def draw_positions(draw: np.random.Generator, probabilities: np.ndarray, count: 
 
 
 def distances_behind(sizes: np.ndarray) -> np.ndarray:
-    """Distances (n + 1,) int64 of the positions before, between and behind n pieces of ``sizes`` (n,) tokens.
+    """Distances (n + 1,) int64 of the positions before, between and after n pieces of ``sizes`` (n,) tokens.
 
-    Position i is before piece i, with pieces i, i + 1, … behind it; the last has nothing behind it.
+    Position i is before piece i, with pieces i, i + 1, … after it; the last has nothing after it.
     """
     return np.append(np.cumsum(np.asarray(sizes, dtype=np.int64)[::-1])[::-1], 0)

@@ -243,8 +243,10 @@ class FrequentWords(FilledTask):
         counts = word_counts(count)
         coded = _different_words(draw, max(FREQUENT, len(counts) - 1), string.ascii_lowercase, CODED_LETTERS)
         words, ranks = np.array(("...", *coded)), np.arange(len(counts))
-        asked = (ranks > 0) & (ranks <= FREQUENT)
-        wanted, others = (np.repeat(words[ranks[part]], counts[part]).tolist() for part in (asked, ~asked))
+        frequent = (ranks > 0) & (ranks <= FREQUENT)
+        wanted, others = (
+            np.repeat(words[ranks[part]], counts[part]).tolist() for part in (frequent, ~frequent)
+        )
         items, positions = scatter(draw, wanted, others, self.size)
         text, needles = join_pieces([f"{word} " for word in items], positions)
         return text.rstrip(), needles, coded[:FREQUENT]
