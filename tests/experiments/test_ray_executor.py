@@ -72,7 +72,5 @@ def test_a_lost_node_costs_no_result(settings, tmp_path):
         cluster.shutdown()
     assert killed and sweep.count()["finished"] == 2
     # The run of the lost node, from its checkpoint
-    assert (
-        sum("resuming from step " in log for log in logs) == 1
-    )
+    assert sum("resuming from step " in log for log in logs) == 1
     assert all(same_as_alone(sweep, run, tmp_path / "alone") for run in runs)
