@@ -53,7 +53,7 @@ def kde_entropy(features_ND: Any, bandwidth: float | None = None, leave_one_out:
         leave_one_out: whether a point is left out of its own density.
 
     Raises:
-        ConfigError: the bandwidth is not positive, or so small or large that no density comes out.
+        ConfigError: the bandwidth is not positive, or so small or large that the density is not finite.
         DataError: a point is not finite, there are too few points, or they span fewer dimensions.
     """
     x_ND = _points(features_ND)

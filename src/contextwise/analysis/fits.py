@@ -92,7 +92,7 @@ def fit_power(losses: Mapping[int, float]) -> PowerFit:
     jacobian = np.stack([np.ones_like(lengths), power, -scaled * np.log(lengths) * power], 1)
     covariance, change = _covariance(jacobian, squares), contexts[0] ** exponent
     errors = np.sqrt(np.diag(covariance))
-    # scale = scaled · shortest^γ: its error takes in that of the exponent.
+    # scale = scaled · shortest^γ: its error includes that of the exponent.
     gradient = np.array([0.0, change, scaled * change * np.log(contexts[0])])
     scale_error = float(np.sqrt(gradient @ covariance @ gradient))
     t = student_t(len(y) - 3)

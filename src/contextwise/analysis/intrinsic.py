@@ -134,8 +134,8 @@ def analyse(measurement: EntropyResult, bandwidth: float | None = None) -> Intri
     series = {"−CE": {context: -loss for context, loss in means.items()}}
     series |= {f"S_{n}": entropies[n] for n in sizes}
     series |= {"KDE": kde} if kde else {}
-    names, correlation = _tried(notes, correlations, series) or ([], np.zeros((0, 0)))
-    power = _tried(notes, fit_power, means)
+    names, correlation = _fit_or_note(notes, correlations, series) or ([], np.zeros((0, 0)))
+    power = _fit_or_note(notes, fit_power, means)
     by_entropy = _lines(entropies, means, notes)
     fits = [fit for fit in (power, *by_entropy.values()) if fit is not None]
     if fits and len(fits[0].contexts) < 6:
@@ -160,7 +160,7 @@ def analyse(measurement: EntropyResult, bandwidth: float | None = None) -> Intri
         power,
         by_entropy,
         _lines(dimensions, means, []),
-        _tried([], fit_line, kde, means) if kde else None,
+        _fit_or_note([], fit_line, kde, means) if kde else None,
         names,
         correlation,
         notes,
@@ -194,12 +194,12 @@ def _densities(
 def _lines(x: Mapping[K, ByContext], means: ByContext, notes: list[str]) -> dict[K, LineFit]:
     """Fit a line for each of ``x``; if none can be fitted, the reason becomes a note."""
     reasons: list[str] = []
-    lines = {name: _tried(reasons, fit_line, values, means) for name, values in x.items()}
+    lines = {name: _fit_or_note(reasons, fit_line, values, means) for name, values in x.items()}
     notes += reasons[:1] if not any(lines.values()) else []
     return {name: line for name, line in lines.items() if line is not None}
 
 
-def _tried(notes: list[str], fit: Callable[..., T], *values: Any) -> T | None:
+def _fit_or_note(notes: list[str], fit: Callable[..., T], *values: Any) -> T | None:
     """Call a fit; on failure note the reason and return None."""
     try:
         return fit(*values)

@@ -38,9 +38,7 @@ class Column:
     kind: Kind = "text"
     form: str = ""  # format of its numbers (`written`); by default that of the kind
     interval: Literal["beside", "below", "own", "none"] = "beside"  # position of an estimate's interval
-    align: Literal["left", "right"] | None = (
-        None  # by default left for the first column, right for the others
-    )
+    align: Literal["left", "right"] | None = None  # by default left in the first column, right in others
     missing: str = NOT_KNOWN  # the text for None
     width: int | None = None  # minimum width on the terminal, in characters
 
@@ -80,9 +78,7 @@ class Row:
 
     cells: Sequence[Cell]
     series: int | None = None  # color number of the same series in the page's figures
-    kind: Kind | None = (
-        None  # if it differs from the columns', as for a row of differences below a row of values
-    )
+    kind: Kind | None = None  # instead of the columns', as for a row of differences
     bold: bool = False  # the whole row
     last: bool = False  # a rule follows
 

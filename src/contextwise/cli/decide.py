@@ -1,4 +1,4 @@
-"""Verbs of deciding: ``compare``, ``compare-curves``, ``ledger``, ``forgetting``, ``plan`` and ``report``."""
+"""Verbs that compare, plan and report: ``compare``, ``compare-curves``, ``ledger``, ``forgetting``, ``plan`` and ``report``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ ComparisonFile = Annotated[Path | None, Option(help="Write the comparison to thi
 
 
 def compare(
-    runs: Annotated[list[str], Argument(help="Runs, evaluation folders, or models evaluated from here.")],
+    runs: Annotated[list[str], Argument(help="Runs, evaluation folders, or models that were evaluated.")],
     corpus: Annotated[
         Path | None, Option(help="Evaluate on this corpus the runs that lack it, then compare.")
     ] = None,
@@ -140,7 +140,7 @@ def plan(
     hours: Annotated[
         float | None,
         Option(
-            help="Hours of it instead: on the sweep's machine, at the speeds measured there, or with --tokens-per-second."
+            help="Hours of training instead: on the sweep's machine, at the speeds measured there, or with --tokens-per-second."
         ),
     ] = None,
     tokens_per_second: Annotated[float | None, Option(help="Training speed of another machine.")] = None,
@@ -148,7 +148,7 @@ def plan(
         str | None,
         Option(
             metavar="SIZE:CONTEXT",
-            help="What that speed was measured with.",
+            help="Size and context at which that speed was measured.",
             show_default="the sweep's largest size at its shortest context",
         ),
     ] = None,
@@ -157,7 +157,7 @@ def plan(
         Option("--check", help="Hide the largest budgets, predict them, and compare with what was measured."),
     ] = False,
     hide_above: Annotated[
-        float | None, Option(help="The same, hiding what lies above so many FLOPs.")
+        float | None, Option(help="The same, hiding measurements above this number of FLOPs.")
     ] = None,
     far: Annotated[
         bool,
@@ -167,7 +167,7 @@ def plan(
         ),
     ] = False,
     partial: Annotated[
-        bool, Option("--partial", help="Use what there is of runs that are not finished.")
+        bool, Option("--partial", help="Use the measurements of unfinished runs too.")
     ] = False,
     early: Annotated[
         float, Option(help="Share of a run's tokens before which its points are left out.")
@@ -182,7 +182,7 @@ def plan(
 
     A law of the loss over context, size and tokens is fitted to the sweep, its
     form chosen by held-out runs; every number has an interval over runs. Where
-    the sweep cannot carry an answer, it is refused, with the reason.
+    the sweep does not determine an answer, the plan is refused, with the reason.
     """
     from contextwise.analysis.scaling import analyse, hindcast, make_plan, read_observations
     from contextwise.reports.scaling import hindcast_tables, law_tables, plan_tables, residual_table

@@ -168,7 +168,9 @@ def judge(
     key_file: Annotated[
         Path | None, Option(help="File with the endpoint's key.", show_default="OPENAI_API_KEY")
     ] = None,
-    limit: Annotated[int | None, Option(min=1, help="The first so many questions only.")] = None,
+    limit: Annotated[
+        int | None, Option(min=1, help="Use only the first questions, up to this number.")
+    ] = None,
     concurrency: Annotated[int, Option(help="Requests at once.")] = 4,
     timeout: Annotated[float, Option(help="Seconds for one attempt.")] = 120.0,
     retries: Annotated[

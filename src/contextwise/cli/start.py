@@ -110,7 +110,7 @@ def prepare(
     ],
     out: Annotated[Path, Option(help="Folder to write the corpus to.")],
     text_field: Annotated[str, Option(help="Field or column that holds the text.")] = "text",
-    limit: Annotated[int | None, Option(help="Take at most so many documents (of each named split).")] = None,
+    limit: Annotated[int | None, Option(help="Maximum number of documents (of each named split).")] = None,
     validation: Annotated[
         float | None, Option(help="Share of the documents held out for validation.", show_default="0.05")
     ] = None,

@@ -69,7 +69,7 @@ def sweep(
     """Train a grid of model sizes and contexts; run it again to resume.
 
     Every run keeps its tokens per step while the context grows, and measures its
-    best-context loss along the way, so that one run stands for every smaller one.
+    best-context loss along the way, so that one run represents every smaller one.
     Finished runs are skipped, failed ones are listed and tried again.
     """
     if status is not None and recipe is not None:

@@ -304,7 +304,7 @@ def export(
         ),
     ] = False,
 ) -> None:
-    """Copy a model into a folder of its own, with a model card, ready to be shared."""
+    """Copy a model into a new folder with a model card, ready to be shared."""
     from contextwise.base.runs import RunFolder
     from contextwise.models.export import export_model_folder
     from contextwise.training.export import context_encoder_card, model_card

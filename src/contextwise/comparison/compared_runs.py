@@ -62,7 +62,7 @@ class ComparedRun:
 def evaluate_all(sources: Sequence[str | Path], corpus: Corpus, **settings: Any) -> list[Evaluation]:
     """Evaluate runs and models on one corpus; evaluations that were made before are found again.
 
-    A CUE model can be scored sentence by sentence only; where there is one, all are scored so.
+    A CUE model can be scored sentence by sentence only; if there is one, all models are scored so.
 
     Args:
         settings: of :class:`~contextwise.evaluation.measures.loss.Loss`, or of

@@ -1,6 +1,6 @@
 """Executors: start the runs of a set as processes on this machine or as tasks of a Ray cluster.
 
-Every run is ``python -m contextwise train`` in a process of its own, with a log file.
+Every run is ``python -m contextwise train`` in a separate process, with a log file.
 """
 
 import ctypes
@@ -45,8 +45,8 @@ class ExecutorSettings(Settings):
     address: str | None = Field(
         None, description="of a Ray cluster; auto: the one that runs here; none: a new one"
     )
-    cpus: float = Field(1, gt=0, description="that Ray sets aside for a run")
-    gpus: float = Field(0, ge=0, description="that Ray sets aside for a run")
+    cpus: float = Field(1, gt=0, description="CPUs that Ray reserves for a run")
+    gpus: float = Field(0, ge=0, description="GPUs that Ray reserves for a run")
 
 
 @dataclass(frozen=True)

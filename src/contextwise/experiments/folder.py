@@ -1,6 +1,6 @@
 """The folder of a run set: its runs, the cost of each, and their states.
 
-``runs/<id>/`` (ordinary run folders) and, where each run is a process of its own, ``recipes/<id>.yaml`` · ``logs/<id>.log`` ·
+``runs/<id>/`` (ordinary run folders) and, where each run is a separate process, ``recipes/<id>.yaml`` · ``logs/<id>.log`` ·
 ``failures/<id>.json`` (why a run failed; removed when it finishes).
 """
 
@@ -95,7 +95,7 @@ class RunSetFolder(ABC):
 
     @property
     def flops(self) -> float:
-        """Of the training of all runs."""
+        """FLOPs of the training of all runs."""
         return sum(run.flops for run in self.plan)
 
     def failure(self, run: str) -> Failure | None:

@@ -18,7 +18,7 @@ LEAVE_SECONDS = 120.0
 
 
 class RayExecutor:
-    """Hands every run to Ray, which starts as many as its nodes have room for.
+    """Submits every run to Ray, which starts as many at a time as fit on its nodes.
 
     Args:
         address: of a cluster; ``auto``: the one that this machine is part of; None: a new one on this machine.
@@ -71,7 +71,7 @@ class RayExecutor:
         return bool(self.tasks)
 
     def running(self) -> set[str]:
-        """Runs whose log has been written to since they were handed over."""
+        """Runs whose log has been written to since they were submitted."""
         logs = {run.id: (self.folder.log_file(run.id), since) for run, since in self.tasks.values()}
         return {name for name, (log, since) in logs.items() if log.exists() and log.stat().st_mtime >= since}
 

@@ -233,7 +233,7 @@ def plan_table(states: Sequence[RunState]) -> Table:
 
 
 def readable_time(seconds: float) -> str:
-    """4000 -> '1h07'."""
+    """Format seconds as hours and minutes: 4000 -> '1h07'."""
     minutes = round(seconds / 60)
     return f"{minutes // 60}h{minutes % 60:02d}" if minutes >= 60 else f"{minutes}min" if minutes else "<1min"
 

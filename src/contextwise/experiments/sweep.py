@@ -4,7 +4,7 @@ The experiment is that of context scaling (Section 3): model sizes × training c
 context grows (so that documents per step fall), one corpus, and a constant learning rate after the warm-up, because every
 point along a run represents a smaller run that ended there.
 
-A sweep is a run set with a grid, in a folder of its own. It adds ``sweep.yaml`` (resolved) and ``plan.json`` (the runs and the
+A sweep is a run set with a grid, in its own folder. It adds ``sweep.yaml`` (resolved) and ``plan.json`` (the runs and the
 corpus's hash) to the files of a run set (:mod:`contextwise.experiments.folder`).
 """
 

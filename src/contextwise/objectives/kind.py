@@ -1,4 +1,4 @@
-"""The kinds of language model that examples are made for; a module of its own, since standalone exports carry it."""
+"""The kinds of language model that examples are made for; a separate module, since standalone exports include it."""
 
 from typing import Literal
 

@@ -29,7 +29,7 @@ NO_SCRIPT = "This figure needs JavaScript. The tables hold its results."
 
 
 class Markup(str):
-    """HTML that is put into a page as it is."""
+    """HTML that is inserted into a page without escaping."""
 
     def __html__(self) -> str:
         return self
@@ -189,7 +189,7 @@ def bullets(sentences: Sequence[str], attributes: str = "") -> Markup:
 
 
 def code(text: str, style: str = "") -> Markup:
-    """Text as it is."""
+    """Preformatted text."""
     opening = f'<pre class="{style}">' if style else "<pre>"
     return Markup(f"{opening}{shown(text)}</pre>")
 
@@ -240,7 +240,7 @@ def choices(label: str, id: str = "") -> Markup:
 
 
 def plain(text: str) -> str:
-    """Text that Plotly, which knows some HTML tags, shows as it is."""
+    """Escape a text for Plotly, which interprets some HTML tags."""
     return html.escape(text, quote=False)
 
 

@@ -76,7 +76,7 @@ class ItemMeasure(Settings, ABC):
         return [run.planned_recipe() for run in self.run_set(folder).trained]
 
     def passes(self, folder: Path) -> "list[RunCost]":
-        """Cost of the measurement itself, where it is considerable."""
+        """Cost of the measurement itself, if it is considerable."""
         return []
 
     @property
@@ -142,7 +142,7 @@ class CorpusMeasure(ItemMeasure):
 
 
 def prepared_once(source: str, tokenizer: str | Path, target: Path, validation: float) -> Path:
-    """The corpus in ``target``, prepared where it is not there."""
+    """The corpus in ``target``, which is prepared if it does not exist."""
     if not (target / MANIFEST).exists():
         from contextwise.data.prepare import prepare_corpus
 

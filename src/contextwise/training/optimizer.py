@@ -54,7 +54,7 @@ def create_optimizer(
 
 
 class JoinedOptimizer(torch.optim.Optimizer):
-    """Several optimizers, each of parameters of its own, as one: for the Trainer, schedules and checkpoints.
+    """Several optimizers of disjoint parameters as one: for the Trainer, schedules and checkpoints.
 
     Parameter groups and state are shared with the parts, so that a schedule or a restored state reaches them.
     """

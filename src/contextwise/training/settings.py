@@ -38,7 +38,9 @@ class CorpusData(Settings):
     separate_documents: bool = Field(False, description="attention and positions stay inside a document")
     contexts: ContextSettings | None = Field(None, description="contexts of each sentence, for model.cue")
     verify: bool = Field(True, description="compare the corpus with its hashes before training")
-    replay: ReplaySettings | None = Field(None, description="mixes an old corpus in, and validates on it")
+    replay: ReplaySettings | None = Field(
+        None, description="adds examples of an old corpus, and validates on it"
+    )
     watch: str | None = Field(None, description="folder of an old corpus to validate on only")
 
     @field_validator("watch")

@@ -224,7 +224,7 @@ def analyse(
     """Compare the forms, choose one, and fit it with its ensemble of ``resamples`` laws.
 
     Raises:
-        DataError: the points cannot carry a law of the context.
+        DataError: the points do not determine a law of the context.
     """
     check_enough(observed)
     scores = compare_forms(observed)

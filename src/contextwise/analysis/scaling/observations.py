@@ -108,7 +108,7 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
         raise CheckpointError(
             f"the sweep {path} is not finished: {len(missing)} of its {len(states)} runs "
             f"{'is' if len(missing) == 1 else 'are'} missing ({', '.join(missing[:_SHOWN])}{more}); run the sweep again, or "
-            "plan with what is there by --partial"
+            "plan from the finished part with --partial"
         )
     folders = [folder for run in sweep.plan if (folder := sweep.run_folder(run.id)).recipe_file.exists()]
     recipes = {folder.path.name: folder.recipe() for folder in folders}
@@ -191,8 +191,8 @@ def check_bracketed(observed: Observations, unit: str = "flops") -> None:
     where = f"shortest, {observed.context.min():.0f}" if short else f"longest, {observed.context.max():.0f}"
     raise DataError(
         f"at every budget ({unit}) the lowest loss is at an end of the sweep's contexts (mostly the {where}), so that the "
-        f"sweep does not bracket the optimal context; add {'shorter' if short else 'longer'} ones or larger budgets, or ask "
-        "for a guess by --far"
+        f"sweep does not bracket the optimal context; add {'shorter' if short else 'longer'} ones or larger budgets, or "
+        "set --far to get a guess"
     )
 
 

@@ -244,7 +244,7 @@ def _check_reach(spent: Array, budget: Budget, far: bool) -> None:
     if factor > FARTHEST and not far:
         raise DataError(
             f"{named} is {factor:.3g} times the largest run of the sweep ({spent.max():.2g}), and beyond {FARTHEST:.0f} times "
-            "a law of these few runs is a guess; add larger runs, or ask for the guess by --far"
+            "a law of these few runs is a guess; add larger runs, or set --far to get the guess"
         )
 
 

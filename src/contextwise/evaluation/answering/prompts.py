@@ -135,7 +135,7 @@ class Encoder:
         )
         parts = str(text).split(_MARK)
         if len(parts) != 2:
-            raise ConfigError(f"the chat template of {self.name} does not show a user's message as it is")
+            raise ConfigError(f"the chat template of {self.name} changes a user's message")
         head, tail = (self.tokenizer(part, add_special_tokens=False).input_ids for part in parts)
         return head, tail + self.ids(question.answer_prefix)
 

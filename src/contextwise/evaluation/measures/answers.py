@@ -107,7 +107,7 @@ class Answers(Measure):
         return Outcome(summary, {FILES[benchmark]: text})
 
     def sampling(self, question: "Question") -> "Sampling":
-        """How the tokens of an answer to this question are chosen; each question has draws of its own."""
+        """How the tokens of an answer to this question are chosen; each question has its own seed."""
         from contextwise.evaluation.generation import Sampling
 
         value = self.temperature

@@ -175,9 +175,8 @@ class ContextPathway(nn.Module):
         """
         rows, _, width = h_BTD.shape
         w = self.chunk_size
-        inside_chunks = (
-            False  # one more token per row that begins no document and completes no chunk in any row
-        )
+        # Whether each row gets one more token, which begins no document and completes no chunk in any row.
+        inside_chunks = False
         if kept_state is not None and kept_state.is_initialized and positions_BT.shape[1] == 1:
             if consecutive and isinstance(kept_state, ContextState):
                 inside_chunks = kept_state.length > 0 and (kept_state.length + 1) % w != 0

@@ -6,7 +6,7 @@ harness defines them. The average is the plain mean of all four, as in the docum
 Accuracies: the average is the plain mean of the tasks' accuracies, and its standard error over questions comes from theirs. The
 error of a difference assumes that the two models' errors are independent; they answer the same questions, so it is rather too
 large. With several seeds the t-interval over seeds is added in quadrature. A claim is undecided where neither model's average
-is surely above chance: their difference then is one of guesses.
+is significantly above chance: their difference is then one between guesses.
 """
 
 import math

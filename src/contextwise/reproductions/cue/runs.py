@@ -48,12 +48,12 @@ class CueRuns(ItemMeasure):
     @property
     @abstractmethod
     def wanted(self) -> list[str]:
-        """The runs that are measured."""
+        """Names of the runs that are measured."""
 
     @property
     @abstractmethod
     def every_seed(self) -> list[int]:
-        """Their seeds."""
+        """Seeds of the measured runs."""
 
     @property
     def vocab_size(self) -> int:
@@ -146,7 +146,7 @@ def given_contexts(subject: Subject, sentences: SentenceIndex, numbers: np.ndarr
 
 
 def some(numbers: np.ndarray, count: int) -> np.ndarray:
-    """At most so many of the numbers, drawn without replacement and with a fixed seed, in order."""
+    """At most ``count`` of the numbers, drawn without replacement and with a fixed seed, in order."""
     if len(numbers) <= count:
         return numbers
     return np.sort(np.random.default_rng(0).choice(numbers, count, replace=False))

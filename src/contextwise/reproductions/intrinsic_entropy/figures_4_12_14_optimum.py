@@ -30,7 +30,7 @@ from contextwise.reproductions.item import CorpusMeasure, Item, ItemMeasure, Out
 from contextwise.reproductions.tables import Plot, points, seeds_behind, table_of
 
 LAW = next(form for form in ONE_SIZE if form.name == "harder")
-"""Eq. 5 with A(l) = A·l^b and a constant α: six numbers, which some dozen runs can carry."""
+"""Eq. 5 with A(l) = A·l^b and a constant α: six parameters, which about a dozen runs can determine."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from contextwise.evaluation.measures.curve.passes import CurveSums
 
 BAR = 16
 ENOUGH_TARGETS = 1000
-"""Below so many, a bin's mean is uncertain by a tenth of a nat or more: losses of single tokens vary by some three nats."""
+"""Below this number of targets, a bin's mean is uncertain by 0.1 nats or more: losses of single tokens vary by about 3 nats."""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 

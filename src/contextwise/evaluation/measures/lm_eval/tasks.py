@@ -142,7 +142,7 @@ def find_tasks(names: Sequence[str]) -> list[Definition]:
             raise ConfigError(f"{name!r} is a group of tasks; name the tasks in it")
         for task in sorted(index[name].tags) if kind == "TAG" else [name]:
             if index[task].kind.name != "TASK":
-                raise ConfigError(f"the task {task!r} is a program of its own, which cannot be asked here")
+                raise ConfigError(f"the task {task!r} is a separate program, which cannot be run here")
             definitions[task] = Definition(task, load_yaml(index[task].yaml_path, resolve_func=True))
             if definitions[task].config.get("output_type", "generate_until") == "generate_until":
                 raise ConfigError(

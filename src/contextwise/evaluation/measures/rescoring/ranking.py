@@ -78,7 +78,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class CandidateList:
-    """A list of candidates and the contexts that all of them share, by type; ``name`` says what it is in messages."""
+    """A list of candidates and the contexts that all of them share, by type; ``name`` identifies it in messages."""
 
     candidates: Sequence[Candidate]
     contexts: Mapping[str, Any]
