@@ -28,7 +28,7 @@ COMPARABLE = (Loss.name, SentenceLoss.name)
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One evaluated model: a run, or a model that somebody else trained.
+    """One evaluated model: a run, or another model.
 
     Attributes:
         source: as the user gave it.

@@ -158,7 +158,7 @@ def compare(
     """Compare evaluated runs and models on the same documents.
 
     Args:
-        sources: run folders, evaluation folders, or models that were evaluated from here.
+        sources: run folders, evaluation folders, or models that were evaluated.
         label: which evaluation of them (``CORPUS-SPLIT``); needed only where there are several.
         results: the evaluations, if they are known, in the order of the sources.
         reference: name of the group that the others are compared to; by default the first.
@@ -192,7 +192,7 @@ def compare(
     first = runs[0].evaluation.summary
     notes += [*_note_on_sentences(first, differences), *_notes_on_seeds(groups, differences)]
     at_budgets: list[Budget] = []
-    # Budgets compare trainings; which contexts are withheld in scoring says nothing of them.
+    # Budgets compare training runs; the contexts that are withheld in scoring have no effect on those.
     if budgets and not any(compared.evaluation.summary.get("condition") for compared in runs):
         at_budgets, reasons = equal_budgets(groups, reference)
         notes += reasons
@@ -291,7 +291,7 @@ def _order(compared: ComparedRun, unit: str) -> np.ndarray:
 
 
 def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
-    """Refuse evaluations that may not be compared; returns notes on settings that differ."""
+    """Raise DataError for evaluations that cannot be compared; return notes on settings that differ."""
     first, notes = runs[0], []
     base = first.evaluation.summary
     for compared in runs[1:]:
@@ -343,7 +343,7 @@ def _hashes(compared: ComparedRun) -> list[str] | None:
 
 
 def _note_on_sentences(summary: dict[str, Any], differences: list[Difference]) -> list[str]:
-    """Of evaluations sentence by sentence: how they were made, and the differences in the form that CUE's tables have."""
+    """Note on evaluations by sentence: how they were made, and the relative perplexities that CUE's tables show."""
     if not summary.get("by_sentence"):
         return []
     parts = [

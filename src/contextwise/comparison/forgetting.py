@@ -118,7 +118,7 @@ def measure_forgetting(sources: list[str], old: Corpus, new: Corpus, **options: 
     if options.get("context") is None:
         contexts = [_data(source).get("context") for source in sources]
         options["context"] = min((size for size in contexts if isinstance(size, int)), default=None)
-    # Without the views at equal budgets: these models were not trained side by side.
+    # Without the comparison at equal budgets: these models were trained one after the other.
     on_old, on_new = (
         compare(sources, results=evaluate_all(sources, corpus, **options), all_pairs=True, budgets=False)
         for corpus in (old, new)
@@ -179,7 +179,7 @@ def _notes_on_starts(comparison: Comparison) -> list[str]:
 
 
 def _model_of(source: str) -> Path:
-    """The folder of a run, also for the model in it."""
+    """The folder of a run, given the run or its ``model`` folder."""
     path = Path(source).resolve()
     return path.parent if path.name == "model" else path
 

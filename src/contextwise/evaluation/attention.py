@@ -1,9 +1,9 @@
-"""Compute the attention of models in one text, and each token's loss with and without the predicted context.
+"""Attention of models in one text, and each token's loss with and without the predicted context.
 
 1. The text is tokenized once; the token that begins a document precedes it, as in training and scoring.
-2. One pass with eager attention, which alone gives its weights. A layer's weights are summed over their queries as soon as
-   they are there, so that no more than one layer's are held.
-3. The loss of each token; of a ContextLM once more with every injected context zero.
+2. One pass with eager attention, the only implementation that returns its weights. A layer's weights are summed over their
+   queries as soon as they are computed, so that only one layer's weights are in memory.
+3. The loss of each token; for a ContextLM also with every injected context set to zero.
 
 Source: ContextLM, Section 4.3 and Figure 5. The paper does not say how it normalises; here the sums over queries are kept, and
 :func:`mean_received` divides by how many queries can see a token.
@@ -31,7 +31,7 @@ from contextwise.models.tokenizers import model_tokenizer_hash
 
 MOST_MODELS = 3
 MOST_TOKENS = 4096
-"""Limits of a readable picture, and of weights (heads x T x T) that fit into memory."""
+"""Limits of a readable figure, and of weights (heads x T x T) that fit into memory."""
 DEFAULT_CHUNK = 4
 Received = Literal["mean", "sum"]
 """Attention that a token receives: the mean over the queries that can see it, or the sum."""
@@ -60,7 +60,7 @@ class ModelReading:
 
     @property
     def lens(self) -> np.ndarray | None:
-        """(T,) nats by which a token's loss rises without the predicted context: positive where that helped."""
+        """(T,) nats by which a token's loss rises without the predicted context: positive where the context helped."""
         return None if self.nats_without is None else self.nats_without - self.nats
 
     def received(self, measure: Received = "mean") -> np.ndarray:
@@ -88,7 +88,7 @@ class Reading:
 
     @property
     def chunks(self) -> np.ndarray:
-        """(T,) the chunk that each position lies in, counted from 0."""
+        """(T,) the chunk of each position, counted from 0."""
         return np.arange(len(self.ids)) // self.chunk_size
 
     def chunk_sums(self, values: np.ndarray) -> np.ndarray:

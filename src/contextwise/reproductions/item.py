@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class Scale(Settings):
     """Size and machine of a reproduction."""
 
-    machine: str = Field(description="that it is meant for")
-    minutes: float | None = Field(None, gt=0, description="it takes there, roughly")
+    machine: str = Field(description="machine that the scale is meant for")
+    minutes: float | None = Field(None, gt=0, description="approximate run time on that machine")
     supports: str = Field("", description="the claims that a run of this size can support")
     settings: dict[str, Any] = Field(description="of the item's measure")
 
@@ -52,7 +52,7 @@ class Item(Settings):
     """A table or figure of a source document."""
 
     title: str
-    source: str = Field(description="document and place")
+    source: str = Field(description="document and section")
     also: list[str] = Field([], description="further names of the same item, such as table9")
     measure: str
     printed: dict[str, Any] = Field(description="the document's own figures")
@@ -81,7 +81,7 @@ class ItemMeasure(Settings, ABC):
 
     @property
     def vocab_size(self) -> int | None:
-        """Size of the models' vocabulary, where it is known before the corpus exists."""
+        """Size of the models' vocabulary, if it is known before the corpus exists."""
         return None
 
     def prepared(self, folder: Path) -> Path | None:

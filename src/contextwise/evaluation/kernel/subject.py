@@ -1,4 +1,4 @@
-"""The subject of a measurement: a model, opened once, and where it comes from."""
+"""The subject of a measurement: a model, opened once, and its origin (run, folder, Hub name, or loaded model)."""
 
 import hashlib
 import json
@@ -77,7 +77,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """The last part of where the model comes from."""
+        """The last part of the model's path or name."""
         return Path(self.source).name or "model"
 
     @property

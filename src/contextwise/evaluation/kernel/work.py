@@ -1,4 +1,4 @@
-"""The finished part of a measurement that was stopped, kept beside the folder of its result."""
+"""Unfinished work: the finished part of a stopped measurement, stored beside the folder of its result."""
 
 import contextlib
 import fcntl
@@ -43,14 +43,14 @@ class Journal:
     def __init__(self, path: Path, file: BinaryIO, key: Callable[[Row], Hashable]) -> None:
         self.path, self.key, self._file, self._writing = path, key, file, threading.Lock()
         file.seek(0)
-        *lines, rest = file.read().split(b"\n")  # the rest is a row that was not written to its end
+        *lines, partial = file.read().split(b"\n")  # the last row may not be complete
         try:
             self.rows: dict[Hashable, Row] = {key(row): row for row in map(json.loads, lines)}
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path} is damaged ({str(error)[:100]}); fix that line, or remove the file"
             ) from None
-        file.truncate(file.tell() - len(rest))
+        file.truncate(file.tell() - len(partial))
 
     @classmethod
     @contextlib.contextmanager
@@ -127,7 +127,7 @@ class Work:
             ConfigError: there is unfinished work of another question.
             DataError: the folder cannot be written.
         """
-        made = [folder for folder in result.parents if not folder.exists()]
+        created = [folder for folder in result.parents if not folder.exists()]
         try:
             with exclusive(result, "the result", wait=True):
                 work = cls(result.with_name(f"{result.name}.unfinished"), key, question)
@@ -135,20 +135,20 @@ class Work:
                 yield work
         finally:
             with contextlib.suppress(OSError):  # empty folders are removed again
-                for folder in made:
+                for folder in created:
                     folder.rmdir()
 
     def _check(self, overwrite: bool) -> None:
         if self.empty:
             return
         try:
-            kept = read_json(self.path / QUESTION, WHAT)
+            stored = read_json(self.path / QUESTION, WHAT)
         except DataError:
-            kept = {}
-        if kept.get("key") == self.key:
+            stored = {}
+        if stored.get("key") == self.key:
             return
-        if kept and not overwrite:
-            ours, theirs = self.question.get("settings", {}), kept.get("settings", {})
+        if stored and not overwrite:
+            ours, theirs = self.question.get("settings", {}), stored.get("settings", {})
             different = [name for name in ours if ours[name] != theirs.get(name)] or ["model or data"]
             raise ConfigError(
                 f"{self.path} holds unfinished work of another measurement ({', '.join(different[:5])} differ); choose "
@@ -199,10 +199,10 @@ class Work:
         """Save arrays as :meth:`save` does if the last time was long ago or ``now``; on a request to stop save, and raise.
 
         Args:
-            where: what the message about a stop says after "stopped".
+            where: end of the message about a stop, after "stopped".
 
         Raises:
-            Interrupted: the process was asked to stop.
+            Interrupted: the process received a request to stop.
         """
         stop = interruption.requested
         if stop or now or time.monotonic() - self._saved > SECONDS_BETWEEN_SAVES:
