@@ -16,7 +16,7 @@ Length-dependent frequencies need care in three cases, which transformers (5.23)
 import contextlib
 import copy
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -25,7 +25,6 @@ from transformers import PreTrainedModel
 from contextwise.base.errors import ConfigError
 
 Rope = Literal["none", "linear", "dynamic", "yarn"]
-ROPES: tuple[str, ...] = get_args(Rope)
 
 
 def rotary_modules(model: PreTrainedModel) -> list[tuple[str, Any]]:

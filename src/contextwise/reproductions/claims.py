@@ -1,4 +1,4 @@
-"""Claims of the source documents, and the one rule by which they are decided: holds, does not hold, or undecided.
+"""Claims of the source documents, and the rule by which they are decided: holds, does not hold, or undecided.
 
 A claim holds where the whole 95% interval of an estimate is on the claim's side of a bound. It does not hold where the whole
 interval is on the other side. It is undecided where the interval contains the bound, and without a decisive number: no interval
@@ -17,7 +17,7 @@ from contextwise.base.estimates import Estimate
 
 VERDICTS = {True: "holds", False: "does not hold", None: "undecided"}
 LEVEL = 0.05
-"""Of a significance test."""
+"""Level of a significance test."""
 LEAST_SEEDS = 2
 
 

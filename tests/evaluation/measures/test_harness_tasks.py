@@ -285,7 +285,7 @@ def test_wrong_mappings_are_told(folder, text, message):
     [
         ("hellaswig", "did you mean 'hellaswag'"),
         ("xcopa", "is a group"),
-        ("arc_challenge_chat", "lets the model write"),
+        ("arc_challenge_chat", "is a generation task"),
         ("zzzzzzzzzz", "has no task"),
     ],
 )

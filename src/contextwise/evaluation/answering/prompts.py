@@ -257,7 +257,8 @@ def answer_all(
     work: Work,
     title: str = "answer",
 ) -> dict[Key, str]:
-    """Answer what the unfinished work lacks.
+    """Answer the questions that the unfinished work lacks.
+
     Returns:
         (task, visible, index) -> the answer.
     """

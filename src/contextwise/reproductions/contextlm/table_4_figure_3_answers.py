@@ -53,7 +53,7 @@ class InstructionAnswers(TrainedModels):
         False, description="compare the answers of each of the claims instead of rating them"
     )
     length_controlled: bool = Field(False, description="with pairwise: also the win rate at equal lengths")
-    limit: int | None = Field(None, ge=1, description="the first so many questions only")
+    limit: int | None = Field(None, ge=1, description="use only the first questions, up to this number")
     max_new_tokens: int = Field(1024, ge=1)
     temperature: float | Literal["published"] = 0.0
     endpoint: str | None = Field(None, description="the judge's base URL, such as http://localhost:8000/v1")

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class CausalityCheck(Measure):
     """Check that later tokens, padding, packed neighbours and the cache do not reach the past.
 
-    Measured on random tokens, in float32 by default: in coarser types small leaks pass for rounding. Exit status 1 if there is
-    a leak.
+    Measured on random tokens, in float32 by default: in types of lower precision small leaks cannot be
+    distinguished from rounding. Exit status 1 if there is a leak.
     """
 
     name = "causality"
@@ -30,7 +30,9 @@ class CausalityCheck(Measure):
         description="Tokens of the rows; default: four lengths at and around multiples of the chunk.",
     )
     chunk_size: int | None = Field(
-        None, ge=1, description="Period of the borders to look at; default: the model's chunk size, else 4."
+        None,
+        ge=1,
+        description="Period of the borders that are tested; default: the model's chunk size, else 4.",
     )
     packed: bool | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""A whole judging: an OpenAI-compatible endpoint, its answers to all requests, and the summary.
+"""Run a judging: an OpenAI-compatible endpoint, its answers to all requests, and the summary.
 
 Each answer of the judge is a line of ``judgments.jsonl``, kept at once and found again by the content of its request, so a
 stopped judging resumes, and one more model costs its own requests only. Answers without a verdict are kept as well, counted
@@ -102,10 +102,10 @@ class Endpoint:
         try:
             request: dict[str, Any] = {"messages": messages, "extra_body": self.parameters}
             answer = client.chat.completions.create(model=self.model, **request)
-            # A server may answer 200 with a body of another protocol; the client lets it through.
+            # A server may answer 200 with a body of another protocol, which the client does not check.
             choice, usage = answer.choices[0], answer.usage
             if not isinstance(choice.message.content, str | None):
-                raise TypeError(f"its content is no text but {str(choice.message.content)[:60]}")
+                raise TypeError(f"its content is not a text but {str(choice.message.content)[:60]}")
             return {
                 "text": choice.message.content or "",
                 "finish_reason": choice.finish_reason,
@@ -176,8 +176,8 @@ def judge_answers(
         length_controlled: add AlpacaEval's length-controlled win rate.
 
     Returns:
-        The summary; None for a dry run. It holds how many judgments are ``missing``, because requests failed or the process was
-        asked to stop, and why: the same call makes those requests again.
+        The summary; None for a dry run. It holds how many judgments are ``missing``, because requests failed or the process
+        received a request to stop, and why: the same call makes those requests again.
 
     Raises:
         ConfigError: a setting is wrong, or the endpoint refuses everything.

@@ -34,10 +34,12 @@ class HarnessTasks(Measure):
     on_corpus = False
 
     tasks: list[str] = Field(
-        min_length=1, description="The harness's names, with commas between; a tag stands for its tasks."
+        min_length=1, description="The harness's names, separated by commas; a tag selects all its tasks."
     )
     num_fewshot: list[Annotated[int, Field(ge=0, le=100)]] = Field(
-        [0], min_length=1, description="Examples before each question; each task is asked with each number."
+        [0],
+        min_length=1,
+        description="Examples before each question; each task is measured with each number.",
     )
     task_data: InputFile | None = Field(
         None, description="Folder of local files, or a mapping file, to read instead; default: the Hub."

@@ -1,4 +1,4 @@
-"""Tasks of the harness on local files or on the Hub's data: their plan, and how a model is asked.
+"""Tasks of the harness on local files or on the Hub's data: planning, and measurement of a model.
 
 1. Each task and number of examples becomes a task of the harness: its own definition (templates, metrics, version), for local
    files with another dataset.
@@ -146,7 +146,7 @@ def find_tasks(names: Sequence[str]) -> list[Definition]:
             definitions[task] = Definition(task, load_yaml(index[task].yaml_path, resolve_func=True))
             if definitions[task].config.get("output_type", "generate_until") == "generate_until":
                 raise ConfigError(
-                    f"the task {task!r} lets the model write, which is not asked here; ask it with lm_eval --model hf"
+                    f"the task {task!r} is a generation task, which is not supported here; run it with lm_eval --model hf"
                 )
     return list(definitions.values())
 
@@ -269,6 +269,7 @@ def plan_tasks(
     names: Sequence[str], num_fewshot: Sequence[int], task_data: Path | None, skip_missing: bool
 ) -> tuple[list[Planned], list[Missing]]:
     """Plan every task with every number of examples (tasks on whole texts only once), and list the missing files.
+
     Raises:
         ConfigError: a task does not exist.
         DataError: a set is missing and ``skip_missing`` is not set, or all are missing; or the Hub cannot be reached.

@@ -6,7 +6,7 @@ LongBench's ``dataset2prompt.json``, or a plain one. It is tokenized once, as a 
     ends     are the prompt's first and last floor(V/2) tokens, as LongBench truncates in the middle;
     nearest  are all tokens around the text, and as many of the text's last tokens as V leaves room for, as in RULER.
 
-LongBench turns the two ends into text and that into tokens again, which may differ at the cut; here the tokens are the same.
+LongBench decodes the two ends and tokenizes the text again, which may differ at the cut; here the tokens are kept.
 Special tokens and a chat template's marks are not counted in V, and are never cut.
 """
 
@@ -169,7 +169,7 @@ def encode_items(
 
 
 def shown_at(prompt: LongPrompt, visible: int, contexts: Sequence[int]) -> int:
-    """The visible context whose answer is that at ``visible``: of those that hold the whole prompt the smallest."""
+    """The context whose answer is used at ``visible``: the smallest that holds the whole prompt, else ``visible``."""
     if len(prompt.body) > visible:
         return visible
     return min(context for context in contexts if len(prompt.body) <= context)
