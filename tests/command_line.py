@@ -38,5 +38,5 @@ class Contextwise:
         before = sorted(path for path in self.folder.rglob("*") if ".lock" not in path.name)
         status, output, errors = self(line)
         assert (status, output) == (2, "") and "Traceback" not in errors
-        assert message in " ".join(errors.replace("│", " ").split())
+        assert message in " ".join(errors.replace("│", " ").split()), errors
         assert sorted(path for path in self.folder.rglob("*") if ".lock" not in path.name) == before

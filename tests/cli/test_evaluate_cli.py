@@ -93,6 +93,7 @@ def test_compare_evaluates_what_is_missing_and_writes_json(contextwise, workplac
 
 
 def test_compare_without_an_evaluation_names_the_command(contextwise, workplace):
+    contextwise.words("evaluate runs/alpha --corpus corpus")
     shutil.copytree(workplace / "runs/beta/model", workplace / "runs/new/model")
     (workplace / "runs/new/recipe.yaml").write_text("name: new\n")
     message = "runs/new has no such evaluation yet; run: contextwise evaluate runs/new --corpus"

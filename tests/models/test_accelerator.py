@@ -6,6 +6,7 @@ work before it; so is a tensor that was left on the CPU.
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import contextlm_models
@@ -42,10 +43,10 @@ def over_context() -> MultiTokenForCausalLM:
     return MultiTokenForCausalLM(MultiTokenConfig(contextlm_models.contextlm("llama").config, 3, "layer"))
 
 
-FAMILIES = ("gpt2", "gpt_neox", "llama", "qwen3")
+FAMILIES = ("gpt2", "gpt_neox", "llama")
 DECODERS: dict[str, Callable[[], Any]] = {
     **{family: partial(contextlm_models.stock_model, family) for family in FAMILIES},
-    **{f"ContextLM {family}": partial(contextlm_models.contextlm, family) for family in FAMILIES},
+    **{f"ContextLM {family}": partial(contextlm_models.contextlm, family) for family in ("gpt2", "llama")},
     "every layer": partial(contextlm_models.contextlm, "gpt2", inject_every_layer=True, pooling="attention"),
     "add": partial(contextlm_models.contextlm, "gpt2", injection="add", injection_layer=1),
     **{head: partial(multitoken_models.multitoken, "gpt2", head) for head in ("layer", "linear")},
@@ -142,8 +143,10 @@ def draw_batch(kind: str) -> dict[str, torch.Tensor]:
     return {"attention_mask": padding} if kind == "padded" else {}
 
 
-@MODELS
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    ("name", "implementation"),
+    [*product(DECODERS, ["sdpa"]), *product(["gpt2", "ContextLM gpt2"], ["eager"])],
+)
 @pytest.mark.parametrize("kind", BATCHES)
 def test_losses_are_the_same_without_reading(name, kind, implementation, monkeypatch):
     model = DECODERS[name]().eval()

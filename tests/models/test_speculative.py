@@ -53,8 +53,8 @@ def train(family, head):
     params=[
         ("gpt2", "layer"),
         pytest.param(("gpt_neox", "layer"), marks=pytest.mark.slow),
-        ("llama", "linear"),
-        ("contextlm-gpt2", "layer"),
+        pytest.param(("llama", "linear"), marks=pytest.mark.slow),
+        pytest.param(("contextlm-gpt2", "layer"), marks=pytest.mark.slow),
         ("contextlm-llama", "linear"),
     ],
     ids="-".join,

@@ -48,6 +48,7 @@ def same(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.slow
 def test_an_mlp_learns_the_task_and_is_exported(tmp_path):
     run = run_of(tmp_path / "run", steps=600, evaluate_every=200, save_every=600)
     assert run.summary()["validation_loss"] < 0.5 * math.log(2)

@@ -45,6 +45,7 @@ def weights(run):
     return load_file(RunFolder(run).model / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_two_sharded_processes_end_with_the_weights_of_one(start, corpus_folder, tmp_path):
     train(Recipe.model_validate(values(start, corpus_folder, tmp_path / "one")))
     recipe = tmp_path / "two.yaml"

@@ -71,7 +71,7 @@ class JudgeServer:
         self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
 
     def __enter__(self) -> "JudgeServer":
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
     def __exit__(self, *_: Any) -> None:
