@@ -33,7 +33,7 @@ settings.load_profile("ci")
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests share a worker (``--dist loadgroup``): those of a file, of CUE's runs, and of forked processes."""
-    forking = set()
+    forking, large = set(), {}
     for module in {item.module for item in items}:
         if any(getattr(value, "__module__", "") == "processes" for value in vars(module).values()):
             forking.add(module)
@@ -41,6 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.nodeid.partition("::")[0]
         group = "life" if "life" in item.fixturenames else "processes" if item.module in forking else file
         item.add_marker(pytest.mark.xdist_group(group))
+        large[item.nodeid] = group != file
+    items.sort(key=lambda item: not large[item.nodeid])  # the largest groups first, so that no worker waits at the end
 
 
 def pytest_collection_finish() -> None:
