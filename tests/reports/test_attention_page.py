@@ -286,7 +286,11 @@ def test_the_text_stands_there_whole_and_the_page_is_narrow(opened):
 
 @needs_browser()
 @pytest.mark.parametrize(
-    "models", [[model("one", 0, layers=1, heads=1)], [model(f"m{i}", i) for i in range(3)]]
+    "models",
+    [
+        pytest.param([model("one", 0, layers=1, heads=1)], marks=pytest.mark.slow),
+        [model(f"m{i}", i) for i in range(3)],
+    ],
 )
 def test_one_model_and_three(opened, tmp_path, models):
     write_attention_page(reading(*models, chunk_size=1), tmp_path / "page.html")

@@ -64,14 +64,12 @@ def leaking(result):
 @pytest.mark.parametrize(
     ("config", "options"),
     [
-        (gpt2_config, {"chunk_size": 1}),
-        (gpt2_config, {"chunk_size": 4, "inject_every_layer": True}),
+        pytest.param(gpt2_config, {"chunk_size": 1}, marks=pytest.mark.slow),
         (gpt2_config, {"chunk_size": 7, "injection_layer": 1}),
         (gpt2_config, {"chunk_size": 3, "injection": "add"}),
-        (neox_config, {"chunk_size": 2, "inject_every_layer": True}),
-        (neox_config, {"chunk_size": 4}),
+        pytest.param(neox_config, {"chunk_size": 4}, marks=pytest.mark.slow),
         (llama_config, {"chunk_size": 5, "inject_every_layer": True}),
-        (neox_config, {"chunk_size": 16, "inject_every_layer": True}),
+        pytest.param(neox_config, {"chunk_size": 16, "inject_every_layer": True}, marks=pytest.mark.slow),
     ],
     ids=lambda value: value.__name__ if callable(value) else "-".join(map(str, value.values())),
 )
