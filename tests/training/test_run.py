@@ -142,7 +142,9 @@ def test_killed_at_random_instants_ends_with_the_same_weights(whole, corpus_fold
 
 
 @pytest.mark.parametrize(
-    ("sharded", "start"), [(False, torchrun), (True, finish_training)], ids=["DDP", "FSDP2"]
+    ("sharded", "start"),
+    [pytest.param(False, torchrun, marks=pytest.mark.slow), (True, finish_training)],
+    ids=["DDP", "FSDP2"],
 )
 def test_two_processes_give_the_loss_of_one(whole, corpus_folder, tmp_path, sharded, start):
     values = recipe_values(corpus_folder, tmp_path / "two", fsdp=sharded)
