@@ -17,8 +17,10 @@ from cue.cue_models import TEXT, cue_model, proxy_model, sentence_encoder
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import DynamicCache, StaticCache
+from transformers.modeling_outputs import BaseModelOutput
 
 from contextwise.models import MultiTokenConfig, MultiTokenForCausalLM, masks
+from contextwise.models.losses import final_hidden_states
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.recipe import TrainingSettings
@@ -159,3 +161,47 @@ def test_losses_are_the_same_without_reading(name, kind, implementation, monkeyp
     as_on_an_accelerator(monkeypatch)
     assert masks.readable_without_sync(draw) is False
     torch.testing.assert_close(wrapped(draw[:, :-1], targets, **batch), expected, atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "ContextLM gpt2", "ContextLM llama", "layer", "over ContextLM"])
+def test_padded_rows_decode_the_same_without_reading(name, monkeypatch):
+    model, padding = DECODERS[name]().eval(), draw_batch("padded")["attention_mask"]
+    draw = multitoken_models.draw(2, LENGTH)
+
+    def logits() -> torch.Tensor:
+        cache, parts, start = DynamicCache(config=model.config), [], 0
+        for end in (7, 8, 9, LENGTH):
+            mask = padding[:, :end]
+            positions = (mask.cumsum(1) - 1).clamp(min=0)[:, start:]
+            step = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+            parts.append(model(draw[:, start:end], **step, use_cache=True).logits)
+            start = end
+        return torch.cat(parts, dim=1)[padding.bool()]
+
+    with torch.no_grad():
+        expected = logits()
+        as_on_an_accelerator(monkeypatch)
+        torch.testing.assert_close(logits(), expected, atol=2e-6, rtol=1e-5)
+
+
+def test_padding_on_the_right_is_refused_on_the_device(monkeypatch):
+    model = DECODERS["ContextLM gpt2"]().eval()
+    as_on_an_accelerator(monkeypatch)
+    mask = torch.ones(2, LENGTH, dtype=torch.long)
+    mask[0, -2:] = 0
+    with pytest.raises(RuntimeError, match="pad on the left"):
+        model(multitoken_models.draw(2, LENGTH), attention_mask=mask, past_key_values=DynamicCache())
+
+
+def test_an_attention_that_takes_no_masks_gets_the_positions(monkeypatch):
+    model, batch = DECODERS["gpt2"]().eval(), draw_batch("packed")
+    passed: list[Any] = []
+    monkeypatch.setattr(model.base_model, "forward", lambda **inputs: passed.append(inputs) or model_output())
+    monkeypatch.setattr(model.config, "_attn_implementation_internal", "flash_attention_2")
+    as_on_an_accelerator(monkeypatch)
+    final_hidden_states(model, input_ids=multitoken_models.draw(2, LENGTH), **batch)
+    assert passed[0]["position_ids"] is batch["position_ids"]
+
+
+def model_output() -> BaseModelOutput:
+    return BaseModelOutput(last_hidden_state=torch.zeros(2, LENGTH, 16))

@@ -70,10 +70,8 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
     config: Any
     lm_head: Any
     keeps_cache = True
-
-    def hidden_states(self, *inputs: Any, **kwargs: Any) -> Tensor:
-        """Compute the input of the vocabulary head: (B, T, D)."""
-        raise NotImplementedError
+    hidden_states: Callable[..., Tensor]
+    """Computes the input of the vocabulary head: (B, T, D). Every subclass defines it."""
 
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from contextwise.models.families import adapter
-from contextwise.models.masks import causal_mask, readable_without_sync
+from contextwise.models.masks import causal_mask, readable_without_sync, takes_masks
 
 IGNORED = -100
 """Targets with this value are ignored, as in torch and transformers."""
@@ -139,7 +139,8 @@ def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> Tensor:
     if hasattr(model, "hidden_states"):
         return model.hidden_states(**inputs)
     ids = inputs.get("input_ids")
-    if ids is not None and not readable_without_sync(ids) and (family := adapter(model.config)) is not None:
+    own_way = ids is not None and not readable_without_sync(ids) and takes_masks(model.config)
+    if own_way and (family := adapter(model.config)) is not None:
         backbone, mask, positions = model.base_model, inputs.get("attention_mask"), inputs.get("position_ids")
         embeds = backbone.get_input_embeddings()(ids)
         mask = causal_mask(model.config, embeds, mask, positions, None)

@@ -24,6 +24,11 @@ def readable_without_sync(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
+def takes_masks(config: Any) -> bool:
+    """Whether the attention implementation takes the masks of :func:`as_mask`; others read documents from the positions."""
+    return config._attn_implementation in ("sdpa", "eager")
+
+
 def as_mask(allowed: Tensor, config: Any, dtype: torch.dtype) -> Tensor:
     """Convert booleans (True: may attend) to the mask that the attention implementation of ``config`` takes.
 
@@ -56,8 +61,12 @@ def causal_mask(
     """
     given = attention_mask if attention_mask is not None else position_ids
     ours = not readable_without_sync(embeds) and not torch.compiler.is_compiling()
-    ours = ours and config._attn_implementation in ("sdpa", "eager")  # type: ignore[attr-defined]
-    if not ours or given is None or given.dim() != 2 or (cache is not None and cache.is_compileable):
+    if (
+        not (ours and takes_masks(config))
+        or given is None
+        or given.dim() != 2
+        or (cache is not None and cache.is_compileable)
+    ):
         return create_causal_mask(
             config=config,
             inputs_embeds=embeds,
