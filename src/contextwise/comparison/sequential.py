@@ -1,0 +1,224 @@
+"""Sequential comparison of two models: an interval for the mean paired difference that may be looked at after every seed.
+
+Differences of seeds are independent draws with an unknown mean μ and an unknown standard deviation. The *mixture t*
+confidence sequence (Lai 1976, "On confidence sequences"; Wang and Ramdas 2024, arXiv:2310.03722) holds the values of μ that no
+look has refuted. Under the hypothesis μ = m the Bayes factor of the t statistic, with the prior N(0, g) on the effect size
+(μ - m) / σ, is a martingale in n that starts at 1, for every σ:
+
+    B_n = (1 + n g)^(-1/2) · [(1 + T) / (1 + T / (1 + n g))]^(n/2),    T = t² / (n - 1),   t = √n (mean - m) / s
+
+By Ville's inequality it ever exceeds 1/α with probability at most α. So the intervals {m : B_n < 1/α} hold the true mean after
+*all* seeds at once with confidence 1 - α, and a trial may stop after any of them. The interval has a closed form,
+``mean ± h_n · s`` with the sample standard deviation s; it is infinite below three seeds. Neither ``confseq`` (bounded
+or sub-Gaussian observations) nor ``ville`` (asymptotic intervals) nor scipy has it.
+
+Documents are random too. There are two readings of a difference:
+
+- ``fixed``: the mean over seeds on these very documents. The sequence above.
+- ``random``: the mean over seeds on any documents like these. The documents add a fixed error that no number of seeds reduces:
+  ``half² = (h_n · s)² + (t_ν · e)²``. Document j has w_j tokens and, in the mean over the seeds so far, a difference of x_j
+  nats per token; R = Σ p_j x_j with p_j = w_j / Σ w is the difference of the whole text. The squared standard error is
+  ``e² = Σ (p_j (x_j - R))² / (1 - p_j)``, and t_ν is Student's quantile with ``ν = (Σ w_j²)² / Σ w_j⁴ - 1`` degrees of freedom:
+  N - 1 for documents of equal length, fewer where a few long ones decide.
+
+``python -m benchmarks.sequential`` measures how often the intervals miss, and how many seeds a decision takes.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+from contextwise.base.errors import DataError
+from contextwise.base.estimates import CONFIDENCE, Estimate
+
+PRIOR_VARIANCE = 8.0
+"""g, the variance of the effect size under the prior. Between 4 and 16 the width at 4 to 30 seeds changes by less than 10%;
+smaller values need more seeds for a first interval, larger ones have wider intervals later."""
+FEWEST_DOCUMENTS = 6
+"""Fewer documents allow no statement about others like them."""
+
+Documents = Literal["fixed", "random"]
+Decision = Literal["better", "worse", "equivalent", "undecided"]
+
+
+def half_widths(seeds: int, confidence: float = CONFIDENCE) -> np.ndarray:
+    """(seeds,) half width of the interval after each seed, in sample standard deviations; infinite after the first seeds."""
+    n = np.arange(1, seeds + 1, dtype=float)
+    spread = 1 + n * PRIOR_VARIANCE
+    bound = (spread / (1 - confidence) ** 2) ** (1 / n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        squared = (bound - 1) / (1 - bound / spread) * (n - 1) / n
+    return np.where(bound < spread, np.sqrt(np.abs(squared)), np.inf)
+
+
+def sequence_limits(differences: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
+    """Means and half widths after each seed, for one sequence of differences or many.
+
+    Args:
+        differences: (..., S), in the order in which the seeds were looked at.
+
+    Returns:
+        Two arrays (..., S); a half width is infinite where the seeds allow no interval yet.
+    """
+    differences = np.asarray(differences, dtype=np.float64)
+    seeds = differences.shape[-1]
+    n = np.arange(1, seeds + 1)
+    shift = differences[..., :1]  # differences close to each other keep their digits
+    centred = differences - shift
+    mean = centred.cumsum(-1) / n
+    squares = np.maximum((centred**2).cumsum(-1) - n * mean**2, 0)
+    deviation = np.sqrt(squares / np.maximum(n - 1, 1))
+    widths = np.broadcast_to(half_widths(seeds, confidence), deviation.shape)
+    half = np.full(deviation.shape, np.inf)
+    np.multiply(widths, deviation, out=half, where=np.isfinite(widths))
+    return mean + shift, half
+
+
+def document_half_width(
+    differences_SN: np.ndarray, tokens_N: np.ndarray, confidence: float = CONFIDENCE
+) -> float:
+    """Half width of the t interval over documents, of the mean over seeds; infinite below six documents.
+
+    Args:
+        differences_SN: (S, N) difference of the summed nats of each document.
+        tokens_N: (N,) scored tokens of each document.
+    """
+    kept = tokens_N > 0
+    tokens = tokens_N[kept]
+    if len(tokens) < FEWEST_DOCUMENTS:
+        return math.inf
+    means, share = differences_SN[:, kept].mean(axis=0), tokens / tokens.sum()
+    influence = (means - share * means.sum()) / tokens.sum()
+    squares = tokens**2 / (tokens**2).sum()
+    freedom = max(1.0, 1 / float((squares**2).sum()) - 1)
+    error = math.sqrt(float((influence**2 / (1 - share)).sum()))
+    return float(stats.t.ppf((1 + confidence) / 2, freedom)) * error
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is known after a number of seeds.
+
+    Attributes:
+        fixed: the mean difference on these documents, nats per token, with its anytime-valid interval.
+        random: the same on any documents like these.
+        deviation: standard deviation of the differences by seed; 0 for one seed.
+    """
+
+    seeds: int
+    fixed: Estimate
+    random: Estimate
+    deviation: float
+
+    def of(self, documents: Documents) -> Estimate:
+        """The estimate of one of the two readings."""
+        return self.fixed if documents == "fixed" else self.random
+
+
+def looks(differences_SN: np.ndarray, tokens_N: np.ndarray, confidence: float = CONFIDENCE) -> list[Look]:
+    """What is known after each seed.
+
+    Args:
+        differences_SN: (S, N) arm minus reference: difference of the summed nats of each document, seed by seed.
+        tokens_N: (N,) scored tokens of each document.
+        confidence: of each of the intervals, over all looks.
+
+    Raises:
+        DataError: a difference is not finite, or no token was scored.
+    """
+    differences_SN = np.asarray(differences_SN, dtype=np.float64)
+    tokens_N = np.asarray(tokens_N, dtype=np.float64)
+    total = float(tokens_N.sum())
+    if not np.isfinite(differences_SN).all() or total <= 0:
+        raise DataError("a paired difference is not finite; a run of the trial has no valid loss")
+    by_seed = differences_SN.sum(axis=1) / total
+    means, halves = sequence_limits(by_seed, confidence)
+    result = []
+    for seeds in range(1, len(by_seed) + 1):
+        half = float(halves[seeds - 1])
+        over_documents = document_half_width(differences_SN[:seeds], tokens_N, confidence)
+        common = {"unit": "nats per token", "n": seeds, "confidence": confidence}
+        fixed = _plus_minus(float(means[seeds - 1]), half, method="mixture t sequence", **common)
+        both = math.hypot(half, over_documents)
+        random = _plus_minus(
+            float(means[seeds - 1]), both, method="mixture t sequence and t over documents", **common
+        )
+        deviation = float(by_seed[:seeds].std(ddof=1)) if seeds > 1 else 0.0
+        result.append(Look(seeds, fixed, random, deviation))
+    return result
+
+
+def decide(difference: Estimate, margin: float) -> Decision:
+    """The decision that an interval of a difference in loss (arm minus reference) allows.
+
+    ``equivalent``: the interval lies within ± ``margin``; ``better`` or ``worse``: it lies below or above zero.
+    """
+    low, high = difference.limits
+    if -margin <= low and high <= margin:
+        return "equivalent"
+    if high < 0:
+        return "better"
+    return "worse" if low > 0 else "undecided"
+
+
+def simultaneous(confidence: float, comparisons: int) -> float:
+    """The confidence of each of several intervals that hold together with ``confidence`` (Bonferroni)."""
+    return 1 - (1 - confidence) / comparisons
+
+
+def upper_deviation(deviation: float, seeds: int, confidence: float = 0.8) -> float:
+    """Upper limit of a standard deviation that was estimated from a number of seeds."""
+    return deviation * math.sqrt((seeds - 1) / float(stats.chi2.ppf(1 - confidence, seeds - 1)))
+
+
+def seeds_to_decide(
+    difference: float,
+    deviation: float,
+    margin: float,
+    confidence: float = CONFIDENCE,
+    documents: float = 0.0,
+    power: float = 0.8,
+    most: int = 200,
+) -> int | None:
+    """The seeds within which a true difference is decided with probability ``power``; None: not within ``most`` seeds.
+
+    2,000 trials of normal differences are drawn, with a fixed random seed.
+
+    Args:
+        documents: half width over documents, for a decision about any documents.
+    """
+    draws = np.random.default_rng(0).normal(difference, deviation, (2000, most))
+    means, halves = sequence_limits(draws, confidence)
+    halves = np.hypot(halves, documents)
+    decided = (means + halves < 0) | (means - halves > 0) | (np.abs(means) + halves <= margin)
+    share = np.maximum.accumulate(decided, axis=1).mean(axis=0)
+    reached = np.flatnonzero(share >= power)
+    return int(reached[0]) + 1 if len(reached) else None
+
+
+def least_difference(
+    deviation: float, seeds: int, confidence: float = CONFIDENCE, documents: float = 0.0
+) -> float:
+    """The smallest observed difference that would be decided after a number of seeds, nats per token."""
+    half = float(half_widths(seeds, confidence)[-1])
+    return math.hypot(half * deviation, documents) if math.isfinite(half) else math.inf
+
+
+def pooled_deviation(differences: Sequence[Sequence[float]]) -> tuple[float, int] | None:
+    """The standard deviation within groups of differences, and one more than its degrees of freedom; None without any."""
+    groups = [np.asarray(group) for group in differences if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in groups)
+    if not freedom:
+        return None
+    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
+    return math.sqrt(squares / freedom), freedom + 1
+
+
+def _plus_minus(value: float, half: float, **about: object) -> Estimate:
+    if not math.isfinite(half):
+        return Estimate(value, **about)  # type: ignore[arg-type]
+    return Estimate(value, value - half, value + half, **about)  # type: ignore[arg-type]

@@ -1,0 +1,161 @@
+"""The anytime-valid interval of a mean paired difference: its definition, its invariances, its coverage, and the decisions."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from contextwise.base.errors import DataError
+from contextwise.base.estimates import Estimate
+from contextwise.comparison.sequential import (
+    PRIOR_VARIANCE,
+    decide,
+    document_half_width,
+    half_widths,
+    looks,
+    pooled_deviation,
+    seeds_to_decide,
+    sequence_limits,
+    simultaneous,
+    upper_deviation,
+)
+
+ONE_DOCUMENT = np.ones(1)
+
+
+def bayes_factor(differences: np.ndarray, mean: float) -> float:
+    """Of the effect size N(0, g) against 0, by integrating the noncentral t density over the prior."""
+    n = len(differences)
+    t = math.sqrt(n) * (differences.mean() - mean) / differences.std(ddof=1)
+    scale = math.sqrt(PRIOR_VARIANCE)
+
+    def weighted(effect: float) -> float:
+        return stats.nct.pdf(t, n - 1, math.sqrt(n) * effect) * stats.norm.pdf(effect, scale=scale)
+
+    total, _ = integrate.quad(weighted, -30, 30, points=[t / math.sqrt(n)], limit=400)
+    return total / stats.t.pdf(t, n - 1)
+
+
+@pytest.mark.parametrize("seeds", [4, 7, 15])
+def test_the_limits_are_the_means_whose_bayes_factor_is_one_over_alpha(seeds):
+    differences = np.random.default_rng(seeds).normal(0.02, 0.01, seeds)
+    means, halves = sequence_limits(differences)
+    for limit in (means[-1] - halves[-1], means[-1] + halves[-1]):
+        assert bayes_factor(differences, limit) == pytest.approx(20, rel=1e-4)
+
+
+def test_two_seeds_allow_no_interval_and_each_further_one_narrows_it():
+    widths = half_widths(30)
+    assert np.isinf(widths[:2]).all() and np.isfinite(widths[2:]).all()
+    assert (np.diff(widths[2:]) < 0).all()
+    t_interval = stats.t.ppf(0.975, np.arange(2, 30)) / np.sqrt(np.arange(3, 31))
+    assert (widths[2:] > t_interval).all()
+    assert (half_widths(30, 0.99)[2:] > widths[2:]).all()
+
+
+@given(st.integers(0, 2**31), st.floats(0.001, 1000), st.floats(-100, 100))
+def test_units_and_offsets_change_nothing(seed, scale, shift):
+    differences = np.random.default_rng(seed).normal(size=(3, 12))
+    means, halves = sequence_limits(differences)
+    scaled_means, scaled_halves = sequence_limits(scale * differences + shift)
+    assert scaled_means == pytest.approx(scale * means + shift, rel=1e-6, abs=1e-6 * scale)
+    assert scaled_halves == pytest.approx(scale * halves, rel=1e-6)
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_looking_after_every_seed_decides_falsely_in_few_cases(heavy):
+    draw = np.random.default_rng(3)
+    differences = draw.standard_t(3, (4000, 30)) if heavy else draw.normal(size=(4000, 30))
+    means, halves = sequence_limits(differences)
+    assert 0.005 < (np.abs(means) > halves).any(axis=1).mean() <= 0.05
+
+
+def test_looks_are_those_of_the_text_and_of_any_text():
+    draw = np.random.default_rng(5)
+    tokens = draw.integers(100, 1000, 12).astype(float)
+    own = draw.normal(0.05, 0.02, 12)
+    differences = (own + draw.normal(0, 0.003, (6, 1))) * tokens
+    path = looks(differences, tokens)
+    by_seed = differences.sum(axis=1) / tokens.sum()
+    assert [look.seeds for look in path] == [1, 2, 3, 4, 5, 6]
+    assert not path[1].fixed.has_interval and path[2].fixed.has_interval
+    last = path[-1]
+    assert last.fixed.value == last.random.value == pytest.approx(by_seed.mean())
+    fixed, random = (estimate.limits[1] - estimate.value for estimate in (last.fixed, last.random))
+    assert fixed == pytest.approx(half_widths(6)[-1] * by_seed.std(ddof=1))
+    assert random**2 == pytest.approx(fixed**2 + document_half_width(differences, tokens) ** 2)
+
+
+def test_documents_of_equal_length_give_the_t_interval_of_their_means():
+    differences = np.random.default_rng(0).normal(size=(1, 9))
+    interval = stats.t.interval(0.95, 8, differences.mean(), stats.sem(differences[0]))
+    assert document_half_width(differences, np.ones(9)) == pytest.approx((interval[1] - interval[0]) / 2)
+
+
+def test_documents_of_unequal_length_cover_the_mean_of_all_documents():
+    draw, missed = np.random.default_rng(1), 0
+    for _ in range(1500):
+        tokens = draw.lognormal(6, 1, 10)
+        differences = draw.normal(size=(1, 10)) * tokens
+        missed += abs(differences.sum() / tokens.sum()) > document_half_width(differences, tokens)
+    assert missed / 1500 < 0.06
+
+
+def test_five_documents_say_nothing_about_others():
+    assert document_half_width(np.ones((1, 5)), np.ones(5)) == math.inf
+    path = looks(np.random.default_rng(0).normal(size=(8, 5)), np.ones(5))
+    assert path[-1].fixed.has_interval and not path[-1].random.has_interval
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "made"),
+    [
+        (-0.03, -0.001, "better"),
+        (0.001, 0.03, "worse"),
+        (-0.009, 0.01, "equivalent"),
+        (-0.009, -0.001, "equivalent"),
+        (-0.02, 0.001, "undecided"),
+        (None, None, "undecided"),
+    ],
+)
+def test_decisions(low, high, made):
+    assert decide(Estimate(-0.005, low, high), 0.01) == made
+
+
+def test_equal_runs_are_equivalent_as_soon_as_there_is_an_interval():
+    path = looks(np.zeros((4, 1)), ONE_DOCUMENT)
+    assert [decide(look.fixed, 0.01) for look in path] == [
+        "undecided",
+        "undecided",
+        "equivalent",
+        "equivalent",
+    ]
+
+
+def test_a_difference_that_is_not_finite_is_refused():
+    with pytest.raises(DataError, match="not finite"):
+        looks(np.array([[0.1], [math.nan]]), ONE_DOCUMENT)
+
+
+def test_simultaneous_intervals_share_the_error():
+    assert simultaneous(0.95, 1) == pytest.approx(0.95)
+    assert simultaneous(0.95, 5) == pytest.approx(0.99)
+
+
+def test_the_promised_seeds_decide_a_difference_of_the_size_that_was_planned():
+    promised = seeds_to_decide(0.01, 0.01, 0.01)
+    assert promised is not None
+    draws = np.random.default_rng(11).normal(0.01, 0.01, (2000, promised))
+    means, halves = sequence_limits(draws)
+    assert (means - halves > 0).any(axis=1).mean() >= 0.76
+    assert seeds_to_decide(0.04, 0.01, 0.01) < promised < seeds_to_decide(0.005, 0.01, 0.01)
+    assert seeds_to_decide(0.01, 0.01, 0.01, documents=0.02) is None
+
+
+def test_spread_of_earlier_seeds():
+    assert pooled_deviation([[1.0], []]) is None
+    assert pooled_deviation([[1.0, 3.0], [10.0, 14.0]]) == (pytest.approx(math.sqrt((2 + 8) / 2)), 3)
+    assert upper_deviation(1.0, 5) > upper_deviation(1.0, 50) > 1
