@@ -1,8 +1,8 @@
 """A page: sections of text, tables and plots in one HTML file, which opens from disk without a network.
 
-Text, tables and commands are plain HTML and can be read without JavaScript; the plots are Plotly's, whose script is part of the
-file. All text is escaped, and the page forbids itself to load anything. A part of a section is a text (a paragraph), a
-:class:`~contextwise.base.tables.Table`, a :class:`Plot`, or markup from one of the functions here.
+Text, tables and commands are plain HTML and can be read without JavaScript; the plots are Plotly's, and the part of its script
+that draws them is in the file. All text is escaped, and the page forbids itself to load anything. A part of a section is a text
+(a paragraph), a :class:`~contextwise.base.tables.Table`, a :class:`Plot`, or markup from one of the functions here.
 """
 
 import base64
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.files import atomic_write
 from contextwise.base.tables import Table, mark
+from contextwise.reports.plotly_script import plotly_script
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "cross")
@@ -136,7 +136,7 @@ class Page:
                 lines.append(f'<script type="application/json" id="{name}">{text}</script>')
             own = _file(f"{self.assets}.js") or '"use strict";\nFigures.start();\n'
             lines += ['<script>window.PlotlyConfig = {MathJaxConfig: "local"};</script>']
-            lines += [f"<script>{get_plotlyjs()}</script>", f"<script>\n{_file('figures.js')}{own}</script>"]
+            lines += [f"<script>{plotly_script()}</script>", f"<script>\n{_file('figures.js')}{own}</script>"]
         return "\n".join([*filter(None, lines), "</body>\n</html>\n"])
 
 
