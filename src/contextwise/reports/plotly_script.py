@@ -23,8 +23,8 @@ def plotly_script() -> str:
 
 def with_traces(bundle: str, traces: tuple[str, ...]) -> str | None:
     """The bundle with only the modules that these types of traces need; None if its structure is another one."""
-    # Functions like `W=(e,t)=>()=>…` wrap modules: `var name=W((exports,module)=>{…});` is a CommonJS module. An ES module is its
-    # functions and then `var name=E(()=>{…});`, so a piece has one CommonJS module and the ES modules up to the next.
+    # Functions like `W=(e,t)=>()=>…` wrap modules: `var name=W((exports,module)=>{…});` is a CommonJS module. An ES module is
+    # its functions and then `var name=E(()=>{…});`, so a piece has one CommonJS module and the ES modules up to the next.
     wrappers = re.findall(r"([\w$]+)=\(\w+,\w+(?:,\w+)?\)=>\(\)=>([^;]*)", bundle[:20_000])
     wrapped = rf"([\w$]+)=(?:{'|'.join(re.escape(name) for name, _ in wrappers)})\("
     common = "|".join(re.escape(name) for name, body in wrappers if "exports:{}" in body)
