@@ -63,7 +63,6 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
     Raises:
         ConfigError, DataError: the corpus does not fit, or does not exist and its vocabulary is unknown.
     """
-    steps, step_tokens = recipe.total_steps, recipe.tokens_per_step
     context, data, model = recipe.data.context, recipe.data, recipe.model
     trained = TRAINED[model.cue.stage] if isinstance(model, CueModel) else None
     if recipe.objective.name == "sentence" and upstream is not None:
@@ -82,14 +81,14 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
     targets = 1 if isinstance(data, SyntheticData) else lengths[0]
     per_target = training_flops_per_target(config)
     per_example = training_flops_per_example(config, *lengths, trained) + targets * per_target
-    positions = min(step_tokens, recipe.training.micro_batch_tokens or step_tokens)
+    positions = min(recipe.tokens_per_step, recipe.training.micro_batch_tokens or recipe.tokens_per_step)
     layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
     return RunCost(
         name=recipe.name,
         parameters=parameters,
-        steps=steps,
+        steps=recipe.total_steps,
         examples=recipe.examples,
-        tokens=steps * step_tokens,
+        tokens=recipe.total_tokens,
         flops=recipe.examples * per_example,
         state_bytes=STATE_BYTES * parameters,
         activation_bytes=ACTIVATION_BYTES * positions * layers * width,

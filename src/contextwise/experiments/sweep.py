@@ -235,8 +235,9 @@ def _check_axis(setting: str) -> None:
 
 def run_name(recipe: Recipe) -> str:
     """``pico-c256-4.0M``: the runs that share it differ in seed."""
-    tokens = recipe.total_steps * recipe.tokens_per_step
-    return f"{size_name(recipe.model.model_dump())}-c{recipe.data.context}-{readable_count(tokens)}"
+    return (
+        f"{size_name(recipe.model.model_dump())}-c{recipe.data.context}-{readable_count(recipe.total_tokens)}"
+    )
 
 
 def run_id(recipe: Recipe) -> str:

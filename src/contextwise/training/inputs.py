@@ -90,7 +90,7 @@ class TrainingInputs:
             weights = [1 - data.replay.share, data.replay.share]
             stream = MixtureStream([stream, old], weights, recipe.seed, recipe.examples, label="corpus")
         if sentences is not None:
-            stream = sentences.stream(stream, recipe.examples_per_step, data.split)
+            stream = sentences.stream(stream, recipe.batch_sizes.first, data.split)
         validation = _validation_sets(recipe, data, corpus, watched, vocabulary, sentences)
         exported = corpus.tokenizer() if tokenizer is None else tokenizer
         if exported is not None and objective.name == "instruction":

@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+from contextwise.training.batches import BatchSizes
+
 # Dense bf16 matrix throughput, FLOP/s, from the manufacturers; for model FLOPs utilization.
 PEAK_FLOPS = {
     "H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12, "L4": 121e12,
@@ -19,8 +21,9 @@ class RunMetrics:
     """Cumulative tokens, operations and training seconds, and the losses since the last row.
 
     Args:
-        step_tokens: tokens of a step over all processes: ``data.context`` times the number of examples.
-        step_flops: of a step over all processes, forward and backward, without the vocabulary head.
+        sizes: the number of examples in each step.
+        example_tokens: tokens of an example: ``data.context``.
+        example_flops: of an example, forward and backward, without the vocabulary head.
         flops_per_target: of the vocabulary head, per target token.
         peak: total peak FLOP/s of all accelerators, or None.
 
@@ -30,9 +33,14 @@ class RunMetrics:
     """
 
     def __init__(
-        self, step_tokens: int, step_flops: float, flops_per_target: float, peak: float | None
+        self,
+        sizes: BatchSizes,
+        example_tokens: int,
+        example_flops: float,
+        flops_per_target: float,
+        peak: float | None,
     ) -> None:
-        self.step_tokens, self.step_flops = step_tokens, step_flops
+        self.sizes, self.example_tokens, self.example_flops = sizes, example_tokens, example_flops
         self.flops_per_target, self.peak = flops_per_target, peak
         self.steps = self.input_tokens = self.target_tokens = 0
         self.seconds = 0.0
@@ -42,11 +50,12 @@ class RunMetrics:
 
     @property
     def tokens(self) -> int:
-        return self.steps * self.step_tokens
+        return self.sizes.before(self.steps) * self.example_tokens
 
     @property
     def flops(self) -> float:
-        return self.steps * self.step_flops + self.target_tokens * self.flops_per_target
+        examples = self.sizes.before(self.steps)
+        return examples * self.example_flops + self.target_tokens * self.flops_per_target
 
     @property
     def tokens_per_second(self) -> float:
@@ -87,7 +96,8 @@ class RunMetrics:
         """The row of the steps since the last one; resets the sums."""
         since = self._since
         seconds = since["seconds"] or float("nan")
-        flops = since["steps"] * self.step_flops + since["targets"] * self.flops_per_target
+        examples = self.sizes.before(self.steps) - self.sizes.before(self.steps - since["steps"])
+        flops = examples * self.example_flops + since["targets"] * self.flops_per_target
         self._since = _no_sums()
         steps = max(1, since["steps"])
         losses: dict[str, Any] = {"loss": since["loss"] / steps}
@@ -98,7 +108,7 @@ class RunMetrics:
         rates = {
             "grad_norm": self._norm,
             "learning_rate": learning_rate,
-            "tokens_per_second": since["steps"] * self.step_tokens / seconds,
+            "tokens_per_second": examples * self.example_tokens / seconds,
             "flops_per_second": flops / seconds,
             "mfu": flops / seconds / self.peak if self.peak else None,
         }

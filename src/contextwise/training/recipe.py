@@ -12,6 +12,7 @@ from contextwise.base.errors import ConfigError, ContextwiseError, Problem
 from contextwise.data.contexts import ContextSettings
 from contextwise.models.sizes import KINDS
 from contextwise.objectives import AnyObjective, Causal, Cut
+from contextwise.training.batches import BatchSizes
 from contextwise.training.settings import (
     AdaptStage,
     AnyData,
@@ -63,7 +64,11 @@ class Recipe(Settings):
             why = f"which is not a multiple of data.context ({context}); {near} is"
             yield Problem(why, "training.tokens_per_step", self.tokens_per_step)
             return
-        steps, warmup = self.total_steps, settings.warmup(self.total_steps)
+        problem = self._problem_of_rampup()
+        if problem is not None:
+            yield problem
+            return
+        steps, warmup = self.full_steps, settings.warmup(self.full_steps)
         if warmup > steps:
             why, fix = f"but the run has only {steps} steps", "give a share of the run, such as 0.05"
             yield Problem(why, "training.warmup_steps", settings.warmup_steps, fix)
@@ -71,6 +76,32 @@ class Recipe(Settings):
             why = f"and training.warmup_steps {settings.warmup_steps:g} are more than the {steps} steps of the run"
             fix = "give shares of the run, such as 0.2 and 0.05"
             yield Problem(why, "training.decay_steps", settings.decay_steps, fix)
+
+    def _problem_of_rampup(self) -> Problem | None:
+        settings, first, full = self.training, self.training.rampup_batch_size, self.tokens_per_step
+        if first is None:
+            return None
+        if settings.tokens is None:
+            why = "and the steps of a ramp-up differ in size, so the length of the run must be a number of tokens"
+            fix = f"set training.tokens={self.full_steps * full} instead of training.{'steps' if settings.steps else 'epochs'}"
+            return Problem(why, "training.rampup_batch_size", first, fix)
+        halves = [full >> number for number in range(1, full.bit_length())]
+        sizes = [
+            size
+            for number, size in enumerate(halves, 1)
+            if size << number == full and not size % self.data.context
+        ]
+        if first not in sizes:
+            why = f"which is not training.tokens_per_step ({full}) halved into whole windows of {self.data.context} tokens"
+            fix = f"possible sizes are {', '.join(map(str, sizes))}" if sizes else "remove it"
+            return Problem(why, "training.rampup_batch_size", first, fix)
+        if settings.rampup(self.full_steps, full) > self.full_steps:
+            why, fix = (
+                f"but the run has only {self.total_tokens} tokens",
+                "give a share of the run, such as 0.3",
+            )
+            return Problem(why, "training.rampup_tokens", settings.rampup_tokens, fix)
+        return None
 
     def _problems_of_data(self) -> Iterator[Problem]:
         """Contradictions between data, objective, measurements and the kind of model."""
@@ -150,8 +181,8 @@ class Recipe(Settings):
         return self.tokens_per_step // self.data.context
 
     @property
-    def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
+    def full_steps(self) -> int:
+        """Length of the run in steps of ``tokens_per_step`` tokens."""
         settings = self.training
         if settings.steps is not None:
             return settings.steps
@@ -160,9 +191,28 @@ class Recipe(Settings):
         return -(-(settings.tokens or 0) // self.tokens_per_step)
 
     @property
+    def batch_sizes(self) -> BatchSizes:
+        """The number of examples in each step."""
+        settings, steps, full = self.training, self.full_steps, self.examples_per_step
+        first = (settings.rampup_batch_size or self.tokens_per_step) // self.data.context
+        if first == full:
+            return BatchSizes(((steps, full),))
+        return BatchSizes.doubling(first, full, settings.rampup(steps, self.tokens_per_step), steps)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.batch_sizes.steps
+
+    @property
     def examples(self) -> int:
         """Examples of the whole run."""
-        return self.total_steps * self.examples_per_step
+        return self.full_steps * self.examples_per_step
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of the whole run."""
+        return self.examples * self.data.context
 
     @property
     def cut(self) -> Cut:

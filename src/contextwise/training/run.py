@@ -20,6 +20,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.models.sizes import readable_count
 from contextwise.models.spec import training_flops_per_example, training_flops_per_target
 from contextwise.training import checkpoints
+from contextwise.training.batches import micro_batch_size
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.inputs import TrainingInputs
@@ -157,8 +158,9 @@ def _trainer(
     peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
     trained = TRAINED[recipe.model.cue.stage] if isinstance(recipe.model, CueModel) else None
     metrics = RunMetrics(
-        recipe.tokens_per_step,
-        recipe.examples_per_step * training_flops_per_example(inputs.config, *inputs.lengths, trained),
+        recipe.batch_sizes,
+        recipe.data.context,
+        training_flops_per_example(inputs.config, *inputs.lengths, trained),
         training_flops_per_target(inputs.config, trained),
         peak * processes.num_processes if peak else None,
     )
@@ -177,7 +179,6 @@ def _training_arguments(
     Raises:
         ConfigError: the batch cannot be divided evenly among the processes, or FSDP is set with a single process.
     """
-    examples_per_process, micro = _batch_shape(recipe, processes)
     settings = recipe.training
     on_cpu = processes.device.type == "cpu"
     supported = not on_cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
@@ -195,8 +196,7 @@ def _training_arguments(
         seed=recipe.seed,
         data_seed=recipe.seed,
         max_steps=recipe.total_steps,
-        per_device_train_batch_size=micro,
-        gradient_accumulation_steps=examples_per_process // micro,
+        per_device_train_batch_size=_micro_batch_size(recipe, processes),
         train_sampling_strategy="sequential",
         dataloader_num_workers=settings.workers,
         dataloader_pin_memory=not on_cpu,
@@ -218,24 +218,25 @@ def _training_arguments(
         save_steps=settings.save_every,
         report_to=list(settings.trackers) or "none",
         disable_tqdm=True,
-        **schedule_arguments(settings, recipe.total_steps),
+        **schedule_arguments(settings, recipe.full_steps),
         **sharding,
     )
 
 
-def _batch_shape(recipe: Recipe, processes: PartialState) -> tuple[int, int]:
-    """Examples per process in a step, and in one forward pass."""
-    total, rest = divmod(recipe.examples_per_step, processes.num_processes)
-    if rest or not total:
+def _micro_batch_size(recipe: Recipe, processes: PartialState) -> int:
+    """Examples in a forward pass of one process, in steps of the full size."""
+    smallest, context = recipe.batch_sizes.first, recipe.data.context
+    if smallest % processes.num_processes:
+        setting = "rampup_batch_size" if smallest < recipe.examples_per_step else "tokens_per_step"
         raise ConfigError(
-            f"training.tokens_per_step is {recipe.tokens_per_step}: its windows cannot be divided evenly among "
-            f"{processes.num_processes} processes; make it a multiple of {processes.num_processes * recipe.data.context}"
+            f"training.{setting} is {smallest * context}: its windows cannot be divided evenly among "
+            f"{processes.num_processes} processes; make it a multiple of {processes.num_processes * context}"
         )
     default = DEFAULT_MICRO_BATCH_TOKENS.get(processes.device.type, 8192)
     if isinstance(recipe.data, SyntheticData):  # its models are small
         default = recipe.tokens_per_step
-    limit = max(1, (recipe.training.micro_batch_tokens or default) // recipe.data.context)
-    return total, max(size for size in range(1, total + 1) if total % size == 0 and size <= limit)
+    limit = max(1, (recipe.training.micro_batch_tokens or default) // context)
+    return micro_batch_size(recipe.examples_per_step // processes.num_processes, limit)
 
 
 def _report(recipe: Recipe, inputs: TrainingInputs, model: torch.nn.Module, checkpoint: Path | None) -> None:
@@ -245,7 +246,7 @@ def _report(recipe: Recipe, inputs: TrainingInputs, model: torch.nn.Module, chec
     count = sum(parameter.numel() for parameter in model.parameters())
     parameters, trained = readable_count(count), trained_parameters(model)
     frozen = f", {readable_count(trained)} of them trained" if trained < count else ""
-    tokens = readable_count(recipe.total_steps * recipe.tokens_per_step)
+    tokens = readable_count(recipe.total_tokens)
     start = f"resuming from step {checkpoints.step_of(checkpoint)}" if checkpoint else "from the start"
     say(f"{recipe.name}: {parameters} parameters{frozen}, {tokens} tokens, {start}")
 

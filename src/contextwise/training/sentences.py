@@ -93,7 +93,7 @@ class SentenceStream(Dataset):
     Args:
         stream: the sentences in order.
         lengths: int, positions of each sentence of the corpus.
-        step: sentences per step; each step is sorted by length.
+        step: sentences per step, in a batch-size ramp-up per first step; each group of that many is sorted by length.
         additions: returns additional tensors of an example.
     """
 

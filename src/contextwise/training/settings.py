@@ -368,6 +368,12 @@ class TrainingSettings(Settings):
     examples_per_step: int | None = Field(
         None, ge=1, description="windows, sentences or samples per step, instead of tokens_per_step"
     )
+    rampup_batch_size: int | None = Field(
+        None, ge=1, description="tokens per step at the start of the run; doubled up to tokens_per_step"
+    )
+    rampup_tokens: int | float = Field(
+        0.3, gt=0, description="tokens of all steps below tokens_per_step; below 1, a share of the run"
+    )
     micro_batch_tokens: int | None = Field(None, ge=1, description="maximum in a forward pass of a process")
     learning_rate: float | None = Field(None, gt=0, description="by default that of the size")
     minimum_learning_rate: float | None = Field(
@@ -444,6 +450,11 @@ class TrainingSettings(Settings):
         if self.minimum_learning_rate is not None:
             return self.minimum_learning_rate
         return 0.1 if self.schedule == "cosine" else 0.0
+
+    def rampup(self, steps: int, tokens_per_step: int) -> int:
+        """Length of the batch-size ramp-up of a run of ``steps`` full steps, in full steps."""
+        tokens = self.rampup_tokens
+        return math.ceil(tokens * steps if tokens < 1 else tokens / tokens_per_step)
 
     def warmup(self, steps: int) -> int:
         """Steps of the warm-up in a run of ``steps`` steps."""

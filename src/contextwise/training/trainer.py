@@ -2,15 +2,17 @@
 
 The order of operations in a step (the hooks are the Trainer's own):
 
-1. ``training_step``: forward and backward of each micro-batch; the loss stays on the device.
+1. ``training_step``: forward and backward of all micro-batches of the step; the loss stays on the device.
 2. ``on_pre_optimizer_step``: reduce the loss over all processes; if it or the gradient is not finite, stop before the
    weights change.
 3. Optimizer and schedule.
 4. Log, evaluate, save; a stop signal is checked after each step, each micro-batch and each evaluation batch.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -28,6 +31,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.data.windows import stack
 from contextwise.objectives import NO_LOSS
 from contextwise.training import checkpoints
+from contextwise.training.batches import StepIndices, micro_batch_size
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel
@@ -46,6 +50,12 @@ def collate(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         longest = int(batch["length"].max())
         batch |= {name: batch[name][:, :longest] for name in ("input_ids", "labels")}
     return batch
+
+
+def collate_step(items: list[dict[str, Any]], limit: int) -> list[dict[str, torch.Tensor]]:
+    """Stack the examples of a step as micro-batches of up to ``limit`` examples."""
+    size = micro_batch_size(len(items), limit)
+    return [collate(items[start : start + size]) for start in range(0, len(items), size)]
 
 
 def targets_in(batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -98,9 +108,8 @@ class PretrainingTrainer(Trainer):
         self._losses: list[torch.Tensor] = []  # of the micro-batches of a step, as `_parts` and `_inputs`
         self._parts: list[torch.Tensor] = []
         self._inputs: list[dict[str, torch.Tensor]] = []
-        self._targets = torch.zeros(())
+        self._targets = torch.zeros(())  # of all processes
         self._norm: torch.Tensor | None = None
-        self._random: dict[str, Any] = {}
         self.optimizer: Any = None
         self.control: Any = None
         super().__init__(
@@ -116,14 +125,38 @@ class PretrainingTrainer(Trainer):
 
     # ---- forward and backward ----
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
-        """Return a step's micro-batches, and count its target tokens over all processes."""
-        batches, items = super().get_batch_samples(*args, **kwargs)
-        targets = sum(targets_in(batch) for batch in batches) + torch.zeros(())
-        self._targets = targets.to(self.args.device)
+    def get_train_dataloader(self) -> DataLoader:
+        """Load this process's micro-batches of one step at a time.
+
+        The Trainer sees one batch per step, because its gradient accumulation allows no steps of different sizes.
+        """
+        args, limit = self.args, self.args.per_device_train_batch_size
+        return DataLoader(
+            self.train_dataset,
+            batch_sampler=StepIndices(
+                self.metrics.sizes, args.process_index, self.accelerator.num_processes, limit
+            ),
+            collate_fn=partial(collate_step, limit=limit),
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+        )
+
+    def training_step(self, model: nn.Module, inputs: Any, *args: Any) -> torch.Tensor:
+        """Forward and backward of a step's micro-batches; returns the mean of their losses, ()."""
+        self._inputs = [self._prepare_inputs(batch) for batch in inputs]
+        self.current_gradient_accumulation_steps = len(self._inputs)
+        random = checkpoints.random_state()
+        self._targets = torch.stack([targets_in(batch) for batch in self._inputs]).sum()
         if self.accelerator.num_processes > 1:
             dist.all_reduce(self._targets)
-        return batches, items
+        for number, batch in enumerate(self._inputs, start=1):
+            if number > 1 and interruption.requested and self.accelerator.num_processes == 1:
+                raise StepAbandoned(random)
+            last = number == len(self._inputs)
+            with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
+                self._losses.append(super().training_step(model, batch))
+            self._parts.append(self.part_sums(model))
+        return torch.stack(self._losses).sum()
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> torch.Tensor:
         """Compute a micro-batch's share in the mean over all targets of its step, nats.
@@ -135,17 +168,6 @@ class PretrainingTrainer(Trainer):
             return model(**batch)
         shares = self.current_gradient_accumulation_steps * self.accelerator.num_processes
         return model(**batch, targets=self._targets / shares)
-
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> torch.Tensor:
-        if not self._losses:
-            self._random = checkpoints.random_state()
-        elif interruption.requested and self.accelerator.num_processes == 1:
-            raise StepAbandoned(self._random)
-        loss = super().training_step(model, inputs, *args)
-        self._losses.append(loss)
-        self._inputs.append(inputs)
-        self._parts.append(self.part_sums(model))
-        return loss
 
     def part_sums(self, model: nn.Module) -> torch.Tensor:
         """Sums and counts of the last batch's losses by part: (2, parts)."""
@@ -230,7 +252,6 @@ class PretrainingTrainer(Trainer):
         """Clear the micro-batches of a finished step."""
         self._losses.clear()
         self._parts.clear()
-        self._inputs.clear()
         self.metrics.stop_clock()
 
     def record(self, row: dict[str, Any]) -> None:
@@ -245,6 +266,15 @@ class PretrainingTrainer(Trainer):
             module = model if model is not None else self.model
             self.optimizer = create_optimizer(module, self.settings, self.args.learning_rate)
         return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Create the learning-rate schedule, which counts full steps: during a batch-size ramp-up, parts of one."""
+        sizes = self.metrics.sizes
+        schedule: Any = super().create_scheduler(sizes.before(num_training_steps) // sizes.full, optimizer)
+        schedule.lr_lambdas = [
+            lambda step, rate=rate: rate(sizes.before(step) / sizes.full) for rate in schedule.lr_lambdas
+        ]
+        return schedule
 
     # ---- logging and evaluation ----
 
