@@ -1,17 +1,22 @@
 """Build configurations from a family and a size, count parameters exactly, and match parameter counts."""
 
+import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import nn
 from transformers import (
     BertConfig,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
     PreTrainedConfig,
+    PreTrainedModel,
     Qwen3Config,
     T5Config,
 )
+from transformers import initialization as init
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.cue.lstm import LSTMConfig
@@ -151,3 +156,31 @@ def match_parameters(
     neighbors = [candidate(count) for count in (max(low, 1), high)]
     config, parameters = min(neighbors, key=lambda pair: abs(pair[1] - target))
     return ParameterMatch(config, parameters, parameters - target)
+
+
+@torch.no_grad()
+@init.guard_torch_init_functions()
+def initialize_by_name(model: PreTrainedModel, seed: int) -> None:
+    """Initialize each module anew from the seed and its own name, so that models that share modules start from the same values.
+
+    The prefix of the stock model inside a composition does not count: ``transformer.h.0`` of GPT-2 and ``backbone.h.0`` of
+    ContextLM are one name, as are the vocabulary heads. A module keeps the distribution of its model: GPT-2 scales the
+    projections of a block with the number of blocks, so those of a deeper model are the same random numbers, scaled.
+    """
+
+    def visit(module: nn.Module, owner: PreTrainedModel, name: str) -> None:
+        owner = module if isinstance(module, PreTrainedModel) else owner
+        for child_name, child in module.named_children():
+            if isinstance(
+                child, PreTrainedModel
+            ):  # the stock model of a composition, or a base model below its head
+                child_name = ""
+            elif child is owner.get_output_embeddings():
+                child_name = "head"
+            visit(child, owner, f"{name}.{child_name}" if child_name else name)
+        torch.manual_seed(zlib.crc32(f"{seed}{name}".encode()))
+        owner._init_weights(module)
+
+    with torch.random.fork_rng(devices=[]):
+        visit(model, model, "")
+    model.tie_weights()

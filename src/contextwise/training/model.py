@@ -7,7 +7,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.models.building import backbone_config
+from contextwise.models.building import backbone_config, initialize_by_name
 from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.cue import UnigramConfig
 from contextwise.models.loading import kind_of, load_as, load_config, load_model
@@ -129,7 +129,10 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
     if isinstance(settings, CueModel):
         return cue_model.starting_model(settings.cue, config)
     if not isinstance(settings, PretrainedModel):
-        return build_model(config)
+        model = build_model(config)
+        if recipe.training.paired_initialization:
+            initialize_by_name(model, recipe.seed)
+        return model
     model = _pretrained(settings.pretrained, config)
     if config.vocab_size > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(config.vocab_size)  # for the objective's special tokens

@@ -403,6 +403,10 @@ class TrainingSettings(Settings):
     compile: bool = False
     gradient_checkpointing: bool = False
     fsdp: bool = Field(False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
+    paired_initialization: bool = Field(
+        False,
+        description="initial values depend on the seed and the tensor's name only: models that share tensors start alike",
+    )
     workers: int = Field(0, ge=0, description="processes that load windows in advance")
     log_every: int = Field(10, ge=1)
     evaluate_every: int = Field(0, ge=0, description="steps between validations; 0: only at the end")
