@@ -49,6 +49,9 @@ def generate(
             help="Contexts of the sentence for a CUE model: a JSON file with one object from context to value.",
         ),
     ] = None,
+    dtype: Annotated[
+        str, Option(help="Of the weights: float32, bfloat16, float16; auto: as saved.")
+    ] = "auto",
 ) -> None:
     """Continue a prompt with a model, or fill in between --prefix and --suffix.
 
@@ -68,7 +71,7 @@ def generate(
             raise ConfigError(
                 f"{'--whole' if whole else '--spm'} is of use with a hole to fill only; give --prefix and --suffix"
             )
-        _continue(model, prompt, max_new_tokens, sampling, num_samples, contexts)
+        _continue(model, prompt, max_new_tokens, sampling, num_samples, contexts, dtype)
         return
     if contexts is not None:
         raise ConfigError(
@@ -82,9 +85,9 @@ def generate(
     from contextwise.evaluation.measures.infill.filling import Infiller, filling_objective
     from contextwise.models import load_generating_model, load_tokenizer
 
-    subject = Subject(model)
+    subject = Subject(model, dtype=dtype)
     infiller = Infiller(
-        load_generating_model(model),
+        load_generating_model(model, None if dtype == "auto" else subject.dtype),
         load_tokenizer(model),
         spm=spm,
         objective=filling_objective(subject),
@@ -103,16 +106,24 @@ def generate(
 
 
 def _continue(
-    source: str, prompt: str, max_new_tokens: int, sampling: "Sampling", samples: int, contexts: Path | None
+    source: str,
+    prompt: str,
+    max_new_tokens: int,
+    sampling: "Sampling",
+    samples: int,
+    contexts: Path | None,
+    dtype: str,
 ) -> None:
     """Print continuations of a prompt, token by token."""
     from transformers import TextStreamer
 
     from contextwise.evaluation import generation
+    from contextwise.evaluation.kernel import Subject
     from contextwise.models import load_model, load_tokenizer
 
+    weights = None if dtype == "auto" else Subject(source, dtype=dtype).dtype
     starts_sentence = generation.reads_sentences(source)
-    tokenizer, model = load_tokenizer(source), load_model(source)
+    tokenizer, model = load_tokenizer(source), load_model(source, weights)
     given = {}
     if contexts is not None:
         from contextwise.evaluation.measures.rescoring.contexts import contexts_for

@@ -1,4 +1,4 @@
-"""Text generation, and its time per token, with transformers' ``generate()``."""
+"""Text generation, and its time per token."""
 
 import statistics
 import time
@@ -17,6 +17,7 @@ from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.subject import positions
 from contextwise.models import load_model, load_tokenizer
+from contextwise.models.decoding import generate
 from contextwise.models.loading import load_config
 
 WARM_UP_TOKENS = 8
@@ -143,7 +144,8 @@ def sample_text(
     padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     texts = []
     for _ in range(samples):
-        out = model.generate(
+        out = generate(
+            model,
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=count,
@@ -200,7 +202,7 @@ def _generation_seconds(model: PreTrainedModel, prompt_tokens: int, new_tokens: 
     length = {"min_new_tokens": new_tokens, "max_new_tokens": new_tokens}
     _wait(model.device)
     started = time.perf_counter()
-    model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **greedy, **length)
+    generate(model, ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **greedy, **length)
     _wait(model.device)
     return time.perf_counter() - started
 

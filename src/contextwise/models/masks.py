@@ -5,6 +5,8 @@ transformers reads padding masks and positions to leave a mask out where nothing
 Shapes: B rows, T positions of a call, S positions with keys.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,13 +17,26 @@ from transformers.masking_utils import create_causal_mask
 
 from contextwise.base.errors import ConfigError
 
+_may_read = True
+
+
+@contextlib.contextmanager
+def without_reading() -> Iterator[None]:
+    """Inside the ``with`` block models read no values from tensors, as on an accelerator."""
+    global _may_read
+    before, _may_read = _may_read, False
+    try:
+        yield
+    finally:
+        _may_read = before
+
 
 def readable_without_sync(x: Tensor) -> bool:
-    """Whether values can be read without waiting for an accelerator or breaking a compiled graph.
+    """Whether values can be read without waiting for an accelerator or breaking a compiled or recorded graph.
 
     On accelerators the kernels assert that indices are in range.
     """
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return x.device.type == "cpu" and _may_read and not torch.compiler.is_compiling()
 
 
 def takes_masks(config: Any) -> bool:

@@ -13,6 +13,7 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.data.sources.alpaca import CHAT_TEMPLATE
 from contextwise.evaluation.generation import Sampling, allowed_new_tokens
 from contextwise.models.contextlm.cache import ChunkLayer, ContextState
+from contextwise.models.decoding import generate
 from contextwise.models.rope import follows_length, frequencies_for, rotary_modules
 
 _CROPPED = (DynamicLayer, ChunkLayer, ContextState)
@@ -47,7 +48,8 @@ class ModelReader:
         ids = pad_sequence(rows, batch_first=True, padding_value=self.pad, padding_side="left")
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
         with frequencies_for(self.model, ids.shape[1] + new_tokens):
-            out = self.model.generate(
+            out = generate(
+                self.model,
                 ids.to(self.model.device),
                 attention_mask=mask.to(self.model.device),
                 max_new_tokens=new_tokens,

@@ -257,7 +257,10 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             raise ConfigError(f"heads is {heads}, but this model has heads 1 to {self.config.future_tokens}")
         if past_key_values is not None and self.config.head == "layer":
             past, first = past_key_values.get_seq_length(), self.config.trunk_cache_layers
-            if any(past_key_values.get_seq_length(first + i) != past for i in range(heads)):
+            known = isinstance(
+                past, int
+            )  # a static cache has its length on the device, which is not waited for
+            if known and any(past_key_values.get_seq_length(first + i) != past for i in range(heads)):
                 raise ConfigError(
                     f"past_key_values was not filled for {heads} of this model's heads from the first token on; "
                     "start with an empty cache"

@@ -24,6 +24,7 @@ from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.kernel.subject import DEFAULT_CONTEXT_LIMIT, positions
 from contextwise.evaluation.scoring.windows import vocabulary_size
+from contextwise.models.decoding import generate
 from contextwise.models.loading import kind_of
 from contextwise.objectives import UL2, Infilling, SpanCorruption, SpecialToken, build_objective
 from contextwise.objectives.infilling import Arrangement
@@ -198,7 +199,8 @@ class Infiller:
         device, opening = self.model.device, {}
         if self.form.opening:
             opening["decoder_input_ids"] = torch.tensor([self.form.opening] * len(rows)).to(device)
-        out = self.model.generate(
+        out = generate(
+            self.model,
             ids.to(device),
             attention_mask=mask.to(device),
             max_new_tokens=self.new_tokens,
