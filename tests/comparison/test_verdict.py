@@ -29,7 +29,7 @@ def group(name: str, loss: float, **facts: Any) -> Group:
 
 
 def difference(a: str, b: str, *ends: float | None) -> Difference:
-    return Difference(a, b, "nats per token", Estimate(*ends), True, {}, None, None, 0.5)
+    return Difference(a, b, "nats per token", Estimate(*ends), True, {}, None, 0.5)
 
 
 def comparison(
@@ -103,13 +103,44 @@ def test_bits_per_byte_decide_where_they_are_the_unit() -> None:
 
 def test_costs_are_ratios_of_the_best_to_the_others() -> None:
     groups = [
-        group("A", 4.0),
-        group("B", 3.9, tokens_per_second=900.0, ms_per_token=3.0, parameters=1_300_000),
+        group("A", 4.0, flops_per_token=1e6, timed_with=["A", "B"]),
+        group("B", 3.9, flops_per_token=1.2e6, timed_with=["A", "B"], ms_per_token=3.0, parameters=1_300_000),
     ]
     assert verdict(comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)]))[1] == (
-        "B has 1.3M parameters, against 1M of A. It trains at 0.90 times the speed of A, and takes 3.00 ms "
-        "for a generated token, 1.50 times that of A."
+        "B has 1.3M parameters, against 1M of A. It takes 1.20 times the FLOPs of A for a token of training, and 3.00 ms "
+        "for a generated token, 1.50 times that of A, measured in alternation."
     )
+
+
+def test_speeds_that_were_not_measured_in_alternation_are_not_compared() -> None:
+    groups = [group("A", 4.0, timed_with=["A"]), group("B", 3.9, tokens_per_second=900.0, timed_with=["B"])]
+    result = comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)])
+    assert verdict(result)[1] == "B has 1M parameters, against 1M of A."
+    assert "of each run by itself" in model_table(result).notes[0]
+
+
+def test_five_documents_allow_no_claim_and_seven_do() -> None:
+    words = {}
+    for documents in (5, 7):
+        pair = difference("B", "A", -0.1, -0.13, -0.07)
+        estimate = dataclasses.replace(pair.difference, method="t", documents=documents)
+        pair = dataclasses.replace(pair, difference=estimate)
+        result = comparison([group("A", 4.0), group("B", 3.9)], [pair])
+        words[documents] = [
+            pair.verdict,
+            verdict(result)[0],
+            difference_table(result).__html__(),
+            result.best,
+        ]
+    sentence, whole, table, best = words[5]
+    for text in (sentence, whole):
+        assert "5 documents allow no verdict, which takes 6 or more" in text and "lower than" not in text
+    assert "no verdict: fewer than 6 documents" in table and best is None
+    sentence, whole, table, best = words[7]
+    assert sentence == (
+        "B is lower than A by 0.1000 nats per token [0.0700, 0.1300] (95% interval: t over 7 documents)"
+    )
+    assert "(95% t-intervals over documents, paired by document)" in whole and best.name == "B"
 
 
 def test_costs_that_are_not_known_are_not_told() -> None:

@@ -21,9 +21,11 @@ def test_measures_by_hand():
     assert values["word_perplexity"] == pytest.approx(math.exp(3.0))
     assert values["byte_perplexity"] == pytest.approx(math.exp(0.75))
     assert values["bits_per_byte"] == pytest.approx(0.75 / math.log(2))
-    # Resamples hold document 1 twice, 2 twice, or each once: 1.0, 2.5 and 1.5 nats a token.
-    assert (result["loss"]["low"], result["loss"]["high"]) == (1.0, 2.5)
-    assert result["perplexity"]["high"] == pytest.approx(math.exp(2.5))
+    # Without document 1 or 2: 2.5 and 1.0 nats a token; a variance of (1 + 0.25) / 2, and one degree of freedom.
+    half = 12.706205 * 0.625**0.5
+    assert result["loss"]["high"] - 1.5 == 1.5 - result["loss"]["low"] == pytest.approx(half)
+    assert (result["loss"]["method"], result["loss"]["documents"]) == ("t", 2)
+    assert result["perplexity"]["high"] == pytest.approx(math.exp(1.5 + half))
 
 
 def test_a_uniform_model_has_the_perplexity_of_its_vocabulary():

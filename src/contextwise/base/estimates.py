@@ -10,6 +10,11 @@ import numpy as np
 
 CONFIDENCE = 0.95
 NOT_KNOWN = "–"
+FEWEST_DOCUMENTS = 6
+"""Fewer documents decide nothing: a t-interval holds for a mean of few values only if they have no outliers, and few values
+cannot show whether they have."""
+
+_ABOUT = ("method", "documents", "seeds", "n")
 
 
 @dataclass(frozen=True)
@@ -18,8 +23,8 @@ class Estimate:
 
     Attributes:
         unit: for example ``nats per token``; empty for a share or a count.
-        n: number of independent observations (documents, seeds, questions).
-        method: method of the interval, such as ``percentile bootstrap``.
+        method: method of the interval, such as ``t`` or ``bootstrap``.
+        documents, seeds, n: numbers of documents, seeds or other observations that the interval is over.
 
     ``f"{estimate:+.4f}"`` is the value with its interval, ``-0.0025 [-0.0100, +0.0050]``; the format is a Python format
     specification, or a name of :data:`FORMATS`.
@@ -29,15 +34,17 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     unit: str = dataclasses.field(default="", compare=False)
-    n: int | None = dataclasses.field(default=None, compare=False)
     method: str = dataclasses.field(default="", compare=False)
+    documents: int | None = dataclasses.field(default=None, compare=False)
+    seeds: int | None = dataclasses.field(default=None, compare=False)
+    n: int | None = dataclasses.field(default=None, compare=False)
     confidence: float = dataclasses.field(default=CONFIDENCE, compare=False)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Estimate":
         """Read an estimate from a result file; other keys are ignored, null values are NaN."""
-        value = values["value"]
-        return cls(math.nan if value is None else value, values.get("low"), values.get("high"))
+        value, about = values["value"], {name: values[name] for name in _ABOUT if name in values}
+        return cls(math.nan if value is None else value, values.get("low"), values.get("high"), **about)
 
     @property
     def has_interval(self) -> bool:
@@ -50,10 +57,24 @@ class Estimate:
         low, high = (math.nan if limit is None else limit for limit in (self.low, self.high))
         return low, high
 
+    @property
+    def too_few(self) -> str:
+        """Why the documents are too few for any verdict, as a clause; empty if there are enough."""
+        if self.documents is None or self.documents >= FEWEST_DOCUMENTS:
+            return ""
+        return f"{self.documents} documents allow no verdict, which takes {FEWEST_DOCUMENTS} or more"
+
+    @property
+    def basis(self) -> str:
+        """Method and observations of the interval: ``t over 3 seeds and 22 documents``."""
+        counts = {"seeds": self.seeds, "documents": self.documents, "values": self.n}
+        parts = [f"{count:,} {name[: -1 if count == 1 else None]}" for name, count in counts.items() if count]
+        return " over ".join(part for part in (self.method, " and ".join(parts)) if part)
+
     def above(self, bound: float) -> bool | None:
-        """True if the interval is above a bound, False if below, None if it contains the bound or is unknown."""
+        """True if the interval is above a bound, False if below; None if it contains the bound or decides nothing."""
         low, high = self.limits
-        return low > bound if low > bound or high < bound else None
+        return low > bound if (low > bound or high < bound) and not self.too_few else None
 
     @property
     def decided(self) -> bool:
@@ -82,10 +103,16 @@ class Estimate:
     def __format__(self, form: str) -> str:
         return f"{written(self.value, form or 'number')} {self.interval(form or 'number')}".rstrip()
 
-    def to_dict(self) -> dict[str, float | None]:
-        """``{"value", "low", "high"}``, with None for values that are not finite (JSON has no infinity)."""
+    def to_dict(self) -> dict[str, Any]:
+        """``{"value", "low", "high"}``, with the method and the counts of an interval.
+
+        Numbers that are not finite are None (JSON has no infinity).
+        """
         numbers = {"value": self.value, "low": self.low, "high": self.high}
-        return {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()}
+        about = {name: getattr(self, name) for name in _ABOUT if self.has_interval}
+        return {name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()} | {
+            name: value for name, value in about.items() if value
+        }
 
 
 def exponential(value: float) -> float:

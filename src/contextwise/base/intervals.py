@@ -1,17 +1,23 @@
-"""Intervals: all resampling, t, normal and score intervals of the package.
+"""Intervals: all t, resampling, normal and score intervals of the package.
 
 Most measures are a ratio of two sums over documents, Σ nats / Σ tokens, so long documents have more weight, as in the loss
-of the whole text. The tokens of one document are not independent, so whole documents are resampled.
+of the whole text. The tokens of one document are not independent, so whole documents are the unit.
 
-- With one seed, the interval is the percentile bootstrap over documents. It does not cover variation between seeds.
-- With several seeds, the variance over documents (bootstrap) and the variance of the mean over seeds are added, and the
-  interval is ``value ± t · sqrt(sum)`` with Satterthwaite's degrees of freedom: between ``seeds - 1`` where the seeds dominate
-  and ``documents - 1`` where the documents do.
-- The crossed bootstrap (Owen 2007, "The pigeonhole bootstrap": seeds and documents are drawn independently) is reported in
-  addition. Three seeds can be drawn in only ten ways and their spread is underestimated by a third, so it is too narrow if
-  the seeds dominate: in simulations with three seeds its 95% interval covered the true value in 79% to 94% of cases, the
-  interval above in 92% to 95%.
-- Shares have Wilson's score interval, which has a positive width even if all observations are equal.
+- **Documents**: the variance is the delete-one jackknife's, and the interval is Student's t, ``value ± t · error``. With
+  documents of equal size this is the t-interval of a mean. With unequal sizes the degrees of freedom are those of the
+  effective number of documents, (Σ size)² / Σ size² (Kish 1965), minus 1: where one document holds most of the text, the
+  spread of the others says little about it. One seed's interval does not cover variation between seeds.
+- **Seeds**: Student's t over the values of the seeds (Welch's where the seeds of two groups are not paired).
+- **Documents and seeds**: the squared half-widths of the two parts are added. Adding the variances, with Satterthwaite's
+  degrees of freedom, covers 88% instead of 95% with two seeds whose spread dominates: with one degree of freedom their
+  variance is often estimated far too low, and then the degrees of freedom are those of the documents.
+- **Readings of a curve** (the context at which it is lowest) are no smooth functions of the sums. They have percentile
+  bootstrap intervals over documents, at the levels of a t-interval (Hesterberg 2015, "What teachers should know about the
+  bootstrap", Section 4.4), and none for fewer than six documents.
+- **Shares** have Wilson's score interval, which has a positive width even if all observations are equal.
+
+Fewer than six documents have an interval but no verdict (:data:`~contextwise.base.estimates.FEWEST_DOCUMENTS`).
+``benchmarks/coverage.py`` measures how often these intervals contain the true value.
 
 Shapes: R resamples, S seeds, N documents, K columns. A *block* is an array (S, N) of sums over each document; a value is the
 sum over blocks of the mean over seeds of Σ block / Σ weights. A difference paired by seed is one block (a - b); an unpaired
@@ -19,52 +25,175 @@ difference is two blocks, a and -b.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
-from contextwise.base.estimates import CONFIDENCE, Estimate
+from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate
 
 RESAMPLES = 2000
 SEED = 0
 NORMAL = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
 """Half the width of a 95% normal interval, in standard errors."""
-_BOOTSTRAP = "percentile bootstrap"
 _ELEMENTS_AT_ONCE = 4_000_000
 
 Interval = tuple[float, float]
 
 
-# Resampling
+class Part(NamedTuple):
+    """The variance that a value has by one source (documents or seeds), and the degrees of freedom of its estimate."""
+
+    variance: float
+    freedom: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the 95% t-interval by this source alone."""
+        return student_t(self.freedom) * math.sqrt(self.variance)
 
 
-def bootstrap(
-    samples: Sequence[np.ndarray], statistic: Callable[..., np.ndarray], paired: bool = True
-) -> Any:
-    """Run scipy's percentile bootstrap of a vectorized statistic of samples (N,), with 2000 resamples and a fixed seed."""
-    return stats.bootstrap(
-        samples,
-        statistic,
-        paired=paired,
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        batch=_at_once(len(samples[0])),
-        rng=np.random.default_rng(SEED),
-    )
+# Documents
 
 
-def bootstrap_estimate(
-    value: float, samples: Sequence[np.ndarray], statistic: Callable[..., Any]
-) -> Estimate:
-    """A statistic of paired samples (N,) with its bootstrap interval; no interval for N = 1."""
-    if len(samples[0]) < 2:
+def leave_one_out(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Ratios Σ sums / Σ sizes without each of N documents in turn, in the shape of ``sums``: (N,) or (N, K).
+
+    Args:
+        sizes: (N,), or of each column (N, K). A ratio is NaN where nothing is left.
+    """
+    sizes = sizes.reshape(len(sizes), *(1,) * (sums.ndim - sizes.ndim), *sizes.shape[1:])
+    left = sizes.sum(axis=0) - sizes
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(left > 0, (sums.sum(axis=0) - sums) / left, np.nan)
+
+
+def over_documents(value: float, left_out_N: np.ndarray, sizes_N: np.ndarray) -> Part | None:
+    """The part of the documents in a value's uncertainty, by the jackknife; None for fewer than two documents with a size.
+
+    Args:
+        value: of a smooth function of sums over documents, such as a ratio, or a difference of ratios.
+        left_out_N: the same without each document in turn, as by :func:`leave_one_out`.
+        sizes_N: share of the text, in any unit, that each document has.
+    """
+    count = int((sizes_N > 0).sum())
+    if count < 2 or np.isnan(left_out_N).any():
+        return None
+    return Part(float(np.square(left_out_N - value).sum()) * (count - 1) / count, effective_freedom(sizes_N))
+
+
+def effective_freedom(sizes_N: np.ndarray) -> float:
+    """Degrees of freedom of a variance over documents: their effective number minus 1, and 1 at least."""
+    return max(1.0, float(sizes_N.sum()) ** 2 / float(np.square(sizes_N, dtype=float).sum()) - 1)
+
+
+def jackknife_estimate(value: float, left_out_N: np.ndarray, sizes_N: np.ndarray) -> Estimate:
+    """A value with its t-interval over documents; arguments as for :func:`over_documents`."""
+    part = over_documents(value, left_out_N, sizes_N)
+    if part is None:
+        return Estimate(float(value))
+    return plus_minus(value, part.half_width, method="t", documents=int((sizes_N > 0).sum()))
+
+
+def ratios(sums: np.ndarray, sizes: dict[str, np.ndarray]) -> dict[str, Estimate]:
+    """Σ sums / Σ size for each of ``sizes``, with t-intervals over documents; no interval for one document.
+
+    Args:
+        sums: (N,) sum over each document's scored tokens.
+        sizes: name -> (N,) divisor (tokens, words, bytes), each with a positive sum.
+    """
+    sums = np.asarray(sums, dtype=np.float64)
+    columns = {name: np.asarray(size, dtype=np.float64) for name, size in sizes.items()}
+    return {
+        name: jackknife_estimate(sums.sum() / size.sum(), leave_one_out(sums, size), size)
+        for name, size in columns.items()
+    }
+
+
+def ratio_difference(a_2N: np.ndarray, b_2N: np.ndarray) -> Estimate:
+    """Σ sums / Σ sizes of ``a`` minus that of ``b``, each (sums, sizes) of the same N documents, with its t-interval."""
+    value = a_2N[0].sum() / a_2N[1].sum() - b_2N[0].sum() / b_2N[1].sum()
+    shares_N = a_2N[1] / a_2N[1].sum() + b_2N[1] / b_2N[1].sum()
+    return jackknife_estimate(value, leave_one_out(*a_2N) - leave_one_out(*b_2N), shares_N)
+
+
+def mean_estimate(values_N: np.ndarray) -> Estimate:
+    """The mean with its t-interval; no interval for a single value or equal values."""
+    values = np.asarray(values_N, dtype=np.float64)
+    mean, count = float(values.mean()), len(values)
+    if np.ptp(values) == 0:
+        return Estimate(mean)
+    half = Part(float(values.var(ddof=1)) / count, count - 1).half_width
+    return plus_minus(mean, half, method="t", n=count)
+
+
+# Means over seeds and documents, and paired differences
+
+
+def per_seed(block_SN: np.ndarray, weights_N: np.ndarray) -> np.ndarray:
+    """(S,): Σ block / Σ weights for each seed."""
+    return block_SN.sum(axis=1) / weights_N.sum()
+
+
+def over_seeds(blocks: list[np.ndarray], weights_N: np.ndarray) -> Part | None:
+    """The part of the seeds in the uncertainty of the blocks' value, by Welch; None if no block has several seeds."""
+    parts = [
+        Part(float(per_seed(block, weights_N).var(ddof=1)) / len(block), len(block) - 1)
+        for block in blocks
+        if len(block) > 1
+    ]
+    if not parts:
+        return None
+    variance = sum(part.variance for part in parts)
+    spread = sum(part.variance**2 / part.freedom for part in parts)
+    return Part(variance, variance**2 / spread if spread > 0 else min(part.freedom for part in parts))
+
+
+def estimate(blocks: list[np.ndarray], weights_N: np.ndarray) -> Estimate:
+    """The value of the blocks with its 95% interval over documents, and over seeds where a block has several.
+
+    No interval for fewer than two documents with a weight.
+    """
+    value = _value(blocks, weights_N)
+    kept = weights_N > 0
+    weights = weights_N[kept].astype(np.float64)
+    pooled_N = np.sum([block[:, kept].mean(axis=0) for block in blocks], axis=0)
+    documents = over_documents(value, leave_one_out(pooled_N, weights), weights) if len(weights) else None
+    if documents is None:
         return Estimate(value)
-    low, high = bootstrap(samples, statistic).confidence_interval
-    return Estimate(value, float(low), float(high), n=len(samples[0]), method=_BOOTSTRAP)
+    parts = [part for part in (documents, over_seeds(blocks, weights_N)) if part is not None]
+    seeds = min(len(block) for block in blocks) if len(parts) > 1 else None
+    half = math.hypot(*(part.half_width for part in parts))
+    return plus_minus(value, half, method="t", documents=len(weights), seeds=seeds)
+
+
+def seed_interval(blocks: list[np.ndarray], weights_N: np.ndarray) -> Interval | None:
+    """The t-interval over seeds alone, for fixed documents; None if a block has one seed."""
+    part = over_seeds(blocks, weights_N)
+    if part is None or any(len(block) == 1 for block in blocks):
+        return None
+    value = _value(blocks, weights_N)
+    return value - part.half_width, value + part.half_width
+
+
+def estimate_over_seeds(a_S: np.ndarray, b_S: np.ndarray, paired: bool) -> Estimate:
+    """Mean of ``a`` minus mean of ``b`` (one value per seed), with a t-interval if there are several seeds.
+
+    ``paired``: the two have the same seeds in the same order.
+    """
+    weight = np.ones(1)
+    blocks = [(a_S - b_S)[:, None]] if paired else [a_S[:, None], -b_S[:, None]]
+    low, high = seed_interval(blocks, weight) or (None, None)
+    seeds = min(len(a_S), len(b_S))
+    return Estimate(float(a_S.mean() - b_S.mean()), low, high, method="t", seeds=seeds)
+
+
+def _value(blocks: list[np.ndarray], weights_N: np.ndarray) -> float:
+    return float(sum(per_seed(block, weights_N).mean() for block in blocks))
+
+
+# Resampling, for readings that are no smooth function of sums
 
 
 def draw_counts(observations: int, seed: Any = SEED, resamples: int = RESAMPLES) -> Iterator[np.ndarray]:
@@ -72,7 +201,8 @@ def draw_counts(observations: int, seed: Any = SEED, resamples: int = RESAMPLES)
 
     A fixed seed draws the same observations for every statistic, so that the draws of two statistics are paired.
     """
-    draw, at_once = np.random.default_rng(seed), _at_once(observations)
+    at_once = max(1, min(resamples, _ELEMENTS_AT_ONCE // max(1, observations)))  # about 4M numbers in memory
+    draw = np.random.default_rng(seed)
     chances = np.full(observations, 1 / observations)
     for start in range(0, resamples, at_once):
         rows = min(at_once, resamples - start)
@@ -96,138 +226,18 @@ def percentile_interval(
     return float(low), float(high)
 
 
-def percentile_estimate(value: float, draws_R: np.ndarray | None, method: str = "linear") -> Estimate:
-    """A value with the percentile interval of its resamples; no interval without resamples."""
-    if draws_R is None:
+def bootstrap_estimate(value: float, draws_R: np.ndarray, documents: int, method: str = "linear") -> Estimate:
+    """A value with the percentile interval of its resamples over documents, at the levels of a t-interval.
+
+    A resample of N documents varies less than N new documents would, by (N - 1) / N, and its percentiles are a normal
+    distribution's. So the quantile at Φ(-t √(N / (N - 1))) takes the place of the one at 2.5%. No interval for fewer than six
+    documents: their resamples hold no such quantile.
+    """
+    if documents < FEWEST_DOCUMENTS:
         return Estimate(float(value))
-    return Estimate(float(value), *percentile_interval(draws_R, method=method), method=_BOOTSTRAP)
-
-
-# Means and ratios over documents
-
-
-def mean_estimate(values_N: np.ndarray) -> Estimate:
-    """The mean with its bootstrap interval; no interval for a single value or equal values."""
-    values = np.asarray(values_N, dtype=np.float64)
-    mean = float(values.mean())
-    return Estimate(mean) if np.ptp(values) == 0 else bootstrap_estimate(mean, (values,), np.mean)
-
-
-def ratios(nats: np.ndarray, sizes: dict[str, np.ndarray]) -> dict[str, Estimate]:
-    """Σ nats / Σ size for each of ``sizes``, with bootstrap intervals over documents; no interval for one document.
-
-    Args:
-        nats: (N,) sum over each document's scored tokens.
-        sizes: name -> (N,) divisor (tokens, words, bytes), each with a positive sum.
-    """
-    nats = np.asarray(nats, dtype=np.float64)
-    columns = [np.asarray(size, dtype=np.float64) for size in sizes.values()]
-    values = [float(nats.sum() / column.sum()) for column in columns]
-    if len(nats) < 2:
-        return {name: Estimate(value) for name, value in zip(sizes, values, strict=True)}
-
-    def statistic(nats: np.ndarray, *columns: np.ndarray, axis: int) -> np.ndarray:
-        return np.stack([nats.sum(axis=axis) / column.sum(axis=axis) for column in columns])
-
-    interval = bootstrap((nats, *columns), statistic).confidence_interval
-    limits = zip(np.atleast_1d(interval.low), np.atleast_1d(interval.high), strict=True)
-    return {
-        name: Estimate(value, float(low), float(high), n=len(nats), method=_BOOTSTRAP)
-        if np.isfinite([low, high]).all()
-        else Estimate(value)
-        for name, value, (low, high) in zip(sizes, values, limits, strict=True)
-    }
-
-
-# Means over seeds and documents, and paired differences
-
-
-def per_seed(block_SN: np.ndarray, weights_N: np.ndarray) -> np.ndarray:
-    """(S,): Σ block / Σ weights for each seed."""
-    return block_SN.sum(axis=1) / weights_N.sum()
-
-
-def estimate(blocks: list[np.ndarray], weights_N: np.ndarray) -> Estimate:
-    """The value of the blocks with its 95% interval; no interval for fewer than two documents."""
-    value = float(sum(per_seed(block, weights_N).mean() for block in blocks))
-    kept = weights_N > 0
-    if kept.sum() < 2:
-        return Estimate(value)
-    pooled_N = sum(block[:, kept].mean(axis=0) for block in blocks)
-    over_documents = bootstrap((pooled_N, weights_N[kept]), _ratio)
-    documents = int(kept.sum())
-    if all(len(block) == 1 for block in blocks):
-        low, high = map(float, over_documents.confidence_interval)
-        return Estimate(value, low, high, n=documents, method=_BOOTSTRAP)
-    variance = float(over_documents.bootstrap_distribution.var(ddof=1))
-    half = _half_width([*_seed_variances(blocks, weights_N), (variance, documents - 1)])
-    seeds = min(len(block) for block in blocks)
-    return plus_minus(value, half, n=seeds, method="t over seeds and documents (Satterthwaite)")
-
-
-def seed_interval(blocks: list[np.ndarray], weights_N: np.ndarray) -> Interval | None:
-    """The t-interval over seeds alone, for fixed documents; None if a block has one seed."""
-    if any(len(block) == 1 for block in blocks):
-        return None
-    value = float(sum(per_seed(block, weights_N).mean() for block in blocks))
-    half = _half_width(_seed_variances(blocks, weights_N))
-    return value - half, value + half
-
-
-def crossed_interval(blocks: list[np.ndarray], weights_N: np.ndarray) -> Interval | None:
-    """Percentile interval of the crossed bootstrap; None with one seed or one document."""
-    kept = weights_N > 0
-    several = [block for block in blocks if len(block) > 1]
-    if not several or kept.sum() < 2:
-        return None
-    weights = weights_N[kept]
-    single_N = sum((block[0, kept] for block in blocks if len(block) == 1), np.zeros_like(weights))
-
-    def statistic(documents: np.ndarray, *seeds: np.ndarray, axis: int) -> np.ndarray:
-        documents = documents.astype(int)
-        total = single_N[documents].sum(axis=axis)
-        for block, drawn in zip(several, seeds, strict=True):
-            rows = np.stack([row[documents].sum(axis=axis) for row in block[:, kept]], axis=-1)
-            total = total + np.take_along_axis(rows, drawn.astype(int), axis=-1).mean(axis=-1)
-        return total / weights[documents].sum(axis=axis)
-
-    samples = (np.arange(len(weights)), *(np.arange(len(block)) for block in several))
-    low, high = bootstrap(samples, statistic, paired=False).confidence_interval
-    return float(low), float(high)
-
-
-def estimate_over_seeds(a_S: np.ndarray, b_S: np.ndarray, paired: bool) -> Estimate:
-    """Mean of ``a`` minus mean of ``b`` (one value per seed), with a t-interval if there are several seeds.
-
-    ``paired``: the two have the same seeds in the same order.
-    """
-    weight = np.ones(1)
-    blocks = [(a_S - b_S)[:, None]] if paired else [a_S[:, None], -b_S[:, None]]
-    low, high = seed_interval(blocks, weight) or (None, None)
-    seeds = min(len(a_S), len(b_S))
-    return Estimate(float(a_S.mean() - b_S.mean()), low, high, n=seeds, method="t over seeds")
-
-
-def _ratio(values: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:
-    return values.sum(axis=axis) / weights.sum(axis=axis)
-
-
-def _seed_variances(blocks: list[np.ndarray], weights_N: np.ndarray) -> list[tuple[float, int]]:
-    """(variance of the mean over seeds, degrees of freedom) of each block with several seeds."""
-    return [
-        (float(per_seed(block, weights_N).var(ddof=1)) / len(block), len(block) - 1)
-        for block in blocks
-        if len(block) > 1
-    ]
-
-
-def _half_width(terms: list[tuple[float, int]]) -> float:
-    """Half the width of a t-interval; the terms (variance, degrees of freedom) are independent and are summed."""
-    variance = sum(term for term, _ in terms)
-    if variance == 0:
-        return 0.0
-    freedom = variance**2 / sum(term**2 / degrees for term, degrees in terms)
-    return student_t(freedom) * math.sqrt(variance)
+    reach = student_t(documents - 1) * math.sqrt(documents / (documents - 1))
+    limits = percentile_interval(draws_R, 1 - 2 * float(special.ndtr(-reach)), method)
+    return Estimate(float(value), *limits, method="bootstrap", documents=documents)
 
 
 # Intervals in closed form
@@ -235,12 +245,12 @@ def _half_width(terms: list[tuple[float, int]]) -> float:
 
 def student_t(freedom: float) -> float:
     """Half the width of a 95% t-interval in standard errors."""
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+    return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
-def plus_minus(value: float, half: float, n: int | None = None, method: str = "") -> Estimate:
-    """``value ± half``."""
-    return Estimate(float(value), float(value - half), float(value + half), n=n, method=method)
+def plus_minus(value: float, half: float, **about: Any) -> Estimate:
+    """``value ± half``; ``about`` are the estimate's other fields, such as its method."""
+    return Estimate(float(value), float(value - half), float(value + half), **about)
 
 
 def wilson(value: float, n: int) -> Estimate:
@@ -262,8 +272,3 @@ def correlation_estimate(correlation: float, n: int) -> Estimate:
     middle, half = np.arctanh(np.clip(correlation, -edge, edge)), NORMAL / np.sqrt(n - 3)
     low, high = float(np.tanh(middle - half)), float(np.tanh(middle + half))
     return Estimate(correlation, low, high, n=n, method="Fisher")
-
-
-def _at_once(observations: int) -> int:
-    """Number of resamples to draw together, so that about 4M numbers are in memory for any corpus."""
-    return max(1, min(RESAMPLES, _ELEMENTS_AT_ONCE // max(1, observations)))

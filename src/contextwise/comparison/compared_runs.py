@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,13 @@ class ComparedRun:
         """A column of the documents' table; None if the corpus did not know its values."""
         return column_or_none(self.evaluation.documents, name)
 
-    @property
-    def ms_per_token(self) -> float | None:
-        """Milliseconds per generated token, if the run's ``evaluation/generation.json`` has them."""
+    @cached_property
+    def generation(self) -> dict[str, Any]:
+        """Timing of generation: ``ms_per_token``, and ``together``: the runs timed in alternation. Empty if there is none."""
         file = self.run.evaluation / "generation.json" if self.run else None
         if file is None or not file.is_file():
-            return None
-        return read_json(file, "the timing of generation")["ms_per_token"]
+            return {}
+        return read_json(file, "the timing of generation")
 
 
 def evaluate_all(sources: Sequence[str | Path], corpus: Corpus, **settings: Any) -> list[Evaluation]:

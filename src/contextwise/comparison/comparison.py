@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, as_json, exponential
 from contextwise.base.files import write_json
-from contextwise.base.intervals import Interval, crossed_interval, estimate, per_seed, seed_interval
+from contextwise.base.intervals import Interval, estimate, per_seed, seed_interval
 from contextwise.comparison.budgets import Budget, equal_budgets
 from contextwise.comparison.compared_runs import ComparedRun, groups_of, open_compared
 from contextwise.evaluation.measures.loss import Evaluation
@@ -29,7 +29,9 @@ class Group:
         loss: nats per token of the held-out documents, mean over seeds.
         losses: the loss of each run.
         training_tokens, tokens_per_second, training_seconds, ms_per_token: means over the runs, None where
-        not known.
+        not known. The speeds of training are those of each run by itself, with the machine's load at that time.
+        flops_per_token: of training; None where not known.
+        timed_with: the runs whose generation was timed in alternation with all of the group's; empty if there are none.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Group:
     tokens_per_second: float | None
     training_seconds: float | None
     ms_per_token: float | None
+    flops_per_token: float | None = None
+    timed_with: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,6 @@ class Difference:
         paired_by_seed: whether both groups have the same seeds.
         seed_differences: seed -> difference, if paired by seed.
         seed_interval: t-interval over seeds alone; None with one seed.
-        crossed_interval: crossed bootstrap over seeds and documents; None with one seed.
         documents_lower: share of the documents on which the group's loss is lower.
     """
 
@@ -66,7 +69,6 @@ class Difference:
     paired_by_seed: bool
     seed_differences: dict[str, float]
     seed_interval: Interval | None
-    crossed_interval: Interval | None
     documents_lower: float
 
     @property
@@ -82,13 +84,16 @@ class Difference:
         difference, pair = self.difference, f"{self.group} − {self.reference}"
         if not difference.has_interval:
             return f"{pair} = {difference.value:+.4f} {self.unit}; one document allows no interval"
+        if difference.too_few:
+            return f"{pair} = {difference:+.4f} {self.unit}; {difference.too_few}"
+        basis = f"95% interval: {difference.basis}" if difference.basis else "95% interval"
         if not difference.decided:
             return (
                 f"No significant difference between {self.group} and {self.reference}: the interval contains zero "
-                f"({pair} = {difference:+.4f} {self.unit})"
+                f"({pair} = {difference:+.4f} {self.unit}; {basis})"
             )
         side, size = ("lower", -difference) if difference.value < 0 else ("higher", difference)
-        return f"{self.group} is {side} than {self.reference} by {size.value:.4f} {self.unit} {size.interval('.4f')}"
+        return f"{self.group} is {side} than {self.reference} by {size.value:.4f} {self.unit} {size.interval('.4f')} ({basis})"
 
     @property
     def better(self) -> str | None:
@@ -135,7 +140,7 @@ class Comparison:
         """Everything as JSON-ready values, the verdicts included."""
         content = as_json(self)
         for shown, difference in zip(content["differences"], self.differences, strict=True):
-            shown["verdict"] = difference.verdict
+            shown["verdict"], shown["better"] = difference.verdict, difference.better
             relative = difference.relative_perplexity
             shown["relative_perplexity"] = None if relative is None else relative.to_dict()
         return content
@@ -216,6 +221,8 @@ def _group(name: str, runs: list[ComparedRun]) -> Group:
     loss = estimate([nats], tokens)
     per_byte = None if n_bytes is None or not n_bytes.sum() else estimate([nats / math.log(2)], n_bytes)
 
+    timed = [compared.generation.get("together", []) for compared in runs]
+
     def mean(values: list[Any]) -> float | None:
         return None if any(value is None for value in values) else float(np.mean(values))
 
@@ -231,8 +238,14 @@ def _group(name: str, runs: list[ComparedRun]) -> Group:
         training_tokens=mean([compared.summary.get("tokens") for compared in runs]),
         tokens_per_second=mean([compared.summary.get("tokens_per_second") for compared in runs]),
         training_seconds=mean([compared.summary.get("seconds") for compared in runs]),
-        ms_per_token=mean([compared.ms_per_token for compared in runs]),
+        ms_per_token=mean([compared.generation.get("ms_per_token") for compared in runs]),
+        flops_per_token=mean([_flops_per_token(compared.summary) for compared in runs]),
+        timed_with=timed[0] if all(other == timed[0] for other in timed) else [],
     )
+
+
+def _flops_per_token(summary: dict[str, Any]) -> float | None:
+    return summary["flops"] / summary["tokens"] if summary.get("flops") and summary.get("tokens") else None
 
 
 def _difference(
@@ -257,7 +270,6 @@ def _difference(
         paired_by_seed=paired,
         seed_differences={str(seed): value for seed, value in zip(seeds, by_seed, strict=False)},
         seed_interval=seed_interval(blocks, sizes_N),
-        crossed_interval=crossed_interval(blocks, sizes_N),
         documents_lower=float((difference_N[sizes_N > 0] < 0).mean()),
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, as_json
-from contextwise.base.intervals import percentile_estimate, resampled_ratios
+from contextwise.base.intervals import ratio_difference, ratios
 from contextwise.base.tables import Column, Row, Table
 from contextwise.evaluation.kernel import is_result
 from contextwise.evaluation.kernel.subject import results_of_model
@@ -104,44 +104,37 @@ def compare_curves(curves: list[CurveResult]) -> list[ComparedCurve]:
     common = set.intersection(*(set(curve.documents["document"].to_pylist()) for curve in curves))
     if not common:
         raise DataError("the curves have no document in common; measure them on longer documents")
-    losses, drawn = zip(*(_measured(curve, sorted(common)) for curve in curves), strict=True)
-    compared = []
-    for curve, loss, draws in zip(curves, losses, drawn, strict=True):
-        best, bins = int(loss[1:].argmin()), curve.bins
-
-        def difference(
-            index: int, other: int, loss: np.ndarray = loss, draws: np.ndarray | None = draws
-        ) -> Estimate:
-            pairs = None if draws is None else draws[:, index] - drawn[0][:, other]
-            return percentile_estimate(loss[index] - losses[0][other], pairs)
-
-        average, lowest = (
-            percentile_estimate(loss[index], None if draws is None else draws[:, index])
-            for index in (0, 1 + best)
-        )
+    sums = [_sums(curve, sorted(common)) for curve in curves]
+    compared, first = [], sums[0]
+    lowest_of_first = int((first[0, :, 1:].sum(0) / first[1, :, 1:].sum(0)).argmin())
+    for curve, own in zip(curves, sums, strict=True):
+        nats, targets = own
+        best, bins = int((nats[:, 1:].sum(0) / targets[:, 1:].sum(0)).argmin()), curve.bins
+        average, lowest = (ratios(nats[:, i], {"loss": targets[:, i]})["loss"] for i in (0, 1 + best))
         differences: tuple[Any, ...] = (None, None, None)
         if curve is not curves[0]:
             shared = _shared_bins(curve, curves[0])
             differences = (
-                difference(0, 0),
-                difference(1 + best, 1 + int(losses[0][1:].argmin())),
-                {bin: difference(1 + i, 1 + j) for bin, (i, j) in shared.items()},
+                ratio_difference(own[:, :, 0], first[:, :, 0]),
+                ratio_difference(own[:, :, 1 + best], first[:, :, 1 + lowest_of_first]),
+                {
+                    bin: ratio_difference(own[:, :, 1 + i], first[:, :, 1 + j])
+                    for bin, (i, j) in shared.items()
+                },
             )
         name, bounds = str(curve.summary["model"]), (bins[best]["visible_from"], bins[best]["visible_to"])
         compared.append(ComparedCurve(name, bins[-1]["visible_to"], average, lowest, *bounds, *differences))
     return compared
 
 
-def _measured(curve: CurveResult, documents: list[int]) -> tuple[np.ndarray, np.ndarray | None]:
-    """The average and the loss of each bin, (1 + K,), and the same for each resample of the documents."""
+def _sums(curve: CurveResult, documents: list[int]) -> np.ndarray:
+    """Nats and targets of each document, in all bins together and in each bin: (2, D, 1 + K)."""
     table = curve.documents
     kept = np.isin(table["document"].to_numpy(), documents)
     nats_DK, targets_DK = (
         table[name].to_numpy()[kept].reshape(-1, len(curve.bins)) for name in ("nats", "targets")
     )
-    nats, targets = (np.hstack([x.sum(1, keepdims=True), x]) for x in (nats_DK, targets_DK.astype(float)))
-    # The resamples have a fixed seed: those of all curves draw the same documents.
-    return nats.sum(0) / targets.sum(0), resampled_ratios(nats, targets) if len(nats) > 1 else None
+    return np.array([np.hstack([x.sum(1, keepdims=True), x]) for x in (nats_DK, targets_DK.astype(float))])
 
 
 def _shared_bins(curve: CurveResult, first: CurveResult) -> dict[tuple[int, int], tuple[int, int]]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from rich.console import RenderableType
 
-from contextwise.base.estimates import count, duration, listed, written
+from contextwise.base.estimates import FEWEST_DOCUMENTS, count, duration, listed, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.budgets import Budget, number_of_seeds
 from contextwise.comparison.comparison import Comparison, Group
@@ -12,6 +12,10 @@ from contextwise.comparison.comparison import Comparison, Group
 MID_SCHEDULE = (
     "* Interpolated in the middle of a schedule: the run continued after this point with a learning rate that had not come "
     "down yet, which counts against it."
+)
+
+OWN_SPEED = (
+    "train tok/s: of each run by itself, with the machine's load at that time; not a measured difference."
 )
 
 
@@ -56,6 +60,7 @@ def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table
             Column("ms/new\ntoken", "estimate", ".2f"),
         ],
         rows,
+        [OWN_SPEED] if sum(group.tokens_per_second is not None for group in comparison.groups) > 1 else [],
     )
 
 
@@ -64,6 +69,7 @@ def difference_table(comparison: Comparison) -> Table:
     rows: list[list[Cell]] = []
     for each in comparison.differences:
         result = "no significant difference" if each.difference.has_interval else "no interval"
+        result = f"no verdict: fewer than {FEWEST_DOCUMENTS} documents" if each.difference.too_few else result
         result = f"{each.better} is better" if each.better else result
         rows.append([f"{each.group} − {each.reference}", each.difference, each.documents_lower, result])
     columns = [
@@ -122,6 +128,7 @@ def _losses(comparison: Comparison, lowest: Group) -> list[str]:
         basis = (
             "documents and seeds" if any(len(each.seeds) > 1 for each in comparison.groups) else "documents"
         )
+        kind = "-".join(filter(None, [significant[0][0].difference.method, "intervals"]))
         # Differences and intervals without sign.
         gains = [
             f"{other}'s by {value if value.value > 0 else -value:.4f}"
@@ -129,12 +136,14 @@ def _losses(comparison: Comparison, lowest: Group) -> list[str]:
             for value in [each.difference]
         ]
         sentences = [
-            f"{opening}: lower than {listed(gains)} {comparison.unit} (95% intervals over {basis}, paired by document)."
+            f"{opening}: lower than {listed(gains)} {comparison.unit} (95% {kind} over {basis}, paired by document)."
         ]
     for each, other in relevant:
         pair = f"{each.group} − {each.reference} = {each.difference:+.4f} {each.unit}"
         if not each.difference.has_interval:
             sentences.append(f"{pair}; one document allows no interval.")
+        elif each.difference.too_few:
+            sentences.append(f"{pair}; {each.difference.too_few}.")
         elif not each.difference.decided:
             sentences.append(
                 f"{'But there' if significant else 'There'} is no significant difference between {lowest.name} and "
@@ -144,17 +153,22 @@ def _losses(comparison: Comparison, lowest: Group) -> list[str]:
 
 
 def _costs(comparison: Comparison, best: Group) -> list[str]:
-    """Parameters, training speed and generation of the best model, relative to each of the others."""
+    """Parameters, FLOPs of training and time of generation of the best model, relative to each of the others.
+
+    Speeds of training are not compared: each run's is its own, beside whatever else the machine did. Times of generation are,
+    where they were measured in alternation.
+    """
     others = [group for group in comparison.groups if group is not best]
     parameters = listed([f"{count(group.parameters)} of {group.name}" for group in others])
     sentences = [f"{best.name} has {count(best.parameters)} parameters, against {parameters}."]
     facts = []
-    if speeds := _ratios(best, others, "tokens_per_second", "the speed"):
-        facts.append(f"trains at {speeds}")
-    if times := _ratios(best, others, "ms_per_token", "that"):
-        facts.append(f"takes {best.ms_per_token:.2f} ms for a generated token, {times}")
+    if operations := _ratios(best, others, "flops_per_token", "the FLOPs"):
+        facts.append(f"{operations} for a token of training")
+    alternating = best.timed_with and all(group.timed_with == best.timed_with for group in others)
+    if alternating and (times := _ratios(best, others, "ms_per_token", "that")):
+        facts.append(f"{best.ms_per_token:.2f} ms for a generated token, {times}, measured in alternation")
     if facts:
-        sentences.append(f"It {', and '.join(facts)}.")
+        sentences.append(f"It takes {', and '.join(facts)}.")
     return sentences
 
 

@@ -2,7 +2,8 @@
 
 A claim holds where the whole 95% interval of an estimate is on the claim's side of a bound. It does not hold where the whole
 interval is on the other side. It is undecided where the interval contains the bound, and without a decisive number: no interval
-(one seed or one document), a value that is not a number, too few observations. Exact numbers, such as counts, need no interval.
+(one seed or one document), fewer than six documents, a value that is not a number, too few observations. Exact numbers, such as
+counts, need no interval.
 """
 
 import math
@@ -142,7 +143,7 @@ def _problem(estimate: Estimate) -> str:
     """Why an estimate decides nothing; empty if it may."""
     if math.isnan(estimate.value):
         return "the value is not a number"
-    return "there is no interval" if any(math.isnan(limit) for limit in estimate.limits) else ""
+    return "there is no interval" if any(map(math.isnan, estimate.limits)) else estimate.too_few
 
 
 def exact(holds: bool, *numbers: float) -> Verdict:

@@ -34,7 +34,7 @@ def test_the_command_reports_missing_judgments(contextwise, tmp_path):
         assert status == 0 and '"missing": 0' in output and len(server.requests) == 17
         words = contextwise.words(command)
     assert "all 7.50 [7.50, 7.50] 4" in words
-    assert "bad - good: -4.00 [-4.00, -4.00], significant" in words
+    assert "bad - good: -4.00 [-4.00, -4.00]; fewer than 6 questions allow no verdict" in words
 
 
 def test_the_help_lists_what_is_sent_with_each_request(contextwise):

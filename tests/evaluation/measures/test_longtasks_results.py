@@ -23,7 +23,7 @@ def named(count):
     return [f"d{i}" for i in range(count)]
 
 
-def test_the_interval_is_the_bootstrap_over_documents():
+def test_the_interval_is_that_over_documents():
     draw = np.random.default_rng(1)
     documents = [f"d{i // 5}" for i in range(200)]  # five questions a document, which agree
     values = np.repeat(draw.random(40), 5)
@@ -103,13 +103,13 @@ def test_verdicts():
     rows = level_rows(level_of(scores(low), named(60)), [10])
     assert verdict(rows).startswith("with one visible context there is none to compare it with")
     rows = level_rows(level_of(scores([0.5], [0.6]), ["d"]), [10, 20])
-    assert verdict(rows).startswith("a data set of one document allows no interval")
+    assert verdict(rows).startswith("a data set of fewer than 6 documents allows no verdict")
 
 
 def test_a_groups_interval_is_that_of_independent_data_sets():
     draw = np.random.default_rng(6)
     values = draw.random((2, 100))
-    levels = [level_of(scores(v), named(100), stream) for stream, v in enumerate(values)]
+    levels = [level_of(scores(v), named(100)) for v in values]
     mean = mean_level(levels).estimate(0)
     width = [level.estimate(0).high - level.estimate(0).low for level in levels]
     assert mean.value == pytest.approx(values.mean())

@@ -56,6 +56,9 @@ def scored(*nats, targets=(10.0, 10.0, 20.0)):
 
 
 def test_how_much_of_a_gain_is_kept():
+    def scored(*nats):
+        return Scored(np.array([nats * 2]), np.array([10.0, 10.0, 20.0] * 2))
+
     base, best = scored(20.0, 20.0, 40.0), scored(10.0, 10.0, 20.0)  # 2 and 1 nats a target
     assert kept_gain(base, base, best).value == pytest.approx(0)
     assert kept_gain(best, base, best).value == pytest.approx(1)

@@ -193,7 +193,6 @@ def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Wor
 def _about(subject: Subject, corpus: "Corpus | None") -> dict[str, Any]:
     """The part of ``summary.json`` about model, data, intervals and machine."""
     from contextwise.base.estimates import CONFIDENCE
-    from contextwise.base.intervals import RESAMPLES
     from contextwise.base.machine import describe_environment
     from contextwise.models.tokenizers import corpus_tokenizer_hash
 
@@ -205,7 +204,7 @@ def _about(subject: Subject, corpus: "Corpus | None") -> dict[str, Any]:
             "split": corpus.split,
             "tokenizer_hash": corpus_tokenizer_hash(corpus.path),
         }
-    return about | {"confidence": CONFIDENCE, "resamples": RESAMPLES, "environment": describe_environment()}
+    return about | {"confidence": CONFIDENCE, "environment": describe_environment()}
 
 
 def _is_input(annotation: Any) -> bool:

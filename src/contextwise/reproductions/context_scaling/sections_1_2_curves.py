@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import percentile_estimate, resampled_ratios, wilson
+from contextwise.base.intervals import ratio_difference, wilson
 from contextwise.base.tables import Table
 from contextwise.comparison.curves import compare_curves
 from contextwise.data import Corpus
@@ -90,11 +90,8 @@ def bins_difference(curve: CurveResult, first: int, second: int) -> Estimate:
     """Loss of one bin minus that of another, with its interval over documents."""
     table, count = curve.documents, len(curve.bins)
     nats, targets = (table[name].to_numpy().reshape(-1, count) for name in ("nats", "targets"))
-    sizes = targets.astype(float)
-    losses = nats.sum(0) / sizes.sum(0)
-    drawn = resampled_ratios(nats, sizes) if len(nats) > 1 else None
-    pairs = None if drawn is None else drawn[:, first] - drawn[:, second]
-    return percentile_estimate(float(losses[first] - losses[second]), pairs)
+    sums = np.array([nats, targets.astype(float)])
+    return ratio_difference(sums[:, :, first], sums[:, :, second])
 
 
 def _improves(curve: CurveResult, trained: int) -> Claim:

@@ -259,7 +259,7 @@ def _compared(claim: Better, summary: dict[str, Any]) -> tuple[Table, Claim]:
 
 
 def win_rate(measured: dict[str, Any] | None) -> Estimate | None:
-    """A summary's win rate; with Wilson's interval where the questions agree, which the bootstrap takes for certain."""
+    """A summary's win rate; with Wilson's interval where the questions agree, which have no spread."""
     if measured is not None and measured["low"] == measured["high"]:
         return wilson(measured["value"], measured["questions"])
     return None if measured is None else Estimate.from_dict(measured)

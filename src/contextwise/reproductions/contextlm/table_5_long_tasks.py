@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
 from contextwise.base.tables import Table
 from contextwise.evaluation.measures.long_tasks import LongBench, read_range
 from contextwise.evaluation.measures.long_tasks.items import chosen_items
@@ -112,8 +112,8 @@ class LongTaskScores(TrainedModels):
 
     def _claims(self, level: Level, visible: int) -> list[Claim]:
         remark = f"over documents, paired; {self.with_seeds}, the interval does not cover other seeds"
-        if level.draws_RV is None:
-            remark = "a data set has one document only; give more with limit"
+        if level.documents < FEWEST_DOCUMENTS:
+            remark = f"a data set has {level.documents} documents only; give more with limit"
         claims = []
         for claim in self.claims:
             gain = self._gain(level, claim.better, claim.than)
@@ -130,7 +130,7 @@ def levels_of(rows: Rows, groups: dict[str, str], context: int) -> dict[str, Lev
         context: index of the visible context in each row.
     """
     of_group: dict[str, list[Level]] = defaultdict(list)
-    for stream, (dataset, group) in enumerate(groups.items()):
+    for dataset, group in groups.items():
         of_set = {
             name: [[row for row in seed if row["dataset"] == dataset] for seed in seeds]
             for name, seeds in rows.items()
@@ -140,6 +140,6 @@ def levels_of(rows: Rows, groups: dict[str, str], context: int) -> dict[str, Lev
             for seeds in of_set.values()
         )
         documents = [row["document"] for row in next(iter(of_set.values()))[0]]
-        of_group[group].append(level_of(np.stack([*of_model], axis=1), documents, stream))
+        of_group[group].append(level_of(np.stack([*of_model], axis=1), documents))
     by_group = {group: mean_level(levels) for group, levels in of_group.items()}
     return {**by_group, OVERALL: mean_level(list(by_group.values()))}

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from contextwise.base.config import Settings
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, exponential
-from contextwise.base.intervals import bootstrap_estimate, estimate
+from contextwise.base.intervals import bootstrap_estimate, estimate, resampled_ratios
 from contextwise.data import Corpus
 from contextwise.data.contexts import PREVIOUS
 from contextwise.evaluation.kernel import measure
@@ -79,20 +79,18 @@ class Scored:
 def kept_gain(part: Scored, base: Scored, best: Scored) -> Estimate:
     """How much of the gain in perplexity from ``base`` to ``best`` the row ``part`` has: 1 for all of it.
 
-    (PPL_base - PPL_part) / (PPL_base - PPL_best), of the means over seeds, with a percentile bootstrap interval over articles;
-    no interval where there is one article.
+    (PPL_base - PPL_part) / (PPL_base - PPL_best), of the means over seeds, with a bootstrap interval over articles;
+    no interval for fewer than six articles.
     """
     weights = part.targets
-    rows = tuple(row.nats.mean(axis=0) for row in (part, base, best))
+    nats = np.stack([row.nats.mean(axis=0) for row in (part, base, best)], axis=1)
 
-    def statistic(*arrays: np.ndarray, axis: int) -> np.ndarray:
-        *sums, sizes = arrays
-        total = sizes.sum(axis=axis)
-        ppl_part, ppl_base, ppl_best = (np.exp(row.sum(axis=axis) / total) for row in sums)
-        return (ppl_base - ppl_part) / (ppl_base - ppl_best)
+    def kept(losses: np.ndarray) -> np.ndarray:
+        ppl_part, ppl_base, ppl_best = np.exp(losses).T
+        return np.asarray((ppl_base - ppl_part) / (ppl_base - ppl_best))
 
-    value = float(statistic(*rows, weights, axis=-1))
-    return bootstrap_estimate(value, (*rows, weights), statistic)
+    value = float(kept(nats.sum(axis=0) / weights.sum()))
+    return bootstrap_estimate(value, kept(resampled_ratios(nats, weights)), len(weights))
 
 
 class Row(Settings):

@@ -52,7 +52,7 @@ class ContextLoss:
     @property
     def estimate(self) -> Estimate:
         """The loss with its interval over samples."""
-        return plus_minus(self.loss, NORMAL * self.standard_error)
+        return plus_minus(self.loss, NORMAL * self.standard_error, method="normal")
 
 
 @torch.no_grad()

@@ -83,8 +83,9 @@ def test_the_effect_worked_by_hand() -> None:
     assert inside["likelihood_gain"]["value"] == pytest.approx(math.exp(1.5) - 1)
     assert outside["log_likelihood_gain"]["value"] == 2 / 8 and ends["gain"]["value"] == -0.5
     assert effect[ALL]["gain"]["value"] == 5 / 5 and effect[ALL]["log_likelihood_gain"]["value"] == 5 / 14
-    # Two articles, drawn with replacement: the gain in the bin is one of 3, 1.5 and 0.
-    assert (inside["gain"]["low"], inside["gain"]["high"]) == (0.0, 3.0)
+    # Without either article the gain in the bin is 0 or 3: a variance of (1.5² + 1.5²) / 2, and one degree of freedom.
+    half = 12.706205 * 1.5
+    assert (inside["gain"]["low"], inside["gain"]["high"]) == pytest.approx((1.5 - half, 1.5 + half))
     assert BINS[SPACE] not in effect
 
 

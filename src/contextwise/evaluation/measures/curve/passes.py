@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import DataError
-from contextwise.base.intervals import student_t
+from contextwise.base.intervals import effective_freedom, student_t
 from contextwise.base.progress import progress_bar, say
 from contextwise.data.windows import last_tenth_length, log_bins
 from contextwise.evaluation.kernel import Work
@@ -86,13 +86,13 @@ class CurveSums:
 
     def curve_table(self) -> pa.Table:
         """Loss at each number of visible tokens, with its 95% interval (Student's t over documents), null for one document."""
-        reach = student_t(max(1, len(self.documents) - 1)) * self.error
+        reach = student_t(effective_freedom(self.bin_targets.sum(1))) * self.error
         low, high = (pa.array(end, mask=np.isnan(end)) for end in (self.loss - reach, self.loss + reach))
         columns = {"visible": self.visible.astype(np.int32), "loss": self.loss, "low": low, "high": high}
         return pa.table(columns | {"targets": self.targets})
 
     def documents_table(self) -> pa.Table:
-        """Sums of each document in each bin, which a bootstrap over documents draws from."""
+        """Sums of each document in each bin, from which intervals over documents are made."""
         documents, count = len(self.documents), len(self.bins)
         return pa.table(
             {

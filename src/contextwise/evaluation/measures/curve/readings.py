@@ -16,8 +16,8 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from contextwise.base.estimates import NOT_KNOWN, Estimate
-from contextwise.base.intervals import percentile_estimate, resampled_ratios
+from contextwise.base.estimates import FEWEST_DOCUMENTS, NOT_KNOWN, Estimate
+from contextwise.base.intervals import bootstrap_estimate, jackknife_estimate, leave_one_out, resampled_ratios
 from contextwise.base.tables import Column, Table
 from contextwise.evaluation.measures.curve.passes import CurveSums
 
@@ -40,10 +40,8 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
     sizes += [tail.targets[:, None]] if tail else []
     all_nats, all_sizes = np.hstack(nats), np.hstack(sizes).astype(float)
     losses = all_nats.sum(0) / all_sizes.sum(0)
-    drawn = resampled_ratios(all_nats, all_sizes) if len(all_nats) > 1 else None
-    estimates = [
-        percentile_estimate(loss, None if drawn is None else drawn[:, i]) for i, loss in enumerate(losses)
-    ]
+    left_out = leave_one_out(all_nats, all_sizes)
+    estimates = [jackknife_estimate(loss, left_out[:, i], all_sizes[:, i]) for i, loss in enumerate(losses)]
     rows = [
         {
             "visible_from": int(bins.low[k]),
@@ -55,16 +53,17 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
         }
         for k in range(count)
     ]
-    curves = None if drawn is None else drawn[:, :count]
+    curves, documents = resampled_ratios(all_nats[:, :count], all_sizes[:, :count]), len(all_nats)
     best = int(losses[:count].argmin())
-    drawn_contexts = None if curves is None else bins.high[curves.argmin(1)]
-    context = percentile_estimate(bins.high[best], drawn_contexts, "nearest").to_dict()
+    context = bootstrap_estimate(
+        int(bins.high[best]), bins.high[curves.argmin(1)], documents, "nearest"
+    ).to_dict()
     measures = {
         "best_context_loss": {
             **estimates[best].to_dict(),
             "visible_from": int(bins.low[best]),
             "visible_to": int(bins.high[best]),
-            "context": {name: None if end is None else int(end) for name, end in context.items()},
+            "context": {name: int(x) if isinstance(x, float) else x for name, x in context.items()},
         },
         "last_tenth": None,
         "effective_context": _effective(sums, losses[:count], curves, worth),
@@ -76,9 +75,7 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
     return rows, measures
 
 
-def _effective(
-    sums: CurveSums, losses_K: np.ndarray, drawn_RK: np.ndarray | None, worth: float
-) -> dict[str, Any]:
+def _effective(sums: CurveSums, losses_K: np.ndarray, drawn_RK: np.ndarray, worth: float) -> dict[str, Any]:
     """The effective context; ``value`` is None where every doubling up to ``measured_to`` is worth more.
 
     A limit that is None beside one that is a number lies beyond ``measured_to`` as well. One that equals ``measured_from`` may
@@ -90,9 +87,10 @@ def _effective(
         unknown = dict.fromkeys(("value", "low", "high", "measured_from", "measured_to"))
         return {**unknown, "worth": worth}
     value = effective_contexts(losses_K[None], centre, worth)[0]
-    drawn = None if drawn_RK is None else effective_contexts(drawn_RK, centre, worth)
+    drawn = effective_contexts(drawn_RK, centre, worth)
     reach = {"measured_from": float(measured[0]), "measured_to": float(measured[-1])}
-    return {**percentile_estimate(value, drawn, "nearest").to_dict(), **reach, "worth": worth}
+    estimate = bootstrap_estimate(value, drawn, len(sums.documents), "nearest")
+    return {**estimate.to_dict(), **reach, "worth": worth}
 
 
 def effective_contexts(losses_RK: np.ndarray, centre_K: np.ndarray, worth: float) -> np.ndarray:
@@ -144,6 +142,8 @@ def curve_tables(summary: dict[str, Any]) -> Group:
         head += f"; positions extended by {settings['rope']}, factor {summary['rope_factor']:g}"
     if summary["documents"] == 1:
         head += ". One document allows no interval"
+    elif summary["documents"] < FEWEST_DOCUMENTS:
+        head += f". {FEWEST_DOCUMENTS} documents are the fewest for an interval of a context"
     parts: list[Any] = [Text(f"{head}."), _bins_table(summary), _measures_table(summary)]
     best = summary["measures"]["best_context_loss"]
     targets = next(row["targets"] for row in summary["bins"] if row["visible_from"] == best["visible_from"])

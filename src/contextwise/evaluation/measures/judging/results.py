@@ -5,7 +5,7 @@
   (Section 3.4 there): a judge that prefers the first answer gives ties, not wins. Comparisons with an order that has no verdict
   are left out and counted.
 
-Intervals are 95% bootstrap intervals over questions, whose turns stay together.
+Intervals are 95% t-intervals over questions, whose turns stay together.
 """
 
 import importlib
@@ -18,8 +18,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import CONFIDENCE, Estimate
-from contextwise.base.intervals import RESAMPLES, estimate
+from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate
+from contextwise.base.intervals import estimate
 from contextwise.base.tables import Column, Table
 from contextwise.evaluation.measures.judging.files import ModelAnswers, Question
 
@@ -52,7 +52,6 @@ def summarize(
         "without_verdict": len(unparsed),
         "examples_without_verdict": unparsed[:SHOWN],
         "confidence": CONFIDENCE,
-        "resamples": RESAMPLES,
     }
     if against is None:
         return {"kind": "rating", **shared, **_ratings(rows, [m.model for m in models], categories)}
@@ -228,4 +227,6 @@ def _difference(value: dict[str, Any] | None) -> str:
     difference = Estimate.from_dict(value)
     if not difference.has_interval:
         return f"{difference.value:+.2f} on one question, which allows no interval"
+    if difference.too_few:
+        return f"{difference:+.2f}; fewer than {FEWEST_DOCUMENTS} questions allow no verdict"
     return f"{difference:+.2f}, {'significant' if difference.decided else 'no significant difference'}"

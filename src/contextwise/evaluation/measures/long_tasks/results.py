@@ -1,19 +1,21 @@
 """Mean scores at each visible context, with intervals, where more input stops helping, and their tables.
 
 A data set's score is the mean over its questions, a group's the mean over its data sets, the overall score the mean over the
-groups, as LongBench averages. Intervals are 95% percentile bootstrap intervals: whole documents are drawn with replacement,
-with all their questions and all visible contexts, each data set by itself. So the difference of two visible contexts is paired.
+groups, as LongBench averages. Intervals are 95% t-intervals over documents: all questions on a document, at all visible
+contexts, stay together. So the difference of two visible contexts is paired. In the mean of several data sets, the squared
+half-widths of the data sets are added.
 
-Where all documents agree, the bootstrap has no spread. There the interval is Wilson's, with the documents as its trials; and a
+Where all documents agree there is no spread. There the interval is Wilson's, with the documents as its trials; and a
 difference of 0 at every document has the interval ± z²/(D + z²), Wilson's upper limit for a change that was not
 observed. In the mean of several data sets, one without spread adds none.
 
 More input stops helping at the smallest visible context that no larger one improves on significantly: none has a paired
 difference to it with an interval above 0.
 
-Legend of shapes: Q questions, D documents, V visible contexts, R resamples.
+Legend of shapes: Q questions, D documents, V visible contexts.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,14 +25,14 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import SEED, Interval, percentile_interval, resampled_ratios, wilson
+from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
+from contextwise.base.intervals import Interval, leave_one_out, over_documents, wilson
 from contextwise.base.tables import Column, Row, Table, terminal
 from contextwise.evaluation.answering.prompts import Key
 from contextwise.evaluation.measures.long_tasks.metrics import score
 from contextwise.evaluation.measures.long_tasks.prompts import LongPrompt, shown_at
 
-EQUAL = 1e-12
+EQUAL = 1e-24
 MOST_COLUMNS = 5
 """Visible contexts beside each other in a table."""
 KEPT = {
@@ -50,69 +52,73 @@ class Level:
 
     Attributes:
         values_V: mean scores.
-        draws_RV: the same in each resample; None where a data set has one document only.
+        parts: of each data set: its weight in the mean, the sums of its scores (D, V) and its questions by document (D,).
         low_V, high_V: Wilson's interval, for scores without spread.
         unseen: half the interval of a difference that is 0 at every document.
     """
 
     values_V: np.ndarray
-    draws_RV: np.ndarray | None
+    parts: list[tuple[float, np.ndarray, np.ndarray]]
     low_V: np.ndarray
     high_V: np.ndarray
     unseen: float
 
+    @property
+    def documents(self) -> int:
+        """Documents of the data set that has the fewest."""
+        return min(len(sizes_D) for _, _, sizes_D in self.parts)
+
     def estimate(self, context: int) -> Estimate:
         """Mean score at the visible context of this index."""
-        value = float(self.values_V[context])
-        if self.draws_RV is None:
-            return Estimate(value)
         without_spread = float(self.low_V[context]), float(self.high_V[context])
-        return Estimate(value, *_limits(self.draws_RV[:, context], without_spread))
+        return self._estimate({context: 1}, without_spread)
 
     def gain(self, context: int, other: int) -> Estimate:
         """Score at ``other`` minus that at ``context``, paired."""
         value = float(self.values_V[other] - self.values_V[context])
-        if self.draws_RV is None:
-            return Estimate(value)
         unseen = max(-1.0, value - self.unseen), min(1.0, value + self.unseen)
-        return Estimate(value, *_limits(self.draws_RV[:, other] - self.draws_RV[:, context], unseen))
+        return self._estimate({other: 1, context: -1}, unseen)
+
+    def _estimate(self, signs: dict[int, int], without_spread: Interval) -> Estimate:
+        """The sum of the scores at some contexts, each with a sign, and its interval."""
+        value, squares = sum(sign * float(self.values_V[i]) for i, sign in signs.items()), 0.0
+        for share, sums_DV, sizes_D in self.parts:
+            sums_D = np.sum([sign * sums_DV[:, i] for i, sign in signs.items()], axis=0)
+            part = over_documents(sums_D.sum() / sizes_D.sum(), leave_one_out(sums_D, sizes_D), sizes_D)
+            if part is None:
+                return Estimate(value)
+            squares += (share * part.half_width) ** 2
+        if squares < EQUAL:
+            return Estimate(value, *without_spread, method="Wilson", documents=self.documents)
+        half, least = math.sqrt(squares), 0.0 if min(signs.values()) > 0 else -1.0
+        limits = max(least, value - half), min(1.0, value + half)
+        return Estimate(value, *limits, method="t", documents=self.documents)
 
     def stops_helping(self) -> int | None:
-        """Index of the visible context at which more input stops helping; None without intervals."""
-        if self.draws_RV is None:
+        """Index of the visible context at which more input stops helping; None where the documents are too few."""
+        if self.documents < FEWEST_DOCUMENTS:
             return None
         count = len(self.values_V)
         better = [any(self.gain(i, j).above(0.0) for j in range(i + 1, count)) for i in range(count)]
         return better.index(False)
 
 
-def _limits(draws_R: np.ndarray, without_spread: Interval) -> Interval:
-    return without_spread if np.ptp(draws_R) < EQUAL else percentile_interval(draws_R)
-
-
-def level_of(scores_QV: np.ndarray, documents: Sequence[str], stream: int = 0) -> Level:
-    """The level of one data set.
-
-    Args:
-        documents: of each question.
-        stream: different for each data set, so that their resamples are independent.
-    """
+def level_of(scores_QV: np.ndarray, documents: Sequence[str]) -> Level:
+    """The level of one data set; ``documents`` names the document of each question."""
     _, document_Q = np.unique(np.array(documents), return_inverse=True)
     sizes_D = np.bincount(document_Q)
     sums_DV = np.zeros((len(sizes_D), scores_QV.shape[1]))
     np.add.at(sums_DV, document_Q, scores_QV)
     values_V = scores_QV.mean(axis=0)
-    draws_RV = None if len(sizes_D) < 2 else resampled_ratios(sums_DV, sizes_D, (SEED, stream))
     low_V, high_V = np.array([wilson(float(value), len(sizes_D)).limits for value in values_V]).T
-    return Level(values_V, draws_RV, low_V, high_V, wilson(0.0, len(sizes_D)).limits[1])
+    return Level(values_V, [(1.0, sums_DV, sizes_D)], low_V, high_V, wilson(0.0, len(sizes_D)).limits[1])
 
 
 def mean_level(levels: Sequence[Level]) -> Level:
     """The mean of several levels, each with the same weight."""
-    draws = [level.draws_RV for level in levels if level.draws_RV is not None]
+    parts = [(share / len(levels), sums, sizes) for level in levels for share, sums, sizes in level.parts]
     values_V, low_V, high_V = np.mean([[x.values_V, x.low_V, x.high_V] for x in levels], axis=0)
-    draws_RV = np.mean(draws, axis=0) if len(draws) == len(levels) else None
-    return Level(values_V, draws_RV, low_V, high_V, float(np.mean([level.unseen for level in levels])))
+    return Level(values_V, parts, low_V, high_V, float(np.mean([level.unseen for level in levels])))
 
 
 def summarize(
@@ -125,12 +131,12 @@ def summarize(
     rows: list[dict[str, Any]] = []
     datasets: dict[str, Any] = {}
     of_group: dict[str, dict[str, Level]] = defaultdict(dict)
-    for stream, (name, encoded) in enumerate(prompts.items()):
+    for name, encoded in prompts.items():
         answered = [_answer_row(name, index, p, visible, answers) for index, p in enumerate(encoded)]
         rows += answered
         scores_QV = np.array([[given["score"] for given in row["answered"]] for row in answered])
         documents = [prompt.item.document for prompt in encoded]
-        level = level_of(scores_QV, documents, stream)
+        level = level_of(scores_QV, documents)
         first, lengths = encoded[0].item, [len(prompt.body) for prompt in encoded]
         of_group[first.group][name] = level
         datasets[name] = {
@@ -231,7 +237,7 @@ def verdict(level: dict[str, Any]) -> str:
         return "every answer scores 0, which says nothing about context."
     stop = level["stops_helping"]
     if stop is None:
-        return "a data set of one document allows no interval, and so no verdict."
+        return f"a data set of fewer than {FEWEST_DOCUMENTS} documents allows no verdict."
     if stop["to_the_largest"] is None:
         return f"more input still helps at {stop['visible']:,} visible tokens, the most that were measured."
     gain = Estimate.from_dict(stop["to_the_largest"])

@@ -12,22 +12,20 @@ those of words that do not. For each bin: how much more likely does the model wi
   token, exp(nats saved per token) - 1, the two bins give 0.3 ln 1.74 + 0.7 ln 1.26 = 0.33 nats per token, near the 0.29 of
   the perplexities. So both are given here, under names that say which is which.
 
-All values are ratios of sums over articles; their intervals are bootstrap intervals over articles.
+All values are ratios of sums over articles; their intervals are t-intervals over articles.
 
 Legend of shapes: N targets, A articles, K context types.
 """
 
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.stats import DegenerateDataWarning
 
 from contextwise.base.errors import DataError
-from contextwise.base.estimates import Estimate, exponential
+from contextwise.base.estimates import exponential
 from contextwise.base.intervals import ratios
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.evaluation.scoring.sentences import Rows, Texts
@@ -110,9 +108,9 @@ def cache_effect(
             np.bincount(articles_N, weights=values_N * mask_N)
             for values_N in (np.ones(len(bins_N)), with_N, without_N)
         )
-        gains = _ratios(without_A - with_A, {"gain": own_A, "log_likelihood_gain": without_A})
+        gains = ratios(without_A - with_A, {"gain": own_A, "log_likelihood_gain": without_A})
         effect[name] = {
-            "share": None if name == BINS[END] else _ratios(own_A, {"share": tokens_A})["share"].to_dict(),
+            "share": None if name == BINS[END] else ratios(own_A, {"share": tokens_A})["share"].to_dict(),
             "tokens": int(own_A.sum()),
             "loss_with": float(with_A.sum() / own_A.sum()),
             "loss_without": float(without_A.sum() / own_A.sum()),
@@ -123,13 +121,6 @@ def cache_effect(
     return effect
 
 
-def _ratios(sums_A: np.ndarray, sizes: dict[str, np.ndarray]) -> dict[str, Estimate]:
-    """:func:`~contextwise.base.intervals.ratios`, without an interval where resamples have no token of a bin."""
-    with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DegenerateDataWarning)
-        return ratios(sums_A, sizes)
-
-
 def shares_of_types(
     occurs_KN: np.ndarray, bins_N: np.ndarray, articles_N: np.ndarray, types: Sequence[str]
 ) -> dict[str, Any]:
@@ -138,7 +129,7 @@ def shares_of_types(
     shares = {}
     for name, occurs_N in zip(types, occurs_KN, strict=True):
         occurring_A = np.bincount(articles_N, weights=occurs_N, minlength=len(tokens_A))
-        shares[name] = _ratios(occurring_A, {"share": tokens_A})["share"].to_dict()
+        shares[name] = ratios(occurring_A, {"share": tokens_A})["share"].to_dict()
     return shares
 
 
