@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.harness import Worker, alternate, peak_memory, publish, serve
 from benchmarks.memory import HEADS, LAYERS, VOCABULARY, WIDTH
-from contextwise.base.machine import keep_freed_memory
+from contextwise.base import machine
 
 MODULE = "benchmarks.harness_loglikelihood"
 CHOICES, CHOICE_TOKENS = 2, 8
@@ -45,7 +45,7 @@ def language_model(which: str, context: int) -> Any:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if which == "contextwise" and device == "cpu":
-        keep_freed_memory()  # as `contextwise evaluate` does
+        machine.keep_freed_memory()  # as `contextwise evaluate` does
     torch.manual_seed(0)
     config = backbone_config("llama", ModelSize(LAYERS, WIDTH, HEADS, 1e-3), VOCABULARY, context)
     model = LlamaForCausalLM(config).to(device).eval()
@@ -67,21 +67,17 @@ def child(which: str, kind: str, context: int, serving: bool) -> None:
         return
     before = held_bytes()
     nats = step()
-    print(json.dumps({"bytes": peak_bytes() - before, "nats": nats}))
+    print(json.dumps({"bytes": machine.peak_memory() - before, "nats": nats}))
 
 
 def held_bytes() -> int:
-    """What the process holds now; the peak that :func:`peak_bytes` reads starts anew from there."""
+    """What the process holds now; the peak that :func:`~contextwise.base.machine.peak_memory` reads starts anew from there."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated()
     ctypes.CDLL(None).malloc_trim(0)  # else a step could hide in what building the model left behind
     Path("/proc/self/clear_refs").write_text("5")
     return status_bytes("VmRSS")
-
-
-def peak_bytes() -> int:
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else status_bytes("VmHWM")
 
 
 def status_bytes(name: str) -> int:

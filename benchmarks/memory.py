@@ -6,22 +6,15 @@ what it held before the step. The yardstick is the full matrix of fp32 logits: t
 
 import argparse
 import json
-import resource
 import sys
 from typing import Any
 
 import torch
 
 from benchmarks.harness import peak_memory, publish
-from contextwise.base.machine import keep_freed_memory
+from contextwise.base import machine
 
 VOCABULARY, WIDTH, LAYERS, HEADS = 50_304, 256, 4, 4
-
-
-def peak_bytes() -> int:
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def one(which: str, task: str, context: int) -> None:
@@ -33,12 +26,12 @@ def one(which: str, task: str, context: int) -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if which == "contextwise" and device == "cpu":
-        keep_freed_memory()  # as `contextwise train` and `evaluate` do
+        machine.keep_freed_memory()  # as `contextwise train` and `evaluate` do
     config = backbone_config("gpt2", ModelSize(LAYERS, WIDTH, HEADS, 1e-3), VOCABULARY, context)
     model = GPT2LMHeadModel(config).to(device)
     tokens = torch.randint(0, VOCABULARY, (1, context), device=device)
     targets = torch.roll(tokens, -1, 1)
-    before = peak_bytes()
+    before = machine.peak_memory()
     if task == "train":
         loss = (
             TrainedModel(model)(tokens, targets)
@@ -54,7 +47,7 @@ def one(which: str, task: str, context: int) -> None:
         with torch.no_grad():  # what an evaluation of log-probabilities does with transformers alone
             log_p = torch.log_softmax(model(tokens, use_cache=False).logits.float(), -1)
             log_p.gather(2, targets[..., None])
-    print(json.dumps({"bytes": peak_bytes() - before}))
+    print(json.dumps({"bytes": machine.peak_memory() - before}))
 
 
 def main(arguments: list[str] | None = None) -> None:

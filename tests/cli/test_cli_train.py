@@ -1,5 +1,7 @@
 """``contextwise train``, as it is typed."""
 
+import json
+
 import pytest
 import yaml
 
@@ -47,3 +49,19 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
 )
 def test_a_wrong_recipe_is_refused(contextwise, arguments, message):
     contextwise.refused(f"train {arguments}", message)
+
+
+def test_a_dry_run_says_what_the_run_takes_and_writes_nothing(workplace, contextwise):
+    before = sorted(workplace.rglob("*"))
+    command = "train recipe.yaml --dry-run --out planned"
+    status, shown, errors = contextwise(f"{command} --json")
+    assert status == 0, errors
+    plan = json.loads(shown)
+    assert (plan["folder"], plan["steps"], plan["tokens"]) == ("planned", 2, 64)
+    assert plan["parameters"] == sum(plan["parts"].values()) and plan["flops"] > 0
+    assert (plan["micro_batches"], plan["micro_batch_tokens"], plan["optimizer"]) == (1, 32, "adamw")
+    assert plan["step_seconds"] > 0 and plan["peak_bytes"] > 1e8
+    status, shown, _ = contextwise(command)
+    assert f"parameters   {plan['parameters']:,}" in shown and "64: 2 steps of 32" in shown
+    assert sorted(workplace.rglob("*")) == before
+    contextwise.refused("train recipe.yaml --json", "--json goes with --dry-run")

@@ -1,4 +1,4 @@
-"""The machine: its hardware and versions, how it reuses freed memory, and whether it reaches the Hugging Face Hub."""
+"""The machine: its hardware and versions, its memory, and whether it reaches the Hugging Face Hub."""
 
 import contextlib
 import ctypes
@@ -74,6 +74,22 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST) and mallopt(_M_TRIM_THRESHOLD, _LARGEST))
+
+
+def peak_memory() -> int:
+    """The most memory that this process has held so far, bytes: resident, or of the GPU if there is one."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    with contextlib.suppress(OSError):
+        # getrusage counts a process that was forked from a larger one with the memory of that one.
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def hub_problem() -> str | None:

@@ -13,6 +13,7 @@ from contextwise.cli.common import AsJson, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.experiments.sweep import Sweep
+    from contextwise.training import Recipe
 
 
 def train(
@@ -26,19 +27,102 @@ def train(
         ),
     ] = None,
     out: Annotated[Path | None, Option(help="The run folder.", show_default="runs/NAME-seedN")] = None,
+    dry_run: Annotated[
+        bool,
+        Option("--dry-run", help="Measure time and memory on a few steps, and report them; write no run."),
+    ] = False,
+    as_json: Annotated[bool, Option("--json", help="With --dry-run: the report as JSON.")] = False,
 ) -> None:
     """Train the model of a recipe; run the same command again to resume.
 
     Several processes: torchrun --nproc-per-node 2 -m contextwise train RECIPE
     """
+    if as_json and not dry_run:
+        raise ConfigError("--json goes with --dry-run")
     from contextwise.training import load_recipe
 
     loaded = load_recipe(recipe, settings or [], out)  # before torch is imported, which takes seconds
+    if dry_run:
+        _show_dry_run(loaded, recipe.parent, as_json)
+        return
     from contextwise.training import train as train_model
 
     run = train_model(loaded)
     if first_process():
         print(run.path)
+
+
+def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
+    """Measure the first steps of a run, and print what the run takes.
+
+    Args:
+        folder: of the recipe file; the other recipes in it may describe runs that this one builds on.
+    """
+    from contextwise.base.estimates import count, duration
+    from contextwise.experiments.cost import cost_of
+    from contextwise.training.dry_run import dry_run
+    from contextwise.training.parameters import recipe_modules
+
+    cost, settings = cost_of(recipe), recipe.training
+    parts = {module.name: module.parameters for module in recipe_modules(recipe, folder)}
+    taken = dry_run(recipe)
+    if not first_process():
+        return
+    if as_json:
+        known = {
+            "name": recipe.name,
+            "folder": str(recipe.folder),
+            "parameters": cost.parameters,
+            "parts": parts,
+            "tokens": cost.tokens,
+            "steps": cost.steps,
+            "tokens_per_step": recipe.tokens_per_step,
+            "flops": cost.flops,
+            "optimizer": settings.optimizer,
+            "learning_rate": recipe.learning_rate,
+            "schedule": settings.schedule,
+            "warmup_steps": settings.warmup(cost.steps),
+        }
+        show_json({**known, **asdict(taken)})
+        return
+    listed = ", ".join(f"{name} {count(number)}" for name, number in parts.items())
+    threads = f", {taken.threads} threads" if taken.device == "cpu" else ""
+    several = f", {taken.processes} processes" if taken.processes > 1 else ""
+    passes = f"{taken.micro_batches} micro-batch{'es' * (taken.micro_batches > 1)}"
+    auto = " (auto)" if settings.precision == "auto" else ""
+    rates = f"{settings.optimizer}, learning rate {recipe.learning_rate:g}"
+    rows = [
+        ["parameters", f"{cost.parameters:,}" + f" ({listed})" * (len(parts) > 1)],
+        ["tokens", f"{cost.tokens:,}: {cost.steps:,} steps of {recipe.tokens_per_step:,}"],
+        [
+            "a step",
+            f"{passes} of up to {taken.micro_batch_tokens:,} tokens" + " in each process" * bool(several),
+        ],
+        ["FLOPs", f"{cost.flops:.2e}"],
+        ["optimizer", f"{rates}; {settings.schedule}, {settings.warmup(cost.steps):,} steps of warm-up"],
+        ["device", f"{taken.device}{threads}{several}; precision {taken.precision}{auto}"],
+    ]
+    if taken.step_seconds is None or taken.training_seconds is None:
+        rows.append(["time", "not measured: the machine has too little free memory"])
+    else:
+        held_out = f", and about {duration(taken.validation_seconds or 0)} of validation"
+        speed = (
+            f"{recipe.tokens_per_step / taken.step_seconds:,.0f} tokens/s over {taken.timed_steps} timed step"
+        )
+        rows.append(
+            [
+                "time",
+                f"about {duration(taken.training_seconds)} ({speed}{'s' * (taken.timed_steps > 1)}){held_out}",
+            ]
+        )
+    how = "estimated" if taken.step_seconds is None else "measured"
+    of = "of each process" if several else "of the process" if taken.device == "cpu" else "of the GPU"
+    before = f", {taken.start_bytes / 1e9:.2f} GB before the model" if taken.device == "cpu" else ""
+    free = f"{taken.free_bytes / 1e9:.1f} GB are free"
+    rows.append(["peak memory", f"{taken.peak_bytes / 1e9:.2f} GB {of} ({how}{before}); {free}"])
+    show_line(f"{recipe.name}, to be written to {recipe.folder}:")
+    for name, value in rows:
+        show_line(f"  {name:<12} {value}")
 
 
 def sweep(

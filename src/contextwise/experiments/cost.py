@@ -4,19 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.building import parameter_count
+from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.spec import training_flops_per_example, training_flops_per_target
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import model_config
 from contextwise.training.parameters import Upstream
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import TRAINED, CorpusData, CueModel, SyntheticData
-
-STATE_BYTES = 16
-"""Of each parameter: weight, gradient and two moments in float32."""
-ACTIVATION_BYTES = 34
-"""Of a Transformer block for each position and channel in 16 bits, with attention that keeps no matrix of its own (Korthikanti
-et al. 2022, "Reducing activation recomputation in large Transformer models", Section 4.1)."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +71,18 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
     else:
         inputs = TrainingInputs.open(recipe)
         config, lengths = inputs.config, inputs.lengths
-    parameters = parameter_count(config)
     targets = 1 if isinstance(data, SyntheticData) else lengths[0]
     per_target = training_flops_per_target(config)
     per_example = training_flops_per_example(config, *lengths, trained) + targets * per_target
     positions = min(recipe.tokens_per_step, recipe.training.micro_batch_tokens or recipe.tokens_per_step)
-    layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
+    state_bytes, activation_bytes = training_memory(config, positions)
     return RunCost(
         name=recipe.name,
-        parameters=parameters,
+        parameters=parameter_count(config),
         steps=recipe.total_steps,
         examples=recipe.examples,
         tokens=recipe.total_tokens,
         flops=recipe.examples * per_example,
-        state_bytes=STATE_BYTES * parameters,
-        activation_bytes=ACTIVATION_BYTES * positions * layers * width,
+        state_bytes=state_bytes,
+        activation_bytes=activation_bytes,
     )

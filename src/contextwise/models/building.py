@@ -23,6 +23,12 @@ from contextwise.models.cue.lstm import LSTMConfig
 from contextwise.models.sizes import ModelSize, shape_problems
 from contextwise.models.spec import meta_model
 
+STATE_BYTES = 16
+"""Of each parameter in training: weight, gradient and two moments in float32."""
+ACTIVATION_BYTES = 34
+"""Of a Transformer block for each position and channel in 16 bits, with attention that keeps no matrix of its own (Korthikanti
+et al. 2022, "Reducing activation recomputation in large Transformer models", Section 4.1)."""
+
 
 def backbone_config(
     family: str,
@@ -110,6 +116,16 @@ def backbone_config(
 def parameter_count(config: PreTrainedConfig) -> int:
     """Count the parameters exactly, tied weights once; allocates no memory for weights."""
     return sum(parameter.numel() for parameter in meta_model(config).parameters())
+
+
+def training_memory(config: PreTrainedConfig, positions: int) -> tuple[int, int]:
+    """Estimate the bytes of weights, gradients and moments, and of the activations of a forward pass in 16 bits.
+
+    Args:
+        positions: of the forward pass.
+    """
+    layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
+    return STATE_BYTES * parameter_count(config), ACTIVATION_BYTES * positions * layers * width
 
 
 @dataclass(frozen=True)

@@ -104,22 +104,30 @@ def modules_of(source: str) -> tuple[str, list[Module]]:
     """
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
-        recipe = load_recipe(path)
-
-        def find(folder: str) -> Recipe | None:
-            """The training recipe beside this one that writes its run to ``folder``; other YAML files are skipped."""
-            for file in sorted(path.parent.glob("*.yaml")):
-                if {"data", "training"} <= read_yaml(file).keys():
-                    beside = load_recipe(file)
-                    if beside.folder == Path(folder):
-                        return beside
-            return None
-
-        return f"the recipe {path}", _modules(Upstream(find).config_of(recipe), recipe)
+        return f"the recipe {path}", recipe_modules(load_recipe(path), path.parent)
     if not (path / "recipe.yaml").exists():
         return str(source), _modules(load_config(source), None)
     recipe = validate(Recipe, RunFolder.open(path).recipe(), f"the recipe of {path}")
     return str(source), _modules(load_config(source), recipe)
+
+
+def recipe_modules(recipe: Recipe, folder: Path) -> list[Module]:
+    """The parts of the model of a recipe in ``folder``, which may build on the runs of the other recipes there.
+
+    Raises:
+        ConfigError, CheckpointError, DataError: as :func:`modules_of`.
+    """
+
+    def find(output: str) -> Recipe | None:
+        """The training recipe in ``folder`` that writes its run to ``output``; other YAML files are skipped."""
+        for file in sorted(folder.glob("*.yaml")):
+            if {"data", "training"} <= read_yaml(file).keys():
+                beside = load_recipe(file)
+                if beside.folder == Path(output):
+                    return beside
+        return None
+
+    return _modules(Upstream(find).config_of(recipe), recipe)
 
 
 def _modules(config: PreTrainedConfig, recipe: Recipe | None) -> list[Module]:

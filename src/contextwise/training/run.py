@@ -63,7 +63,7 @@ def train(recipe: Recipe) -> RunFolder:
                 say(f"{run.path} is finished already: nothing to do")
             return run
         checkpoint = _find_checkpoint(run, recipe, inputs, processes)
-        trainer = _trainer(recipe, run, inputs, processes)
+        trainer = build_trainer(recipe, run, inputs, processes)
         if processes.is_main_process:
             trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
             _report(recipe, inputs, trainer.model, checkpoint)
@@ -148,9 +148,10 @@ def _find_checkpoint(
     return _in_first_process(processes, find)
 
 
-def _trainer(
+def build_trainer(
     recipe: Recipe, run: RunFolder, inputs: TrainingInputs, processes: PartialState
 ) -> PretrainingTrainer:
+    """Build the model of a recipe with its initial weights, and its trainer, which writes into the folder ``run``."""
     set_seed(recipe.seed)
     model = starting_model(recipe, inputs.config)
     if recipe.training.gradient_checkpointing:
@@ -164,14 +165,14 @@ def _trainer(
         training_flops_per_target(inputs.config, trained),
         peak * processes.num_processes if peak else None,
     )
-    args = _training_arguments(recipe, run, inputs, model._no_split_modules or [], processes)
+    args = training_arguments(recipe, run, inputs, model._no_split_modules or [], processes)
     trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe.training)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     return trainer
 
 
-def _training_arguments(
+def training_arguments(
     recipe: Recipe, run: RunFolder, inputs: TrainingInputs, blocks: list[str], processes: PartialState
 ) -> TrainingArguments:
     """Convert a recipe's training settings; ``blocks`` are class names of the model's blocks, the units that FSDP shards.

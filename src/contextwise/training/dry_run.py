@@ -1,0 +1,190 @@
+"""A dry run: the time and the peak memory of a training run, measured on its first steps, of which nothing is kept.
+
+The steps are those of the run itself: its first examples, forward and backward passes of its micro-batches, the optimizer, then
+a checkpoint and the export, all in a temporary folder beside the run folder. A step has two micro-batches at most: further ones
+take as long as the second and hold no more memory.
+"""
+
+import tempfile
+import time
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import psutil
+import torch
+from accelerate import PartialState
+from transformers import TrainerCallback
+
+from contextwise.base.machine import keep_freed_memory, peak_memory
+from contextwise.base.runs import RunFolder
+from contextwise.models.building import training_memory
+from contextwise.training import checkpoints
+from contextwise.training.export import export_model
+from contextwise.training.inputs import TrainingInputs
+from contextwise.training.recipe import Recipe, with_newer_settings
+from contextwise.training.run import build_trainer, training_arguments
+from contextwise.training.trainer import PretrainingTrainer
+
+MOST_STEPS = 12
+"""Steps of a dry run; fewer if they are long, at least two. The first is not timed."""
+TIMED_FLOPS = {"cpu": 2e12, "cuda": 2e14}
+"""Operations of a dry run, about ten seconds, unless two steps need more."""
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a run takes.
+
+    Attributes:
+        device: "cpu", or the GPU's name.
+        processes: that train together; ``threads``: of each.
+        precision: of the matrix products, "bf16" or "fp32".
+        micro_batch_tokens: of a forward pass; ``micro_batches``: forward passes of a step, of each process.
+        timed_steps: steps that were timed; 0 if the machine has too little memory for them: then the seconds are None and the
+            peak is estimated.
+        step_seconds: of a step of the run, a median.
+        training_seconds: of all tokens of the run; ``validation_seconds``: of its validations and context curves, whose forward
+            passes are counted as a third of a training step.
+        peak_bytes: the most memory of the process, or of the GPU; ``start_bytes``: before the model. Pages of the memory-mapped
+            corpus that a long run reads are not counted; the system can drop them.
+        free_bytes: available on the machine or the GPU.
+    """
+
+    device: str
+    processes: int
+    threads: int
+    precision: str
+    micro_batch_tokens: int
+    micro_batches: int
+    timed_steps: int
+    step_seconds: float | None
+    training_seconds: float | None
+    validation_seconds: float | None
+    peak_bytes: int
+    start_bytes: int
+    free_bytes: int
+
+
+def dry_run(recipe: Recipe) -> DryRun:
+    """Measure the first steps of a recipe's run; the run folder is not written to.
+
+    The peak is that of the whole process so far, so call this in a process of its own.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: what :func:`contextwise.training.train` would refuse.
+        TrainingError: a loss or gradient is not finite.
+    """
+    RunFolder(recipe.folder).check_free(recipe.resolved(), with_newer_settings)
+    inputs = TrainingInputs.open(recipe)
+    processes = PartialState(cpu=not torch.cuda.is_available())
+    on_cpu = processes.device.type == "cpu"
+    if on_cpu:
+        keep_freed_memory()
+    args = training_arguments(recipe, RunFolder(recipe.folder), inputs, [], processes)
+    micro = args.per_device_train_batch_size
+    passes = recipe.examples_per_step // processes.num_processes // micro
+    start = psutil.Process().memory_info().rss if on_cpu else torch.cuda.memory_allocated()
+    free = psutil.virtual_memory().available if on_cpu else torch.cuda.mem_get_info()[0]
+    state, activations = training_memory(inputs.config, micro * sum(inputs.lengths))
+    needed = state + (0 if args.gradient_checkpointing else activations * (1 if args.bf16 else 2))
+    steps, peak = _Steps(recipe.total_steps, passes), start + needed
+    # Several processes must decide alike, and shards are smaller.
+    if needed < free or processes.num_processes > 1:
+        above = next(folder for folder in recipe.folder.absolute().parents if folder.is_dir())
+        with tempfile.TemporaryDirectory(prefix=".dry-run-", dir=above) as folder:
+            short = _shortened(recipe, steps.passes * micro * processes.num_processes)
+            trainer = build_trainer(short, RunFolder(folder), inputs, processes)
+            steps.limit(trainer, short, TIMED_FLOPS["cpu" if on_cpu else "cuda"])
+            trainer.train()
+            trainer.save(checkpoints.random_state())
+            weights = trainer.whole_weights()
+            if processes.is_main_process:
+                export_model(trainer.run, inputs, weights)
+        peak = peak_memory()
+    return DryRun(
+        device="cpu" if on_cpu else torch.cuda.get_device_name(),
+        processes=processes.num_processes,
+        threads=torch.get_num_threads(),
+        precision="bf16" if args.bf16 else "fp32",
+        micro_batch_tokens=micro * recipe.data.context,
+        micro_batches=passes,
+        timed_steps=len(steps.seconds),
+        step_seconds=steps.median,
+        training_seconds=steps.median and steps.median * recipe.full_steps,
+        validation_seconds=steps.median
+        and steps.median / recipe.tokens_per_step * _held_out_tokens(recipe, inputs) / 3,
+        peak_bytes=peak,
+        start_bytes=start,
+        free_bytes=free,
+    )
+
+
+def _shortened(recipe: Recipe, examples: int) -> Recipe:
+    """The recipe with this many examples in a step, and without measurements and checkpoints along the way."""
+    never = max(2, recipe.total_steps) + 1
+    changed: dict[str, Any] = {
+        "steps": never - 1,
+        "tokens": None,
+        "epochs": None,
+        "tokens_per_step": examples * recipe.data.context,
+        "examples_per_step": None,
+        "rampup_batch_size": None,
+        "log_every": never,
+        "save_every": never,
+        "evaluate_every": 0,
+        "trackers": [],
+    }
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update=changed)})
+
+
+def _held_out_tokens(recipe: Recipe, inputs: TrainingInputs) -> int:
+    """Tokens of all validations and context curves of a run."""
+    settings, steps = recipe.training, recipe.total_steps
+    held_out: list[Any] = list(inputs.validation.values())
+    validation = sum(len(examples) for examples in held_out)
+    examples = validation * -(-steps // (settings.evaluate_every or steps))
+    if inputs.curve is not None:
+        examples += len(inputs.curve) * -(-steps // settings.curve_every)
+    return examples * recipe.data.context
+
+
+class _Steps(TrainerCallback):
+    """Times steps, and stops after some of them.
+
+    Args:
+        total: steps of the run.
+        passes: forward passes of a step of the run; attribute ``passes``: of a step here.
+    """
+
+    def __init__(self, total: int, passes: int) -> None:
+        self.share, self.passes = passes / min(passes, 2), min(passes, 2)
+        self.total, self.last = total, 2
+        self.seconds: list[float] = []
+        self.optimizer = self.before = self.checked = 0.0
+
+    def limit(self, trainer: PretrainingTrainer, short: Recipe, flops: float) -> None:
+        """Stop ``trainer`` after steps of about this many operations."""
+        metrics = trainer.metrics
+        example = metrics.example_flops + metrics.example_tokens * metrics.flops_per_target
+        self.last = max(2, min(MOST_STEPS, self.total, int(flops / example / short.examples_per_step)))
+        trainer.add_callback(self)
+
+    @property
+    def median(self) -> float | None:
+        """Seconds of a step of the run; None if none was timed."""
+        return median(self.seconds) if self.seconds else None
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # The trainer has read the loss from the device, so the step's passes have ended.
+        self.checked = time.perf_counter()
+        if state.global_step:
+            passes = self.checked - self.before - self.optimizer
+            self.seconds.append(passes * self.share + self.optimizer)
+        self.before = self.checked
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.optimizer = time.perf_counter() - self.checked
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop = control.should_training_stop or state.global_step >= self.last
