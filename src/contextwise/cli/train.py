@@ -89,11 +89,13 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     threads = f", {taken.threads} threads" if taken.device == "cpu" else ""
     several = f", {taken.processes} processes" if taken.processes > 1 else ""
     passes = f"{taken.micro_batches} micro-batch{'es' * (taken.micro_batches > 1)}"
+    first = recipe.batch_sizes.first * recipe.data.context
+    smallest = f"{first:,} to " if first < recipe.tokens_per_step else ""
     auto = " (auto)" if settings.precision == "auto" else ""
     rates = f"{settings.optimizer}, learning rate {recipe.learning_rate:g}"
     rows = [
         ["parameters", f"{cost.parameters:,}" + f" ({listed})" * (len(parts) > 1)],
-        ["tokens", f"{cost.tokens:,}: {cost.steps:,} steps of {recipe.tokens_per_step:,}"],
+        ["tokens", f"{cost.tokens:,}: {cost.steps:,} steps of {smallest}{recipe.tokens_per_step:,}"],
         [
             "a step",
             f"{passes} of up to {taken.micro_batch_tokens:,} tokens" + " in each process" * bool(several),
