@@ -1,4 +1,4 @@
-"""The machine: its hardware and versions, its memory, and whether it reaches the Hugging Face Hub."""
+"""The machine: hardware and versions, memory, fast bf16, and whether it reaches the Hugging Face Hub."""
 
 import contextlib
 import ctypes
@@ -90,6 +90,15 @@ def peak_memory() -> int:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def has_fast_bf16(device_type: str) -> bool:
+    """Whether the device multiplies bf16 matrices faster than float32: a GPU, or a CPU with AVX-512-BF16 or AMX."""
+    import torch
+
+    if device_type == "cpu":
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return device_type == "cuda" and torch.cuda.is_bf16_supported()
 
 
 def hub_problem() -> str | None:

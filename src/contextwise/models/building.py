@@ -78,8 +78,8 @@ def backbone_config(
             n_embd=width,
             n_layer=layers,
             n_head=heads,
-            # The same function as the default gelu_new, as one operation instead of eight.
-            activation_function="gelu_pytorch_tanh",
+            # The exact GELU; the default, its approximation by a hyperbolic tangent, takes four times as long on a CPU.
+            activation_function="gelu",
             resid_pdrop=0.0,
             embd_pdrop=0.0,
             attn_pdrop=0.0,

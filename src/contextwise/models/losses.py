@@ -44,18 +44,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # All pieces share two buffers: on a CPU the first access to new memory costs more than the arithmetic on it.
         rows = min(hidden.shape[0], rows_at_once(weight.shape[0], hidden.device))
         all_logits = hidden.new_empty((rows, weight.shape[0]), dtype=compute)
-        all_log_p = hidden.new_empty((rows, weight.shape[0]), dtype=torch.float32)
+        all_probabilities = hidden.new_empty((rows, weight.shape[0]), dtype=torch.float32)
         for start in range(0, hidden.shape[0], max(rows, 1)):
             x = hidden[start : start + rows].to(compute)
             y = targets[start : start + rows]
             counted = y.ne(IGNORED)
             index = y.clamp(min=0)[:, None]
             logits = torch.mm(x, matrix.t(), out=all_logits[: len(x)])
-            log_p = torch.log_softmax(logits, -1, dtype=torch.float32, out=all_log_p[: len(x)])
-            total -= (log_p.gather(1, index)[:, 0] * counted).sum()
+            largest, logit = logits.amax(-1).float(), logits.gather(1, index)[:, 0].float()
+            p = torch.softmax(logits, -1, dtype=torch.float32, out=all_probabilities[: len(x)])
+            # The log of the partition function from the largest probability, which never underflows.
+            total += ((largest - p.amax(-1).log() - logit) * counted).sum()
             if not (needs_hidden or needs_weight):
                 continue
-            grad = log_p.exp_().scatter_add_(1, index, -torch.ones_like(index, dtype=torch.float32))
+            grad = p.scatter_add_(1, index, -torch.ones_like(index, dtype=torch.float32))
             grad = grad.mul_(counted[:, None])
             grad = grad if compute == torch.float32 else logits.copy_(grad)
             if grad_hidden is not None:

@@ -74,6 +74,7 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
         "target_tokens": metrics.target_tokens,
         "flops": metrics.flops,
         "seconds": metrics.seconds,
+        "precision": "bf16" if trainer.args.bf16 else "fp32",
         "tokens_per_second": metrics.tokens_per_second,
         "validation_loss": losses[-1]["loss"] if losses else None,
         "replay_loss": losses[-1].get("replay_loss") if losses else None,
@@ -144,6 +145,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         "training context": f"{summary['context']} tokens",
         "tokens per step": str(recipe.tokens_per_step),
         "learning rate": f"{recipe.learning_rate:g}, {training.schedule}",
+        "precision": summary.get("precision"),
         "seed": str(recipe.seed),
         "validation loss": None
         if loss is None

@@ -1,5 +1,6 @@
 """The model of a run: its configuration, its initial weights, and the module that computes the loss."""
 
+import contextlib
 from typing import Any
 
 import torch
@@ -202,13 +203,19 @@ class TrainedModel(nn.Module):
     ) -> torch.Tensor:
         """Compute the minimized loss: mean in nats over ``labels``, and over the objective's further targets.
 
+        In evaluation mode it is computed in float32 whatever the precision of the training.
+
         Args:
             input_ids, labels, batch: an objective's examples, stacked (:mod:`contextwise.objectives.objective`).
             targets: number of target tokens of the whole step, if this batch is a part of it.
             per_token: return the loss of each label of a decoder instead, (B, T) float32, without gradients.
         """
-        if per_token:
-            return token_losses(self.model, input_ids, labels)
-        losses = pretraining_losses(self.model, {"input_ids": input_ids, "labels": labels, **batch})
+        device, exact = input_ids.device.type, contextlib.nullcontext()
+        if not self.training and torch.amp.is_autocast_available(device):
+            exact = torch.autocast(device, enabled=False)
+        with exact:
+            if per_token:
+                return token_losses(self.model, input_ids, labels)
+            losses = pretraining_losses(self.model, {"input_ids": input_ids, "labels": labels, **batch})
         self.last = Losses(losses.names, losses.sums.detach(), losses.counts)
         return losses.minimised(targets)

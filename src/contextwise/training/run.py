@@ -14,9 +14,10 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, Interrupted
 from contextwise.base.files import PARTIAL, read_json, write_json
-from contextwise.base.machine import describe_environment, keep_freed_memory
+from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
+from contextwise.models.attention import fast_attention
 from contextwise.models.sizes import readable_count
 from contextwise.models.spec import training_flops_per_example, training_flops_per_target
 from contextwise.training import checkpoints
@@ -57,7 +58,7 @@ def train(recipe: Recipe) -> RunFolder:
     if processes.device.type == "cpu":
         keep_freed_memory()
 
-    with interruption.listening(), _run_lock(run, recipe, processes):
+    with interruption.listening(), _run_lock(run, recipe, processes), fast_attention():
         if run.finished:
             if processes.is_main_process:
                 say(f"{run.path} is finished already: nothing to do")
@@ -66,7 +67,7 @@ def train(recipe: Recipe) -> RunFolder:
         trainer = build_trainer(recipe, run, inputs, processes)
         if processes.is_main_process:
             trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
-            _report(recipe, inputs, trainer.model, checkpoint)
+            _report(recipe, inputs, trainer.model, trainer.args.bf16, checkpoint)
         if inputs.curve is not None:
             trainer.add_callback(ContextCurve(trainer, inputs.curve, recipe.training.curve_every))
         early = None
@@ -182,7 +183,6 @@ def training_arguments(
     """
     settings = recipe.training
     on_cpu = processes.device.type == "cpu"
-    supported = not on_cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     sharding: dict[str, Any] = {}
     if settings.fsdp:
         if processes.num_processes == 1:
@@ -205,7 +205,7 @@ def training_arguments(
         remove_unused_columns=False,
         learning_rate=recipe.learning_rate,
         max_grad_norm=settings.clip,
-        bf16=settings.precision == "bf16" or (settings.precision == "auto" and supported),
+        bf16=precision_on(processes.device.type, settings.precision) == "bf16",
         tf32=True if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8 else None,
         torch_compile=settings.compile,
         use_cpu=on_cpu,
@@ -224,6 +224,13 @@ def training_arguments(
     )
 
 
+def precision_on(device_type: str, precision: str = "auto") -> str:
+    """Precision of the matrix products of a run on this device, fp32 or bf16, for the setting ``training.precision``."""
+    if precision == "auto":
+        return "bf16" if has_fast_bf16(device_type) else "fp32"
+    return precision
+
+
 def _micro_batch_size(recipe: Recipe, processes: PartialState) -> int:
     """Examples in a forward pass of one process, in steps of the full size."""
     smallest, context = recipe.batch_sizes.first, recipe.data.context
@@ -240,7 +247,9 @@ def _micro_batch_size(recipe: Recipe, processes: PartialState) -> int:
     return micro_batch_size(recipe.examples_per_step // processes.num_processes, limit)
 
 
-def _report(recipe: Recipe, inputs: TrainingInputs, model: torch.nn.Module, checkpoint: Path | None) -> None:
+def _report(
+    recipe: Recipe, inputs: TrainingInputs, model: torch.nn.Module, bf16: bool, checkpoint: Path | None
+) -> None:
     if inputs.added_tokens:
         shown = ", ".join(inputs.added_tokens[:6]) + (" …" if len(inputs.added_tokens) > 6 else "")
         say(f"{len(inputs.added_tokens)} special tokens were added to the tokenizer: {shown}")
@@ -249,7 +258,7 @@ def _report(recipe: Recipe, inputs: TrainingInputs, model: torch.nn.Module, chec
     frozen = f", {readable_count(trained)} of them trained" if trained < count else ""
     tokens = readable_count(recipe.total_tokens)
     start = f"resuming from step {checkpoints.step_of(checkpoint)}" if checkpoint else "from the start"
-    say(f"{recipe.name}: {parameters} parameters{frozen}, {tokens} tokens, {start}")
+    say(f"{recipe.name}: {parameters} parameters{frozen}, {tokens} tokens, {'bf16' if bf16 else 'fp32'}, {start}")
 
 
 def _finish(

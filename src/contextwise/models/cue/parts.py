@@ -151,7 +151,7 @@ class CueDecoder(PreTrainedModel):
                 n_embd=config.width,
                 n_layer=config.layers,
                 n_head=config.heads,
-                activation_function="gelu_pytorch_tanh",
+                activation_function="gelu",
                 add_cross_attention=True,
                 resid_pdrop=0.0,
                 embd_pdrop=0.0,

@@ -1,0 +1,123 @@
+"""Causal attention of a training step on a CPU in bf16, in blocks of queries with torch's matrix products.
+
+The backward pass of torch's fused attention on a CPU runs at a tenth of the rate of its bf16 matrix products. Here the
+scores of one block of queries with all earlier keys are computed at a time, and the probabilities are kept for the backward
+pass: faster for short contexts (``benchmarks/training_step.py``), more memory for long ones. Models stay stock classes.
+
+Shapes: B rows, H heads, T positions, d channels of a head.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+
+LONGEST = 1024
+"""The longest context in blocks; the probabilities of longer ones would need more memory than other activations."""
+
+
+class _BlockwiseAttention(torch.autograd.Function):
+    """Causal attention of ``query`` (B·H, T, d), already scaled, over ``key`` and ``value`` (B·H, T, d)."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        length = query.shape[1]
+        size = 64 if length <= 256 else 128
+        later = torch.ones(size, size, dtype=torch.bool, device=query.device).triu(1)
+        output, kept = torch.empty_like(query), []
+        for start in range(0, length, size):
+            end = min(start + size, length)
+            scores = query[:, start:end] @ key[:, :end].transpose(1, 2)
+            scores[:, :, start:].masked_fill_(later[: end - start, : end - start], -torch.inf)
+            probabilities = scores.softmax(-1)
+            output[:, start:end] = probabilities @ value[:, :end]
+            kept.append(probabilities)
+        ctx.save_for_backward(query, key, value, *kept)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        query, key, value, *kept = ctx.saved_tensors
+        grad_query = torch.empty_like(query)
+        wide = torch.promote_types(key.dtype, torch.float32)  # of the sums over blocks
+        grad_key, grad_value = torch.zeros_like(key, dtype=wide), torch.zeros_like(key, dtype=wide)
+        start = 0
+        for probabilities in kept:
+            end = probabilities.shape[2]
+            rows = grad[:, start:end]
+            grad_scores = torch._softmax_backward_data(
+                rows @ value[:, :end].transpose(1, 2), probabilities, -1, query.dtype
+            )
+            grad_query[:, start:end] = grad_scores @ key[:, :end]
+            grad_key[:, :end] += grad_scores.transpose(1, 2) @ query[:, start:end]
+            grad_value[:, :end] += probabilities.transpose(1, 2) @ rows
+            start = end
+        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype)
+
+
+def blockwise_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """Causal attention in blocks of queries.
+
+    Args:
+        query, key, value: (B, H, T, d).
+
+    Returns:
+        (B, T, H, d), differentiable once.
+    """
+    shape = query.shape
+    with torch.autocast(query.device.type, enabled=False):
+        flat = [x.reshape(-1, *shape[2:]) for x in (query * scale, key, value)]
+        return _BlockwiseAttention.apply(*flat).view(shape).transpose(1, 2)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The attention of a block, as transformers calls it."""
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if torch.is_autocast_enabled(query.device.type):  # rotary positions make queries and keys float32
+        low = torch.get_autocast_dtype(query.device.type)
+        query, key, value = query.to(low), key.to(low), value.to(low)
+    in_blocks = (
+        query.dtype == torch.bfloat16
+        and query.device.type == "cpu"
+        and torch.is_grad_enabled()
+        and causal
+        and attention_mask is None
+        and dropout == 0
+        and 1 < query.shape[2] == key.shape[2] <= LONGEST
+        and query.dtype == key.dtype == value.dtype
+    )
+    if not in_blocks:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs
+        )
+    groups = query.shape[1] // key.shape[1]
+    key, value = repeat_kv(key, groups), repeat_kv(value, groups)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return blockwise_attention(query, key, value, scale), None
+
+
+@contextmanager
+def fast_attention() -> Iterator[None]:
+    """Let transformers models with torch's fused attention (``sdpa``) compute it in blocks where that is faster.
+
+    Only causal bf16 attention with gradients on a CPU is affected: contexts up to ``LONGEST``, without mask and dropout.
+    """
+    AttentionInterface.register("sdpa", _attention)
+    try:
+        yield
+    finally:
+        AttentionInterface.register("sdpa", sdpa_attention_forward)
