@@ -68,7 +68,7 @@ class Runs:
             "data": data,
             "objective": "sentence",
             "model": model,
-            "training": steps | training,
+            "training": steps | {"precision": "fp32"} | training,
             "output": str(self.folder / (output or name)),
         }
 

@@ -75,13 +75,32 @@ def test_a_finished_run_holds_all_that_it_should(whole, corpus_folder):
     assert len(AutoTokenizer.from_pretrained(run.model)) == Corpus.open(corpus_folder).vocab_size
 
 
-def test_the_validation_loss_is_what_the_exported_model_gives(whole, corpus_folder):
+def exported_loss(run, corpus_folder):
+    """The loss of the exported model on the run's validation windows, in float32."""
     held_out = Corpus.open(corpus_folder, "validation")
     vocabulary = Vocabulary(held_out.tokenizer(), held_out.end_of_text)
     stream = Causal().stream(held_out, Cut(32), seed=0, vocabulary=vocabulary, length=8)
     chosen = stack([stream[i] for i in range(8)])
-    expected = token_losses(load_model(whole), chosen["input_ids"], chosen["labels"]).mean().item()
+    return token_losses(load_model(run), chosen["input_ids"], chosen["labels"]).mean().item()
+
+
+def test_the_validation_loss_is_what_the_exported_model_gives(whole, corpus_folder):
+    expected = exported_loss(whole, corpus_folder)
     assert RunFolder(whole).summary()["validation_loss"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_auto_takes_bf16_where_the_processor_multiplies_it_faster(
+    whole, corpus_folder, tmp_path, monkeypatch
+):
+    """A training in bf16 is another one than in float32; its validation is in float32 too."""
+    for fast, precision in ((True, "bf16"), (False, "fp32")):
+        monkeypatch.setattr("contextwise.training.run.has_fast_bf16", lambda device, fast=fast: fast)
+        run = tmp_path / precision
+        train(Recipe.model_validate(recipe_values(corpus_folder, run, precision="auto")))
+        summary = RunFolder(run).summary()
+        assert summary["precision"] == precision
+        assert summary["validation_loss"] == pytest.approx(exported_loss(run, corpus_folder), abs=1e-5)
+        assert same(whole, run) is not fast
 
 
 def test_the_same_command_again_does_nothing(whole, corpus_folder):
