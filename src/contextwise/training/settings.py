@@ -399,7 +399,9 @@ class TrainingSettings(Settings):
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU, and on a CPU with AVX-512-BF16 or AMX; otherwise fp32")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto: bf16 on a GPU, and on a CPU with AVX-512-BF16 or AMX; otherwise fp32"
+    )
     compile: bool = False
     gradient_checkpointing: bool = False
     fsdp: bool = Field(False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
