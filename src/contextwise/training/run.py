@@ -258,7 +258,9 @@ def _report(
     frozen = f", {readable_count(trained)} of them trained" if trained < count else ""
     tokens = readable_count(recipe.total_tokens)
     start = f"resuming from step {checkpoints.step_of(checkpoint)}" if checkpoint else "from the start"
-    say(f"{recipe.name}: {parameters} parameters{frozen}, {tokens} tokens, {'bf16' if bf16 else 'fp32'}, {start}")
+    say(
+        f"{recipe.name}: {parameters} parameters{frozen}, {tokens} tokens, {'bf16' if bf16 else 'fp32'}, {start}"
+    )
 
 
 def _finish(
