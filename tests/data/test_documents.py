@@ -4,6 +4,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from contextwise.data.documents import (
     Skipped,
     SplitFractions,
     in_batches,
+    map_ahead,
     read_ahead,
     read_documents,
     text_digest,
@@ -100,3 +102,25 @@ def test_reading_ahead_is_bounded_and_stops_when_closed() -> None:
     assert made <= 6
     items.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("reader")]
+
+
+def test_mapping_ahead_keeps_order_runs_two_at_once_and_raises_errors() -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def doubled(number: int) -> int:
+        both.wait()  # passes only if another item is computed at the same time
+        return 2 * number
+
+    assert list(map_ahead(doubled, range(20), threads=2)) == list(range(0, 40, 2))
+
+    def fails(number: int) -> int:
+        if number == 5:
+            raise DataError("the fifth cannot be read")
+        return number
+
+    seen = []
+    with pytest.raises(DataError, match="the fifth"):
+        for number in map_ahead(fails, count()):
+            seen.append(number)  # noqa: PERF402
+    assert seen == list(range(5))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("map")]

@@ -5,8 +5,8 @@ A document's split is drawn from a hash of its text, or is that of its source (`
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
@@ -23,6 +23,7 @@ _NAMED = re.compile(r"([^=/.:*?~]*)=(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z]\w*")  # as Hugging Face datasets requires
 _RESERVED = ("tokenizer", "parts", "encoded")  # other folders of a corpus
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class CountedDocument(NamedTuple):
@@ -191,6 +192,24 @@ def read_ahead(items: Iterator[T], depth: int = 2) -> Iterator[T]:
         while (item := waiting.popleft().result()) is not end:
             waiting.append(pool.submit(next, items, end))
             yield cast(T, item)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def map_ahead(function: Callable[[T], R], items: Iterable[T], threads: int = 2) -> Iterator[R]:
+    """Apply ``function`` to ``items`` in threads, and yield the results in order; its errors are raised here.
+
+    While the caller uses a result, the next ``threads`` are computed.
+    """
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="map")
+    waiting: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 

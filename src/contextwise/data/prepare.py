@@ -23,8 +23,16 @@ from contextwise.base.files import atomic_directory, exclusive, sha256_file, wri
 from contextwise.base.progress import console, progress_bar
 from contextwise.data.corpus import Corpus
 from contextwise.data.corpus.corpus import is_corpus, read_manifest, write_manifest
-from contextwise.data.corpus.writing import SplitWriter, settle, write_split
-from contextwise.data.documents import Reading, Skipped, SplitFractions, read_ahead, read_splits
+from contextwise.data.corpus.writing import Encoded, SplitWriter, settle, write_split
+from contextwise.data.documents import (
+    CountedDocument,
+    Reading,
+    Skipped,
+    SplitFractions,
+    map_ahead,
+    read_ahead,
+    read_splits,
+)
 from contextwise.data.sources import open_source
 from contextwise.data.tokenizers import CorpusTokenizer, learn_bpe, load_tokenizer, vocabulary_to_learn
 
@@ -229,10 +237,17 @@ def _tokenize(
     """Read, tokenize and write every document; a text in two of the named splits is an error."""
     started, documents, size = time.perf_counter(), 0, 0
     split_of: dict[bytes, str] = {}  # only for named splits; about 120 bytes per document
+
+    def encoded(item: tuple[str | None, list[CountedDocument]]) -> tuple[str | None, Encoded]:
+        split, batch = item
+        ids = tokenizer.encode([document.text for document in batch])
+        return split, list(zip(batch, ids, strict=True))
+
     with progress_bar("tokenize", 100, "%") as advance:
-        for split, batch in read_ahead(reading.batches(skipped)):
-            chosen = defaultdict(list)
-            for document, ids in zip(batch, tokenizer.encode([each.text for each in batch]), strict=True):
+        # Two batches at once: while the ids of one are copied and written on one core, the others tokenize.
+        for split, batch in map_ahead(encoded, read_ahead(reading.batches(skipped))):
+            chosen: dict[str, Encoded] = defaultdict(list)
+            for document, ids in batch:
                 if split is not None and (other := split_of.setdefault(document.digest, split)) != split:
                     shown = " ".join(document.text.split())
                     shown = shown if len(shown) <= 60 else shown[:57] + "..."
@@ -244,9 +259,9 @@ def _tokenize(
                     chosen[split or reading.fractions.split_of(document.digest)].append((document, ids))
                 else:  # the tokenizer's normalizer removed all characters of the text
                     skipped.empty += 1
-            for name, encoded in chosen.items():
-                writers[name].add(encoded)
-            documents, size = documents + len(batch), size + sum(document.n_bytes for document in batch)
+            for name, added in chosen.items():
+                writers[name].add(added)
+            documents, size = documents + len(batch), size + sum(document.n_bytes for document, _ in batch)
             speed = size / 1e6 / (time.perf_counter() - started)
             advance(done=100 * reading.done, note=f"{documents:,} documents, {speed:.1f} MB/s")
     if skipped.first_bad:

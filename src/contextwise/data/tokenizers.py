@@ -18,8 +18,8 @@ from contextwise.base.machine import hub_problem
 
 END_OF_TEXT = "<|endoftext|>"
 PIECE = 65_536  # characters after which a long text may be cut without changing its tokens
-# Approximate size of the text that is tokenized at once; the tokenizer needs about a hundred times this memory.
-GROUP_BYTES = 2_000_000
+# Approximate size of the text that one call tokenizes; the tokenizer needs about a hundred times this memory.
+GROUP_BYTES = 1_000_000
 CACHED_WORDS = 200_000
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 _CUT = re.compile(r"(?<=[!-~])\n")
@@ -61,7 +61,7 @@ class CorpusTokenizer:
                 encodings = self.backend.encode_batch_fast(group, add_special_tokens=False)
             except Exception as error:
                 raise DataError(f"the tokenizer {self.name} cannot tokenize the text: {error}") from None
-            ids += [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
+            ids += [np.fromiter(encoding.ids, self.dtype) for encoding in encodings]
         left = iter(ids)
         encoded = ([*islice(left, len(cut))] for cut in pieces_of)
         return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in encoded]

@@ -26,6 +26,8 @@ _MISFIT = (pa.ArrowException, OverflowError, UnicodeEncodeError, ValueError, Typ
 
 Types = dict[str, pa.DataType | None]
 """Types of the metadata columns, in order of first appearance; None for JSON text."""
+Encoded = list[tuple[CountedDocument, np.ndarray]]
+"""Documents with their token ids."""
 
 
 class SplitWriter:
@@ -40,7 +42,7 @@ class SplitWriter:
         self.part = contextlib.ExitStack()  # the open part
         self._token_hash, self._length_hash = hashlib.sha256(), hashlib.sha256()
 
-    def add(self, encoded: list[tuple[CountedDocument, np.ndarray]]) -> None:
+    def add(self, encoded: Encoded) -> None:
         """Append documents with their token ids."""
         documents, ids = zip(*encoded, strict=True)
         lengths = np.array([len(tokens) for tokens in ids], dtype="<i8")
