@@ -52,7 +52,8 @@ def test_evaluate_prints_json_alone_to_standard_output(contextwise, workplace):
     status, output, _ = contextwise(f"evaluate runs/alpha/model {options}")
     assert status == 0
     assert json.loads(output) == json.loads((workplace / "e" / "summary.json").read_text())
-    assert json.loads(output)["settings"] == {"context": 20, "stride": 8, "limit": None}
+    expected = {"context": 20, "stride": 8, "full_windows": False, "limit": None}
+    assert json.loads(output)["settings"] == expected
 
 
 def test_evaluate_reports_when_the_documents_were_trained_on(contextwise):

@@ -85,7 +85,10 @@ def test_any_batch_size_gives_the_same_scores(kind, models, corpus_of):
 )
 def test_plans_score_each_target_once_in_batches_that_fit(targets, context, data, batch_tokens):
     stride = data.draw(st.integers(1, context))
-    plan = plan_windows(np.array(targets), context, stride)
+    full_windows = data.draw(st.booleans())
+    plan = plan_windows(np.array(targets), context, stride, full_windows)
+    if full_windows:
+        assert np.array_equal(plan.length, np.minimum(context, np.array(targets)[plan.document]))
     scored = np.zeros((len(targets), 50), dtype=int)
     for document, start, length, skip in zip(plan.document, plan.start, plan.length, plan.skip, strict=True):
         assert 0 <= skip < length <= context

@@ -335,7 +335,7 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
             )
         values = [
             f"{key} {a} and {b}"
-            for key in ("context", "stride", "dtype")
+            for key in ("context", "stride", "full_windows", "dtype")
             if (a := _setting(base, key)) != (b := _setting(other, key))
         ]
         if values:

@@ -2,7 +2,9 @@
 
 import math
 import random
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -15,6 +17,7 @@ from lm_eval.models.huggingface import HFLM
 
 from contextwise.base.errors import CheckpointError, DataError, Interrupted
 from contextwise.evaluation.measures.lm_eval.model import BoundedLM, Row, batches, score_rows
+from contextwise.evaluation.scoring.windows import score_documents
 
 KINDS = ("gpt2", "contextlm", "multitoken", "gemma2")
 
@@ -70,6 +73,20 @@ def test_whole_texts_are_the_harness_s_own(kind):
     theirs = harness(model).loglikelihood_rolling(asked, disable_tqdm=True)
     assert ours == pytest.approx(theirs, abs=1e-3, rel=1e-6)
     assert ours[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2"])
+def test_losses_of_full_windows_sum_to_the_harness_s_own(kind):
+    model, draw = model_of_bytes(kind), random.Random(3)
+    texts = [sentence(draw, words) for words in (1, 30, 60, 90, 120)]
+    texts.append("e" * 2 * POSITIONS)
+    tokens = [np.array(BYTES.encode(text)) for text in texts]
+    corpus = SimpleNamespace(
+        lengths=np.array([len(ids) for ids in tokens]), end_of_text=256, document=tokens.__getitem__
+    )
+    scores = score_documents(model, corpus, POSITIONS, POSITIONS, full_windows=True, batch_tokens=400)
+    theirs = harness(model).loglikelihood_rolling([request(text) for text in texts], disable_tqdm=True)
+    assert (-scores.document_sums()).tolist() == pytest.approx(theirs, rel=1e-6)
 
 
 def test_whole_text_is_the_sum_of_its_tokens():

@@ -59,6 +59,11 @@ class Loss(Measure):
         description="Tokens between the starts of two windows: each token is predicted from CONTEXT - STRIDE tokens at "
         "least, or from all that precede it; default: half the context.",
     )
+    full_windows: bool = Field(
+        False,
+        description="Let the last window of a document reach back to CONTEXT tokens; with a stride of the whole context, the "
+        "totals are those of lm-evaluation-harness's loglikelihood_rolling.",
+    )
     limit: int | None = Field(None, ge=1, description="Score only the first N documents.")
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
@@ -87,6 +92,7 @@ class Loss(Measure):
                 corpus,
                 self.context,
                 self.stride,
+                full_windows=self.full_windows,
                 limit=self.limit,
                 batch_tokens=subject.batch_tokens,
                 on_progress=advance,

@@ -6,7 +6,8 @@
 2. The sequence is cut into windows of ``context`` positions that start every ``stride`` positions. The first
    window scores all its targets, each later one its last ``stride`` targets only (fewer at the document's
    end). So each target is scored once, and sees at least ``context - stride`` tokens, or all that precede it
-   in its document.
+   in its document. With ``full_windows`` the last window of a document reaches back to ``context`` positions; with a stride
+   of ``context``, these are the windows of lm-evaluation-harness's ``loglikelihood_rolling``.
 3. Windows of similar length from many documents are padded on the right into one batch. The models are causal,
    so what follows a position cannot change it, and no attention mask is needed.
 4. Every measure is a ratio of two sums over documents, so long documents have more weight, as in the loss of the whole
@@ -75,8 +76,10 @@ class Plan:
         return Plan(self.document[windows], self.start[windows], self.length[windows], self.skip[windows])
 
 
-def plan_windows(targets: np.ndarray, context: int, stride: int) -> Plan:
+def plan_windows(targets: np.ndarray, context: int, stride: int, full_windows: bool = False) -> Plan:
     """Cut documents with ``targets`` (documents,) targets each into windows, in the order of the documents.
+
+    With ``full_windows`` every window of a document with more than ``context`` targets has ``context`` positions.
 
     Raises:
         ConfigError: ``context`` is not positive, or ``stride`` is not between 1 and ``context``.
@@ -93,7 +96,8 @@ def plan_windows(targets: np.ndarray, context: int, stride: int) -> Plan:
     start = index * stride
     length = np.minimum(context, targets[document] - start)
     skip = np.where(index > 0, context - stride, 0)
-    return Plan(document, start, length, skip)
+    back = np.where(full_windows & (index > 0), context - length, 0)
+    return Plan(document, start - back, length + back, skip + back)
 
 
 def batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
@@ -146,6 +150,7 @@ def score_documents(
     context: int,
     stride: int,
     *,
+    full_windows: bool = False,
     limit: int | None = None,
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
     on_progress: Callable[[int], None] | None = None,
@@ -159,6 +164,7 @@ def score_documents(
         model: a causal language model; scored on the device where it is, in evaluation mode.
         context: positions of a window, end-of-text included.
         stride: positions between the starts of consecutive windows, 1 to ``context``.
+        full_windows: let the last window of a document reach back to ``context`` positions.
         batch_tokens: positions of a batch, padding included.
         on_progress: called with the number of targets scored, after each batch.
         further: returns the further inputs of the model, such as contexts, for the documents (B,) of a batch's windows.
@@ -172,7 +178,7 @@ def score_documents(
     lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     first_position = 0 if corpus.end_of_text is not None else 1
     targets = np.maximum(lengths - first_position, 0)
-    plan = plan_windows(targets, context, stride)
+    plan = plan_windows(targets, context, stride, full_windows)
     if not len(plan.document):
         raise DataError(
             "there is no token to score: the documents are empty, or hold one token and no end-of-text"
