@@ -1,13 +1,13 @@
 """``contextwise prepare`` against the tokenizers library alone, and against ``datasets.map``: MB of text a second.
 
-Claims: at least 0.85 times the library alone, and at least 1.0 times ``datasets.map``. The library alone is the limit: texts that
-are in memory, cut into pieces for all cores, with the same cache of words; its tokens are thrown away. The other ways read the same
-JSON Lines and end with token ids in Arrow files on disk; ours also hashes, splits, counts and keeps metadata.
+Claims: at least 0.85 times the library alone, and at least 1.0 times ``datasets.map``. The library alone is the limit: texts in
+memory, cut into pieces for all cores, with the same cache of words, whose tokens are thrown away. The other ways read the
+same JSON Lines and end with token ids in Arrow files on disk; ours also hashes, splits, counts and keeps metadata.
 
-Each run is a process of its own (runs in one process slow each other down), which reports its seconds without the imports, and the
-most anonymous memory of the process (without that of datasets' workers). The text is the standard library's own source, or
-``--text``, any sources that ``prepare`` reads. ``--megabytes 1000`` repeats it to that size: each copy of a document has its lines
-in another order, with numbers between them.
+Each run is a process of its own (runs in one process slow each other down). It reports its seconds without the imports, and its
+peak of anonymous memory, without that of datasets' workers. The text is the standard library's own source, or ``--text``: any
+sources that ``prepare`` reads. ``--megabytes 1000`` repeats it to that size: each copy of a document has its lines in
+another order, with numbers between them.
 """
 
 import argparse
@@ -58,8 +58,7 @@ def changed(text: str, draw: random.Random) -> str:
 
 def alone(tokenizer: str, text: str) -> float:
     """Seconds that the tokenizers library takes for batches of texts in memory, on all cores."""
-    from contextwise.data.documents import in_batches, read_documents
-    from contextwise.data.documents import Skipped
+    from contextwise.data.documents import Skipped, in_batches, read_documents
     from contextwise.data.sources import open_source
     from contextwise.data.tokenizers import load_tokenizer, pieces
 
@@ -93,6 +92,8 @@ def with_datasets(tokenizer: str, text: str, out: Path, processes: int | None) -
 
 def child(way: str, tokenizer: str, text: str) -> None:
     """Print the seconds that one way takes, and its peak of anonymous memory over what the imports hold."""
+    import datasets  # noqa: F401  (every way but the limit imports it when it writes)
+
     from contextwise.data import prepare_corpus
 
     peak = [anonymous_bytes()]
