@@ -1,6 +1,6 @@
 """Time and memory of log-likelihoods against lm-evaluation-harness's own ``HFLM``: same model, same text, same machine.
 
-1. ``contextwise evaluate`` and ``curve`` against ``loglikelihood_rolling`` on the documents of a corpus: whole measurements with
+1. ``contextwise evaluate`` and ``curve`` against ``loglikelihood_rolling`` on the documents of a corpus: measurements with
    intervals and files, without imports and the opening of model and corpus. ``evaluate`` is measured as it is by default
    (windows that overlap by half), and with the harness's windows (``--stride CONTEXT --full-windows``), whose total is
    compared with the harness's; also in bfloat16, with the change of the loss. Goal: a third of the harness's time, totals
@@ -225,9 +225,11 @@ def small_model(folder: Path) -> tuple[str, str]:
 
     corpus = prepare_corpus("stdlib", "train:4096", folder / "corpus")
     torch.manual_seed(0)
-    config = backbone_config("gpt2", named_size("gpt2", "nano"), corpus.vocab_size, 256)
+    tokenizer, vocabulary = corpus.tokenizer(), corpus.vocab_size
+    assert tokenizer is not None and vocabulary is not None
+    config = backbone_config("gpt2", named_size("gpt2", "nano"), vocabulary, 256)
     GPT2LMHeadModel(config).save_pretrained(folder / "model")
-    corpus.tokenizer().save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
     return str(folder / "model"), str(corpus.path)
 
 

@@ -1,5 +1,6 @@
 """Compare tokenizers by their token ids, and configure the special tokens around a text."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -27,10 +28,15 @@ def tokenizer_hash(file: Path) -> str:
         DataError: the file is damaged.
     """
     try:
-        settings = json.loads(Tokenizer.from_file(str(file)).to_str())
+        return _hash_of_settings(file.read_bytes())
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"the tokenizer {file} cannot be read: {reason}") from None
+
+
+@functools.lru_cache(maxsize=4)  # a measurement asks for the same file three times
+def _hash_of_settings(content: bytes) -> str:
+    settings = json.loads(Tokenizer.from_buffer(content).to_str())
     kept = {key: settings[key] for key in ("model", "normalizer", "pre_tokenizer")}
     return hashlib.sha256(json.dumps(_essential(kept), sort_keys=True).encode()).hexdigest()
 
