@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from benchmarks.harness import peak_memory, publish
-from benchmarks.memory import HEADS, LAYERS, VOCABULARY, WIDTH, peak_bytes
-from contextwise.base.machine import keep_freed_memory
+from benchmarks.memory import HEADS, LAYERS, VOCABULARY, WIDTH
+from contextwise.base import machine
 
 
 @dataclass
@@ -47,12 +47,12 @@ def one(which: str, context: int) -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if which == "contextwise" and device == "cpu":
-        keep_freed_memory()  # as `contextwise evaluate` does
+        machine.keep_freed_memory()  # as `contextwise evaluate` does
     torch.manual_seed(0)
     config = backbone_config("llama", ModelSize(LAYERS, WIDTH, HEADS, 1e-3), VOCABULARY, context)
     model: PreTrainedModel = LlamaForCausalLM(config).to(device).eval()
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, context + 1)
-    before = peak_bytes()
+    before = machine.peak_memory()
     if which == "contextwise":
         corpus = OneDocument(tokens)
         with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def one(which: str, context: int) -> None:
             log_p = torch.nn.functional.log_softmax(model(inputs[:, :-1]).logits, dim=-1, dtype=torch.float32)
         log_p.argmax(dim=-1)
         total = -float(log_p.gather(2, inputs[:, 1:, None]).sum())
-    print(json.dumps({"bytes": peak_bytes() - before, "nats": total}))
+    print(json.dumps({"bytes": machine.peak_memory() - before, "nats": total}))
 
 
 def main(arguments: list[str] | None = None) -> None:
