@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from test_run import half_done, same, write_recipe
 
+from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.training import Recipe, train
@@ -58,8 +59,8 @@ def test_processes_share_every_example_once_in_order(first, doublings, full_step
     ],
 )
 def test_ramps_that_do_not_fit_are_refused(tmp_path, change, words):
-    with pytest.raises((ConfigError, ValueError), match=words):
-        Recipe.model_validate(recipe_values(tmp_path / "corpus", tmp_path / "run", **RAMP | change))
+    with pytest.raises(ConfigError, match=words):
+        validate(Recipe, recipe_values(tmp_path / "corpus", tmp_path / "run", **RAMP | change), "the recipe")
 
 
 @pytest.fixture(scope="module")

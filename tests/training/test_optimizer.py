@@ -11,13 +11,12 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from test_run import half_done, same, write_recipe
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import get_scheduler
 
 from contextwise.base.runs import RunFolder
 from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.training import Recipe, train
 from contextwise.training.model import TrainedModel
-from contextwise.training.optimizer import JoinedOptimizer, create_optimizer, schedule_arguments
+from contextwise.training.optimizer import JoinedOptimizer, create_optimizer, learning_rate_share
 from contextwise.training.settings import TrainingSettings
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training
@@ -28,21 +27,8 @@ MUON = {"optimizer": "muon", "schedule": "wsd", "decay_steps": 0.5, "precision":
 
 def rates(settings: TrainingSettings, steps: int) -> list[float]:
     """The learning rate of each step, as a share of the maximum."""
-    arguments = schedule_arguments(settings, steps)
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    schedule = get_scheduler(
-        arguments["lr_scheduler_type"],
-        optimizer,
-        arguments["warmup_steps"],
-        steps,
-        arguments.get("lr_scheduler_kwargs"),
-    )
-    values = []
-    for _ in range(steps + 1):
-        values.append(schedule.get_last_lr()[0])
-        optimizer.step()
-        schedule.step()
-    return values
+    share = learning_rate_share(settings, steps)
+    return [share(step) for step in range(steps + 1)]
 
 
 @given(

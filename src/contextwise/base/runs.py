@@ -24,6 +24,8 @@ KEPT_OUT_OF_COMPARISON = {
     "training.save_every",
     "training.keep_checkpoints",
     "training.trackers",
+    "training.trunk",
+    "training.branches",
 }
 """Settings that may differ when a run is resumed: they do not change its result (the data is compared by its hash)."""
 
@@ -87,9 +89,9 @@ class RunFolder:
         with disk_errors("metrics", self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
-    def rewind_metrics(self, step: int) -> None:
-        """Remove the rows after ``step``: their steps will be repeated."""
-        rows = [row for row in self.metrics() if row.get("step", 0) <= step]
+    def rewind_metrics(self, step: int, trunk: "RunFolder | None" = None) -> None:
+        """Remove the rows after ``step``, whose steps will be repeated; with a trunk, start with its rows up to ``step``."""
+        rows = [row for row in (trunk or self).metrics() if row.get("step", 0) <= step]
         atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows), "metrics")
 
     def write_recipe(

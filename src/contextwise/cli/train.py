@@ -81,7 +81,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
             "optimizer": settings.optimizer,
             "learning_rate": recipe.learning_rate,
             "schedule": settings.schedule,
-            "warmup_steps": settings.warmup(cost.steps),
+            "warmup_steps": settings.warmup(recipe.full_steps),
         }
         show_json({**known, **asdict(taken)})
         return
@@ -101,7 +101,10 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
             f"{passes} of up to {taken.micro_batch_tokens:,} tokens" + " in each process" * bool(several),
         ],
         ["FLOPs", f"{cost.flops:.2e}"],
-        ["optimizer", f"{rates}; {settings.schedule}, {settings.warmup(cost.steps):,} steps of warm-up"],
+        [
+            "optimizer",
+            f"{rates}; {settings.schedule}, {settings.warmup(recipe.full_steps):,} steps of warm-up",
+        ],
         ["device", f"{taken.device}{threads}{several}; precision {taken.precision}{auto}"],
     ]
     if taken.step_seconds is None or taken.training_seconds is None:

@@ -7,6 +7,7 @@ processes, so that a run can resume with another number of processes, sharded or
 
 import random
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -180,9 +181,10 @@ def discard(folder: Path) -> None:
         shutil.rmtree(removed, ignore_errors=True)
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints, and the leftovers of interrupted removals."""
+def prune(folder: Path, keep: int, kept_steps: Collection[int] = ()) -> None:
+    """Remove all but the newest ``keep`` checkpoints and those of ``kept_steps``, and leftovers of interrupted removals."""
     for checkpoint in list_checkpoints(folder)[:-keep]:
-        discard(checkpoint)
+        if step_of(checkpoint) not in kept_steps:
+            discard(checkpoint)
     for leftover in folder.glob(".removed-*"):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -20,6 +20,7 @@ from contextwise.base.machine import keep_freed_memory, peak_memory
 from contextwise.base.runs import RunFolder
 from contextwise.models.building import training_memory
 from contextwise.training import checkpoints
+from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe, with_newer_settings
@@ -44,8 +45,8 @@ class DryRun:
         timed_steps: steps that were timed; 0 if the machine has too little memory for them: then the seconds are None and the
             peak is estimated.
         step_seconds: of a step of the run, a median.
-        training_seconds: of all tokens of the run; ``validation_seconds``: of its validations and context curves, whose forward
-            passes are counted as a third of a training step.
+        training_seconds: of the tokens of the run, of a branch those of its decay; ``validation_seconds``: of its validations
+            and context curves, whose forward passes are counted as a third of a training step.
         peak_bytes: the most memory of the process, or of the GPU; ``start_bytes``: before the model. Pages of the memory-mapped
             corpus that a long run reads are not counted; the system can drop them.
         free_bytes: available on the machine or the GPU.
@@ -75,13 +76,17 @@ def dry_run(recipe: Recipe) -> DryRun:
         ConfigError, DataError, CheckpointError: what :func:`contextwise.training.train` would refuse.
         TrainingError: a loss or gradient is not finite.
     """
-    RunFolder(recipe.folder).check_free(recipe.resolved(), with_newer_settings)
+    run = RunFolder(recipe.folder)
+    run.check_free(recipe.resolved(), with_newer_settings)
+    full_steps = recipe.full_steps
+    if trunk_checkpoint(recipe, run) is not None:
+        full_steps = recipe.training.decay(full_steps)
     inputs = TrainingInputs.open(recipe)
     processes = PartialState(cpu=not torch.cuda.is_available())
     on_cpu = processes.device.type == "cpu"
     if on_cpu:
         keep_freed_memory()
-    args = training_arguments(recipe, RunFolder(recipe.folder), inputs, [], processes)
+    args = training_arguments(recipe, run, inputs, [], processes)
     micro = args.per_device_train_batch_size
     passes = recipe.examples_per_step // processes.num_processes // micro
     start = psutil.Process().memory_info().rss if on_cpu else torch.cuda.memory_allocated()
@@ -111,7 +116,7 @@ def dry_run(recipe: Recipe) -> DryRun:
         micro_batches=passes,
         timed_steps=len(steps.seconds),
         step_seconds=steps.median,
-        training_seconds=steps.median and steps.median * recipe.full_steps,
+        training_seconds=steps.median and steps.median * full_steps,
         validation_seconds=steps.median
         and steps.median / recipe.tokens_per_step * _held_out_tokens(recipe, inputs) / 3,
         peak_bytes=peak,
@@ -130,6 +135,8 @@ def _shortened(recipe: Recipe, examples: int) -> Recipe:
         "tokens_per_step": examples * recipe.data.context,
         "examples_per_step": None,
         "rampup_batch_size": None,
+        "branches": [],
+        "trunk": None,
         "log_every": never,
         "save_every": never,
         "evaluate_every": 0,

@@ -80,6 +80,8 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
         "replay_loss": losses[-1].get("replay_loss") if losses else None,
         "corpus": {"path": Path(inputs.corpus.path).name, "fingerprint": inputs.corpus.fingerprint},
     }
+    if metrics.trunk is not None:
+        summary["trunk"] = metrics.trunk
     if inputs.sentences is not None:
         summary["sentences"] = inputs.sentences.facts
     write_json(run.summary_file, summary, "the summary")

@@ -30,6 +30,7 @@ class RunMetrics:
     Attributes:
         input_tokens: input tokens so far, without padding, including those of an encoder-decoder's decoder.
         target_tokens: target tokens so far.
+        trunk: the part of the trunk from which this run branched off: path, step, tokens, FLOPs and seconds; or None.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class RunMetrics:
         self.flops_per_target, self.peak = flops_per_target, peak
         self.steps = self.input_tokens = self.target_tokens = 0
         self.seconds = 0.0
+        self.trunk: dict[str, Any] | None = None
         self._since: dict[str, Any] = _no_sums()
         self._norm = 0.0
         self._clock: float | None = None
@@ -120,6 +122,11 @@ class RunMetrics:
         cost = {name: getattr(self, name) for name in names}
         return {"kind": kind, "step": step, **cost, **values}
 
+    def branch(self, trunk: str) -> None:
+        """Note that all steps so far are those of the run ``trunk``."""
+        cost = {"step": self.steps, "tokens": self.tokens, "flops": self.flops, "seconds": self.seconds}
+        self.trunk = {"path": trunk, **cost}
+
     def state(self) -> dict[str, Any]:
         """The state that a checkpoint keeps."""
         return {name: getattr(self, name) for name in _KEPT} | {"since": self._since, "norm": self._norm}
@@ -131,7 +138,7 @@ class RunMetrics:
         self._since, self._norm = _no_sums() | state["since"], state["norm"]
 
 
-_KEPT = ("steps", "seconds", "input_tokens", "target_tokens")
+_KEPT = ("steps", "seconds", "input_tokens", "target_tokens", "trunk")
 
 
 def _no_sums() -> dict[str, Any]:

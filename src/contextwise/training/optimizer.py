@@ -1,10 +1,11 @@
 """The optimizer and the learning-rate schedule of a run."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, get_scheduler
 from transformers.pytorch_utils import Conv1D
 
 from contextwise.training.settings import TrainingSettings
@@ -81,15 +82,16 @@ class JoinedOptimizer(torch.optim.Optimizer):
             part.step()
 
 
-def schedule_arguments(settings: TrainingSettings, steps: int) -> dict[str, Any]:
-    """The arguments of transformers' ``TrainingArguments`` for the schedule and warm-up of a run of ``steps`` steps."""
-    warmup = settings.warmup(steps)
-    arguments: dict[str, Any] = {"warmup_steps": warmup, "lr_scheduler_type": "constant_with_warmup"}
-    end = settings.final_learning_rate
+def learning_rate_share(settings: TrainingSettings, steps: int) -> Callable[[float], float]:
+    """The schedule of a run of ``steps`` full steps: a function from full steps so far to a share of the maximum rate."""
+    warmup, end = settings.warmup(steps), settings.final_learning_rate
+    kind, options = "constant_with_warmup", dict[str, Any]()
     if settings.schedule == "cosine":
-        arguments |= {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": end}}
+        kind, options = "cosine_with_min_lr", {"min_lr_rate": end}
     elif settings.schedule in ("linear", "wsd"):
         decay = steps - warmup if settings.schedule == "linear" else settings.decay(steps)
         options = {"num_decay_steps": decay, "decay_type": "linear", "min_lr_ratio": end}
-        arguments |= {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": options}
-    return arguments
+        kind = "warmup_stable_decay"
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    schedule: Any = get_scheduler(kind, optimizer, warmup, steps, options)
+    return schedule.lr_lambdas[0]

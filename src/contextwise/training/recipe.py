@@ -76,6 +76,27 @@ class Recipe(Settings):
             why = f"and training.warmup_steps {settings.warmup_steps:g} are more than the {steps} steps of the run"
             fix = "give shares of the run, such as 0.2 and 0.05"
             yield Problem(why, "training.decay_steps", settings.decay_steps, fix)
+        else:
+            yield from self._problems_of_branches()
+
+    def _problems_of_branches(self) -> Iterator[Problem]:
+        settings = self.training
+        first = self.batch_sizes.step_at(settings.warmup(self.full_steps) * self.examples_per_step)
+        end = self.decay_start() if settings.schedule == "wsd" else self.total_steps
+        if settings.trunk is not None and end == 0:
+            why, fix = (
+                "but all steps of the run are its decay",
+                "lower training.decay_steps, or remove the trunk",
+            )
+            yield Problem(why, "training.trunk", settings.trunk, fix)
+        for length in settings.branches:
+            start, unit = self.decay_start(length), "tokens" if settings.tokens else "steps"
+            if not max(1, first) <= start <= end:
+                why = (
+                    f"has {length}, but a run of {length} {unit} begins to decay at step {start}, and the rate of this run "
+                    f"is constant from step {first} to {end} only"
+                )
+                yield Problem(why, "training.branches", fix="remove that length, or lengthen this run")
 
     def _problem_of_rampup(self) -> Problem | None:
         settings, first, full = self.training, self.training.rampup_batch_size, self.tokens_per_step
@@ -184,11 +205,27 @@ class Recipe(Settings):
     def full_steps(self) -> int:
         """Length of the run in steps of ``tokens_per_step`` tokens."""
         settings = self.training
-        if settings.steps is not None:
-            return settings.steps
         if settings.epochs is not None:
             return -(-settings.epochs * (self._samples or 0) // self.examples_per_step)
-        return -(-(settings.tokens or 0) // self.tokens_per_step)
+        return self._full_steps(settings.steps or settings.tokens or 0)
+
+    def _full_steps(self, length: int) -> int:
+        """``length`` in full steps: tokens if the length of the run is given in tokens."""
+        return length if self.training.tokens is None else -(-length // self.tokens_per_step)
+
+    def decay_start(self, length: int | None = None) -> int:
+        """The number of optimizer steps before the decay of the schedule ``wsd``.
+
+        Args:
+            length: of another run with the same trunk, in tokens or steps as the length of this one.
+        """
+        steps = self.full_steps if length is None else self._full_steps(length)
+        return self.batch_sizes.step_at(max(0, steps - self.training.decay(steps)) * self.examples_per_step)
+
+    @property
+    def branch_steps(self) -> set[int]:
+        """The steps at which the branches of this run begin to decay."""
+        return {self.decay_start(length) for length in self.training.branches}
 
     @property
     def batch_sizes(self) -> BatchSizes:

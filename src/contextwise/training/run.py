@@ -22,12 +22,12 @@ from contextwise.models.sizes import readable_count
 from contextwise.models.spec import training_flops_per_example, training_flops_per_target
 from contextwise.training import checkpoints
 from contextwise.training.batches import micro_batch_size
+from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import starting_model, trained_parameters
-from contextwise.training.optimizer import schedule_arguments
 from contextwise.training.recipe import Recipe, with_newer_settings
 from contextwise.training.settings import TRAINED, CueModel, SyntheticData
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
@@ -53,6 +53,7 @@ def train(recipe: Recipe) -> RunFolder:
     """
     run = RunFolder(recipe.folder)
     run.check_free(recipe.resolved(), with_newer_settings)
+    trunk = trunk_checkpoint(recipe, run)
     inputs = TrainingInputs.open(recipe)
     processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
     if processes.device.type == "cpu":
@@ -63,7 +64,7 @@ def train(recipe: Recipe) -> RunFolder:
             if processes.is_main_process:
                 say(f"{run.path} is finished already: nothing to do")
             return run
-        checkpoint = _find_checkpoint(run, recipe, inputs, processes)
+        checkpoint = _find_checkpoint(run, recipe, inputs, processes, trunk)
         trainer = build_trainer(recipe, run, inputs, processes)
         if processes.is_main_process:
             trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
@@ -122,28 +123,34 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
 
 
 def _find_checkpoint(
-    run: RunFolder, recipe: Recipe, inputs: TrainingInputs, processes: PartialState
+    run: RunFolder, recipe: Recipe, inputs: TrainingInputs, processes: PartialState, trunk: Path | None
 ) -> Path | None:
-    """Find the newest intact checkpoint, the same in every process, and remove the metrics after it.
+    """Find the newest intact checkpoint, or else the trunk's, the same in every process, and remove the metrics after it.
 
     Raises:
         DataError: a corpus is not the one that was prepared.
-        CheckpointError: all checkpoints are damaged, or the newest was trained on other data.
+        CheckpointError: all checkpoints or that of the trunk are damaged, or the newest was trained on other data.
     """
 
     def find() -> Path | None:
         for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
             corpus.verify()
         checkpoint = checkpoints.latest_intact(run.checkpoints)
+        source = run
+        if checkpoint is None and trunk is not None:
+            checkpoint, source = trunk, RunFolder(trunk.parent.parent)
+            problem = checkpoints.damage(trunk)
+            if problem is not None:
+                raise CheckpointError(f"the checkpoint {trunk} is damaged: {problem}; train the trunk again")
         if checkpoint is not None:
             recorded = read_json(checkpoint / checkpoints.STATE, "the checkpoint")["fingerprints"]
             for name, fingerprint in inputs.fingerprints.items():
                 if recorded.get(name) != fingerprint:
                     raise CheckpointError(
-                        f"the corpus {inputs.corpora[name].path} is not the one that {run.path} was trained on so far "
+                        f"the corpus {inputs.corpora[name].path} is not the one that {source.path} was trained on so far "
                         "(its content hash differs); restore that corpus, or choose another run folder"
                     )
-        run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0)
+        run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
         return checkpoint
 
     return _in_first_process(processes, find)
@@ -167,7 +174,7 @@ def build_trainer(
         peak * processes.num_processes if peak else None,
     )
     args = training_arguments(recipe, run, inputs, model._no_split_modules or [], processes)
-    trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe.training)
+    trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe.training, recipe.branch_steps)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     return trainer
@@ -219,7 +226,6 @@ def training_arguments(
         save_steps=settings.save_every,
         report_to=list(settings.trackers) or "none",
         disable_tqdm=True,
-        **schedule_arguments(settings, recipe.full_steps),
         **sharding,
     )
 
@@ -257,10 +263,12 @@ def _report(
     parameters, trained = readable_count(count), trained_parameters(model)
     frozen = f", {readable_count(trained)} of them trained" if trained < count else ""
     tokens = readable_count(recipe.total_tokens)
-    start = f"resuming from step {checkpoints.step_of(checkpoint)}" if checkpoint else "from the start"
-    say(
-        f"{recipe.name}: {parameters} parameters{frozen}, {tokens} tokens, {'bf16' if bf16 else 'fp32'}, {start}"
-    )
+    start = "from the start"
+    if checkpoint is not None:
+        own = checkpoint.parent == RunFolder(recipe.folder).checkpoints
+        start = f"resuming from step {checkpoints.step_of(checkpoint)}{'' if own else f' of {recipe.training.trunk}'}"
+    precision = "bf16" if bf16 else "fp32"
+    say(f"{recipe.name}: {parameters} parameters{frozen}, {tokens} tokens, {precision}, {start}")
 
 
 def _finish(

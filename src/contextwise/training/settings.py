@@ -389,6 +389,15 @@ class TrainingSettings(Settings):
     decay_steps: int | float = Field(
         0.2, gt=0, description="of the schedule wsd: optimizer steps; below 1, a share of the run"
     )
+    branches: list[Annotated[int, Field(ge=1)]] = Field(
+        default_factory=list,
+        description="lengths of runs with this trunk, in tokens (in steps if steps is given): a checkpoint is kept where "
+        "each of them begins to decay",
+    )
+    trunk: str | None = Field(
+        None,
+        description="of the schedule wsd: start the decay from this run's checkpoint, and train nothing before it",
+    )
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw", description="muon: Muon for the matrices of the blocks, AdamW for the rest"
     )
@@ -443,6 +452,21 @@ class TrainingSettings(Settings):
             why = "but the only validation is the one at the end"
             raise ConfigError(Problem(why, value=patience, fix="set evaluate_every"))
         return patience
+
+    @model_validator(mode="after")
+    def _branching(self) -> "TrainingSettings":
+        problems = []
+        if self.trunk is not None and self.schedule != "wsd":
+            why, fix = f"but the schedule is {self.schedule}", "set schedule: wsd"
+            problems.append(Problem(why, "trunk", self.trunk, fix))
+        if self.trunk is not None and self.patience is not None:
+            problems.append(Problem("does not apply to a run with a trunk", "patience", fix="remove it"))
+        if self.branches and self.schedule not in ("wsd", "constant"):
+            fix = "set schedule to constant or wsd"
+            problems.append(Problem(f"but the schedule is {self.schedule}", "branches", self.branches, fix))
+        if problems:
+            raise ConfigError(*problems)
+        return self
 
     @model_validator(mode="after")
     def _one_length(self) -> "TrainingSettings":

@@ -35,7 +35,7 @@ from contextwise.training.batches import StepIndices, micro_batch_size
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel
-from contextwise.training.optimizer import create_optimizer
+from contextwise.training.optimizer import create_optimizer, learning_rate_share
 from contextwise.training.settings import TrainingSettings
 
 NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted")
@@ -91,6 +91,7 @@ class PretrainingTrainer(Trainer):
         inputs: the training and validation examples, and the corpora, whose content hashes are kept in each checkpoint.
         metrics: counts tokens, operations and time.
         settings: section ``training`` of the recipe.
+        kept_steps: steps whose checkpoints are never removed.
     """
 
     def __init__(
@@ -101,9 +102,10 @@ class PretrainingTrainer(Trainer):
         inputs: TrainingInputs,
         metrics: RunMetrics,
         settings: TrainingSettings,
+        kept_steps: set[int],
     ) -> None:
         self.run, self.validation, self.metrics = run, inputs.validation, metrics
-        self.fingerprints, self.settings = inputs.fingerprints, settings
+        self.fingerprints, self.settings, self.kept_steps = inputs.fingerprints, settings, kept_steps
         self.evaluation_pending = False
         self._losses: list[torch.Tensor] = []  # of the micro-batches of a step, as `_parts` and `_inputs`
         self._parts: list[torch.Tensor] = []
@@ -270,11 +272,12 @@ class PretrainingTrainer(Trainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Create the learning-rate schedule, which counts full steps: during a batch-size ramp-up, parts of one."""
         sizes = self.metrics.sizes
-        schedule: Any = super().create_scheduler(sizes.before(num_training_steps) // sizes.full, optimizer)
-        schedule.lr_lambdas = [
-            lambda step, rate=rate: rate(sizes.before(step) / sizes.full) for rate in schedule.lr_lambdas
-        ]
-        return schedule
+        share = learning_rate_share(self.settings, sizes.before(num_training_steps) // sizes.full)
+        rates = torch.optim.lr_scheduler.LambdaLR(
+            optimizer or self.optimizer, lambda step: share(sizes.before(step) / sizes.full)
+        )
+        self.lr_scheduler, self._created_lr_scheduler = rates, True
+        return rates
 
     # ---- logging and evaluation ----
 
@@ -372,7 +375,7 @@ class PretrainingTrainer(Trainer):
                 }
                 write_json(folder / checkpoints.STATE, state, "the checkpoint")
                 checkpoints.seal(folder)
-            checkpoints.prune(self.run.checkpoints, self.settings.keep_checkpoints)
+            checkpoints.prune(self.run.checkpoints, self.settings.keep_checkpoints, self.kept_steps)
         self.accelerator.wait_for_everyone()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -386,6 +389,8 @@ class PretrainingTrainer(Trainer):
         checkpoints.restore(folder, self.model_wrapped, _bare(self.optimizer), state["optimizer_groups"])
         self.lr_scheduler.load_state_dict({**self.lr_scheduler.state_dict(), **state["schedule"]})
         self.metrics.restore(state["metrics"])
+        if folder.parent != self.run.checkpoints:
+            self.metrics.branch(str(self.settings.trunk))
         self.evaluation_pending = state["evaluation_pending"]
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
@@ -411,6 +416,7 @@ class _StepHooks(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        state.compute_steps(args, state.max_steps)  # a checkpoint's state has the intervals of another recipe
         done = [row["step"] for row in self.trainer.run.metrics("validation")]
         if self.trainer.evaluation_pending and state.global_step not in done:
             self.trainer.evaluate()  # the run was stopped during an evaluation
@@ -421,3 +427,5 @@ class _StepHooks(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.end_step()
+        if state.global_step in self.trainer.kept_steps:
+            control.should_save = True

@@ -1,0 +1,169 @@
+"""Runs that branch off a trunk: they end as uninterrupted runs of their length, and only where they may begin."""
+
+import shutil
+
+import pytest
+import yaml
+from test_run import half_done, same, write_recipe
+
+from contextwise.base.config import validate
+from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.runs import RunFolder
+from contextwise.training import Recipe, train
+from processes import finish_training
+from small import recipe_values
+
+WSD = {"schedule": "wsd", "decay_steps": 0.5}
+TOKENS = {
+    "steps": None,
+    "rampup_batch_size": 64,
+    "rampup_tokens": 256,
+    "optimizer": "muon",
+    "precision": "fp32",
+}
+CASES = {
+    "adamw": (WSD, {"steps": 20, "branches": [8, 12]}, {"steps": 12}, 6),
+    "muon, after a ramp-up": (
+        WSD | TOKENS,
+        {"tokens": 20 * 128, "branches": [12 * 128], "schedule": "constant"},
+        {"tokens": 12 * 128},
+        8,
+    ),
+}
+"""Settings of both, of the trunk, of a branch, and the step at which it begins to decay."""
+
+
+def trained(corpus, folder, **options):
+    return train(Recipe.model_validate(recipe_values(corpus, folder, **options)))
+
+
+@pytest.fixture(scope="module")
+def trunk(corpus_folder, tmp_path_factory):
+    both, own, _, _ = CASES["adamw"]
+    folder = tmp_path_factory.mktemp("trunk") / "trunk"
+    return trained(corpus_folder, folder, **both | own, keep_checkpoints=1)
+
+
+def without_seconds(rows):
+    return [{name: value for name, value in row.items() if "second" not in name} for row in rows]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_branch_ends_as_an_uninterrupted_run(case, corpus_folder, tmp_path):
+    both, of_trunk, own, start = CASES[case]
+    trunk = trained(corpus_folder, tmp_path / "trunk", **both | of_trunk, keep_checkpoints=1)
+    assert (trunk.checkpoints / f"step-{start}").exists()
+    whole = trained(corpus_folder, tmp_path / "whole", **both | own)
+    branch = trained(corpus_folder, tmp_path / "branch", **both | own, trunk=str(trunk.path))
+    assert same(whole.path, branch.path)
+    assert not same(whole.path, trunk.path)
+    assert without_seconds(whole.metrics()) == without_seconds(branch.metrics())
+    summary, shared = whole.summary(), branch.summary()["trunk"]
+    for name in ("steps", "tokens", "target_tokens", "flops", "validation_loss"):
+        assert branch.summary()[name] == summary[name]
+    row = next(row for row in trunk.metrics() if row["step"] == start)
+    assert shared == {"path": str(trunk.path), "step": start} | {
+        k: row[k] for k in ("tokens", "flops", "seconds")
+    }
+    assert 0 < shared["seconds"] < branch.summary()["seconds"]
+
+
+@pytest.mark.parametrize("stop", ["before its first checkpoint", "after it"])
+def test_a_stopped_branch_resumes_exactly(trunk, corpus_folder, tmp_path, stop):
+    options = WSD | {"steps": 12, "save_every": 100 if "before" in stop else 4}
+    whole = trained(corpus_folder, tmp_path / "whole", **options)
+    values = half_done(corpus_folder, tmp_path / "branch", **options, trunk=str(trunk.path))
+    own = list((tmp_path / "branch" / "checkpoints").glob("step-*"))
+    assert len(own) == ("after" in stop)
+    if own:  # the trunk is not needed any more
+        values["training"]["trunk"] = str(tmp_path / "gone")
+    branch = train(Recipe.model_validate(values))
+    assert same(whole.path, branch.path)
+    assert without_seconds(whole.metrics()) == without_seconds(branch.metrics())
+    assert branch.summary()["trunk"]["step"] == 6
+
+
+def test_intervals_of_a_branch_are_its_own(trunk, corpus_folder, tmp_path):
+    """The trunk has a row every 2 steps and a validation every 6; this branch every 3 and every 4."""
+    options = WSD | {"steps": 12, "log_every": 3, "evaluate_every": 4, "save_every": 5, "keep_checkpoints": 9}
+    branch = trained(corpus_folder, tmp_path / "branch", **options, trunk=str(trunk.path))
+    assert [row["step"] for row in branch.metrics("train")] == [2, 4, 6, 9, 12]
+    assert [row["step"] for row in branch.metrics("validation")] == [6, 8, 12]
+    assert sorted(path.name for path in branch.checkpoints.iterdir()) == ["step-10", "step-12"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"steps": 14},
+            "no checkpoint of step 7, where this run .* the steps 4, 6, 20; .*training.branches=.14.",
+        ),
+        ({"learning_rate": 1e-3}, "recipe differs in training.learning_rate"),
+        ({"warmup_steps": 0.25}, "learning rate differs .* at step 2, .* set training.warmup_steps=2"),
+        (
+            {"minimum_learning_rate": 0.1},
+            "learning rate differs .* at step 1, .* schedule must be wsd, or constant",
+        ),
+        ({"steps": 26}, "learning rate differs from this run's at step 12, before the decay begins"),
+        ({"steps": None, "tokens": 12 * 128, "rampup_batch_size": 64}, "batch size differs .* at step 1,"),
+    ],
+)
+def test_a_branch_that_cannot_begin_there_is_refused(trunk, corpus_folder, tmp_path, change, words):
+    values = recipe_values(
+        corpus_folder, tmp_path / "branch", **WSD | {"steps": 12, "trunk": str(trunk.path)} | change
+    )
+    with pytest.raises((ConfigError, CheckpointError), match=words) as caught:
+        train(Recipe.model_validate(values))
+    assert caught.value.exit_status == 2
+    assert not (tmp_path / "branch").exists()
+
+
+def test_a_damaged_checkpoint_of_a_trunk_is_refused(trunk, corpus_folder, tmp_path):
+    shutil.copytree(trunk.path, tmp_path / "trunk")
+    weights = tmp_path / "trunk/checkpoints/step-6/weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="step-6 is damaged: weights.safetensors has changed"):
+        trained(corpus_folder, tmp_path / "branch", **WSD, steps=12, trunk=str(tmp_path / "trunk"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"trunk": "runs/trunk"},
+            "training.trunk is 'runs/trunk', but the schedule is cosine; set schedule: wsd",
+        ),
+        ({"branches": [8]}, "training.branches is .8., but the schedule is cosine"),
+        (WSD | {"trunk": "runs/trunk", "patience": 1}, "patience does not apply to a run with a trunk"),
+        (
+            WSD | {"branches": [8], "decay_steps": 10, "warmup_steps": 0},
+            "a run of 8 steps begins to decay at step 0,",
+        ),
+        (
+            WSD | {"trunk": "runs/trunk", "decay_steps": 12, "warmup_steps": 0},
+            "all steps of the run are its decay",
+        ),
+        (
+            WSD | {"branches": [8, 14]},
+            "a run of 14 steps begins to decay at step 7, .* from step 2 to 6 only",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(tmp_path, settings, words):
+    with pytest.raises(ConfigError, match=words):
+        validate(Recipe, recipe_values(tmp_path / "corpus", tmp_path / "run", **settings), "the recipe")
+
+
+@pytest.mark.slow
+def test_a_branch_in_two_processes_gives_the_losses_of_one(trunk, corpus_folder, tmp_path):
+    options = WSD | {"steps": 12}
+    whole = trained(corpus_folder, tmp_path / "whole", **options)
+    values = recipe_values(corpus_folder, tmp_path / "two", **options, trunk=str(trunk.path))
+    code, output = finish_training(write_recipe(tmp_path, values), processes=2)
+    assert code == 0, output
+    for a, b in zip(whole.metrics(), RunFolder(tmp_path / "two").metrics(), strict=True):
+        assert (a["step"], a["loss"]) == (b["step"], pytest.approx(b["loss"], abs=1e-4))
+    assert yaml.safe_load((tmp_path / "two" / "recipe.yaml").read_text())["training"]["trunk"] == str(
+        trunk.path
+    )
