@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks.harness import alternate, peak_memory, publish
-from benchmarks.memory import peak_bytes
+from contextwise.base import machine
 from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
 
 BATCH = 64
@@ -54,9 +54,9 @@ def contender(name: str, make: Callable[[], Iterator[torch.Tensor]], width: int)
 def child(name: str, samples: int, width: int) -> None:
     """Child process: one pass, with the features made on the way."""
     contender(name, lambda: batches(130, 64), 64)()  # what the libraries load on first use does not count
-    before = peak_bytes()
+    before = machine.peak_memory()
     contender(name, lambda: batches(samples, width), width)()
-    print(json.dumps({"bytes": peak_bytes() - before}))
+    print(json.dumps({"bytes": machine.peak_memory() - before}))
 
 
 def main(arguments: list[str] | None = None) -> None:

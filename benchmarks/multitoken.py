@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from benchmarks.harness import alternate, peak_memory, publish
-from benchmarks.memory import VOCABULARY, peak_bytes
+from benchmarks.memory import VOCABULARY
 from benchmarks.training_step import synchronised
+from contextwise.base import machine
 from contextwise.base.errors import ConfigError
-from contextwise.base.machine import keep_freed_memory
 from contextwise.data import Corpus
 from contextwise.models import ModelSize, backbone_config, load_model
 
@@ -35,10 +35,10 @@ def one_step(which: str, head: str, n: int, context: int) -> None:
     backbone = backbone_config("gpt2", ModelSize(4, 256, 4, 1e-3), VOCABULARY, context)
     model = MultiTokenForCausalLM(MultiTokenConfig(backbone, n, head)).to(device).train()
     if which == "contextwise" and device == "cpu":
-        keep_freed_memory()
+        machine.keep_freed_memory()
     tokens = torch.randint(0, VOCABULARY, (1, context), device=device)
     targets = torch.roll(tokens, -1, 1)
-    before = peak_bytes()
+    before = machine.peak_memory()
     if which == "contextwise":
         TrainedModel(model)(tokens, targets).backward()
     else:  # all heads' logits at once, as the formula is usually written down
@@ -51,7 +51,7 @@ def one_step(which: str, head: str, n: int, context: int) -> None:
         ]
         torch.stack(losses).sum().backward()
     gradients = sum(p.numel() * p.element_size() for p in model.parameters())
-    print(json.dumps({"bytes": peak_bytes() - before - gradients}))
+    print(json.dumps({"bytes": machine.peak_memory() - before - gradients}))
 
 
 def memory(context: int) -> dict[str, Any]:
