@@ -86,7 +86,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
         show_json({**known, **asdict(taken)})
         return
     listed = ", ".join(f"{name} {count(number)}" for name, number in parts.items())
-    threads = f", {taken.threads} threads" if taken.device == "cpu" else ""
+    threads = f", {taken.threads} thread{'s' * (taken.threads > 1)}" if taken.device == "cpu" else ""
     several = f", {taken.processes} processes" if taken.processes > 1 else ""
     passes = f"{taken.micro_batches} micro-batch{'es' * (taken.micro_batches > 1)}"
     first = recipe.batch_sizes.first * recipe.data.context
