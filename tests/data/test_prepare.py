@@ -206,6 +206,23 @@ def test_splits_without_documents_are_left_out(
         prepare_corpus(source, "train:300", tmp_path / "c", validation=0.3)
 
 
+def test_the_default_share_holds_out_enough_for_a_verdict(
+    stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = prepare_corpus(stories, "train:300", tmp_path / "a")
+    splits, shares = corpus.manifest["splits"], corpus.manifest["split_shares"]
+    assert (splits["train"]["documents"], splits["validation"]["documents"]) == (170, 30)
+    same = prepare_corpus(stories, "train:300", tmp_path / "b", validation=shares["validation"])
+    assert same.fingerprint == corpus.fingerprint
+    assert "verdict" not in capsys.readouterr().err
+    prepare_corpus(stories, "bytes", tmp_path / "c", limit=20)
+    warning = " ".join(capsys.readouterr().err.split())
+    assert "the split 'validation' holds 4 documents; a comparison on it gives no verdict" in warning
+    prepare_corpus(stories, "bytes", tmp_path / "d", limit=8)
+    assert "holds 2 documents; a comparison" in " ".join(capsys.readouterr().err.split())
+    assert "validation" not in prepare_corpus(stories, "bytes", tmp_path / "e", validation=0).splits
+
+
 def test_uint32_where_the_vocabulary_needs_it(tmp_path: Path, write_jsonl: Callable[..., Path]) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
 

@@ -112,7 +112,11 @@ def prepare(
     text_field: Annotated[str, Option(help="Field or column that holds the text.")] = "text",
     limit: Annotated[int | None, Option(help="Maximum number of documents (of each named split).")] = None,
     validation: Annotated[
-        float | None, Option(help="Share of the documents held out for validation.", show_default="0.05")
+        float | None,
+        Option(
+            help="Share of the documents held out for validation.",
+            show_default="0.05, or for 30 documents",
+        ),
     ] = None,
     test: Annotated[
         float | None, Option(help="Share of the documents held out for testing.", show_default="0")

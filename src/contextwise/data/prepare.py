@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.base.files import atomic_directory, exclusive, sha256_file, write_json
 from contextwise.base.progress import console, progress_bar
 from contextwise.data.corpus import Corpus
 from contextwise.data.corpus.corpus import is_corpus, read_manifest, write_manifest
 from contextwise.data.corpus.writing import Encoded, SplitWriter, settle, write_split
 from contextwise.data.documents import (
+    ENOUGH_HELD_OUT,
     CountedDocument,
     Reading,
     Skipped,
@@ -64,7 +66,8 @@ def prepare_corpus(
         out: folder to write.
         text_field: field or column that holds the text; the others are kept as metadata.
         limit: maximum number of documents (of each split, if the sources name splits).
-        validation, test: shares of the documents, from 0 to below 1; 0.05 and 0 if None.
+        validation, test: shares of the documents, from 0 to below 1. If None, 0 for ``test``; for ``validation`` 0.05, or what
+            holds out 30 documents of a small corpus (a fifth of one with fewer than 150).
         end_of_text: the token that ends a document; the tokenizer's own if None.
         skip_bad: skip records without text instead of raising an error at the first.
         overwrite: replace the corpus at ``out``.
@@ -106,6 +109,8 @@ def prepare_corpus(
         if reuse and is_corpus(out):  # another process has prepared the corpus in the meantime
             return _open(out)
         _check_output(out, overwrite, given)
+        if validation is None and names is None:
+            reading = reading.holding_out_enough()
         if vocabulary is None:
             chosen = load_tokenizer(str(tokenizer), end_of_text)
         else:
@@ -192,7 +197,7 @@ def _write_corpus(reading: Reading, tokenizer: CorpusTokenizer, folder: Path) ->
             f"no document with text was found in {names} ({skipped.empty:,} records were empty, {skipped.bad:,} were bad); "
             "there is nothing to prepare"
         )
-    _report_empty_splits(reading, writers)
+    _report_small_splits(reading, writers)
     about_tokenizer = tokenizer.save(folder / "tokenizer")
     types = settle([batch for writer in writers.values() for batch in writer.batches()])
     splits = {}
@@ -269,10 +274,17 @@ def _tokenize(
         console.print(f"left out {skipped.bad:,} bad records; the first: {where}: {why}", markup=False)
 
 
-def _report_empty_splits(reading: Reading, writers: dict[str, SplitWriter]) -> None:
-    """Warn about splits without documents; one that a source names is an error."""
+def _report_small_splits(reading: Reading, writers: dict[str, SplitWriter]) -> None:
+    """Warn about splits without documents, or with too few for a verdict; an empty one that a source names is an error."""
     for name in reading.splits:
         if name in writers:
+            documents = writers[name].documents
+            if name != "train" and documents < FEWEST_DOCUMENTS:
+                console.print(
+                    f"warning: the split {name!r} holds {documents} document{'s' * (documents > 1)}; a comparison on it "
+                    f"gives no verdict, which takes {FEWEST_DOCUMENTS} or more, and {ENOUGH_HELD_OUT} for a narrow interval",
+                    markup=False,
+                )
             continue
         if reading.names is not None:
             raise DataError(
