@@ -34,14 +34,14 @@ def test_split_follows_the_first_64_bits_of_blake2b() -> None:
 
 def test_a_small_corpus_holds_out_thirty_documents_or_a_fifth() -> None:
     digests = [text_digest(str(number).encode()) for number in range(3000)]
-    for count, held in ((3, 0), (10, 2), (149, 29), (300, 30), (500, 30)):
-        shares = SplitFractions(0.0, 0.3).with_enough(digests[:count])
-        assert [shares.split_of(digest) for digest in digests[:count]].count("validation") == held
+    for size, held in ((3, 0), (10, 2), (149, 29), (300, 30), (500, 30)):
+        shares = SplitFractions(0.0, 0.3).with_enough(digests[:size])
+        assert [shares.split_of(digest) for digest in digests[:size]].count("validation") == held
         assert SplitFractions().with_enough(
-            [*digests[:count], *digests[:count]]
-        ) == SplitFractions().with_enough(digests[:count])
+            [*digests[:size], *digests[:size]]
+        ) == SplitFractions().with_enough(digests[:size])
     assert SplitFractions().with_enough(digests) == SplitFractions()  # 5% of 3000 are more than 30
-    small, smaller = (SplitFractions().with_enough(digests[:count]) for count in (300, 100))
+    small, smaller = (SplitFractions().with_enough(digests[:size]) for size in (300, 100))
     before = {digest for digest in digests if SplitFractions().split_of(digest) == "validation"}
     for shares in (small, smaller):
         assert before < {digest for digest in digests if shares.split_of(digest) == "validation"}
