@@ -1,43 +1,59 @@
-"""One training step at equal shape: our plain GPT-2 path, transformers' own, and nanoGPT's model.
+"""One training step at equal shape: ours, transformers' and nanoGPT's model, each in fp32, bf16, and bf16 with torch.compile.
 
-Each runs in a process of its own, set up the way its users run it: ours as ``contextwise train`` sets it up (the chunked
-loss, freed memory kept), the others as they come. All take the same fused AdamW and clipping.
+Each runs in a process of its own, set up the way its users run it: ours as ``contextwise train`` sets it up, the others as they
+come, bf16 by autocast. All take the same fused AdamW and clipping. A further process multiplies square bf16 matrices: the limit.
 
-Claims: ours at least 1.25 times as fast as ``GPT2LMHeadModel`` called with ``labels=``, and not slower than nanoGPT.
+Claims, for the fastest mode: at least half the rate of the matrix products, and at least 1.5 times the fastest mode of the fastest
+peer. ContextLM is at least 1.10 times as fast as its parameter-matched baseline, and four multi-token heads take at most 1.3 times
+the step without.
 
 nanoGPT is not part of this repository; give its folder with ``--nanogpt`` (a clone of karpathy/nanoGPT beside this one is
 found by itself).
 """
 
 import argparse
+import contextlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM
 
 from benchmarks.harness import Worker, alternate, publish, serve
-from contextwise.base.machine import keep_freed_memory
-from contextwise.models import ModelSize, backbone_config, build_model
-from contextwise.training.model import TrainedModel
+from contextwise.models import ContextLMConfig, ModelSize, MultiTokenConfig, backbone_config, build_model
+from contextwise.models.spec import training_flops_per_example, training_flops_per_target
+from contextwise.training.model import TrainedModel, compile_blocks
+from contextwise.training.run import fast_steps
 
 SHAPES = {
-    # name: layers, width, heads, vocabulary, context, rows
-    "nano, 4k vocabulary": (4, 128, 4, 4096, 256, 16),
-    "tiny, 4k vocabulary": (6, 256, 8, 4096, 512, 4),
-    "tiny, 50k vocabulary": (6, 256, 8, 50304, 256, 4),
+    # name: family, layers, width, heads, vocabulary, context, rows
+    "nano, 4k vocabulary": ("gpt2", 4, 128, 4, 4096, 256, 16),
+    "tiny, 4k vocabulary": ("gpt2", 6, 256, 8, 4096, 512, 4),
+    "tiny, 50k vocabulary": ("gpt2", 6, 256, 8, 50304, 256, 4),
+    "Llama tiny, 4k vocabulary": ("llama", 6, 256, 8, 4096, 512, 4),
 }
+NAMES = ("family", "layers", "width", "heads", "vocabulary", "context", "rows")
+MODES = ("fp32", "bf16", "bf16 compiled")
+OURS = ("PM", "ContextLM", "multi-token, 4 heads")
+"""Our further models, in bf16."""
+PEERS = ("transformers", "nanogpt")
+LIMIT = "bf16 matrix products"
+SIDE = 2048
+"""Rows and columns of the matrices of the limit."""
 
 
-def step_of(model: torch.nn.Module, loss_of: Any) -> Any:
+def step_of(model: torch.nn.Module, loss_of: Any, bf16: bool = False) -> Any:
     """A closure that takes one AdamW step; every contender gets the same optimizer."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    device = next(model.parameters()).device.type
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        loss_of().backward()
+        with torch.autocast(device, torch.bfloat16) if bf16 else contextlib.nullcontext():
+            loss = loss_of()
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
@@ -53,38 +69,60 @@ def load_nanogpt(folder: Path) -> Any:
     return module
 
 
-def contender(name: str, shape: tuple[int, ...], nanogpt: Path, device: str) -> Callable[[], None]:
-    """One training step of a contender, set up the way its users run it."""
-    layers, width, heads, vocabulary, context, rows = shape
+def config_of(name: str, shape: tuple[Any, ...]) -> Any:
+    """Configuration of one of our models."""
+    family, layers, width, heads, vocabulary, context, _ = shape
+    size = ModelSize(layers, width, heads, 1e-3)
+    plain = backbone_config(family, size, vocabulary, context)
+    if name == "PM":
+        return backbone_config(family, size, vocabulary, context, extra_layers=2)
+    if name == "ContextLM":
+        return ContextLMConfig(plain, chunk_size=4, predictor_layers=2)
+    return MultiTokenConfig(plain, 4, "layer") if name.startswith("multi-token") else plain
+
+
+def contender(name: str, shape: tuple[Any, ...], nanogpt: Path, device: str) -> Callable[[], None]:
+    """One training step of a contender, set up the way its users run it; ``name`` is "WHO: MODE"."""
+    _, layers, width, heads, vocabulary, context, rows = shape
     torch.manual_seed(0)
+    if name == LIMIT:
+        a, b = torch.randn(2, SIDE, SIDE, dtype=torch.bfloat16, device=device)
+        multiply = lambda: [a @ b for _ in range(4)]  # noqa: E731
+        return synchronised(multiply) if device == "cuda" else multiply
+    who, mode = name.split(": ")
     tokens = torch.randint(0, vocabulary, (rows, context + 1), device=device)
     x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    if name == "contextwise":
-        if device == "cpu":
-            keep_freed_memory()  # as `contextwise train` does
-        size = ModelSize(layers, width, heads, 1e-3)
-        model: torch.nn.Module = TrainedModel(build_model(backbone_config("gpt2", size, vocabulary, context)))
-        step = step_of(model.to(device).train(), lambda: model(x, y))
-    elif name == "transformers":
-        config = GPT2Config(
-            vocab_size=vocabulary, n_positions=context, n_embd=width, n_layer=layers, n_head=heads
-        )
-        config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
-        model = GPT2LMHeadModel(config)
-        step = step_of(model.to(device).train(), lambda: model(x, labels=x, use_cache=False).loss)
-    else:
+    if who == "nanogpt":
         theirs = load_nanogpt(nanogpt)
         config = theirs.GPTConfig(
             block_size=context, vocab_size=vocabulary, n_layer=layers, n_head=heads, n_embd=width, dropout=0.0
         )
-        model = theirs.GPT(config)
-        step = step_of(model.to(device).train(), lambda: model(x, y)[1])
+        module = theirs.GPT(config)
+        loss_of = lambda model: model(x, y)[1]  # noqa: E731
+    elif who == "transformers":
+        module = AutoModelForCausalLM.from_config(config_of("plain", shape))
+        loss_of = lambda model: model(x, labels=x, use_cache=False).loss  # noqa: E731
+    else:
+        setup = contextlib.ExitStack()
+        setup.enter_context(fast_steps(device))
+        setup.pop_all()  # for the whole life of this process
+        ours = build_model(config_of(who, shape))
+        if mode.endswith("compiled"):
+            compile_blocks(ours)
+        module = TrainedModel(ours)
+        loss_of = lambda model: model(x, y)  # noqa: E731
+    module = module.to(device).train()
+    model = torch.compile(module) if mode.endswith("compiled") and who in PEERS else module
+    step = step_of(module, lambda: loss_of(model), bf16=mode.startswith("bf16"))
     return synchronised(step) if device == "cuda" else step
 
 
-def measure(name: str, nanogpt: Path | None, rounds: int) -> dict[str, Any]:
+def measure(name: str, nanogpt: Path | None, rounds: int, modes: tuple[str, ...]) -> dict[str, Any]:
     """Speeds at one of the ``SHAPES``, each contender in a process of its own."""
-    names = ["contextwise", "transformers", *(["nanogpt"] if nanogpt else [])]
+    shape = dict(zip(NAMES, SHAPES[name], strict=True))
+    peers = ["transformers", *(["nanogpt"] if nanogpt and shape["family"] == "gpt2" else [])]
+    names = [f"{who}: {mode}" for who in ("contextwise", *peers) for mode in modes]
+    names += [LIMIT, *(f"{who}: bf16" for who in OURS)]
     folder = str(nanogpt or ".")
     workers = {
         each: Worker("benchmarks.training_step", "--child", name, each, "--nanogpt", folder) for each in names
@@ -94,22 +132,37 @@ def measure(name: str, nanogpt: Path | None, rounds: int) -> dict[str, Any]:
     finally:
         for worker in workers.values():
             worker.close()
-    shape = dict(
-        zip(("layers", "width", "heads", "vocabulary", "context", "rows"), SHAPES[name], strict=True)
-    )
+    tokens = shape["rows"] * shape["context"]
+
+    def flops(model: str) -> float:
+        """Of a step."""
+        config = config_of(model, SHAPES[name])
+        per_example = training_flops_per_example(config, shape["context"])
+        return shape["rows"] * per_example + tokens * training_flops_per_target(config)
+
+    def ratio(a: str, b: str) -> dict[str, Any]:
+        return {"median": outcome.speed(a, b), "quartiles": outcome.spread(a, b)}
+
+    ours = min((each for each in names if each.startswith("contextwise")), key=outcome.median)
+    theirs = min((each for each in names if each.split(":")[0] in peers), key=outcome.median)
+    limit = 4 * 2 * SIDE**3
     return {
         "shape": shape,
         "rounds": rounds,
-        "tokens_per_second": {
-            each: shape["rows"] * shape["context"] / outcome.median(each) for each in names
+        "tokens_per_second": {each: tokens / outcome.median(each) for each in names if each != LIMIT},
+        "limit_gflops": limit / outcome.median(LIMIT) / 1e9,
+        "share_of_limit": {
+            each: flops(each.split(":")[0]) / limit * outcome.speed(each, LIMIT)
+            for each in names
+            if each != LIMIT and each.split(":")[0] not in peers
         },
         "speed_of_contextwise": {
-            f"against {each}": {
-                "median": outcome.speed("contextwise", each),
-                "quartiles": outcome.spread("contextwise", each),
-            }
-            for each in names[1:]
+            each: {other: ratio(f"contextwise: {each}", other) for other in names if other.split(":")[0] in peers}
+            for each in modes
         },
+        "fastest": {"contextwise": ours, "peer": theirs, "speed": ratio(ours, theirs)},
+        "ContextLM_against_PM": ratio("ContextLM: bf16", "PM: bf16"),
+        "multi_token_against_plain": ratio("multi-token, 4 heads: bf16", "contextwise: bf16"),
     }
 
 
@@ -125,6 +178,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nanogpt", type=Path, default=Path(__file__).parents[2] / "nanoGPT")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), metavar="SHAPE")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, metavar="MODE")
     parser.add_argument("--child", nargs=2, metavar=("SHAPE", "CONTENDER"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
@@ -134,14 +189,20 @@ def main(arguments: list[str] | None = None) -> None:
         return
     nanogpt = options.nanogpt if (options.nanogpt / "model.py").exists() else None
     results = {}
-    for name in SHAPES:
-        results[name] = measure(name, nanogpt, options.rounds)
-        for against, ratio in results[name]["speed_of_contextwise"].items():
-            low, high = ratio["quartiles"]
-            print(
-                f"training step, {name}: {ratio['median']:.2f}x {against} (quartiles {low:.2f}-{high:.2f})",
-                flush=True,
-            )
+    for name in options.shapes:
+        results[name] = result = measure(name, nanogpt, options.rounds, tuple(options.modes))
+        fastest = result["fastest"]
+        low, high = fastest["speed"]["quartiles"]
+        print(f"training step, {name}: matrix products reach {result['limit_gflops']:.0f} GFLOP/s")
+        for each, speed in result["tokens_per_second"].items():
+            share = result["share_of_limit"].get(each)
+            print(f"  {each}: {speed:,.0f} tokens/s" + (f", {share:.0%} of the limit" if share else ""))
+        print(
+            f"  {fastest['contextwise']} is {fastest['speed']['median']:.2f}x {fastest['peer']} "
+            f"(quartiles {low:.2f}-{high:.2f}); ContextLM {result['ContextLM_against_PM']['median']:.2f}x PM; "
+            f"multi-token with 4 heads takes {1 / result['multi_token_against_plain']['median']:.2f} times the step without",
+            flush=True,
+        )
     if nanogpt is None:
         print(f"training step: nanoGPT was not measured; there is no model.py in {options.nanogpt}")
     publish("training_step", {"shapes": results})

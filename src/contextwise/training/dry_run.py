@@ -16,7 +16,7 @@ import torch
 from accelerate import PartialState
 from transformers import TrainerCallback
 
-from contextwise.base.machine import keep_freed_memory, peak_memory
+from contextwise.base.machine import peak_memory
 from contextwise.base.runs import RunFolder
 from contextwise.models.building import training_memory
 from contextwise.training import checkpoints
@@ -24,7 +24,7 @@ from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe, with_newer_settings
-from contextwise.training.run import build_trainer, training_arguments
+from contextwise.training.run import build_trainer, fast_steps, training_arguments
 from contextwise.training.trainer import PretrainingTrainer
 
 MOST_STEPS = 12
@@ -84,8 +84,6 @@ def dry_run(recipe: Recipe) -> DryRun:
     inputs = TrainingInputs.open(recipe)
     processes = PartialState(cpu=not torch.cuda.is_available())
     on_cpu = processes.device.type == "cpu"
-    if on_cpu:
-        keep_freed_memory()
     args = training_arguments(recipe, run, inputs, [], processes)
     micro = args.per_device_train_batch_size
     passes = recipe.examples_per_step // processes.num_processes // micro
@@ -97,7 +95,8 @@ def dry_run(recipe: Recipe) -> DryRun:
     # Several processes must decide alike, and shards are smaller.
     if needed < free or processes.num_processes > 1:
         above = next(folder for folder in recipe.folder.absolute().parents if folder.is_dir())
-        with tempfile.TemporaryDirectory(prefix=".dry-run-", dir=above) as folder:
+        temporary = tempfile.TemporaryDirectory(prefix=".dry-run-", dir=above)
+        with fast_steps(processes.device.type), temporary as folder:
             short = _shortened(recipe, steps.passes * micro * processes.num_processes)
             trainer = build_trainer(short, RunFolder(folder), inputs, processes)
             steps.limit(trainer, short, TIMED_FLOPS["cpu" if on_cpu else "cuda"])

@@ -27,7 +27,7 @@ from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
-from contextwise.training.model import starting_model, trained_parameters
+from contextwise.training.model import compile_blocks, starting_model, trained_parameters
 from contextwise.training.recipe import Recipe, with_newer_settings
 from contextwise.training.settings import TRAINED, CueModel, SyntheticData
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
@@ -56,10 +56,7 @@ def train(recipe: Recipe) -> RunFolder:
     trunk = trunk_checkpoint(recipe, run)
     inputs = TrainingInputs.open(recipe)
     processes = PartialState(cpu=not torch.cuda.is_available())  # gloo on CPU, NCCL on GPU
-    if processes.device.type == "cpu":
-        keep_freed_memory()
-
-    with interruption.listening(), _run_lock(run, recipe, processes), fast_attention():
+    with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
         if run.finished:
             if processes.is_main_process:
                 say(f"{run.path} is finished already: nothing to do")
@@ -88,6 +85,15 @@ def train(recipe: Recipe) -> RunFolder:
             )
         _finish(trainer, recipe, inputs, early)
     return run
+
+
+@contextlib.contextmanager
+def fast_steps(device_type: str) -> Iterator[None]:
+    """Set up this process for training steps on a device: how memory is reused, and how attention is computed."""
+    if device_type == "cpu":
+        keep_freed_memory()
+    with fast_attention():
+        yield
 
 
 def _in_first_process(processes: PartialState, function: Callable[[], Any]) -> Any:
@@ -162,6 +168,8 @@ def build_trainer(
     """Build the model of a recipe with its initial weights, and its trainer, which writes into the folder ``run``."""
     set_seed(recipe.seed)
     model = starting_model(recipe, inputs.config)
+    if recipe.training.compile:
+        compile_blocks(model)
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
@@ -214,7 +222,6 @@ def training_arguments(
         max_grad_norm=settings.clip,
         bf16=precision_on(processes.device.type, settings.precision) == "bf16",
         tf32=True if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8 else None,
-        torch_compile=settings.compile,
         use_cpu=on_cpu,
         ddp_find_unused_parameters=False,
         logging_strategy="steps",

@@ -411,7 +411,7 @@ class TrainingSettings(Settings):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 on a GPU, and on a CPU with AVX-512-BF16 or AMX; otherwise fp32"
     )
-    compile: bool = False
+    compile: bool = Field(False, description="compile the model's blocks (torch.compile)")
     gradient_checkpointing: bool = False
     fsdp: bool = Field(False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
     paired_initialization: bool = Field(
