@@ -1,11 +1,12 @@
 """One training step at equal shape: ours, transformers' and nanoGPT's model, each in fp32, bf16, and bf16 with torch.compile.
 
-Each runs in a process of its own, set up the way its users run it: ours as ``contextwise train`` sets it up, the others as they
-come, bf16 by autocast. All take the same fused AdamW and clipping. A further process multiplies square bf16 matrices: the limit.
+Each runs in a process of its own, set up the way its users run it: ours as ``contextwise train`` sets it up, the others as
+they come, bf16 by autocast. All take the same fused AdamW and clipping. A further process multiplies square bf16 matrices:
+the limit.
 
-Claims, for the fastest mode: at least half the rate of the matrix products, and at least 1.5 times the fastest mode of the fastest
-peer. ContextLM is at least 1.10 times as fast as its parameter-matched baseline, and four multi-token heads take at most 1.3 times
-the step without.
+Claims, for the fastest mode: at least half the rate of the matrix products, and at least 1.5 times the fastest mode of the
+fastest peer. ContextLM is at least 1.10 times as fast as its parameter-matched baseline, and four multi-token heads take at
+most 1.3 times the step without.
 
 nanoGPT is not part of this repository; give its folder with ``--nanogpt`` (a clone of karpathy/nanoGPT beside this one is
 found by itself).

@@ -174,7 +174,7 @@ def freeze_backbone(model: Any) -> None:
 
 
 def compile_blocks(model: PreTrainedModel) -> None:
-    """Compile the model's repeated blocks, in place: one block is compiled once for all, in seconds (the whole model: minutes)."""
+    """Compile the model's repeated blocks, in place: seconds for one block that stands for all, minutes for the whole model."""
     kinds = set(model._no_split_modules or [])
     blocks = [module for module in model.modules() if type(module).__name__ in kinds]
     for module in blocks or [model]:
