@@ -158,7 +158,9 @@ def measure(name: str, nanogpt: Path | None, rounds: int, modes: tuple[str, ...]
             if each != LIMIT and each.split(":")[0] not in peers
         },
         "speed_of_contextwise": {
-            each: {other: ratio(f"contextwise: {each}", other) for other in names if other.split(":")[0] in peers}
+            each: {
+                other: ratio(f"contextwise: {each}", other) for other in names if other.split(":")[0] in peers
+            }
             for each in modes
         },
         "fastest": {"contextwise": ours, "peer": theirs, "speed": ratio(ours, theirs)},
