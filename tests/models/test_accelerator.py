@@ -16,10 +16,10 @@ import torch
 from cue.cue_models import TEXT, cue_model, proxy_model, sentence_encoder
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import DynamicCache, StaticCache
+from transformers import BertConfig, BertForMaskedLM, DynamicCache, StaticCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from contextwise.models import MultiTokenConfig, MultiTokenForCausalLM, masks
+from contextwise.models import MultiTokenConfig, MultiTokenForCausalLM, losses, masks
 from contextwise.models.losses import final_hidden_states
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import create_optimizer
@@ -43,6 +43,13 @@ class OneDevice(TorchDispatchMode):
 
 def over_context() -> MultiTokenForCausalLM:
     return MultiTokenForCausalLM(MultiTokenConfig(contextlm_models.contextlm("llama").config, 3, "layer"))
+
+
+def masked_model(**options: Any) -> BertForMaskedLM:
+    torch.manual_seed(0)
+    shape = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape |= {"intermediate_size": 32, "max_position_embeddings": 24}
+    return BertForMaskedLM(BertConfig(**shape, **options))
 
 
 FAMILIES = ("gpt2", "gpt_neox", "llama")
@@ -90,6 +97,46 @@ def train_step(model: Any, batch: dict[str, torch.Tensor], optimizer: str = "ada
 @pytest.mark.parametrize("batch", BATCHES)
 def test_a_training_step_reads_nothing(name, batch):
     train_step(DECODERS[name](), BATCHES[batch])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("labelled", [False, True])
+def test_a_training_step_of_a_masked_model_reads_nothing(packed, labelled):
+    batch = {"position_ids": tokens()} if packed else {"attention_mask": tokens()}
+    if labelled:
+        batch["labelled"] = torch.zeros(5, dtype=torch.long, device=DEVICE)
+    train_step(masked_model(), batch)
+
+
+def test_a_prefix_reads_nothing():
+    train_step(DECODERS["gpt2"](), {"prefix": tokens().bool(), "labelled": tokens(1, 5)[0]})
+
+
+def test_a_padded_lstm_reads_nothing():
+    with OneDevice():
+        sentence_encoder("lstm").to(DEVICE)(tokens(), attention_mask=tokens(), use_cache=False)
+
+
+def test_the_losses_of_tokens_are_computed_without_reading():
+    model = DECODERS["gpt2"]().to(DEVICE).eval()
+    losses._plain_heads[model] = True  # measured by values, once for each model
+    for targets in (tokens(), torch.zeros(2, LENGTH, dtype=torch.long)):
+        assert losses.token_losses(model, tokens(), targets).device.type == DEVICE
+
+
+@pytest.mark.parametrize("read", [torch.Tensor.item, bool, torch.Tensor.nonzero, torch.Tensor.tolist])
+def test_a_model_that_reads_a_value_is_noticed(read):
+    model = DECODERS["ContextLM gpt2"]()
+    model.context.gate.register_forward_hook(lambda *outputs: read(outputs[-1].sum()) and None)
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        train_step(model, {})
+
+
+def test_a_model_that_leaves_a_tensor_on_the_cpu_is_noticed():
+    model = DECODERS["ContextLM gpt2"]()
+    model.context.gate.register_forward_hook(lambda *outputs: outputs[-1] + torch.ones(1, 1, 16))
+    with pytest.raises((AssertionError, RuntimeError), match=r"mixes|meta"):
+        train_step(model, {})
 
 
 @OPTIMIZERS
@@ -161,6 +208,33 @@ def test_losses_are_the_same_without_reading(name, kind, implementation, monkeyp
     as_on_an_accelerator(monkeypatch)
     assert masks.readable_without_sync(draw) is False
     torch.testing.assert_close(wrapped(draw[:, :-1], targets, **batch), expected, atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("build", [masked_model, partial(sentence_encoder, "lstm")], ids=["masked", "LSTM"])
+def test_padded_losses_are_the_same_without_reading(build, monkeypatch):
+    wrapped = TrainedModel(build().eval())
+    ids, mask = multitoken_models.draw(2, LENGTH), draw_batch("padded")["attention_mask"]
+    targets = ids.masked_fill(torch.arange(LENGTH) % 3 > 0, -100).masked_fill(~mask.bool(), -100)
+    batch = {"attention_mask": mask}
+    expected = wrapped(ids, targets, **batch)
+    expected.backward()
+    gradients = [parameter.grad for parameter in wrapped.parameters()]
+    wrapped.zero_grad()
+    as_on_an_accelerator(monkeypatch)
+    labelled = targets.flatten().ne(-100).nonzero()[:, 0]
+    torch.testing.assert_close(wrapped(ids, targets, **batch), expected, atol=2e-6, rtol=1e-6)
+    loss = wrapped(ids, targets, **batch, labelled=labelled)
+    torch.testing.assert_close(loss, expected, atol=2e-6, rtol=1e-6)
+    loss.backward()
+    torch.testing.assert_close([p.grad for p in wrapped.parameters()], gradients, atol=2e-6, rtol=1e-5)
+
+
+def test_losses_of_tokens_are_the_same_without_reading(monkeypatch):
+    model, ids = DECODERS["ContextLM gpt2"]().eval(), multitoken_models.draw(2, LENGTH)
+    targets = ids.masked_fill(torch.arange(LENGTH) % 3 > 0, -100)
+    expected = losses.token_losses(model, ids, targets)
+    as_on_an_accelerator(monkeypatch)
+    torch.testing.assert_close(losses.token_losses(model, ids, targets), expected, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "ContextLM gpt2", "ContextLM llama", "layer", "over ContextLM"])

@@ -190,7 +190,9 @@ def token_losses(
 
     Args:
         input_ids: (B, T).
-        targets: (B, T), already shifted; positions with -100 get 0.
+        targets: (B, T), already shifted; positions with -100 get 0, and the head is not applied to them. Targets of a model on
+            an accelerator may be on the CPU; if they are not, the head is applied to all positions, since choosing some would
+            wait for the device.
         position_ids: (B, T) or None.
         attention_mask: (B, T) or None.
         contexts: further inputs of the model, such as a CUE model's ``contexts`` and ``context_mask``.
@@ -200,8 +202,10 @@ def token_losses(
     """
     inputs = {"position_ids": position_ids, "attention_mask": attention_mask, **contexts}
     inputs = {name: value for name, value in inputs.items() if value is not None}
-    flat = targets.reshape(-1)
-    counted = flat.ne(IGNORED).nonzero()[:, 0]  # the head is applied to these positions only
+    flat, device = targets.reshape(-1), input_ids.device
+    known = readable_without_sync(flat)
+    counted = flat.ne(IGNORED).nonzero()[:, 0] if known else torch.arange(len(flat), device=device)
+    flat, counted = flat.to(device), counted.to(device)
     if has_plain_head(model):
         hidden = final_hidden_states(model, input_ids=input_ids, **inputs).flatten(0, 1)
         head = model.get_output_embeddings()
@@ -214,4 +218,4 @@ def token_losses(
         losses[piece] = nn.functional.cross_entropy(
             head(hidden[piece]).float(), flat[piece], reduction="none"
         )
-    return losses.view_as(targets)
+    return losses.view(targets.shape)

@@ -97,4 +97,4 @@ def causal_mask(
     elif cache is None and position_ids is not None:
         document_BT = (position_ids.diff(prepend=position_ids[:, :1] - 1) != 1).cumsum(1)
         allowed = allowed & (document_BT[:, None, :, None] == document_BT[:, None, None])
-    return as_mask(allowed.expand(len(embeds), -1, -1, -1), config, embeds.dtype)
+    return as_mask(allowed.expand(embeds.shape[0], -1, -1, -1), config, embeds.dtype)

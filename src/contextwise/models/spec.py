@@ -38,6 +38,7 @@ from transformers.pytorch_utils import Conv1D
 from contextwise.base.errors import ConfigError
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
+from contextwise.models.masks import readable_without_sync
 
 Batch = dict[str, Tensor]
 Parts = Sequence[str] | None
@@ -69,19 +70,29 @@ class Losses:
 
 
 def labelled_losses(
-    hidden: Tensor, labels: Tensor, head: Any, transform: Any = None, *, dense: bool = False
+    hidden: Tensor,
+    labels: Tensor,
+    head: Any,
+    transform: Any = None,
+    *,
+    labelled: Tensor | None = None,
+    dense: bool = False,
 ) -> Losses:
     """Compute the loss of labels (B, T) given hidden states (B, T, D); labels of -100 are ignored.
 
     Args:
         head: the vocabulary head, a linear layer with or without bias.
         transform: a layer before the head.
+        labelled: (N,) indices of the positions with a label, in the flattened batch; by default they are read from the labels,
+            or all positions are scored where reading them would wait for an accelerator.
         dense: score all positions. Otherwise the head, the larger part of a small model's computation, is applied only to
             positions with a label.
     """
-    if not dense:
-        kept = labels.ne(IGNORED)
-        hidden, labels = hidden[kept], labels[kept]
+    if labelled is None and not dense and readable_without_sync(labels):
+        labelled = labels.flatten().ne(IGNORED).nonzero()[:, 0]
+    if labelled is not None and not dense:
+        hidden = hidden.flatten(0, 1).index_select(0, labelled)
+        labels = labels.flatten().index_select(0, labelled)
     if transform is not None:
         hidden = transform(hidden)
     if head.bias is None:
@@ -198,7 +209,8 @@ class ModelSpec:
         """Compute the pretraining losses of a batch."""
         hidden = final_hidden_states(model, input_ids=batch["input_ids"], **self.inputs(model, batch))
         head = model.get_output_embeddings()
-        return labelled_losses(hidden, batch["labels"], head, dense="prefix" not in batch)
+        labelled, dense = batch.get("labelled"), "prefix" not in batch
+        return labelled_losses(hidden, batch["labels"], head, labelled=labelled, dense=dense)
 
     def inputs(self, model: Any, batch: Batch) -> dict[str, Any]:
         """The model's inputs beside the tokens: positions, and the attention mask of a prefix."""
@@ -225,9 +237,17 @@ class EncoderSpec(ModelSpec):
         mask = batch.get("attention_mask")
         if "position_ids" in batch:
             mask = as_attention_mask(same_document(batch["position_ids"])[:, None], model)
+        elif mask is not None and not readable_without_sync(
+            mask
+        ):  # transformers reads a mask of two dimensions
+            rows, length = mask.shape
+            mask = as_attention_mask(mask.bool()[:, None, None].expand(rows, 1, length, length), model)
         out = model.base_model(input_ids=batch["input_ids"], attention_mask=mask, **inputs)
         head = model.cls.predictions
-        losses = labelled_losses(out.last_hidden_state, batch["labels"], head.decoder, head.transform)
+        labels, labelled = batch["labels"], batch.get("labelled")
+        losses = labelled_losses(
+            out.last_hidden_state, labels, head.decoder, head.transform, labelled=labelled
+        )
         if "pair_label" not in batch:
             return losses
         logits, label = model.cls.seq_relationship(out.pooler_output).float(), batch["pair_label"]

@@ -49,6 +49,11 @@ def collate(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     if "length" in batch:
         longest = int(batch["length"].max())
         batch |= {name: batch[name][:, :longest] for name in ("input_ids", "labels")}
+    labels = batch["labels"].flatten()
+    if batch["labels"].dim() == 2 and not (is_label := labels.ne(NO_LOSS)).all():
+        batch["labelled"] = is_label.nonzero()[
+            :, 0
+        ]  # found here, since on an accelerator it would wait for the device
     return batch
 
 
@@ -233,7 +238,8 @@ class PretrainingTrainer(Trainer):
                     replayed = "corpus" in inputs and bool(inputs["corpus"][i])
                     windows.append(f"{int(inputs['window'][i])}{' (replayed)' * replayed}")
                     if not self.is_fsdp_enabled:  # a sharded model cannot run on one process
-                        row = self._prepare_inputs({name: value[i : i + 1] for name, value in inputs.items()})
+                        row = {n: value[i : i + 1] for n, value in inputs.items() if n != "labelled"}
+                        row = self._prepare_inputs(row)
                         finite.append(math.isfinite(self.compute_loss(model, row).item()))
         if not all(finite):
             windows = [window for window, is_finite in zip(windows, finite, strict=True) if not is_finite]

@@ -230,7 +230,7 @@ def window_losses(
     check_ids(model, np.hstack([input_ids_BT, targets_BT]), plan.document[rows])
     device = next(model.parameters()).device
     losses_BT = token_losses(
-        model, torch.from_numpy(input_ids_BT).to(device), torch.from_numpy(targets_BT).to(device), **further
+        model, torch.from_numpy(input_ids_BT).to(device), torch.from_numpy(targets_BT), **further
     )
     nats_BT = losses_BT.float().cpu().numpy()
     finite_BT = np.isfinite(nats_BT)

@@ -126,7 +126,7 @@ class ContextState(StateLayer):
 
     def begin(self, h_BTD: Tensor) -> None:
         """Initialize an empty state of the batch size, dtype and device of ``h_BTD``."""
-        no_index = torch.zeros(len(h_BTD), 0, dtype=torch.long, device=h_BTD.device)
+        no_index = torch.zeros(h_BTD.shape[0], 0, dtype=torch.long, device=h_BTD.device)
         self.h_BSD, self.start_BS = h_BTD[:, :0], no_index
         self.context_BPD, self.end_BP = h_BTD[:, :0], no_index
         self.current_BD = h_BTD[:, 0]

@@ -165,6 +165,8 @@ class LSTMForCausalLM(CausalLanguageModel):
         before = (layer.h, layer.c) if layer is not None and layer.is_initialized else None
         length = embeds_BTD.shape[1]
         real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
+        if real_BT is not None and layer is None and not readable_without_sync(real_BT):
+            return self._padded_without_state(embeds_BTD, real_BT)
         if real_BT is None or bool(real_BT.all()):
             h_BTD, state = self.lstm(embeds_BTD, before)
         else:
@@ -172,6 +174,12 @@ class LSTMForCausalLM(CausalLanguageModel):
         if layer is not None:
             layer.keep(state, length)
         return h_BTD
+
+    def _padded_without_state(self, embeds_BTD: Tensor, real_BT: Tensor) -> Tensor:
+        """As :meth:`_padded`, but reads no lengths: padding is run after the real tokens, and the last state is not theirs."""
+        order_BT = (~real_BT).int().argsort(dim=1, stable=True)
+        h_BTD, _ = self.lstm(embeds_BTD.take_along_dim(order_BT[..., None], 1))
+        return h_BTD.take_along_dim(order_BT.argsort(1)[..., None], 1) * real_BT[..., None]
 
     def _padded(
         self, embeds_BTD: Tensor, real_BT: Tensor, before: Any

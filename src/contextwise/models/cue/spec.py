@@ -8,7 +8,6 @@ from contextwise.models.cue.config import CueConfig, UnigramConfig
 from contextwise.models.cue.lstm import LSTMConfig, LSTMForCausalLM
 from contextwise.models.cue.modeling import CueForCausalLM
 from contextwise.models.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder, UnigramAutoencoder
-from contextwise.models.masks import readable_without_sync
 from contextwise.models.spec import (
     Batch,
     Losses,
@@ -66,9 +65,9 @@ class CueSpec(ModelSpec):
         if model.proxy is not None and not {"contexts", "cue"} & set(inputs):
             inputs["proxy_targets"] = batch["labels"]
         hidden_BTD = model.hidden_states(batch["input_ids"], **inputs)
-        # Leaving out the few positions without a label would make an accelerator wait.
-        dense = not readable_without_sync(hidden_BTD)
-        return labelled_losses(hidden_BTD, batch["labels"], model.decoder.lm_head, dense=dense)
+        return labelled_losses(
+            hidden_BTD, batch["labels"], model.decoder.lm_head, labelled=batch.get("labelled")
+        )
 
 
 class LSTMSpec(ModelSpec):
