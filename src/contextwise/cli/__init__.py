@@ -25,7 +25,7 @@ PANELS = {
     "Start": ["demo", "prepare", "corpus"],
     "Train": ["train", "sweep", "parameters"],
     "Measure": ["attention", "entropy", "judge"],
-    "Decide": ["compare", "compare-curves", "ledger", "forgetting", "plan", "report"],
+    "Decide": ["trial", "compare", "compare-curves", "ledger", "forgetting", "plan", "report"],
     "Use": ["generate", "embed", "serve", "export"],
     "Papers": ["reproduce"],
 }

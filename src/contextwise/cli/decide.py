@@ -1,4 +1,4 @@
-"""Verbs that compare, plan and report: ``compare``, ``compare-curves``, ``ledger``, ``forgetting``, ``plan`` and ``report``."""
+"""Verbs that decide: ``trial``, and those that compare, plan and report."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,136 @@ from contextwise.cli.common import AsJson, Label, show, show_json, show_line
 if TYPE_CHECKING:
     from contextwise.analysis.scaling import Budget, Observations
 
+ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-add, multitoken, or a recipe (.yaml)"
 ComparisonFile = Annotated[Path | None, Option(help="Write the comparison to this JSON file.")]
+
+
+def trial(
+    arms: Annotated[
+        list[str],
+        Argument(
+            metavar="TRIAL_OR_ARMS...",
+            help=f"A trial file (.yaml with arms), or two arms and more, the reference first: {ARM}.",
+        ),
+    ],
+    corpus: Annotated[Path | None, Option(help="A prepared corpus with held-out documents.")] = None,
+    equal: Annotated[
+        str | None,
+        Option(help="What runs have in common: flops, time or tokens.", show_default="flops"),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        Option(
+            metavar="<int>,…",
+            help="Training tokens of the reference's runs; several are several budgets.",
+            show_default="the recipe's, else 524,288",
+        ),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        Option(help="The smallest difference that matters, nats per token.", show_default="0.01"),
+    ] = None,
+    confidence: Annotated[
+        float | None, Option(help="Of all intervals together.", show_default="0.95")
+    ] = None,
+    documents: Annotated[
+        str | None,
+        Option(
+            help="Decide about these held-out documents (fixed) or any like them (random).",
+            show_default="fixed",
+        ),
+    ] = None,
+    seeds: Annotated[int | None, Option(help="The most seeds.", show_default="20")] = None,
+    budget: Annotated[str | None, Option(help="The most wall time of the whole trial: 90s, 30m, 2h.")] = None,
+    rates: Annotated[
+        str | None, Option(help="Learning rates: search or fixed.", show_default="search")
+    ] = None,
+    jobs: Annotated[int | None, Option(help="Runs at a time.", show_default="1, in this process")] = None,
+    settings: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting before the file's: --set recipe.model.size=pico. Repeatable.",
+        ),
+    ] = None,
+    keep_going: Annotated[
+        bool, Option("--keep-going", help="Train all seeds even where the decision is made.")
+    ] = False,
+    out: Annotated[Path | None, Option(help="The trial's folder.", show_default="trials/NAME")] = None,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Check the arms, time a few steps, and show costs and expected seeds.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Decide whether one way to train beats another on a text at equal compute.
+
+    All arms are trained with the same seeds, one seed after another, until the
+    interval of the mean difference decides: better, worse, or equivalent within
+    the margin. It is valid after every seed. Run the same command again to
+    resume, or with more seeds to continue; exit status 0 whatever the answer.
+    """
+    import shlex
+
+    from contextwise.experiments.trial import Trial, load_trial
+    from contextwise.experiments.trial.settings import RESOLVED
+    from contextwise.reports.trial import plan_tables, trial_tables, write_trial_page
+
+    file = Path(arms[0]) if len(arms) == 1 else None
+    if file is not None and file.suffix not in (".yaml", ".yml"):
+        raise ConfigError(
+            f"one arm ({arms[0]}) has nothing to be compared to; give two arms, or a trial file (.yaml)"
+        )
+    given: dict[str, Any] = {
+        "corpus": None if corpus is None else str(corpus),
+        "equal": equal,
+        "tokens": _numbers(tokens),
+        "margin": margin,
+        "confidence": confidence,
+        "documents": documents,
+        "seeds": seeds,
+        "budget": budget,
+        "rates": rates,
+        "keep_going": keep_going or None,
+        "arms": None if file is not None else arms,
+    }
+    overrides = [*(settings or []), *([f"executor.jobs={jobs}"] if jobs is not None else [])]
+    values = {name: value for name, value in given.items() if value is not None}
+    loaded = load_trial(file, values, overrides, out)
+    planned = Trial(loaded)
+    if dry_run:
+        plan = planned.plan()
+        if as_json:
+            show_json(plan.to_dict(), allow_nan=False)
+        else:
+            show(plan_tables(plan, loaded.equal))
+        return
+    page = planned.path / "report.html"
+    command = shlex.join(["contextwise", "trial", str(planned.path / RESOLVED)])
+
+    def on_look(result: Any) -> None:
+        write_trial_page(result, page, (planned.path / RESOLVED).read_text(encoding="utf-8"), command)
+        for sentence in [] if result.stopped else result.sentences:
+            say(sentence)
+
+    result = planned.run(on_look)
+    if as_json:
+        show_json(result.to_dict(), allow_nan=False)
+    else:
+        show(trial_tables(result))
+        show_line(f"page: {page}")
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    """Whole numbers with commas between them."""
+    if text is None:
+        return None
+    parts = [part.strip().replace("_", "") for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ConfigError(
+            f"--tokens is {text!r}, but must be whole numbers, such as 500000 or 500000,2000000"
+        )
+    return [int(part) for part in parts]
 
 
 def compare(

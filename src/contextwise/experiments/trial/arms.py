@@ -1,0 +1,282 @@
+"""The runs of a trial's arms: their recipes, what is equal between them, and checks before anything is trained."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contextwise.base.config import with_overrides
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.comparison.sequential import FEWEST_DOCUMENTS
+from contextwise.data import Corpus
+from contextwise.experiments.folder import PlannedRun
+from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
+from contextwise.models.tokenizers import corpus_tokenizer_hash
+from contextwise.training.recipe import Recipe
+from contextwise.training.settings import CorpusData
+
+LENGTHS = ("tokens", "steps", "epochs")
+SEARCH_SHARE = 4
+"""One held-out document in so many, at the start, is for the search over rates."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """The runs of an arm at one budget.
+
+    Attributes:
+        budget: tokens of the reference's runs.
+        seconds: of the training of one run, from timed steps.
+    """
+
+    arm: str
+    budget: int
+    tokens: int
+    flops: float
+    seconds: float
+
+
+class Arms:
+    """The arms of a trial, as runs.
+
+    Raises:
+        ConfigError, DataError: arms that cannot be compared, or a corpus that allows no decision.
+    """
+
+    def __init__(self, settings: TrialSettings) -> None:
+        self.settings, self.path = settings, settings.folder
+        self.corpus = Path(settings.corpus)
+        self.recipes = self._recipes()
+        self._check_comparable()
+        self._check_documents()
+
+    def _recipes(self) -> dict[str, Recipe]:
+        """The recipe of each arm with the length that its file gives."""
+        runs = RunSet.of(self._settings(list(self.settings.arms), 0, {}), self.path, corpus=self.corpus)
+        return {run.arm: run.recipe() for run in runs.runs}
+
+    def _settings(
+        self, arms: Sequence[str], seed: int, own: dict[str, list[str]], named: dict[str, str] | None = None
+    ) -> RunSetSettings:
+        """The run set of some arms with one seed.
+
+        Args:
+            own: further settings of each run, by its name.
+            named: name of a run -> its arm; each arm has one run of its name if not given.
+        """
+        runs = {}
+        for name, arm in (named or {arm: arm for arm in arms}).items():
+            settings = self.settings.arms[arm]
+            recipe = None if settings.recipe is None else _with_length(settings.recipe)
+            further = [*settings.settings, "training.paired_initialization=true", *own.get(name, [])]
+            runs[name] = Arm(settings=further, recipe=recipe)
+        return RunSetSettings(recipe=_with_length(self.settings.recipe), arms=runs, seeds=[seed])
+
+    def _check_comparable(self) -> None:
+        """Refuse arms with another corpus, tokenizer or kind of model than the reference."""
+        base = self.settings.baseline
+        for name, recipe in self.recipes.items():
+            if not isinstance(recipe.data, CorpusData) or recipe.objective.kind != "decoder":
+                raise ConfigError(
+                    f"the arm {name!r} is no causal language model of a corpus; a trial compares their held-out losses"
+                )
+        data = {name: recipe.data for name, recipe in self.recipes.items()}
+        fingerprints = {}
+        for name, each in data.items():
+            assert isinstance(each, CorpusData)
+            hashes = {corpus_tokenizer_hash(Path(each.corpus)), corpus_tokenizer_hash(self.corpus)}
+            if len(hashes) > 1:
+                raise ConfigError(
+                    f"the arm {name!r} has another tokenizer ({each.corpus}) than the trial's corpus ({self.corpus}); losses "
+                    "per token cannot be compared"
+                )
+            fingerprints[name] = Corpus.open(each.corpus, split=each.split).fingerprint, each.tokens
+        different = [name for name in fingerprints if fingerprints[name] != fingerprints[base]]
+        if different:
+            raise ConfigError(
+                f"the arms {base!r} and {different[0]!r} are trained on different documents; use one corpus"
+            )
+
+    def _check_documents(self) -> None:
+        decided = self.documents - self.search_documents
+        if decided < FEWEST_DOCUMENTS:
+            search = f", {self.search_documents} of them for the rates" if self.search_documents else ""
+            raise DataError(
+                f"{self.corpus} holds out {self.documents} documents{search}, but a decision needs {FEWEST_DOCUMENTS}; prepare "
+                "the corpus again with a larger --validation"
+            )
+
+    def notes(self) -> list[str]:
+        """What is not paired between the arms."""
+        base = self.recipes[self.settings.baseline]
+        notes = []
+        for name, recipe in self.recipes.items():
+            if recipe.data.context != base.data.context or recipe.tokens_per_step != base.tokens_per_step:
+                notes.append(
+                    f"{name} reads other batches than {base.name} (windows of {recipe.data.context} tokens, "
+                    f"{recipe.tokens_per_step} a step): seeds pair less."
+                )
+        return notes
+
+    @cached_property
+    def held_out(self) -> Corpus:
+        """The held-out documents."""
+        data = self.recipes[self.settings.baseline].data
+        assert isinstance(data, CorpusData)
+        return Corpus.open(data.corpus, split=data.validation_split)
+
+    @property
+    def documents(self) -> int:
+        """The number of held-out documents."""
+        return min(len(self.held_out), self.settings.limit or len(self.held_out))
+
+    @property
+    def search_documents(self) -> int:
+        """How many of them, at the start, are for the search over rates alone."""
+        return 0 if self.settings.rates is None else max(1, self.documents // SEARCH_SHARE)
+
+    @property
+    def budgets(self) -> list[int]:
+        """Tokens of the reference's runs: those given, else the length of its recipe; in whole steps."""
+        reference = self.recipes[self.settings.baseline]
+        given = self.settings.tokens or [reference.total_tokens]
+        return sorted({_whole_steps(tokens, reference) for tokens in given})
+
+    def lengths(self, step_seconds: dict[str, float]) -> list[Length]:
+        """The length of every arm's runs at every budget, so that FLOPs, time or tokens are equal.
+
+        Args:
+            step_seconds: of a training step of each arm.
+        """
+        base, equal = self.settings.baseline, self.settings.equal
+        result = []
+        for budget in self.budgets:
+            for name, recipe in self.recipes.items():
+                ratio = 1.0
+                if equal == "flops":
+                    ratio = self.flops_per_token[base] / self.flops_per_token[name]
+                elif equal == "time":
+                    per_token = {
+                        arm: step_seconds[arm] / self.recipes[arm].tokens_per_step for arm in (base, name)
+                    }
+                    ratio = per_token[base] / per_token[name]
+                tokens = _whole_steps(budget * ratio, recipe)
+                seconds = tokens / recipe.tokens_per_step * step_seconds[name]
+                result.append(Length(name, budget, tokens, tokens * self.flops_per_token[name], seconds))
+        return result
+
+    @cached_property
+    def planned(self) -> dict[str, PlannedRun]:
+        """The cost of a run of each arm with the length of its recipe."""
+        runs = RunSet.of(self._settings(list(self.recipes), 0, {}), self.path, corpus=self.corpus)
+        return dict(zip(self.recipes, runs.plan, strict=True))
+
+    @cached_property
+    def flops_per_token(self) -> dict[str, float]:
+        return {name: run.flops / run.tokens for name, run in self.planned.items()}
+
+    def check_causality(self) -> None:
+        """Refuse an arm whose predictions see later tokens."""
+        from contextwise.evaluation.measures.causality.perturbations import measure_causality
+        from contextwise.training.inputs import TrainingInputs
+        from contextwise.training.model import starting_model
+
+        for name, recipe in self.recipes.items():
+            model = starting_model(recipe, TrainingInputs.open(recipe).config)
+            if not measure_causality(model).causal:
+                raise ConfigError(
+                    f"the arm {name!r} leaks: later tokens change its earlier predictions, so its loss means nothing; "
+                    "contextwise causality shows where"
+                )
+
+    def run_set(self, lengths: Sequence[Length], seed: int, factors: dict[str, float]) -> RunSet:
+        """The runs of one seed, in the order of ``lengths``.
+
+        Args:
+            factors: of each arm's learning rates.
+        """
+        several = len({length.budget for length in lengths}) > 1
+        named, own = {}, {}
+        for length in lengths:
+            name = f"{length.arm}-{length.budget}" if several else length.arm
+            named[name] = length.arm
+            own[name] = [
+                *_length_settings(length.tokens),
+                *rate_settings(self.recipes[length.arm], factors.get(length.arm, 1.0)),
+            ]
+        return RunSet.of(self._settings([], seed, own, named), self.path, corpus=self.corpus)
+
+    def search_runs(
+        self, lengths: Sequence[Length], share: float, seeds: Sequence[int], factors: Sequence[float]
+    ) -> dict[tuple[str, float, int], RunSet]:
+        """The short runs of a search over rates: (arm, factor, seed) -> its run."""
+        result = {}
+        for length in lengths:
+            recipe = self.recipes[length.arm]
+            tokens = _whole_steps(share * length.tokens, recipe)
+            warmup = recipe.training.warmup_steps
+            if warmup >= 1:  # the same share of a shorter run
+                warmup = max(1, round(warmup * tokens / length.tokens))
+            for factor in factors:
+                own = [
+                    *_length_settings(tokens),
+                    *rate_settings(recipe, factor),
+                    f"training.warmup_steps={warmup}",
+                ]
+                for seed in seeds:
+                    settings = self._settings([length.arm], seed, {length.arm: own})
+                    result[length.arm, factor, seed] = RunSet.of(
+                        settings, self.path, corpus=self.corpus, prefix="rates"
+                    )
+        return result
+
+
+def rate_settings(recipe: Recipe, factor: float) -> list[str]:
+    """Settings that multiply the learning rates of a recipe, those of AdamW and Muon."""
+    if factor == 1:
+        return []
+    settings = [f"training.learning_rate={recipe.learning_rate * factor!r}"]
+    if recipe.training.optimizer == "muon":
+        settings.append(f"training.muon_learning_rate={recipe.training.muon_learning_rate * factor!r}")
+    return settings
+
+
+def held_fixed(arms: Arms) -> dict[str, Any]:
+    """What all arms have in common, for the page."""
+    recipe = arms.recipes[arms.settings.baseline]
+    values, resolved = {}, recipe.resolved()
+    for section in ("data", "model", "training"):
+        for key, value in resolved[section].items():
+            shared = all(each.resolved()[section].get(key) == value for each in arms.recipes.values())
+            if shared and value not in (None, [], "") and key not in LENGTHS:
+                values[f"{section}.{key}"] = value
+    return values
+
+
+def total_nats(result: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) summed nats, and (N,) scored tokens of each document of an evaluation."""
+    table = result.documents
+    return table["nats"].to_numpy().astype(np.float64), table["tokens"].to_numpy().astype(np.float64)
+
+
+def _with_length(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe with the default length where it has none."""
+    recipe = copy.deepcopy(recipe)
+    training = recipe.get("training") or {}
+    if isinstance(training, dict) and not any(training.get(name) for name in LENGTHS):
+        recipe = with_overrides(recipe, [f"training.tokens={DEFAULT_TOKENS}"])
+    return recipe
+
+
+def _length_settings(tokens: int) -> list[str]:
+    return [f"training.tokens={tokens}", "training.steps=null", "training.epochs=null"]
+
+
+def _whole_steps(tokens: float, recipe: Recipe) -> int:
+    """The nearest number of whole steps, in tokens."""
+    return max(1, round(tokens / recipe.tokens_per_step)) * recipe.tokens_per_step

@@ -1,0 +1,280 @@
+"""What a trial has found: the looks of each comparison, the decision in a sentence, and what more seeds would give."""
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from contextwise.base.estimates import Estimate, as_json, count
+from contextwise.comparison.sequential import (
+    Decision,
+    Documents,
+    Look,
+    decide,
+    seeds_to_decide,
+    upper_deviation,
+)
+from contextwise.experiments.trial.arms import Length
+
+READINGS: dict[Documents, str] = {
+    "fixed": "on these held-out documents",
+    "random": "on any text like these documents",
+}
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An arm against the reference at one budget.
+
+    Attributes:
+        looks: after each seed; their intervals hold together with those of all other comparisons.
+        documents_half_width: half width over documents at the last look; infinite for fewer than six documents.
+    """
+
+    arm: str
+    reference: str
+    budget: int
+    margin: float
+    documents: Documents
+    looks: list[Look]
+    documents_half_width: float
+
+    @property
+    def decision(self) -> Decision:
+        """The decision of the first look that decides."""
+        return self._first[0]
+
+    @property
+    def decided_after(self) -> int | None:
+        """The seeds after which the decision was made; None if it is open."""
+        return self._first[1]
+
+    @property
+    def _first(self) -> tuple[Decision, int | None]:
+        for look in self.looks:
+            decision = decide(look.of(self.documents), self.margin)
+            if decision != "undecided":
+                return decision, look.seeds
+        return "undecided", None
+
+    @property
+    def last(self) -> Look:
+        """The newest look."""
+        return self.looks[-1]
+
+    @property
+    def difference(self) -> Estimate:
+        """The difference at the look that decided; at the newest if it is open. Later looks are in :attr:`looks`."""
+        return self.looks[(self.decided_after or len(self.looks)) - 1].of(self.documents)
+
+    @cached_property
+    def further_seeds(self) -> int | None:
+        """Seeds in all that would decide a difference as large as the one observed, in 4 of 5 cases; None: no number does."""
+        look = self.last
+        if look.seeds < 2:
+            return None
+        half = self.documents_half_width if self.documents == "random" else 0.0
+        if not math.isfinite(half):
+            return None
+        return seeds_to_decide(
+            look.fixed.value, look.deviation, self.margin, look.fixed.confidence, half, most=MOST_SEEDS
+        )
+
+    def sentence(self, several_budgets: bool = False) -> str:
+        """The decision in one sentence."""
+        difference, seeds = self.difference, self.decided_after or len(self.looks)
+        at = f" at {count(self.budget)} tokens" if several_budgets else ""
+        shown = f"{difference:+.4f} nats per token"
+        after = f"after {seeds} seed{'s' * (seeds != 1)} {READINGS[self.documents]}"
+        decision = self.decision
+        if decision == "equivalent":
+            return (
+                f"{self.arm} and {self.reference} are equivalent within {self.margin:g}{at}: {shown} {after}."
+            )
+        if decision != "undecided":
+            return f"{self.arm} is {decision} than {self.reference}{at}: {shown} {after}."
+        return f"Undecided {after}{at}: {self.arm} − {self.reference} = {shown}. {self.needed()}"
+
+    def needed(self) -> str:
+        """What an open decision would take."""
+        if len(self.looks) < 2:
+            return "One seed says nothing about others."
+        seeds = self.further_seeds
+        if seeds is not None:
+            return f"A difference of this size needs about {max(seeds, self.last.seeds + 1)} seeds in all."
+        if self.documents == "random":
+            return "No number of seeds decides it: the held-out documents differ too much, so hold out more of them."
+        return f"More than {MOST_SEEDS} seeds would be needed: take a larger margin, or steadier training."
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "arm": self.arm,
+            "reference": self.reference,
+            "budget": self.budget,
+            "decision": self.decision,
+            "decided_after": self.decided_after,
+            "difference": self.difference.to_dict(),
+            "sentence": self.sentence(),
+            "seeds_to_decide": None if self.decided_after else self.further_seeds,
+            "looks": as_json(self.looks),
+        }
+
+
+@dataclass(frozen=True)
+class RateRow:
+    """Loss of an arm's short runs at one rate.
+
+    Attributes:
+        factor: of the arm's own rates.
+        loss: nats per token on the documents of the search, mean over its seeds; None where a run diverged.
+    """
+
+    arm: str
+    factor: float
+    learning_rate: float
+    loss: float | None
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """Everything a trial has found so far.
+
+    Attributes:
+        seeds: that all open comparisons have.
+        losses: arm -> budget -> loss of each seed on the documents of the decision, nats per token.
+        rates: of the search; empty if the rates are fixed.
+        stopped: why no further seed is trained: ``decided``, ``seeds`` or ``budget``; empty while it runs.
+        seconds: wall time so far.
+        unchanged: settings that all arms share.
+    """
+
+    name: str
+    reference: str
+    equal: str
+    margin: float
+    confidence: float
+    documents: Documents
+    comparisons: list[Comparison]
+    lengths: list[Length]
+    parameters: dict[str, int]
+    losses: dict[str, dict[int, list[float]]]
+    rates: list[RateRow]
+    stopped: str
+    seconds: float
+    held_out: int
+    tokens: int
+    unchanged: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def seeds(self) -> int:
+        """The most seeds of a comparison."""
+        return max((len(each.looks) for each in self.comparisons), default=0)
+
+    @property
+    def budgets(self) -> list[int]:
+        return list(dict.fromkeys(length.budget for length in self.lengths))
+
+    @property
+    def sentences(self) -> list[str]:
+        """The decision of each comparison."""
+        several = len(self.budgets) > 1
+        return [each.sentence(several) for each in self.comparisons]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {
+            "trial": self.name,
+            "sentences": self.sentences,
+            "stopped": self.stopped,
+            "seeds": self.seeds,
+            "reference": self.reference,
+            "equal": self.equal,
+            "margin": self.margin,
+            "confidence": self.confidence,
+            "documents": self.documents,
+            "held_out": {"documents": self.held_out, "tokens": self.tokens},
+            "comparisons": [each.to_dict() for each in self.comparisons],
+            "lengths": as_json(self.lengths),
+            "parameters": self.parameters,
+            "losses": {
+                arm: {str(at): losses for at, losses in each.items()} for arm, each in self.losses.items()
+            },
+            "rates": as_json(self.rates),
+            "seconds": round(self.seconds, 1),
+            "unchanged": self.unchanged,
+            "notes": self.notes,
+        }
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """What a trial will cost, and what it can decide.
+
+    Attributes:
+        seed_seconds: wall time of one seed of all arms at all budgets, from timed steps; search_seconds: of the search.
+        deviation: of the paired differences by seed, with the number of seeds it is known from; None without earlier trials.
+    """
+
+    lengths: list[Length]
+    parameters: dict[str, int]
+    learning_rates: dict[str, float]
+    margin: float
+    confidence: float
+    seeds: int
+    search_runs: int
+    seed_seconds: float
+    search_seconds: float
+    search_flops: float
+    budget: float | None
+    deviation: tuple[float, int] | None
+    source: str
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def affordable(self) -> int:
+        """The seeds that the wall time allows, at most those of the settings."""
+        if self.budget is None:
+            return self.seeds
+        return min(self.seeds, max(0, int((self.budget - self.search_seconds) / self.seed_seconds)))
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the search and all affordable seeds."""
+        return self.search_flops + self.affordable * sum(length.flops for length in self.lengths)
+
+    @property
+    def runs(self) -> int:
+        return self.search_runs + self.affordable * len(self.lengths)
+
+    def expected_seeds(self, difference: float) -> int | None:
+        """Seeds within which a true difference is decided in 4 of 5 cases; None if not within those that are affordable."""
+        if self.deviation is None:
+            return None
+        deviation = upper_deviation(*self.deviation)
+        return seeds_to_decide(
+            difference, deviation, self.margin, self.confidence, most=max(2, self.affordable)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        expected = {f"{times:g}": self.expected_seeds(times * self.margin) for times in (0, 1, 2, 4)}
+        return as_json(self) | {
+            "affordable_seeds": self.affordable,
+            "runs": self.runs,
+            "flops": self.flops,
+            "expected_seeds_by_margins": expected if self.deviation else None,
+            "least_difference": self.least,
+        }
+
+    @property
+    def least(self) -> float | None:
+        """The smallest observed difference that the affordable seeds decide, nats per token; None if it is not known."""
+        from contextwise.comparison.sequential import least_difference
+
+        if self.deviation is None or self.affordable < 3:
+            return None
+        return least_difference(upper_deviation(*self.deviation), self.affordable, self.confidence)

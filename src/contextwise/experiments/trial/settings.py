@@ -1,0 +1,245 @@
+"""The settings of a trial, and its arms that have a name of their own."""
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from contextwise.base.config import Settings, read_yaml, validate, with_overrides
+from contextwise.base.errors import ConfigError, Problem
+from contextwise.comparison.sequential import Documents
+from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.run_set import Arm
+
+RESOLVED = "trial.yaml"
+"""File of a trial's folder with all of its settings."""
+DEFAULT_TOKENS = 524_288
+DEFAULT_RECIPE: dict[str, Any] = {
+    "data": {"context": 256},
+    "model": {"family": "gpt2", "size": "nano"},
+    "training": {"tokens_per_step": 4096, "warmup_steps": 0.05},
+}
+"""What arms share where the trial has no recipe; everything else is at the defaults of training."""
+BUILT_IN: dict[str, list[str]] = {
+    "gpt2": [],
+    "pm": ["model.extra_layers=2"],
+    "contextlm": ["model.context_predictor.chunk_size=4"],
+    "contextlm-every": [
+        "model.context_predictor.chunk_size=4",
+        "model.context_predictor.inject_every_layer=true",
+    ],
+    "contextlm-add": ["model.context_predictor.chunk_size=4", "model.context_predictor.injection=add"],
+    "multitoken": ["model.multi_token.future_tokens=4"],
+}
+"""Arms that are known by name: the shared recipe as it is; parameter-matched to ContextLM; ContextLM with a gate, with a gate
+before every layer, and with the paper's addition; multi-token heads."""
+MAY_CHANGE = {"seeds", "budget", "keep_going", "executor", "output", "name"}
+"""Settings that a later call may change: they are not part of the question."""
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"\s*([0-9.]+)\s*(s|m|min|h|d)\s*")
+
+
+class RateSearch(Settings):
+    """A search over learning rates, the same for every arm: short runs on documents and seeds that no decision uses."""
+
+    factors: list[float] = Field(
+        [0.5, 1.0, 2.0], min_length=1, description="of each arm's own rates (of AdamW and Muon alike)"
+    )
+    share: float = Field(0.25, gt=0, le=1, description="of a run's tokens, for each short run")
+    seeds: int = Field(1, ge=1, description="runs for each rate")
+    widenings: int = Field(
+        2, ge=0, description="how often the factors are extended, for all arms, where the best is at an edge"
+    )
+
+    @field_validator("factors")
+    @classmethod
+    def _ascending(cls, factors: list[float]) -> list[float]:
+        if min(factors) <= 0:
+            raise ConfigError(Problem("but factors must be above 0", value=min(factors)))
+        return sorted(set(factors))
+
+
+class TrialSettings(Settings):
+    """A comparison of ways to train, by paired seeds, until it is decided."""
+
+    name: str = Field(pattern=r"^[^/\\]+$")
+    arms: dict[str, Arm] = Field(
+        min_length=2,
+        description=f"two or more; names ({', '.join(BUILT_IN)}), recipe files, or NAME: settings of its own",
+    )
+    reference: str = Field("", description="the arm that the others are compared to; the first if not given")
+    corpus: str = Field(description="folder of a prepared corpus")
+    recipe: dict[str, Any] = Field(
+        default_factory=lambda: DEFAULT_RECIPE, description="what the arms share; nano GPT-2 if not given"
+    )
+    equal: Literal["flops", "time", "tokens"] = Field(
+        "flops", description="what the arms' runs have in common: FLOPs, measured training time, or tokens"
+    )
+    tokens: list[int] = Field(
+        default_factory=list,
+        description="training tokens of the reference's runs, one budget or several; those of the recipe if not given",
+    )
+    margin: float = Field(0.01, gt=0, description="the smallest difference that matters, nats per token")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="of all intervals together")
+    documents: Documents = Field(
+        "fixed", description="decide about these held-out documents (fixed) or any like them (random)"
+    )
+    comparisons: int | None = Field(
+        None, ge=1, description="that share the error; more than arms - 1 leaves room for arms added later"
+    )
+    seeds: int = Field(20, ge=2, description="the most seeds")
+    first_seed: int = Field(0, ge=0)
+    budget: float | None = Field(
+        None, gt=0, description="the most wall time of the whole trial: seconds, or 90s, 30m, 2h"
+    )
+    rates: RateSearch | None = Field(
+        default_factory=RateSearch, description="search, fixed (each arm's own), or settings of the search"
+    )
+    limit: int | None = Field(None, ge=1, description="use the first N held-out documents only")
+    keep_going: bool = Field(False, description="train all seeds even where the decision is made")
+    executor: ExecutorSettings = ExecutorSettings()
+    output: str = Field("", description="the trial's folder; trials/<name> if not given")
+
+    @field_validator("arms", mode="before")
+    @classmethod
+    def _named_arms(cls, arms: Any) -> Any:
+        if isinstance(arms, list):
+            named = {Path(str(arm)).stem if _is_file(arm) else str(arm): arm for arm in arms}
+            if len(named) < len(arms):
+                raise ConfigError("two arms have the same name; give each a name of its own in a trial file")
+            return {name: _arm(str(arm)) for name, arm in named.items()}
+        if isinstance(arms, dict):
+            return {name: _arm(str(name)) if arm is None else arm for name, arm in arms.items()}
+        return arms
+
+    @field_validator("tokens", mode="before")
+    @classmethod
+    def _one_budget(cls, tokens: Any) -> Any:
+        return [tokens] if isinstance(tokens, int) else tokens
+
+    @field_validator("tokens")
+    @classmethod
+    def _budgets(cls, tokens: list[int]) -> list[int]:
+        if tokens and min(tokens) < 1:
+            raise ConfigError(Problem("but must be at least 1", value=min(tokens)))
+        return sorted(set(tokens))
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _duration(cls, budget: Any) -> Any:
+        if not isinstance(budget, str):
+            return budget
+        match = _DURATION.fullmatch(budget)
+        if match is None:
+            why = "but must be a wall time, such as 90s, 30m or 2h (--tokens sets the length of a run)"
+            raise ConfigError(Problem(why, value=budget))
+        return float(match[1]) * _SECONDS[match[2]]
+
+    @field_validator("rates", mode="before")
+    @classmethod
+    def _search(cls, rates: Any) -> Any:
+        return {"search": {}, "fixed": None}.get(rates, rates) if isinstance(rates, str) else rates
+
+    @model_validator(mode="after")
+    def _whole(self) -> "TrialSettings":
+        problems = []
+        if self.reference and self.reference not in self.arms:
+            why = f"which is none of the arms ({', '.join(self.arms)})"
+            problems.append(Problem(why, "reference", self.reference))
+        for name, arm in self.arms.items():
+            if arm.model:
+                why, fix = "is a model that exists already", "give a recipe or settings to train it with"
+                problems.append(Problem(why, f"arms.{name}", fix=fix))
+            if arm.seeds:
+                problems.append(Problem("has seeds of its own, which cannot be paired", f"arms.{name}"))
+            if any(setting.partition("=")[2].strip().startswith("@") for setting in arm.settings):
+                why = "is made from another run; train that first, and name its folder"
+                problems.append(Problem(why, f"arms.{name}"))
+        if self.comparisons is not None and self.comparisons < len(self.arms) - 1:
+            why = f"but the arms make {len(self.arms) - 1} comparisons"
+            problems.append(Problem(why, "comparisons", self.comparisons))
+        if problems:
+            raise ConfigError(*problems)
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """The trial's folder."""
+        return Path(self.output or f"trials/{self.name}")
+
+    @property
+    def baseline(self) -> str:
+        """The arm that the others are compared to."""
+        return self.reference or next(iter(self.arms))
+
+    @property
+    def others(self) -> list[str]:
+        """The arms that are compared to the reference."""
+        return [name for name in self.arms if name != self.baseline]
+
+    @property
+    def shared_by(self) -> int:
+        """The number of comparisons that share the error."""
+        return self.comparisons or len(self.arms) - 1
+
+    def question(self) -> dict[str, Any]:
+        """The settings that a later call may not change, as plain values."""
+        values = self.model_dump(mode="json", exclude=MAY_CHANGE)
+        return values | {"comparisons": self.shared_by, "reference": self.baseline}
+
+
+def load_trial(
+    path: Path | None, values: dict[str, Any], overrides: list[str] | None = None, output: Path | None = None
+) -> TrialSettings:
+    """Read a trial file, or take the settings of a command line.
+
+    Args:
+        path: a YAML file; None if ``values`` are all.
+        values: go before the file's.
+        overrides: ``key=value`` settings that go before both: ``recipe.model.size=pico``.
+        output: the trial's folder, in place of the file's.
+
+    Raises:
+        ConfigError: lists everything that is wrong.
+    """
+    data = read_yaml(path) if path is not None else {}
+    if path is not None and path.name == RESOLVED and "settings" in data:
+        data = {**data["settings"], "output": str(path.parent)}
+    data |= values
+    if isinstance(data.get("recipe"), str):
+        folder = path.parent if path is not None else Path()
+        data["recipe"] = read_yaml(folder / data["recipe"])
+    if overrides and "recipe" not in data:
+        data["recipe"] = DEFAULT_RECIPE
+    data = with_overrides(data, overrides or [])
+    if output is not None:
+        data["output"] = str(output)
+    arms = data.get("arms") or []
+    data.setdefault(
+        "name", path.stem if path is not None else "-vs-".join(_label(arm) for arm in arms) or "trial"
+    )
+    return validate(TrialSettings, data, "the trial" if path is None else f"the trial {path}")
+
+
+def _label(arm: Any) -> str:
+    return Path(str(arm)).stem if _is_file(arm) else str(arm)
+
+
+def _is_file(arm: Any) -> bool:
+    return str(arm).endswith((".yaml", ".yml"))
+
+
+def _arm(name: str) -> Arm:
+    """The arm of a built-in name, or of a recipe file."""
+    if _is_file(name):
+        recipe = read_yaml(Path(name))
+        return Arm(
+            recipe={key: value for key, value in recipe.items() if key not in ("name", "seed", "output")}
+        )
+    if name not in BUILT_IN:
+        raise ConfigError(
+            f"{name!r} is no arm: give one of {', '.join(BUILT_IN)}, the path of a recipe (.yaml), or its settings in a "
+            "trial file"
+        )
+    return Arm(settings=BUILT_IN[name])

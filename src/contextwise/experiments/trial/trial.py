@@ -1,0 +1,445 @@
+"""A trial: seeds of all arms, one after another, until every comparison with the reference is decided.
+
+1. Check that the arms can be compared; time a few steps of each in alternation; fix the length of each arm's runs.
+2. Search each arm's learning rates, on documents and seeds that no decision uses.
+3. For each seed: train all open arms on the same windows in the same order, from the same values of the tensors that they
+   share; score the held-out documents; look at the intervals; stop when all comparisons are decided.
+
+The folder holds ``trial.yaml`` (settings) · ``plan.json`` (lengths of the runs, fixed before the first) · ``runs/`` ·
+``seconds.json`` (wall time spent) · ``result.json`` (after each look). Everything but the plan and the wall time is computed
+from the finished runs, so a trial that was killed at any instant resumes, and more seeds continue the same sequence.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from contextwise.base.config import read_yaml
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, TrainingError
+from contextwise.base.estimates import duration
+from contextwise.base.files import atomic_write, exclusive, read_json, write_json
+from contextwise.base.progress import interruption
+from contextwise.base.runs import RunFolder, differing_keys
+from contextwise.comparison.sequential import document_half_width, looks, pooled_deviation, simultaneous
+from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.run_set import RunSet
+from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
+from contextwise.experiments.trial.result import Comparison, RateRow, TrialPlan, TrialResult
+from contextwise.experiments.trial.settings import RESOLVED, TrialSettings
+from contextwise.experiments.trial.timing import seconds_per_step
+
+PLAN, RESULT, SECONDS = "plan.json", "result.json", "seconds.json"
+TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
+SEARCH_SEED = 1_000_000
+"""First seed of the search; those of the decision are smaller."""
+
+
+class Trial:
+    """A trial on disk, or one that is planned; the constructor trains and writes nothing.
+
+    Raises:
+        ConfigError, DataError: the arms cannot be compared, or the folder holds another trial.
+    """
+
+    def __init__(self, settings: TrialSettings) -> None:
+        if settings.first_seed + settings.seeds > SEARCH_SEED:
+            raise ConfigError(
+                f"first_seed is {settings.first_seed}, but the seeds must be below {SEARCH_SEED}"
+            )
+        self.settings, self.path = settings, settings.folder
+        self._refuse_other()
+        self.arms = Arms(settings)
+        self.factors: dict[str, float] = {}
+        self.rates: list[RateRow] = []
+        self._nats: dict[tuple[str, int, int], np.ndarray] = {}
+        self._tokens_N = np.zeros(0)
+        self._started = time.monotonic()
+        self._spent = (
+            read_json(self.path / SECONDS, "the time")["seconds"] if (self.path / SECONDS).exists() else 0.0
+        )
+
+    # ---- the folder ----
+
+    def _refuse_other(self) -> None:
+        """Refuse a folder with other files, or with a trial of another question that was looked at."""
+        path = self.path
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"{path} is a file; choose another folder for the trial with --out")
+        if not (path / RESOLVED).exists():
+            if path.exists() and any(not file.name.startswith(".") for file in path.iterdir()):
+                raise ConfigError(f"{path} is not empty and holds no trial; choose another folder with --out")
+            return
+        kept = read_yaml(path / RESOLVED)["question"]
+        new = self.settings.question()
+        different = differing_keys(kept, new)
+        if not different or not (path / RESULT).exists():
+            return
+        added = [name for name in new["arms"] if name not in kept["arms"]]
+        others = sorted(key for key in different if key.removeprefix("arms.") not in added)
+        if others:
+            raise ConfigError(
+                f"{path} holds a trial that was looked at with other settings ({', '.join(others[:5])}); choose another folder "
+                "with --out: after a look only seeds, budget and arms for which comparisons were reserved may be added"
+            )
+
+    def write(self) -> None:
+        """Write the settings."""
+        values = self.settings.model_dump(mode="json", exclude={"output"})
+        values["corpus"] = str(Path(values["corpus"]).absolute())
+        document = {"question": self.settings.question(), "settings": values}
+        atomic_write(
+            self.path / RESOLVED, yaml.safe_dump(document, sort_keys=False, allow_unicode=True), "the trial"
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the trial so far."""
+        return self._spent + time.monotonic() - self._started
+
+    @contextlib.contextmanager
+    def _clock(self) -> Iterator[None]:
+        """Keep the wall time, however the block ends."""
+        try:
+            yield
+        finally:
+            self._keep_time()
+
+    def _keep_time(self) -> None:
+        write_json(self.path / SECONDS, {"seconds": round(self.seconds, 3)}, "the time")
+
+    # ---- the plan ----
+
+    def lengths(self) -> list[Length]:
+        """The length of each arm's runs: those fixed at the start, else from steps that are timed now."""
+        if (self.path / RESULT).exists() or self._plan_fits():
+            step_seconds = read_json(self.path / PLAN, "the trial's plan")["step_seconds"]
+            missing = [name for name in self.settings.arms if name not in step_seconds]
+            if not missing:
+                return self.arms.lengths(step_seconds)
+            if self.settings.equal == "time":
+                raise ConfigError(
+                    f"the arm {missing[0]!r} cannot be added to a trial at equal time: the machine may have changed since the "
+                    "others were timed; begin another trial"
+                )
+        self.arms.check_causality()
+        rounds = TIMED_ROUNDS[self.settings.equal]
+        return self.arms.lengths(seconds_per_step(self.arms.recipes, rounds, self.settings.executor))
+
+    def _plan_fits(self) -> bool:
+        """Whether the folder has the plan of this question."""
+        if not (self.path / PLAN).exists() or not (self.path / RESOLVED).exists():
+            return False
+        return not differing_keys(read_yaml(self.path / RESOLVED)["question"], self.settings.question())
+
+    def plan(self) -> TrialPlan:
+        """What the trial will cost and can decide; trains a few steps to time them, and writes nothing."""
+        lengths, search = self.lengths(), self.settings.rates
+        jobs = min(self.settings.executor.jobs, len(lengths))
+        seed_seconds = sum(length.seconds for length in lengths) / jobs
+        shortest = [length for length in lengths if length.budget == self.arms.budgets[0]]
+        runs, share = 0, 0.0
+        if search is not None:
+            runs = len(search.factors) * search.seeds * len(shortest)
+            share = search.share * len(search.factors) * search.seeds
+        deviation, source = self._known_deviation()
+        plan = TrialPlan(
+            lengths=lengths,
+            parameters={name: run.parameters for name, run in self.arms.planned.items()},
+            learning_rates={name: run.learning_rate for name, run in self.arms.planned.items()},
+            margin=self.settings.margin,
+            confidence=self.confidence,
+            seeds=self.settings.seeds,
+            search_runs=runs,
+            seed_seconds=seed_seconds,
+            search_seconds=share * sum(length.seconds for length in shortest) / jobs,
+            search_flops=share * sum(length.flops for length in shortest),
+            budget=self.settings.budget,
+            deviation=deviation,
+            source=source,
+            notes=self.arms.notes(),
+        )
+        if plan.affordable < 2:
+            needed = duration(plan.search_seconds + 2 * plan.seed_seconds)
+            raise ConfigError(
+                f"budget is {duration(self.settings.budget or 0)}, but the search and two seeds of all arms take about "
+                f"{needed}; give more, shorter runs (--tokens), or --rates fixed"
+            )
+        return plan
+
+    @property
+    def confidence(self) -> float:
+        """The confidence of each interval, so that all hold together with the trial's."""
+        return simultaneous(self.settings.confidence, self.settings.shared_by * len(self.arms.budgets))
+
+    def _known_deviation(self) -> tuple[tuple[float, int] | None, str]:
+        """The spread of paired differences in this trial, else in those beside it, and where it is from."""
+        for files, source in (
+            ([self.path / RESULT], "this trial"),
+            (sorted(self.path.parent.glob(f"*/{RESULT}")), "earlier trials beside this one"),
+        ):
+            groups = []
+            for file in files:
+                with contextlib.suppress(ContextwiseError, KeyError, TypeError):
+                    losses = read_json(file, "a trial's result")["losses"]
+                    base = read_json(file, "a trial's result")["reference"]
+                    for arm, budgets in losses.items():
+                        for at, values in budgets.items():
+                            pairs = zip(values, losses[base][at], strict=False)
+                            groups += [[a - b for a, b in pairs]] if arm != base else []
+            deviation = pooled_deviation(groups)
+            if deviation is not None and deviation[0] > 0:
+                return deviation, source
+        return None, ""
+
+    # ---- running ----
+
+    def run(self, on_look: Callable[[TrialResult], None] = lambda result: None) -> TrialResult:
+        """Train seeds until all comparisons are decided; a trial that was stopped resumes.
+
+        Args:
+            on_look: called with the result after each look.
+
+        Raises:
+            ConfigError, DataError, CheckpointError: the input is at fault.
+            TrainingError: a run failed.
+            Interrupted: a signal asked to stop; the progress is saved.
+        """
+        with exclusive(self.path, "the trial in", wait=True), interruption.listening():
+            self._started = time.monotonic()
+            self._refuse_other()
+            plan = self.plan()
+            per_step = {
+                each.arm: each.seconds / each.tokens * self.arms.recipes[each.arm].tokens_per_step
+                for each in plan.lengths
+            }
+            # The settings last: a plan beside other settings is measured again.
+            write_json(self.path / PLAN, {"step_seconds": per_step}, "the trial's plan")
+            self.write()
+            with self._clock():
+                return self._run(plan.lengths, on_look)
+
+    def _run(self, lengths: list[Length], on_look: Callable[[TrialResult], None]) -> TrialResult:
+        settings = self.settings
+        self._search(lengths)
+        longest = 0.0
+        for number in range(settings.seeds):
+            interruption.check("stopped; the finished runs are kept; run the same command again to resume")
+            started = time.monotonic()
+            over = settings.budget is not None and self.seconds + longest > settings.budget
+            if over and number >= 2 and not self._finished(lengths, number):
+                return self._stop(lengths, number, "budget", on_look)
+            self._seed(lengths, number)
+            longest = max(longest, time.monotonic() - started)
+            self._keep_time()
+            result = self._result(lengths, number + 1, "")
+            open_ = [each for each in result.comparisons if each.decision == "undecided"]
+            if not open_ and not settings.keep_going:
+                return self._stop(lengths, number + 1, "decided", on_look)
+            self._write_result(result)
+            if number + 1 < settings.seeds:
+                on_look(result)
+        return self._stop(lengths, settings.seeds, "seeds", on_look)
+
+    def _stop(
+        self, lengths: list[Length], seeds: int, why: str, on_look: Callable[[TrialResult], None]
+    ) -> TrialResult:
+        result = self._result(lengths, seeds, why)
+        self._write_result(result)
+        on_look(result)
+        return result
+
+    def _write_result(self, result: TrialResult) -> None:
+        write_json(self.path / RESULT, result.to_dict(), "the trial's result")
+
+    def _open_arms(self, lengths: list[Length], seeds: int) -> list[str]:
+        """The arms that need another seed after so many: the reference, and those that are not decided at every budget."""
+        if self.settings.keep_going or seeds == 0:
+            return list(self.settings.arms)
+        comparisons = self._comparisons(lengths, seeds)
+        arms = {each.arm for each in comparisons if each.decision == "undecided"}
+        return [name for name in self.settings.arms if name in arms or name == self.settings.baseline]
+
+    def _run_set(self, lengths: list[Length], number: int) -> tuple[list[Length], RunSet]:
+        """The runs of a seed: the open arms, in turning order."""
+        arms = self._open_arms(lengths, number)
+        turn = number % len(arms)
+        order = {arm: place for place, arm in enumerate(arms[turn:] + arms[:turn])}
+        chosen = sorted((each for each in lengths if each.arm in order), key=lambda each: order[each.arm])
+        return chosen, self.arms.run_set(chosen, self.settings.first_seed + number, self.factors)
+
+    def _finished(self, lengths: list[Length], number: int) -> bool:
+        _, runs = self._run_set(lengths, number)
+        return all(RunFolder(path).finished for path in runs.paths)
+
+    def _seed(self, lengths: list[Length], number: int) -> None:
+        """Train the runs of a seed, and score the held-out documents."""
+        chosen, runs = self._run_set(lengths, number)
+        train(runs, self.settings.executor)
+        for length, run in zip(chosen, runs.runs, strict=True):
+            nats, tokens = total_nats(self._scored(run.folder, self.arms.documents))
+            first = self.arms.search_documents
+            if not np.isfinite(nats).all():
+                raise TrainingError(
+                    f"the run {run.folder} has no finite held-out loss; a lower rate is the usual fix"
+                )
+            self._nats[length.arm, length.budget, number] = nats[first:]
+            self._tokens_N = tokens[first:]
+
+    def _scored(self, folder: Path, documents: int) -> Any:
+        """The evaluation of a run on the first held-out documents."""
+        from contextwise.evaluation.kernel import measure
+        from contextwise.evaluation.measures.loss import Loss
+
+        limit = None if documents == len(self.arms.held_out) else documents
+        return measure(folder, Loss(limit=limit), self.arms.held_out)
+
+    def _comparisons(self, lengths: list[Length], seeds: int) -> list[Comparison]:
+        """Every comparison after a number of seeds."""
+        base, result = self.settings.baseline, []
+        for budget in dict.fromkeys(each.budget for each in lengths):
+            for arm in self.settings.others:
+                pairs = [
+                    (self._nats[arm, budget, number], self._nats[base, budget, number])
+                    for number in range(seeds)
+                    if (arm, budget, number) in self._nats
+                ]
+                if not pairs:
+                    continue
+                differences_SN = np.stack([a - b for a, b in pairs])
+                path = looks(differences_SN, self._tokens_N, self.confidence)
+                half = document_half_width(differences_SN, self._tokens_N, self.confidence)
+                common = (self.settings.margin, self.settings.documents, path, half)
+                result.append(Comparison(arm, base, budget, *common))
+        return result
+
+    def _result(self, lengths: list[Length], seeds: int, stopped: str) -> TrialResult:
+        settings, tokens = self.settings, float(self._tokens_N.sum())
+        losses: dict[str, dict[int, list[float]]] = {}
+        for (arm, budget, number), nats in sorted(self._nats.items(), key=lambda item: item[0][2]):
+            if number < seeds:
+                losses.setdefault(arm, {}).setdefault(budget, []).append(float(nats.sum() / tokens))
+        return TrialResult(
+            name=settings.name,
+            reference=settings.baseline,
+            equal=settings.equal,
+            margin=settings.margin,
+            confidence=settings.confidence,
+            documents=settings.documents,
+            comparisons=self._comparisons(lengths, seeds),
+            lengths=lengths,
+            parameters={name: run.parameters for name, run in self.arms.planned.items()},
+            losses={name: losses[name] for name in settings.arms if name in losses},
+            rates=self.rates,
+            stopped=stopped,
+            seconds=self.seconds,
+            held_out=self.arms.documents - self.arms.search_documents,
+            tokens=int(tokens),
+            unchanged=held_fixed(self.arms),
+            notes=self.arms.notes(),
+        )
+
+    # ---- learning rates ----
+
+    def _search(self, lengths: list[Length]) -> None:
+        """Choose the factor of each arm's rates; all arms get the same factors, and more on a side where one is at an edge."""
+        search = self.settings.rates
+        if search is None:
+            return
+        shortest = [each for each in lengths if each.budget == self.arms.budgets[0]]
+        factors = list(search.factors)
+        losses: dict[tuple[str, float], float] = {}
+        for widening in range(search.widenings + 1):
+            self._train_rates(shortest, factors, losses)
+            best = {each.arm: _lowest(losses, each.arm, factors) for each in shortest}
+            further = (
+                [
+                    edge * edge / inner
+                    for edge, inner in ((factors[0], factors[1]), (factors[-1], factors[-2]))
+                    if edge in best.values()
+                ]
+                if len(factors) > 1
+                else []
+            )
+            if not further or widening == search.widenings:
+                break
+            factors = sorted([*factors, *further])
+        self.factors = best
+        self.rates = [
+            RateRow(
+                each.arm,
+                factor,
+                self.arms.recipes[each.arm].learning_rate * factor,
+                losses[each.arm, factor] if math.isfinite(losses[each.arm, factor]) else None,
+                factor == best[each.arm],
+            )
+            for each in shortest
+            for factor in factors
+        ]
+
+    def _train_rates(
+        self, lengths: list[Length], factors: list[float], losses: dict[tuple[str, float], float]
+    ) -> None:
+        """Train the short runs of the factors that have no loss yet, and add their losses."""
+        search = self.settings.rates
+        assert search is not None
+        missing = [factor for factor in factors if (lengths[0].arm, factor) not in losses]
+        seeds = [SEARCH_SEED + number for number in range(search.seeds)]
+        runs = self.arms.search_runs(lengths, search.share, seeds, missing)
+        together = RunSet(self.path, [run for each in runs.values() for run in each.runs])
+        with contextlib.suppress(TrainingError):  # a rate at which training diverges is no choice
+            train(together, self.settings.executor)
+        sums: dict[tuple[str, float], list[float]] = {}
+        for (arm, factor, _), run_set in runs.items():
+            loss = math.inf
+            with contextlib.suppress(TrainingError):
+                train(run_set, self.settings.executor)
+                nats, tokens = total_nats(self._scored(run_set.runs[0].folder, self.arms.search_documents))
+                loss = float(nats.sum() / tokens.sum())
+            sums.setdefault((arm, factor), []).append(loss if math.isfinite(loss) else math.inf)
+        losses |= {key: float(np.mean(values)) for key, values in sums.items()}
+        for length in lengths:
+            if not any(math.isfinite(losses[length.arm, factor]) for factor in factors):
+                raise TrainingError(
+                    f"{length.arm} diverges at every learning rate that was tried; give lower ones"
+                )
+
+
+def _lowest(losses: dict[tuple[str, float], float], arm: str, factors: list[float]) -> float:
+    return min(factors, key=lambda factor: losses[arm, factor])
+
+
+def train(runs: RunSet, executor: ExecutorSettings) -> None:
+    """Train the runs that have not finished: in this process one after another, or on the executor.
+
+    Raises what :meth:`RunSet.train_missing` raises.
+    """
+    if all(RunFolder(path).finished for path in runs.paths):
+        return
+    alone = executor.kind == "local" and executor.jobs == 1
+    runs.train_missing(None if alone else executor)
+
+
+def run_trial(settings: TrialSettings, on_look: Callable[[TrialResult], None] | None = None) -> TrialResult:
+    """Run a trial to its end, or resume it; raises what :meth:`Trial.run` raises.
+
+    Args:
+        on_look: called with the result after each look.
+    """
+    return Trial(settings).run(on_look or (lambda result: None))
+
+
+def open_trial(path: Path) -> dict[str, Any]:
+    """The result of a trial's folder, as :meth:`TrialResult.to_dict` gives it.
+
+    Raises:
+        CheckpointError: the folder holds no trial that was looked at.
+    """
+    if not (path / RESULT).is_file():
+        raise CheckpointError(f"{path} is no trial that was looked at: it has no {RESULT}")
+    return read_json(path / RESULT, "the trial's result")

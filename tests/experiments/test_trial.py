@@ -1,0 +1,398 @@
+"""Trials: what is equal between arms, the decision after each seed, resuming, the search over rates, and bad input."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contextwise.base.config import read_yaml
+from contextwise.base.errors import ConfigError, DataError, Interrupted
+from contextwise.base.runs import RunFolder
+from contextwise.comparison.sequential import half_widths
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
+from contextwise.experiments.trial import arms as arms_module
+from contextwise.experiments.trial import trial as trial_module
+from contextwise.experiments.trial.arms import Arms, total_nats
+from contextwise.reports.trial import plan_tables, trial_page, trial_tables
+from small import write_documents
+
+RECIPE = {
+    "data": {"context": 16},
+    "model": {"layers": 1, "width": 16, "heads": 2},
+    "training": {"tokens_per_step": 64, "learning_rate": 3e-3, "evaluation_tokens": 16, "log_every": 1},
+}
+SLOWER = ["training.learning_rate=1e-6"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def untimed() -> Any:
+    """Steps take a second, and twice as long with a context: the machine has no say."""
+
+    def seconds(recipes: dict, rounds: int, executor: Any) -> dict[str, float]:
+        return {name: 2.0 if "context" in name else 1.0 for name in recipes}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial_module, "seconds_per_step", seconds)
+        patch.setattr(Arms, "check_causality", lambda self: None)
+        yield
+
+
+def settings(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
+    values = {
+        "arms": {"gpt2": None, "slower": SLOWER},
+        "corpus": str(corpus),
+        "recipe": RECIPE,
+        "tokens": 256,
+        "rates": "fixed",
+        "seeds": 5,
+    }
+    return load_trial(None, values | changes, output=folder)
+
+
+@pytest.fixture(scope="module")
+def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trial of an arm like the reference and one that hardly learns; 4 seeds decide both."""
+    folder = tmp_path_factory.mktemp("trial") / "three"
+    arms = {"gpt2": None, "alike": [], "slower": SLOWER}
+    result = run_trial(settings(corpus_folder, folder, arms=arms))
+    assert result.stopped == "decided"
+    return folder
+
+
+def three(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
+    return settings(corpus, folder, **{"arms": {"gpt2": None, "alike": [], "slower": SLOWER}} | changes)
+
+
+# ---- decisions ----
+
+
+def test_an_arm_like_the_reference_is_equivalent_and_one_that_hardly_learns_is_worse(finished):
+    result = json.loads((finished / "result.json").read_text())
+    alike, slower = result["comparisons"]
+    assert (alike["decision"], slower["decision"]) == ("equivalent", "worse")
+    assert alike["difference"] == {"value": 0, "low": 0, "high": 0}
+    # Two comparisons share the error: the first interval comes after four seeds.
+    assert alike["decided_after"] == 4 and slower["decided_after"] == 4
+    assert [look["fixed"]["low"] is None for look in slower["looks"]] == [True, True, True, False]
+    losses = {arm: np.array(each["256"]) for arm, each in result["losses"].items()}
+    differences = losses["slower"] - losses["gpt2"]
+    half = half_widths(4, 0.975)[-1] * differences.std(ddof=1)
+    assert slower["difference"]["value"] == pytest.approx(differences.mean())
+    assert slower["difference"]["high"] == pytest.approx(differences.mean() + half)
+    assert result["sentences"][1].startswith("slower is worse than gpt2: +")
+
+
+def test_the_losses_are_those_of_the_held_out_documents(finished, corpus_folder):
+    result = json.loads((finished / "result.json").read_text())
+    held_out = Corpus.open(corpus_folder, split="validation")
+    assert result["held_out"]["documents"] == len(held_out)
+    run = next((finished / "runs").glob("gpt2-s0-*"))
+    summary = json.loads(next(run.glob("evaluation/evaluate-*/summary.json")).read_text())
+    assert result["losses"]["gpt2"]["256"][0] == pytest.approx(summary["loss"]["value"])
+    assert result["held_out"]["tokens"] == summary["tokens"]
+
+
+def test_arms_of_a_seed_share_their_windows_and_their_first_values(finished):
+    rows = {}
+    for arm in ("gpt2", "alike", "slower"):
+        run = RunFolder(next((finished / "runs").glob(f"{arm}-s1-*")))
+        recipe = run.recipe()
+        assert recipe["seed"] == 1 and recipe["training"]["paired_initialization"] is True
+        rows[arm] = run.metrics("train")
+    assert rows["gpt2"][0]["loss"] == rows["alike"][0]["loss"]
+
+
+def test_a_finished_trial_is_opened_again_without_training(finished, corpus_folder, monkeypatch):
+    before = (finished / "result.json").read_text()
+    monkeypatch.setattr(trial_module, "train", _refuses_to_train)
+    result = run_trial(three(corpus_folder, finished))
+    assert result.to_dict()["comparisons"] == json.loads(before)["comparisons"]
+
+
+def _refuses_to_train(runs: Any, executor: Any) -> None:
+    assert all(RunFolder(path).finished for path in runs.paths)
+
+
+def test_more_seeds_continue_the_same_sequence(finished, corpus_folder, tmp_path):
+    folder = Path(shutil.copytree(finished, tmp_path / "three"))
+    result = run_trial(three(corpus_folder, folder, keep_going=True))
+    before = json.loads((finished / "result.json").read_text())
+    assert result.stopped == "seeds" and result.seeds == 5
+    for old, new in zip(before["comparisons"], result.comparisons, strict=True):
+        assert new.to_dict()["looks"][:4] == old["looks"]
+        assert (new.decision, new.decided_after) == (old["decision"], old["decided_after"])
+
+
+def test_a_trial_that_was_stopped_anywhere_ends_like_one_that_was_not(
+    finished, corpus_folder, tmp_path, stop_at
+):
+    given = settings(corpus_folder, tmp_path / "stopped", seeds=2)
+    stops = 0
+    for looks in (1, 9, 14, 23):
+        stop_at(looks)
+        try:
+            run_trial(given)
+        except Interrupted:
+            stops += 1
+    stop_at(0)
+    result = run_trial(given)
+    whole = json.loads((finished / "result.json").read_text())["losses"]
+    assert stops >= 3 and result.stopped == "seeds"
+    assert {arm: losses[256] for arm, losses in result.losses.items()} == {
+        arm: whole[arm]["256"][:2] for arm in ("gpt2", "slower")
+    }
+
+
+def with_losses(trial: Trial, losses: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Give the runs of a trial made-up losses, by arm and seed; returns the arms of each seed as they are trained."""
+    trained: list[list[str]] = []
+
+    def seed(lengths: Any, number: int) -> None:
+        chosen, _ = trial._run_set(lengths, number)
+        trained.append(sorted(length.arm for length in chosen))
+        trial._tokens_N = np.ones(8)
+        for length in chosen:
+            trial._nats[length.arm, length.budget, number] = np.full(8, losses(length, number))
+
+    monkeypatch.setattr(trial, "_seed", seed)
+    return trained
+
+
+def test_a_decided_arm_gets_no_further_seeds(corpus_folder, tmp_path, monkeypatch):
+    trial = Trial(three(corpus_folder, tmp_path / "t"))
+    luck = np.random.default_rng(0).normal(0, 0.02, (5, 2))
+    worse = {"gpt2": luck[:, 0] * 0, "alike": luck[:, 0], "slower": 1 + luck[:, 1]}
+    trained = with_losses(trial, lambda length, number: worse[length.arm][number], monkeypatch)
+    result = trial.run()
+    assert trained == [["alike", "gpt2", "slower"]] * 4 + [["alike", "gpt2"]]
+    assert result.stopped == "seeds"
+    assert "Undecided after 5 seeds" in result.sentences[0] and "seeds in all" in result.sentences[0]
+
+
+def test_the_budget_ends_a_trial_undecided(corpus_folder, tmp_path, monkeypatch):
+    trial = Trial(settings(corpus_folder, tmp_path / "t", budget="40s"))
+    clock = iter(range(0, 10_000, 7))
+    monkeypatch.setattr(trial_module.time, "monotonic", lambda: float(next(clock)))
+    with_losses(trial, lambda length, number: (length.arm == "slower") * (number % 2), monkeypatch)
+    result = trial.run()
+    assert result.stopped == "budget" and result.seeds == 2
+
+
+# ---- what is equal ----
+
+
+def test_equal_flops_time_and_tokens(corpus_folder, tmp_path):
+    arms = ["gpt2", "contextlm"]
+    by_equal = {}
+    for equal in ("flops", "time", "tokens"):
+        trial = Trial(settings(corpus_folder, tmp_path / equal, arms=arms, tokens=64_000, equal=equal))
+        by_equal[equal] = {length.arm: length for length in trial.lengths()}
+    flops, time, tokens = (by_equal[equal] for equal in ("flops", "time", "tokens"))
+    assert flops["contextlm"].flops == pytest.approx(flops["gpt2"].flops, rel=0.002)
+    assert flops["contextlm"].tokens < 64_000 == flops["gpt2"].tokens
+    assert time["contextlm"].tokens == 32_000 and time["contextlm"].seconds == time["gpt2"].seconds
+    assert tokens["contextlm"].tokens == 64_000 and tokens["contextlm"].flops > tokens["gpt2"].flops
+
+
+def test_each_run_ends_with_its_own_schedule(corpus_folder, tmp_path):
+    trial = Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], tokens=6400))
+    lengths = trial.lengths()
+    runs = trial.arms.run_set(lengths, 3, {"contextlm": 2.0})
+    recipes = {run.arm: run.recipe() for run in runs.runs}
+    assert {arm: recipe.total_tokens for arm, recipe in recipes.items()} == {x.arm: x.tokens for x in lengths}
+    assert recipes["contextlm"].learning_rate == pytest.approx(6e-3)
+    assert recipes["gpt2"].learning_rate == pytest.approx(3e-3)
+    assert {recipe.seed for recipe in recipes.values()} == {3}
+
+
+def test_several_budgets_are_several_comparisons_that_share_the_error(corpus_folder, tmp_path):
+    trial = Trial(settings(corpus_folder, tmp_path / "t", tokens=[1280, 320, 320]))
+    assert [(length.arm, length.budget) for length in trial.lengths()] == [
+        ("gpt2", 320),
+        ("slower", 320),
+        ("gpt2", 1280),
+        ("slower", 1280),
+    ]
+    assert trial.confidence == pytest.approx(0.975)
+
+
+# ---- learning rates ----
+
+
+def losses_around(best: dict[str, float]) -> Any:
+    """Training that gives each arm a loss which is lowest at a factor; one that diverges from 8 on."""
+
+    def train_rates(self: Trial, lengths: Any, factors: list[float], losses: dict) -> None:
+        for length in lengths:
+            for factor in factors:
+                loss = 1 + np.log2(factor / best[length.arm]) ** 2
+                losses[length.arm, factor] = float("inf") if factor >= 8 else float(loss)
+
+    return train_rates
+
+
+def test_the_search_widens_for_all_arms_where_one_is_at_an_edge(corpus_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trial, "_train_rates", losses_around({"gpt2": 4.0, "slower": 1.0}))
+    trial = Trial(settings(corpus_folder, tmp_path / "t", rates="search"))
+    trial._search(trial.lengths())
+    assert trial.factors == {"gpt2": 4.0, "slower": 1.0}
+    tried = {arm: [row.factor for row in trial.rates if row.arm == arm] for arm in ("gpt2", "slower")}
+    assert tried["gpt2"] == tried["slower"] == [0.5, 1.0, 2.0, 4.0, 8.0]
+    assert trial.rates[4].loss is None and [row.chosen for row in trial.rates[:5]].index(True) == 3
+
+
+def test_the_search_uses_documents_and_seeds_that_no_decision_uses(corpus_folder, tmp_path):
+    rates = {"factors": [1.0, 2.0], "share": 0.5, "widenings": 0}
+    arms = {"gpt2": None, "slower": SLOWER}
+    given = settings(corpus_folder, tmp_path / "t", arms=arms, rates=rates, seeds=2)
+    result = run_trial(given)
+    held_out = Corpus.open(corpus_folder, split="validation")
+    reserved = len(held_out) // 4
+    assert result.held_out == len(held_out) - reserved
+    searched = list((tmp_path / "t/runs").glob("rates-*"))
+    assert len(searched) == 4
+    for run in searched:
+        recipe = RunFolder(run).recipe()
+        assert recipe["seed"] >= 1_000_000 and recipe["training"]["tokens"] == 128
+        summary = json.loads(next(run.glob("evaluation/*/summary.json")).read_text())
+        assert summary["documents"] == reserved
+    run = next((tmp_path / "t/runs").glob("gpt2-s0-*"))
+    folder = next(run.glob("evaluation/evaluate-*"))
+    from contextwise.evaluation.measures.loss import Evaluation
+
+    nats, tokens = total_nats(Evaluation.open(folder))
+    assert result.losses["gpt2"][256][0] == pytest.approx(nats[reserved:].sum() / tokens[reserved:].sum())
+    chosen = {row.arm: row.learning_rate for row in result.rates if row.chosen}
+    assert RunFolder(run).recipe()["training"]["learning_rate"] == pytest.approx(chosen["gpt2"])
+
+
+# ---- plans, tables and pages ----
+
+
+def test_the_plan_promises_seeds_from_the_spread_of_the_trial(finished, corpus_folder):
+    plan = Trial(three(corpus_folder, finished)).plan()
+    assert plan.source == "this trial" and plan.deviation is not None
+    assert plan.affordable == 5 and plan.runs == 15
+    assert plan.to_dict()["expected_seeds_by_margins"].keys() == {"0", "1", "2", "4"}
+    assert plan.least == pytest.approx(plan.to_dict()["least_difference"])
+
+
+def test_a_plan_trains_no_run_and_writes_nothing(corpus_folder, tmp_path, capsys):
+    from contextwise.cli.common import show
+
+    trial = Trial(
+        settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], rates="search", budget="1h")
+    )
+    show(plan_tables(trial.plan(), "flops"))
+    assert "At most 5 seeds: 16 runs (6 of them short, for the rates)" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert not (tmp_path / "t").exists()
+
+
+def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys):
+    from contextwise.cli.common import show
+
+    result = run_trial(three(corpus_folder, finished))
+    html = trial_page(result, "arms: <b>", "contextwise trial three").render()
+    assert html.index("alike and gpt2 are equivalent within 0.01") < html.index("Comparisons")
+    assert "arms: &lt;b&gt;" in html and "<b>" not in html
+    assert html.count('class="plot"') == 2 and "<button" not in html
+    show(trial_tables(result))
+    printed = capsys.readouterr().out
+    assert printed.index("slower is worse than gpt2") < printed.index("decision")
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+# ---- bad input ----
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arms": ["gpt2", "gpt3"]}, "'gpt3' is no arm"),
+        ({"arms": {"gpt2": None}}, "arms"),
+        ({"arms": {"gpt2": None, "b": {"model": "gpt2"}}}, "is a model that exists already"),
+        ({"margin": 0}, "margin is 0, but"),
+        ({"margin": -0.1}, "margin is -0.1, but"),
+        ({"budget": "30"}, "budget is '30', but must be a wall time"),
+        ({"seeds": 1}, "seeds is 1, but"),
+        ({"reference": "pm"}, "which is none of the arms"),
+        ({"comparisons": 1, "arms": ["gpt2", "pm", "contextlm"]}, "the arms make 2 comparisons"),
+        ({"limit": 5}, "a decision needs 6"),
+        ({"rates": "search", "limit": 7}, "7 documents, 1 of them for the rates"[:30]),
+        ({"budget": "3s"}, "two seeds of all arms take about"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_trained(changes, message, corpus_folder, tmp_path):
+    if message.startswith("7 documents"):
+        changes["limit"] = 6
+        message = "holds out 6 documents, 1 of them for the rates"
+    with pytest.raises((ConfigError, DataError), match=message.replace("(", r"\(")):
+        Trial(settings(corpus_folder, tmp_path / "t", **changes)).plan()
+    assert not (tmp_path / "t").exists()
+
+
+def test_arms_with_another_tokenizer_or_corpus_are_refused(corpus_folder, tmp_path):
+    write_documents(tmp_path / "other.jsonl", 40, seed=1)
+    prepare_corpus(tmp_path / "other.jsonl", "bytes", tmp_path / "other", validation=0.2)
+    prepare_corpus(tmp_path / "other.jsonl", "train:300", tmp_path / "pieces", validation=0.2)
+    for name, message in (("other", "different documents"), ("pieces", "another tokenizer")):
+        arms = {"gpt2": None, "b": [f"data.corpus={tmp_path / name}"]}
+        with pytest.raises(ConfigError, match=message):
+            Trial(settings(corpus_folder, tmp_path / "t", arms=arms))
+
+
+def test_an_arm_that_leaks_is_refused(corpus_folder, tmp_path, monkeypatch):
+    from contextwise.evaluation.measures.causality import perturbations
+
+    class Leaks:
+        causal = False
+
+    monkeypatch.undo()
+    monkeypatch.setattr(perturbations, "measure_causality", lambda model: Leaks)
+    arms = Arms(settings(corpus_folder, tmp_path / "t"))
+    with pytest.raises(ConfigError, match="'gpt2' leaks"):
+        CHECK(arms)
+
+
+CHECK = arms_module.Arms.check_causality
+
+
+def test_after_a_look_the_question_stays(finished, corpus_folder):
+    for changes, what in (
+        ({"margin": 0.02}, "margin"),
+        ({"tokens": 512}, "tokens"),
+        ({"arms": {"gpt2": None, "alike": [], "slower": SLOWER, "pm": None}}, "comparisons"),
+        ({"arms": {"gpt2": None, "alike": []}}, "comparisons"),
+    ):
+        with pytest.raises(ConfigError, match=f"looked at with other settings .*{what}"):
+            Trial(three(corpus_folder, finished, **changes))
+    Trial(three(corpus_folder, finished, seeds=50, budget="3h"))
+
+
+def test_an_arm_for_which_a_comparison_was_reserved_may_come_later(corpus_folder, tmp_path, monkeypatch):
+    trial = Trial(settings(corpus_folder, tmp_path / "t", comparisons=2, seeds=2))
+    with_losses(trial, lambda length, number: number, monkeypatch)
+    trial.run()
+    with_third = {"gpt2": None, "slower": SLOWER, "alike": []}
+    trial = Trial(settings(corpus_folder, tmp_path / "t", comparisons=2, seeds=2, arms=with_third))
+    with_losses(trial, lambda length, number: number, monkeypatch)
+    assert trial.confidence == pytest.approx(0.975)
+    assert [each.arm for each in trial.run().comparisons] == ["slower", "alike"]
+
+
+def test_other_files_are_refused(corpus_folder, tmp_path):
+    (tmp_path / "note.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="holds no trial"):
+        Trial(settings(corpus_folder, tmp_path))
+
+
+def test_the_written_settings_open_the_trial_again(finished, corpus_folder):
+    again = load_trial(finished / "trial.yaml", {})
+    assert again.folder == finished and again.question() == three(corpus_folder, finished).question()
+    assert read_yaml(finished / "trial.yaml")["question"]["comparisons"] == 2
