@@ -220,6 +220,30 @@ def test_several_budgets_are_several_comparisons_that_share_the_error(corpus_fol
     assert trial.confidence == pytest.approx(0.975)
 
 
+def test_a_head_start_that_is_lost_is_found_along_the_budgets(corpus_folder, tmp_path, monkeypatch):
+    trial = Trial(settings(corpus_folder, tmp_path / "t", tokens=[640, 1280, 2560], seeds=8, keep_going=True))
+    luck = np.random.default_rng(0).normal(0, 0.002, (8, 3, 2))
+
+    def loss(length: Any, number: int) -> float:
+        doublings = np.log2(length.budget / 640)
+        own = luck[number, int(doublings), int(length.arm == "slower")]
+        return 4 - 0.3 * doublings + own + (length.arm == "slower") * (-0.04 + 0.032 * doublings)
+
+    with_losses(trial, loss, monkeypatch)
+    result = trial.run()
+    assert [each.decision for each in result.comparisons][::2] == ["better", "worse"]
+    along = result.along[0]
+    assert along.trend.slope.value == pytest.approx(0.032, abs=0.003)
+    low, high = along.trend.crossing.limits
+    assert low < 640 * 2**1.25 < high
+    # 0.04 nats at 0.3 nats a doubling
+    assert along.speedups[640].value == pytest.approx(2 ** (0.04 / 0.3), rel=0.02)
+    assert along.speedups[2560].limits[1] < 1
+    assert "it is zero at" in result.sentences[3] and "times its FLOPs of gpt2" in result.sentences[4]
+    html = trial_page(result, "", "contextwise trial").render()
+    assert "Along the budgets" in html and json.dumps(result.to_dict())
+
+
 # ---- learning rates ----
 
 
@@ -395,4 +419,50 @@ def test_other_files_are_refused(corpus_folder, tmp_path):
 def test_the_written_settings_open_the_trial_again(finished, corpus_folder):
     again = load_trial(finished / "trial.yaml", {})
     assert again.folder == finished and again.question() == three(corpus_folder, finished).question()
-    assert read_yaml(finished / "trial.yaml")["question"]["comparisons"] == 2
+    assert read_yaml(finished / "trial.yaml")["tokens"] == [256]
+
+
+def test_the_corpus_may_be_named_by_another_path(finished, corpus_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(corpus_folder.parent)
+    Trial(three(Path("corpus"), finished))
+    moved = shutil.copytree(corpus_folder, tmp_path / "moved")
+    Trial(three(Path(moved), finished))
+
+
+# ---- the command line ----
+
+
+def test_the_command_prints_the_decision_and_leaves_a_page(finished, contextwise):
+    status, printed, _ = contextwise(f"trial {finished}/trial.yaml --json")
+    assert status == 0
+    result = json.loads(printed)
+    assert [each["decision"] for each in result["comparisons"]] == ["equivalent", "worse"]
+    page = (finished / "report.html").read_text()
+    assert result["sentences"][0] in page and f"contextwise trial {finished}/trial.yaml" in page
+
+
+def test_the_command_plans(corpus_folder, contextwise):
+    line = f"trial gpt2 contextlm --corpus {corpus_folder} --tokens 8192 --rates fixed --dry-run --json"
+    status, printed, errors = contextwise(
+        f"{line} --set recipe.model.size=pico --set recipe.training.tokens_per_step=512"
+    )
+    assert status == 0, errors
+    plan = json.loads(printed)
+    assert plan["affordable_seeds"] == 20 and plan["runs"] == 40
+    assert [length["arm"] for length in plan["lengths"]] == ["gpt2", "contextlm"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("trial gpt2 --corpus corpus", "one arm (gpt2) has nothing to be compared to"),
+        ("trial gpt2 pm", "corpus is missing"),
+        ("trial gpt2 pm --corpus nowhere", "there is no corpus at"),
+        ("trial gpt2 pm --corpus nowhere --tokens 1M", "--tokens is '1M', but must be whole numbers"),
+        ("trial gpt2 pm --corpus nowhere --margin=-1", "margin is -1.0, but"),
+        ("trial gpt2 pm --corpus nowhere --rates guess", "rates is 'guess', but must be search or fixed"),
+        ("trial gpt2 gpt2 --corpus nowhere", "two arms have the same name"),
+    ],
+)
+def test_bad_commands(line, message, contextwise):
+    contextwise.refused(line, message)

@@ -192,6 +192,7 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
     sections = [
         Section("Comparisons", [comparison_table(result)]),
         Section("Seed by seed", [*_plots(result), page.details("The numbers", *_path_tables(result))]),
+        Section("Along the budgets", _along(result)),
         Section("Cost", [cost_table(result), *_wall_time(result)]),
         Section("Learning rates", rates),
         Section(
@@ -210,6 +211,41 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
         f"{STOPPED[result.stopped]}"
     )
     return Page(f"Trial {result.name}", sections, subtitle, result.sentences)
+
+
+def _along(result: TrialResult) -> list[Part]:
+    """The difference at each budget with its interval, and what the budgets say together; nothing for one budget."""
+    parts: list[Part] = []
+    for number, each in enumerate(result.along):
+        mine = [comparison for comparison in result.comparisons if comparison.arm == each.arm]
+        shown = [comparison for comparison in mine if comparison.last.of(result.documents).has_interval]
+        if shown:
+            estimates = [comparison.last.of(result.documents) for comparison in shown]
+            trace = page.scatter(
+                [comparison.budget for comparison in shown],
+                [estimate.value for estimate in estimates],
+                number,
+                "%{x:.3s} tokens: %{y:+.4f}",
+                mode="lines+markers",
+                error_y=page.error_bars(estimates),
+            )
+            name = f"{each.arm} − {each.reference}"
+            layout = page.figure(
+                [trace],
+                xaxis={"title": {"text": "training tokens of the reference"}, "type": "log"},
+                yaxis={"title": {"text": page.plain(f"{name} (nats per token)")}},
+            )
+            parts.append(Plot(f"along-{number}", layout, f"{name} at each budget"))
+        rows: list[list[Cell]] = [[count(budget), speedup] for budget, speedup in each.speedups.items()]
+        title = f"How many times its compute {each.arm} is worth, on the curve through the runs of {each.reference}:"
+        worth = Column("speed-up", "estimate", ".3f", interval="own")
+        parts += [*each.sentences[:1], Table(title, ["budget (tokens)", worth], rows)]
+    if parts:
+        parts.append(
+            "A point is a set of finished runs. The trend is a line over the logarithm of the budget, outside the budgets an "
+            f"extrapolation. Each of these intervals holds after every seed with {result.confidence:.0%} confidence of its own."
+        )
+    return parts
 
 
 def _wall_time(result: TrialResult) -> Sequence[str]:

@@ -50,7 +50,7 @@ class Arms:
 
     def __init__(self, settings: TrialSettings) -> None:
         self.settings, self.path = settings, settings.folder
-        self.corpus = Path(settings.corpus)
+        self.corpus = Path(settings.corpus).expanduser().absolute()  # a run may start in another folder
         self.recipes = self._recipes()
         self._check_comparable()
         self._check_documents()
@@ -73,7 +73,7 @@ class Arms:
         for name, arm in (named or {arm: arm for arm in arms}).items():
             settings = self.settings.arms[arm]
             recipe = None if settings.recipe is None else _with_length(settings.recipe)
-            further = [*settings.settings, "training.paired_initialization=true", *own.get(name, [])]
+            further = ["training.paired_initialization=true", *settings.settings, *own.get(name, [])]
             runs[name] = Arm(settings=further, recipe=recipe)
         return RunSetSettings(recipe=_with_length(self.settings.recipe), arms=runs, seeds=[seed])
 
@@ -107,8 +107,8 @@ class Arms:
         if decided < FEWEST_DOCUMENTS:
             search = f", {self.search_documents} of them for the rates" if self.search_documents else ""
             raise DataError(
-                f"{self.corpus} holds out {self.documents} documents{search}, but a decision needs {FEWEST_DOCUMENTS}; prepare "
-                "the corpus again with a larger --validation"
+                f"{self.corpus} holds out {self.documents} documents{search}, but a decision needs {FEWEST_DOCUMENTS} or more; "
+                "prepare the corpus again with a larger --validation"
             )
 
     def notes(self) -> list[str]:
@@ -129,6 +129,13 @@ class Arms:
         data = self.recipes[self.settings.baseline].data
         assert isinstance(data, CorpusData)
         return Corpus.open(data.corpus, split=data.validation_split)
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Content hashes of the training and the held-out documents."""
+        data = self.recipes[self.settings.baseline].data
+        assert isinstance(data, CorpusData)
+        return [Corpus.open(data.corpus, split=data.split).fingerprint, self.held_out.fingerprint]
 
     @property
     def documents(self) -> int:

@@ -14,6 +14,7 @@ from contextwise.comparison.sequential import (
     seeds_to_decide,
     upper_deviation,
 )
+from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length
 
 READINGS: dict[Documents, str] = {
@@ -123,6 +124,44 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class AlongBudgets:
+    """How an arm's difference moves along the budgets; each interval holds after every seed with the trial's confidence.
+
+    Attributes:
+        trend: None before the seeds allow an interval.
+        speedups: budget -> how many times the arm's compute the reference needs for its loss; None without a bounded
+            interval.
+    """
+
+    arm: str
+    reference: str
+    equal: str
+    trend: Trend | None
+    speedups: dict[int, Estimate | None]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The trend, the crossing, and what the arm is worth at each budget."""
+        if self.trend is None:
+            return []
+        pair = f"{self.arm} − {self.reference}"
+        words = f"Each doubling of the budget changes {pair} by {self.trend.slope:+.4f} nats per token"
+        crossing = self.trend.crossing
+        zero = (
+            "where it is zero is not determined"
+            if crossing is None
+            else f"it is zero at {crossing:count} tokens"
+        )
+        unit = "training time" if self.equal == "time" else "FLOPs"
+        worth = [
+            f"At {count(budget)} tokens {self.arm} is worth {speedup:.3f} times its {unit} of {self.reference}."
+            for budget, speedup in self.speedups.items()
+            if speedup is not None
+        ]
+        return [f"{words}; {zero}.", *worth]
+
+
+@dataclass(frozen=True)
 class RateRow:
     """Loss of an arm's short runs at one rate.
 
@@ -158,6 +197,7 @@ class TrialResult:
     confidence: float
     documents: Documents
     comparisons: list[Comparison]
+    along: list[AlongBudgets]
     lengths: list[Length]
     parameters: dict[str, int]
     losses: dict[str, dict[int, list[float]]]
@@ -180,9 +220,10 @@ class TrialResult:
 
     @property
     def sentences(self) -> list[str]:
-        """The decision of each comparison."""
+        """The decision of each comparison, and what the budgets say together."""
         several = len(self.budgets) > 1
-        return [each.sentence(several) for each in self.comparisons]
+        along = [sentence for each in self.along for sentence in each.sentences]
+        return [*(each.sentence(several) for each in self.comparisons), *along]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -198,6 +239,7 @@ class TrialResult:
             "documents": self.documents,
             "held_out": {"documents": self.held_out, "tokens": self.tokens},
             "comparisons": [each.to_dict() for each in self.comparisons],
+            "along_budgets": as_json(self.along),
             "lengths": as_json(self.lengths),
             "parameters": self.parameters,
             "losses": {

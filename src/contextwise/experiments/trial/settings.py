@@ -139,7 +139,11 @@ class TrialSettings(Settings):
     @field_validator("rates", mode="before")
     @classmethod
     def _search(cls, rates: Any) -> Any:
-        return {"search": {}, "fixed": None}.get(rates, rates) if isinstance(rates, str) else rates
+        if not isinstance(rates, str):
+            return rates
+        if rates not in ("search", "fixed"):
+            raise ConfigError(Problem("but must be search or fixed", value=rates))
+        return {} if rates == "search" else None
 
     @model_validator(mode="after")
     def _whole(self) -> "TrialSettings":
@@ -204,8 +208,8 @@ def load_trial(
         ConfigError: lists everything that is wrong.
     """
     data = read_yaml(path) if path is not None else {}
-    if path is not None and path.name == RESOLVED and "settings" in data:
-        data = {**data["settings"], "output": str(path.parent)}
+    if path is not None and (path.parent / "plan.json").exists() and path.name == RESOLVED:
+        data["output"] = str(path.parent)
     data |= values
     if isinstance(data.get("recipe"), str):
         folder = path.parent if path is not None else Path()

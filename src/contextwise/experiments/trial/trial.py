@@ -5,7 +5,7 @@
 3. For each seed: train all open arms on the same windows in the same order, from the same values of the tensors that they
    share; score the held-out documents; look at the intervals; stop when all comparisons are decided.
 
-The folder holds ``trial.yaml`` (settings) · ``plan.json`` (lengths of the runs, fixed before the first) · ``runs/`` ·
+The folder holds ``trial.yaml`` (settings) · ``plan.json`` (times of a step, and the corpus's hashes) · ``runs/`` ·
 ``seconds.json`` (wall time spent) · ``result.json`` (after each look). Everything but the plan and the wall time is computed
 from the finished runs, so a trial that was killed at any instant resumes, and more seeds continue the same sequence.
 """
@@ -20,17 +20,18 @@ from typing import Any
 import numpy as np
 import yaml
 
-from contextwise.base.config import read_yaml
+from contextwise.base.config import read_yaml, validate
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, TrainingError
 from contextwise.base.estimates import duration
 from contextwise.base.files import atomic_write, exclusive, read_json, write_json
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.sequential import document_half_width, looks, pooled_deviation, simultaneous
+from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
-from contextwise.experiments.trial.result import Comparison, RateRow, TrialPlan, TrialResult
+from contextwise.experiments.trial.result import AlongBudgets, Comparison, RateRow, TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import RESOLVED, TrialSettings
 from contextwise.experiments.trial.timing import seconds_per_step
 
@@ -53,8 +54,8 @@ class Trial:
                 f"first_seed is {settings.first_seed}, but the seeds must be below {SEARCH_SEED}"
             )
         self.settings, self.path = settings, settings.folder
-        self._refuse_other()
         self.arms = Arms(settings)
+        self._refuse_other()
         self.factors: dict[str, float] = {}
         self.rates: list[RateRow] = []
         self._nats: dict[tuple[str, int, int], np.ndarray] = {}
@@ -72,14 +73,15 @@ class Trial:
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file; choose another folder for the trial with --out")
         if not (path / RESOLVED).exists():
-            if path.exists() and any(not file.name.startswith(".") for file in path.iterdir()):
+            allowed = {PLAN, "runs", "recipes", "logs"}  # of a first call that was stopped early
+            files = [file.name for file in path.iterdir()] if path.exists() else []
+            if any(not name.startswith(".") and name not in allowed for name in files):
                 raise ConfigError(f"{path} is not empty and holds no trial; choose another folder with --out")
             return
-        kept = read_yaml(path / RESOLVED)["question"]
-        new = self.settings.question()
-        different = differing_keys(kept, new)
-        if not different or not (path / RESULT).exists():
+        if not (path / RESULT).exists():
             return
+        kept, new = self._kept_question(), self._question()
+        different = differing_keys(kept, new)
         added = [name for name in new["arms"] if name not in kept["arms"]]
         others = sorted(key for key in different if key.removeprefix("arms.") not in added)
         if others:
@@ -88,14 +90,23 @@ class Trial:
                 "with --out: after a look only seeds, budget and arms for which comparisons were reserved may be added"
             )
 
-    def write(self) -> None:
-        """Write the settings."""
+    def _question(self) -> dict[str, Any]:
+        """What a later call may not change: settings, and the documents of the corpus."""
+        return {**self.settings.question(), "corpus": self.arms.fingerprints}
+
+    def _kept_question(self) -> dict[str, Any]:
+        """The question of the trial in the folder."""
+        kept = validate(TrialSettings, read_yaml(self.path / RESOLVED), f"the trial {self.path}")
+        return {**kept.question(), "corpus": read_json(self.path / PLAN, "the trial's plan")["corpora"]}
+
+    def write(self, step_seconds: dict[str, float]) -> None:
+        """Write the plan, then the settings: a plan beside other settings is measured again."""
+        plan = {"step_seconds": step_seconds, "corpora": self.arms.fingerprints}
+        write_json(self.path / PLAN, plan, "the trial's plan")
         values = self.settings.model_dump(mode="json", exclude={"output"})
         values["corpus"] = str(Path(values["corpus"]).absolute())
-        document = {"question": self.settings.question(), "settings": values}
-        atomic_write(
-            self.path / RESOLVED, yaml.safe_dump(document, sort_keys=False, allow_unicode=True), "the trial"
-        )
+        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        atomic_write(self.path / RESOLVED, text, "the trial")
 
     @property
     def seconds(self) -> float:
@@ -135,7 +146,7 @@ class Trial:
         """Whether the folder has the plan of this question."""
         if not (self.path / PLAN).exists() or not (self.path / RESOLVED).exists():
             return False
-        return not differing_keys(read_yaml(self.path / RESOLVED)["question"], self.settings.question())
+        return not differing_keys(self._kept_question(), self._question())
 
     def plan(self) -> TrialPlan:
         """What the trial will cost and can decide; trains a few steps to time them, and writes nothing."""
@@ -218,16 +229,14 @@ class Trial:
                 each.arm: each.seconds / each.tokens * self.arms.recipes[each.arm].tokens_per_step
                 for each in plan.lengths
             }
-            # The settings last: a plan beside other settings is measured again.
-            write_json(self.path / PLAN, {"step_seconds": per_step}, "the trial's plan")
-            self.write()
+            self.write(per_step)
             with self._clock():
-                return self._run(plan.lengths, on_look)
+                return self._run(plan, on_look)
 
-    def _run(self, lengths: list[Length], on_look: Callable[[TrialResult], None]) -> TrialResult:
-        settings = self.settings
+    def _run(self, plan: TrialPlan, on_look: Callable[[TrialResult], None]) -> TrialResult:
+        settings, lengths = self.settings, plan.lengths
         self._search(lengths)
-        longest = 0.0
+        longest = plan.seed_seconds
         for number in range(settings.seeds):
             interruption.check("stopped; the finished runs are kept; run the same command again to resume")
             started = time.monotonic()
@@ -318,6 +327,44 @@ class Trial:
                 result.append(Comparison(arm, base, budget, *common))
         return result
 
+    def _along_budgets(self, lengths: list[Length], seeds: int) -> list[AlongBudgets]:
+        """How each arm's difference moves along the budgets, and the compute that it is worth; none for one budget."""
+        base, budgets, tokens = self.settings.baseline, self.arms.budgets, self._tokens_N.sum()
+        compute = {
+            (each.arm, each.budget): each.seconds if self.settings.equal == "time" else each.flops
+            for each in lengths
+        }
+        result = []
+        for arm in self.settings.others if len(budgets) > 1 else []:
+            numbers = [
+                number
+                for number in range(seeds)
+                if all((name, budget, number) in self._nats for name in (arm, base) for budget in budgets)
+            ]
+            own_SB, reference_SB = (
+                np.array(
+                    [[self._nats[name, budget, number].sum() for budget in budgets] for number in numbers]
+                )
+                / tokens
+                for name in (arm, base)
+            )
+            if not numbers:
+                continue
+            along = trend(own_SB - reference_SB, np.array(budgets), self.settings.confidence)
+            reference_compute = np.array([compute[base, budget] for budget in budgets])
+            speedups = {
+                budget: effective_speedup(
+                    own_SB[:, place],
+                    compute[arm, budget],
+                    reference_SB,
+                    reference_compute,
+                    self.settings.confidence,
+                )
+                for place, budget in enumerate(budgets)
+            }
+            result.append(AlongBudgets(arm, base, self.settings.equal, along, speedups))
+        return result
+
     def _result(self, lengths: list[Length], seeds: int, stopped: str) -> TrialResult:
         settings, tokens = self.settings, float(self._tokens_N.sum())
         losses: dict[str, dict[int, list[float]]] = {}
@@ -332,6 +379,7 @@ class Trial:
             confidence=settings.confidence,
             documents=settings.documents,
             comparisons=self._comparisons(lengths, seeds),
+            along=self._along_budgets(lengths, seeds),
             lengths=lengths,
             parameters={name: run.parameters for name, run in self.arms.planned.items()},
             losses={name: losses[name] for name in settings.arms if name in losses},
@@ -341,8 +389,19 @@ class Trial:
             held_out=self.arms.documents - self.arms.search_documents,
             tokens=int(tokens),
             unchanged=held_fixed(self.arms),
-            notes=self.arms.notes(),
+            notes=[*self.arms.notes(), *self._edges()],
         )
+
+    def _edges(self) -> list[str]:
+        """A note for each arm whose best rate is at an edge of the search."""
+        edges: dict[str, list[RateRow]] = {row.arm: [] for row in self.rates}
+        for row in self.rates:
+            edges[row.arm].append(row)
+        return [
+            f"The best learning rate of {arm} is at an edge of the search, so a better one may exist; give other factors."
+            for arm, rows in edges.items()
+            if len(rows) > 1 and (rows[0].chosen or rows[-1].chosen)
+        ]
 
     # ---- learning rates ----
 
