@@ -13,7 +13,9 @@ from contextwise.base.estimates import Estimate
 from contextwise.comparison.sequential import (
     PRIOR_VARIANCE,
     decide,
+    discoveries,
     document_half_width,
+    evidence,
     half_widths,
     looks,
     pooled_deviation,
@@ -153,6 +155,41 @@ def test_the_promised_seeds_decide_a_difference_of_the_size_that_was_planned():
     assert (means - halves > 0).any(axis=1).mean() >= 0.76
     assert seeds_to_decide(0.04, 0.01, 0.01) < promised < seeds_to_decide(0.005, 0.01, 0.01)
     assert seeds_to_decide(0.01, 0.01, 0.01, documents=0.02) is None
+
+
+def test_the_evidence_is_that_of_the_interval():
+    """An interval excludes zero exactly where the evidence reaches 1 / alpha."""
+    draw = np.random.default_rng(2)
+    for _ in range(40):
+        path = looks(draw.normal(0.5, 1, (12, 1)), ONE_DOCUMENT)
+        for look in path[2:]:
+            assert (look.evidence > 20) == look.fixed.decided
+    differences = draw.normal(0.3, 1, 9)
+    last = looks(differences[:, None], ONE_DOCUMENT)[-1]
+    assert last.evidence == pytest.approx(bayes_factor(differences, 0.0), rel=1e-4)
+    assert evidence(0.1, 0.0, 5) == pytest.approx(max(evidence(0.1, tiny, 5) for tiny in (1e-3, 1e-5, 1e-7)))
+
+
+def test_discoveries_of_a_worked_example():
+    # Four hypotheses at a rate of 0.1: one alone needs 40, two 20, three 13.3.
+    assert discoveries([39.0, 1.0, 1.0, 1.0]) == [False] * 4
+    assert discoveries([20.0, 1.0, 39.0, 0.0]) == [True, False, True, False]
+    assert discoveries([]) == []
+
+
+def test_few_of_the_kept_changes_gain_nothing():
+    draw, false, kept = np.random.default_rng(9), [], []
+    truth = np.array([0.0] * 30 + [-1.0] * 10)
+    for _ in range(60):
+        values = []
+        for effect in truth:
+            path = looks(draw.normal(effect, 0.5, (12, 1)), ONE_DOCUMENT, 0.99)
+            stop = next((look for look in path if look.fixed.decided), path[-1])
+            values.append(stop.evidence if stop.fixed.value < 0 else 0.0)
+        chosen = np.array(discoveries(values))
+        false.append((chosen & (truth == 0)).sum() / max(1, chosen.sum()))
+        kept.append((chosen & (truth < 0)).sum())
+    assert np.mean(false) <= 0.1 and np.mean(kept) >= 7
 
 
 def test_spread_of_earlier_seeds():

@@ -13,10 +13,12 @@ from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
+from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
 from contextwise.experiments.trial import arms as arms_module
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
+from contextwise.experiments.trial.timing import seconds_per_step
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
 from small import write_documents
 
@@ -30,7 +32,7 @@ SLOWER = ["training.learning_rate=1e-6"]
 
 @pytest.fixture(scope="module", autouse=True)
 def untimed() -> Any:
-    """Steps take a second, and twice as long with a context: the machine has no say."""
+    """Steps take a second, and twice as long with a context; scoring takes no time: the machine has no say."""
 
     def seconds(recipes: dict, rounds: int, executor: Any) -> dict[str, float]:
         return {name: 2.0 if "context" in name else 1.0 for name in recipes}
@@ -38,6 +40,7 @@ def untimed() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial_module, "seconds_per_step", seconds)
         patch.setattr(Arms, "check_causality", lambda self: None)
+        patch.setattr(Arms, "scored_tokens", 0)
         yield
 
 
@@ -196,6 +199,13 @@ def test_equal_flops_time_and_tokens(corpus_folder, tmp_path):
     assert flops["contextlm"].tokens < 64_000 == flops["gpt2"].tokens
     assert time["contextlm"].tokens == 32_000 and time["contextlm"].seconds == time["gpt2"].seconds
     assert tokens["contextlm"].tokens == 64_000 and tokens["contextlm"].flops > tokens["gpt2"].flops
+
+
+def test_steps_are_timed_by_dry_runs_that_leave_nothing(corpus_folder, tmp_path):
+    arms = Arms(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"]))
+    seconds = seconds_per_step(arms.recipes, 2, ExecutorSettings())
+    assert seconds.keys() == {"gpt2", "contextlm"} and min(seconds.values()) > 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_each_run_ends_with_its_own_schedule(corpus_folder, tmp_path):
@@ -452,9 +462,20 @@ def test_the_command_plans(corpus_folder, contextwise):
     assert [length["arm"] for length in plan["lengths"]] == ["gpt2", "contextlm"]
 
 
+def test_the_ledger_keeps_no_change_without_a_gain(finished, contextwise):
+    status, printed, _ = contextwise(f"trial --ledger {finished.parent} --json")
+    rows = json.loads(printed)
+    assert status == 0 and [row["kept"] for row in rows] == [False, False]
+    assert {row["arm"]: row["evidence"] for row in rows}["slower"] == 0  # it is worse
+    assert "0 of 2 changes are kept" in contextwise.words(f"trial --ledger {finished.parent}")
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ("trial --ledger .", "holds no trial that was looked at"),
+        ("trial gpt2 pm --ledger .", "leave the arms out"),
+        ("trial", "there is nothing to compare"),
         ("trial gpt2 --corpus corpus", "one arm (gpt2) has nothing to be compared to"),
         ("trial gpt2 pm", "corpus is missing"),
         ("trial gpt2 pm --corpus nowhere", "there is no corpus at"),

@@ -20,12 +20,12 @@ ComparisonFile = Annotated[Path | None, Option(help="Write the comparison to thi
 
 def trial(
     arms: Annotated[
-        list[str],
+        list[str] | None,
         Argument(
             metavar="TRIAL_OR_ARMS...",
             help=f"A trial file (.yaml with arms), or two arms and more, the reference first: {ARM}.",
         ),
-    ],
+    ] = None,
     corpus: Annotated[Path | None, Option(help="A prepared corpus with held-out documents.")] = None,
     equal: Annotated[
         str | None,
@@ -74,6 +74,12 @@ def trial(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check the arms, time a few steps, and show costs and expected seeds.")
     ] = False,
+    ledger: Annotated[
+        Path | None, Option(help="List the trials in this folder, and which of their changes to keep.")
+    ] = None,
+    false_discoveries: Annotated[
+        float, Option(help="With --ledger: the share of kept changes that may gain nothing.")
+    ] = 0.1,
     as_json: AsJson = False,
 ) -> None:
     """Decide whether one way to train beats another on a text at equal compute.
@@ -89,6 +95,13 @@ def trial(
     from contextwise.experiments.trial.settings import RESOLVED
     from contextwise.reports.trial import plan_tables, trial_tables, write_trial_page
 
+    if ledger is not None:
+        _show_ledger(ledger, false_discoveries, bool(arms), as_json)
+        return
+    if not arms:
+        raise ConfigError(
+            "there is nothing to compare; give two arms, a trial file (.yaml), or --ledger and a folder"
+        )
     file = Path(arms[0]) if len(arms) == 1 else None
     if file is not None and file.suffix not in (".yaml", ".yml"):
         raise ConfigError(
@@ -132,6 +145,23 @@ def trial(
     else:
         show(trial_tables(result))
         show_line(f"page: {page}")
+
+
+def _show_ledger(folder: Path, rate: float, with_arms: bool, as_json: bool) -> None:
+    """Print which changes of many trials to keep."""
+    from contextwise.base.estimates import as_json as json_values
+    from contextwise.experiments.trial.ledger import read_ledger
+    from contextwise.reports.trial import ledger_table
+
+    if with_arms:
+        raise ConfigError(f"--ledger lists the trials in {folder}; leave the arms out")
+    if not 0 < rate < 1:
+        raise ConfigError(f"--false-discoveries is {rate:g}, but must be between 0 and 1")
+    rows = read_ledger(folder, rate)
+    if as_json:
+        show_json(json_values(rows), allow_nan=False)
+    else:
+        show(ledger_table(rows, rate))
 
 
 def _numbers(text: str | None) -> list[int] | None:

@@ -16,10 +16,8 @@ Documents are random too. There are two readings of a difference:
 
 - ``fixed``: the mean over seeds on these very documents. The sequence above.
 - ``random``: the mean over seeds on any documents like these. The documents add a fixed error that no number of seeds reduces:
-  ``half² = (h_n · s)² + (t_ν · e)²``. Document j has w_j tokens and, in the mean over the seeds so far, a difference of x_j
-  nats per token; R = Σ p_j x_j with p_j = w_j / Σ w is the difference of the whole text. The squared standard error is
-  ``e² = Σ (p_j (x_j - R))² / (1 - p_j)``, and t_ν is Student's quantile with ``ν = (Σ w_j²)² / Σ w_j⁴ - 1`` degrees of freedom:
-  N - 1 for documents of equal length, fewer where a few long ones decide.
+  ``half² = (h_n · s)² + (t_ν · e)²`` with the jackknife's error e over documents of the mean over the seeds so far, and
+  Student's t with the degrees of freedom of the effective number of documents (:mod:`contextwise.base.intervals`).
 
 ``python -m benchmarks.sequential`` measures how often the intervals miss, and how many seeds a decision takes.
 """
@@ -33,14 +31,12 @@ import numpy as np
 from scipy import stats
 
 from contextwise.base.errors import DataError
-from contextwise.base.estimates import CONFIDENCE, Estimate
+from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate
+from contextwise.base.intervals import leave_one_out, over_documents
 
 PRIOR_VARIANCE = 8.0
 """g, the variance of the effect size under the prior. Between 4 and 16 the width at 4 to 30 seeds changes by less than 10%;
 smaller values need more seeds for a first interval, larger ones have wider intervals later."""
-FEWEST_DOCUMENTS = 6
-"""Fewer documents allow no statement about others like them."""
-
 Documents = Literal["fixed", "random"]
 Decision = Literal["better", "worse", "equivalent", "undecided"]
 
@@ -87,16 +83,13 @@ def document_half_width(
         differences_SN: (S, N) difference of the summed nats of each document.
         tokens_N: (N,) scored tokens of each document.
     """
-    kept = tokens_N > 0
-    tokens = tokens_N[kept]
-    if len(tokens) < FEWEST_DOCUMENTS:
+    if int((tokens_N > 0).sum()) < FEWEST_DOCUMENTS:
         return math.inf
-    means, share = differences_SN[:, kept].mean(axis=0), tokens / tokens.sum()
-    influence = (means - share * means.sum()) / tokens.sum()
-    squares = tokens**2 / (tokens**2).sum()
-    freedom = max(1.0, 1 / float((squares**2).sum()) - 1)
-    error = math.sqrt(float((influence**2 / (1 - share)).sum()))
-    return float(stats.t.ppf((1 + confidence) / 2, freedom)) * error
+    means_N = differences_SN.mean(axis=0)
+    value = float(means_N.sum() / tokens_N.sum())
+    part = over_documents(value, leave_one_out(means_N, tokens_N), tokens_N)
+    assert part is not None
+    return float(stats.t.ppf((1 + confidence) / 2, part.freedom)) * math.sqrt(part.variance)
 
 
 @dataclass(frozen=True)
@@ -107,12 +100,15 @@ class Look:
         fixed: the mean difference on these documents, nats per token, with its anytime-valid interval.
         random: the same on any documents like these.
         deviation: standard deviation of the differences by seed; 0 for one seed.
+        evidence: the Bayes factor against a mean of zero on these documents, an e-value: without a difference its
+            expectation is at most 1 wherever the seeds stop.
     """
 
     seeds: int
     fixed: Estimate
     random: Estimate
     deviation: float
+    evidence: float
 
     def of(self, documents: Documents) -> Estimate:
         """The estimate of one of the two readings."""
@@ -148,8 +144,36 @@ def looks(differences_SN: np.ndarray, tokens_N: np.ndarray, confidence: float = 
             float(means[seeds - 1]), both, method="mixture t sequence and t over documents", **common
         )
         deviation = float(by_seed[:seeds].std(ddof=1)) if seeds > 1 else 0.0
-        result.append(Look(seeds, fixed, random, deviation))
+        against = evidence(float(means[seeds - 1]), deviation, seeds)
+        result.append(Look(seeds, fixed, random, deviation, against))
     return result
+
+
+def evidence(mean: float, deviation: float, seeds: int) -> float:
+    """The Bayes factor B_n against a mean of zero.
+
+    Args:
+        deviation: standard deviation of the differences by seed.
+    """
+    spread = 1 + seeds * PRIOR_VARIANCE
+    if seeds < 2:
+        return 1.0
+    if deviation == 0:
+        return spread ** ((seeds - 1) / 2) if mean else spread**-0.5
+    squared = seeds * (mean / deviation) ** 2 / (seeds - 1)
+    return math.exp(seeds / 2 * (math.log1p(squared) - math.log1p(squared / spread)) - math.log(spread) / 2)
+
+
+def discoveries(evidence_K: Sequence[float], rate: float = 0.1) -> list[bool]:
+    """Which of K hypotheses of no difference are rejected, so that on average at most a share ``rate`` of those is true.
+
+    e-BH (Wang and Ramdas 2022, "False discovery rate control with e-values"): the k with the most evidence, for the largest k
+    for which each of them has K / (rate · k) or more. It holds for any dependence between the trials, wherever each stops.
+    """
+    values = np.sort(np.asarray(evidence_K, dtype=float))[::-1]
+    enough = np.flatnonzero(values >= len(values) / (rate * np.arange(1, len(values) + 1)))
+    least = values[enough[-1]] if len(enough) else math.inf
+    return [value >= least for value in evidence_K]
 
 
 def decide(difference: Estimate, margin: float) -> Decision:

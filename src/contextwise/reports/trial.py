@@ -8,6 +8,7 @@ from rich.console import RenderableType
 
 from contextwise.base.estimates import count, duration, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
+from contextwise.experiments.trial.ledger import LedgerRow
 from contextwise.experiments.trial.result import READINGS, Comparison, TrialPlan, TrialResult
 from contextwise.reports import page
 from contextwise.reports.page import Page, Part, Plot, Section
@@ -110,6 +111,38 @@ def cost_table(result: TrialResult) -> Table:
     return Table(f"Each run, at equal {_equal(result.equal)}:", columns, rows)
 
 
+def ledger_table(ledger: Sequence[LedgerRow], rate: float) -> Table:
+    """A row for each comparison of many trials; those that are kept are bold."""
+    rows = [
+        Row(
+            [
+                (row.trial, row.arm),
+                row.difference,
+                row.seeds,
+                row.decision,
+                row.evidence,
+                "kept" if row.kept else "",
+            ],
+            bold=row.kept,
+        )
+        for row in ledger
+    ]
+    kept = sum(row.kept for row in ledger)
+    title = (
+        f"{kept} of {len(ledger)} changes are kept; at most {rate:.0%} of those that are kept gain nothing, on average over "
+        "such ledgers (e-BH)."
+    )
+    columns: list[Column | str] = [
+        "trial, arm",
+        Column("difference\n(nats/token)", "difference", interval="below"),
+        Column("seeds", "integer"),
+        Column("decision", align="left"),
+        Column("evidence", "estimate", ".3g"),
+        "",
+    ]
+    return Table(title, columns, rows)
+
+
 def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
     """What a trial will cost, and what it can decide."""
     rows: list[list[Cell]] = [
@@ -119,6 +152,7 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
             float(each.tokens),
             each.flops,
             each.seconds,
+            each.scoring,
         ]
         for each in plan.lengths
     ]
@@ -127,7 +161,8 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
         "rate",
         Column("tokens", "count"),
         Column("FLOPs", "estimate", ".2e"),
-        Column("time", "duration"),
+        Column("training", "duration"),
+        Column("scoring", "duration"),
     ]
     total = plan.search_seconds + plan.affordable * plan.seed_seconds
     parts: list[Any] = [

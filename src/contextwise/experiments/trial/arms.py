@@ -11,7 +11,7 @@ import numpy as np
 
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.comparison.sequential import FEWEST_DOCUMENTS
+from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.data import Corpus
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
@@ -31,7 +31,8 @@ class Length:
 
     Attributes:
         budget: tokens of the reference's runs.
-        seconds: of the training of one run, from timed steps.
+        seconds: of the training of one run, from timed steps; scoring: of the held-out documents, counted as two thirds of as
+            many training tokens (a forward pass over windows that overlap by half).
     """
 
     arm: str
@@ -39,6 +40,7 @@ class Length:
     tokens: int
     flops: float
     seconds: float
+    scoring: float
 
 
 class Arms:
@@ -73,7 +75,11 @@ class Arms:
         for name, arm in (named or {arm: arm for arm in arms}).items():
             settings = self.settings.arms[arm]
             recipe = None if settings.recipe is None else _with_length(settings.recipe)
-            further = ["training.paired_initialization=true", *settings.settings, *own.get(name, [])]
+            whole = self.settings.recipe if settings.recipe is None else settings.recipe
+            further = ["training.paired_initialization=true"]
+            if not (whole.get("training") or {}).get("evaluate_every"):
+                further.append("training.evaluation_tokens=1")  # the trial scores whole documents itself
+            further += [*settings.settings, *own.get(name, [])]
             runs[name] = Arm(settings=further, recipe=recipe)
         return RunSetSettings(recipe=_with_length(self.settings.recipe), arms=runs, seeds=[seed])
 
@@ -143,6 +149,11 @@ class Arms:
         return min(len(self.held_out), self.settings.limit or len(self.held_out))
 
     @property
+    def scored_tokens(self) -> int:
+        """Tokens of the held-out documents."""
+        return int(self.held_out.lengths[: self.documents].sum())
+
+    @property
     def search_documents(self) -> int:
         """How many of them, at the start, are for the search over rates alone."""
         return 0 if self.settings.rates is None else max(1, self.documents // SEARCH_SHARE)
@@ -161,20 +172,20 @@ class Arms:
             step_seconds: of a training step of each arm.
         """
         base, equal = self.settings.baseline, self.settings.equal
+        seconds = {name: step_seconds[name] / recipe.tokens_per_step for name, recipe in self.recipes.items()}
+        per_token = {
+            "flops": self.flops_per_token,
+            "time": seconds,
+            "tokens": dict.fromkeys(self.recipes, 1.0),
+        }[equal]
         result = []
         for budget in self.budgets:
             for name, recipe in self.recipes.items():
-                ratio = 1.0
-                if equal == "flops":
-                    ratio = self.flops_per_token[base] / self.flops_per_token[name]
-                elif equal == "time":
-                    per_token = {
-                        arm: step_seconds[arm] / self.recipes[arm].tokens_per_step for arm in (base, name)
-                    }
-                    ratio = per_token[base] / per_token[name]
-                tokens = _whole_steps(budget * ratio, recipe)
-                seconds = tokens / recipe.tokens_per_step * step_seconds[name]
-                result.append(Length(name, budget, tokens, tokens * self.flops_per_token[name], seconds))
+                tokens = _whole_steps(budget * per_token[base] / per_token[name], recipe)
+                flops, scored = tokens * self.flops_per_token[name], 2 / 3 * self.scored_tokens
+                result.append(
+                    Length(name, budget, tokens, flops, tokens * seconds[name], scored * seconds[name])
+                )
         return result
 
     @cached_property

@@ -257,7 +257,7 @@ class TrialPlan:
     """What a trial will cost, and what it can decide.
 
     Attributes:
-        seed_seconds: wall time of one seed of all arms at all budgets, from timed steps; search_seconds: of the search.
+        seed_seconds: wall time of one seed of all arms at all budgets, scoring included; search_seconds: of the search.
         deviation: of the paired differences by seed, with the number of seeds it is known from; None without earlier trials.
     """
 

@@ -30,7 +30,7 @@ from contextwise.comparison.sequential import document_half_width, looks, pooled
 from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.run_set import RunSet
-from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
+from contextwise.experiments.trial.arms import SEARCH_SHARE, Arms, Length, held_fixed, total_nats
 from contextwise.experiments.trial.result import AlongBudgets, Comparison, RateRow, TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import RESOLVED, TrialSettings
 from contextwise.experiments.trial.timing import seconds_per_step
@@ -152,7 +152,8 @@ class Trial:
         """What the trial will cost and can decide; trains a few steps to time them, and writes nothing."""
         lengths, search = self.lengths(), self.settings.rates
         jobs = min(self.settings.executor.jobs, len(lengths))
-        seed_seconds = sum(length.seconds for length in lengths) / jobs
+        # The documents are scored one run after another.
+        seed_seconds = sum(length.seconds / jobs + length.scoring for length in lengths)
         shortest = [length for length in lengths if length.budget == self.arms.budgets[0]]
         runs, share = 0, 0.0
         if search is not None:
@@ -168,7 +169,8 @@ class Trial:
             seeds=self.settings.seeds,
             search_runs=runs,
             seed_seconds=seed_seconds,
-            search_seconds=share * sum(length.seconds for length in shortest) / jobs,
+            search_seconds=share * sum(length.seconds for length in shortest) / jobs
+            + runs / len(shortest) / SEARCH_SHARE * sum(length.scoring for length in shortest),
             search_flops=share * sum(length.flops for length in shortest),
             budget=self.settings.budget,
             deviation=deviation,
