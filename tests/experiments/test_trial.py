@@ -77,7 +77,7 @@ def test_an_arm_like_the_reference_is_equivalent_and_one_that_hardly_learns_is_w
     result = json.loads((finished / "result.json").read_text())
     alike, slower = result["comparisons"]
     assert (alike["decision"], slower["decision"]) == ("equivalent", "worse")
-    assert alike["difference"] == {"value": 0, "low": 0, "high": 0}
+    assert [alike["difference"][name] for name in ("value", "low", "high")] == [0, 0, 0]
     # Two comparisons share the error: the first interval comes after four seeds.
     assert alike["decided_after"] == 4 and slower["decided_after"] == 4
     assert [look["fixed"]["low"] is None for look in slower["looks"]] == [True, True, True, False]
@@ -206,6 +206,19 @@ def test_steps_are_timed_by_dry_runs_that_leave_nothing(corpus_folder, tmp_path)
     seconds = seconds_per_step(arms.recipes, 2, ExecutorSettings())
     assert seconds.keys() == {"gpt2", "contextlm"} and min(seconds.values()) > 0
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_not_equal_is_noted(corpus_folder, tmp_path):
+    arms = {"gpt2": None, "contextlm": None, "wide": ["training.tokens_per_step=128"]}
+    notes = Trial(settings(corpus_folder, tmp_path / "t", arms=arms, tokens=64)).plan().notes
+    assert any("wide reads other batches than gpt2" in note for note in notes)
+    assert any("those of contextlm at 64 tokens have +" in note for note in notes)
+    far = (
+        Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], tokens=640_000))
+        .plan()
+        .notes
+    )
+    assert len(far) == 1 and "read the corpus" in far[0]
 
 
 def test_each_run_ends_with_its_own_schedule(corpus_folder, tmp_path):
@@ -359,6 +372,7 @@ def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys)
         ({"comparisons": 1, "arms": ["gpt2", "pm", "contextlm"]}, "the arms make 2 comparisons"),
         ({"limit": 5}, "a decision needs 6"),
         ({"rates": "search", "limit": 7}, "7 documents, 1 of them for the rates"[:30]),
+        ({"arms": {"gpt2": None, "b": ["training.patience=1", "training.evaluate_every=1"]}}, "stops early"),
         ({"budget": "3s"}, "two seeds of all arms take about"),
     ],
 )

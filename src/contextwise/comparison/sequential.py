@@ -136,15 +136,14 @@ def looks(differences_SN: np.ndarray, tokens_N: np.ndarray, confidence: float = 
     result = []
     for seeds in range(1, len(by_seed) + 1):
         half = float(halves[seeds - 1])
-        over_documents = document_half_width(differences_SN[:seeds], tokens_N, confidence)
-        common = {"unit": "nats per token", "n": seeds, "confidence": confidence}
-        fixed = _plus_minus(float(means[seeds - 1]), half, method="mixture t sequence", **common)
-        both = math.hypot(half, over_documents)
-        random = _plus_minus(
-            float(means[seeds - 1]), both, method="mixture t sequence and t over documents", **common
-        )
+        of_documents = document_half_width(differences_SN[:seeds], tokens_N, confidence)
+        common = {"unit": "nats per token", "seeds": seeds, "confidence": confidence}
+        mean, scored = float(means[seeds - 1]), int((tokens_N > 0).sum())
+        fixed = _plus_minus(mean, half, method="mixture t sequence", **common)
+        both = math.hypot(half, of_documents)
+        random = _plus_minus(mean, both, method="mixture t sequence and t", documents=scored, **common)
         deviation = float(by_seed[:seeds].std(ddof=1)) if seeds > 1 else 0.0
-        against = evidence(float(means[seeds - 1]), deviation, seeds)
+        against = evidence(mean, deviation, seeds)
         result.append(Look(seeds, fixed, random, deviation, against))
     return result
 

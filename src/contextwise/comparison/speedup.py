@@ -51,7 +51,7 @@ def trend(differences_SB: np.ndarray, budgets_B: np.ndarray, confidence: float =
     if not np.isfinite(halves[-1]):
         return None
     value, half = float(means[-1]), float(halves[-1])
-    about = {"n": len(differences_SB), "method": "mixture t sequence", "confidence": confidence}
+    about = {"seeds": len(differences_SB), "method": "mixture t sequence", "confidence": confidence}
     slope = Estimate(value, value - half, value + half, unit="nats per token and doubling", **about)  # type: ignore[arg-type]
     grid = _around(doublings)
     values_SX = lines_2S[0][:, None] * grid + lines_2S[1][:, None]
@@ -113,5 +113,5 @@ def _solution(values_SX: np.ndarray, grid: np.ndarray, confidence: float) -> Est
     value = grid[before] + share * (grid[before + 1] - grid[before])
     # The interval ends between two points of the grid: the outer one is taken.
     low, high = grid[inside[0] - 1], grid[inside[-1] + 1]
-    about = {"n": len(values_SX), "method": "inverted mixture t sequence", "confidence": confidence}
+    about = {"seeds": len(values_SX), "method": "inverted mixture t sequence", "confidence": confidence}
     return Estimate(float(2**value), float(2**low), float(2**high), **about)  # type: ignore[arg-type]

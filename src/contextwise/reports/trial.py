@@ -21,7 +21,7 @@ STOPPED = {
 }
 ANYTIME = (
     "The interval over seeds is a confidence sequence: it holds after all seeds at once, so the trial may stop after any of "
-    "them and go on later."
+    "them and continue later."
 )
 
 

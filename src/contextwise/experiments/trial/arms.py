@@ -11,7 +11,7 @@ import numpy as np
 
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import FEWEST_DOCUMENTS
+from contextwise.base.estimates import FEWEST_DOCUMENTS, count
 from contextwise.data import Corpus
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
@@ -21,6 +21,8 @@ from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
 
 LENGTHS = ("tokens", "steps", "epochs")
+UNEQUAL = 0.02
+"""Runs that differ by a larger share in what should be equal have a note."""
 SEARCH_SHARE = 4
 """One held-out document in so many, at the start, is for the search over rates."""
 
@@ -91,6 +93,11 @@ class Arms:
                 raise ConfigError(
                     f"the arm {name!r} is no causal language model of a corpus; a trial compares their held-out losses"
                 )
+            if recipe.training.patience is not None:
+                raise ConfigError(
+                    f"the arm {name!r} stops early (training.patience), so its runs are not as long as the trial makes them; "
+                    "remove patience"
+                )
         data = {name: recipe.data for name, recipe in self.recipes.items()}
         fingerprints = {}
         for name, each in data.items():
@@ -117,16 +124,32 @@ class Arms:
                 "prepare the corpus again with a larger --validation"
             )
 
-    def notes(self) -> list[str]:
-        """What is not paired between the arms."""
-        base = self.recipes[self.settings.baseline]
-        notes = []
+    def notes(self, lengths: Sequence[Length]) -> list[str]:
+        """What is not equal or not paired between the arms, and texts that are read more than once."""
+        base = self.settings.baseline
+        reference, notes = self.recipes[base], []
         for name, recipe in self.recipes.items():
-            if recipe.data.context != base.data.context or recipe.tokens_per_step != base.tokens_per_step:
+            if (recipe.data.context, recipe.tokens_per_step) != (
+                reference.data.context,
+                reference.tokens_per_step,
+            ):
                 notes.append(
-                    f"{name} reads other batches than {base.name} (windows of {recipe.data.context} tokens, "
+                    f"{name} reads other batches than {base} (windows of {recipe.data.context} tokens, "
                     f"{recipe.tokens_per_step} a step): seeds pair less."
                 )
+        spent = {"flops": "flops", "time": "seconds", "tokens": "tokens"}[self.settings.equal]
+        reached = {(each.arm, each.budget): getattr(each, spent) for each in lengths}
+        for (name, budget), value in reached.items():
+            share = value / reached[base, budget] - 1
+            if abs(share) > UNEQUAL:
+                notes.append(
+                    f"A run is whole steps: those of {name} at {count(budget)} tokens have {share:+.1%} of the "
+                    f"{'FLOPs' if spent == 'flops' else spent} of {base}; longer runs or smaller steps are closer."
+                )
+        text = Corpus.open(self.corpus, split=getattr(reference.data, "split", "train")).tokens
+        times = max(each.tokens for each in lengths) / text
+        if times > 1:
+            notes.append(f"The longest runs read the corpus {times:.1f} times.")
         return notes
 
     @cached_property

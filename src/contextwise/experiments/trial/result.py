@@ -274,6 +274,7 @@ class TrialPlan:
     budget: float | None
     deviation: tuple[float, int] | None
     source: str
+    documents: Documents
     notes: list[str] = field(default_factory=list)
 
     @property

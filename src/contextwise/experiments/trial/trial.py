@@ -21,7 +21,7 @@ import numpy as np
 import yaml
 
 from contextwise.base.config import read_yaml, validate
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, TrainingError
+from contextwise.base.errors import ConfigError, ContextwiseError, TrainingError
 from contextwise.base.estimates import duration
 from contextwise.base.files import atomic_write, exclusive, read_json, write_json
 from contextwise.base.progress import interruption
@@ -60,10 +60,7 @@ class Trial:
         self.rates: list[RateRow] = []
         self._nats: dict[tuple[str, int, int], np.ndarray] = {}
         self._tokens_N = np.zeros(0)
-        self._started = time.monotonic()
-        self._spent = (
-            read_json(self.path / SECONDS, "the time")["seconds"] if (self.path / SECONDS).exists() else 0.0
-        )
+        self._spent, self._started = 0.0, time.monotonic()
 
     # ---- the folder ----
 
@@ -73,7 +70,7 @@ class Trial:
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file; choose another folder for the trial with --out")
         if not (path / RESOLVED).exists():
-            allowed = {PLAN, "runs", "recipes", "logs"}  # of a first call that was stopped early
+            allowed = {PLAN, "runs", "recipes", "logs", "failures"}  # of a first call that was stopped early
             files = [file.name for file in path.iterdir()] if path.exists() else []
             if any(not name.startswith(".") and name not in allowed for name in files):
                 raise ConfigError(f"{path} is not empty and holds no trial; choose another folder with --out")
@@ -175,7 +172,8 @@ class Trial:
             budget=self.settings.budget,
             deviation=deviation,
             source=source,
-            notes=self.arms.notes(),
+            notes=self.arms.notes(lengths),
+            documents=self.settings.documents,
         )
         if plan.affordable < 2:
             needed = duration(plan.search_seconds + 2 * plan.seed_seconds)
@@ -223,10 +221,16 @@ class Trial:
             TrainingError: a run failed.
             Interrupted: a signal asked to stop; the progress is saved.
         """
-        with exclusive(self.path, "the trial in", wait=True), interruption.listening():
+        with interruption.listening(), contextlib.ExitStack() as stack:
             self._started = time.monotonic()
+            plan = self.plan()  # before anything is written
+            interruption.check("stopped before the first run")
+            stack.enter_context(exclusive(self.path, "the trial in", wait=True))
             self._refuse_other()
-            plan = self.plan()
+            if self._plan_fits():
+                plan = self.plan()  # that of another process that has begun the trial meanwhile
+            if (self.path / SECONDS).exists():
+                self._spent = read_json(self.path / SECONDS, "the time")["seconds"]
             per_step = {
                 each.arm: each.seconds / each.tokens * self.arms.recipes[each.arm].tokens_per_step
                 for each in plan.lengths
@@ -252,8 +256,11 @@ class Trial:
             open_ = [each for each in result.comparisons if each.decision == "undecided"]
             if not open_ and not settings.keep_going:
                 return self._stop(lengths, number + 1, "decided", on_look)
-            self._write_result(result)
-            if number + 1 < settings.seeds:
+            last = number + 1 == settings.seeds
+            if not last and not self._finished(
+                lengths, number + 1
+            ):  # else a trial that resumes has been here
+                self._write_result(result)
                 on_look(result)
         return self._stop(lengths, settings.seeds, "seeds", on_look)
 
@@ -391,7 +398,7 @@ class Trial:
             held_out=self.arms.documents - self.arms.search_documents,
             tokens=int(tokens),
             unchanged=held_fixed(self.arms),
-            notes=[*self.arms.notes(), *self._edges()],
+            notes=[*self.arms.notes(lengths), *self._edges()],
         )
 
     def _edges(self) -> list[str]:
@@ -493,14 +500,3 @@ def run_trial(settings: TrialSettings, on_look: Callable[[TrialResult], None] | 
         on_look: called with the result after each look.
     """
     return Trial(settings).run(on_look or (lambda result: None))
-
-
-def open_trial(path: Path) -> dict[str, Any]:
-    """The result of a trial's folder, as :meth:`TrialResult.to_dict` gives it.
-
-    Raises:
-        CheckpointError: the folder holds no trial that was looked at.
-    """
-    if not (path / RESULT).is_file():
-        raise CheckpointError(f"{path} is no trial that was looked at: it has no {RESULT}")
-    return read_json(path / RESULT, "the trial's result")
