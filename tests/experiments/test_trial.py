@@ -159,7 +159,8 @@ def with_losses(trial: Trial, losses: Any, monkeypatch: pytest.MonkeyPatch) -> l
         trained.append(sorted(length.arm for length in chosen))
         trial._tokens_N = np.ones(8)
         for length in chosen:
-            trial._nats[length.arm, length.budget, number] = np.full(8, losses(length, number))
+            trial._nats[length.arm, length.budget, number] = np.zeros(8) + losses(length, number)
+            trial._seconds[length.arm, length.budget, number] = 1.0 if length.arm == "gpt2" else 1.5
 
     monkeypatch.setattr(trial, "_seed", seed)
     return trained
@@ -183,6 +184,29 @@ def test_the_budget_ends_a_trial_undecided(corpus_folder, tmp_path, monkeypatch)
     with_losses(trial, lambda length, number: (length.arm == "slower") * (number % 2), monkeypatch)
     result = trial.run()
     assert result.stopped == "budget" and result.seeds == 2
+
+
+def test_documents_that_differ_leave_any_text_open(corpus_folder, tmp_path, monkeypatch):
+    own, luck = np.linspace(-1, 1.2, 8), np.random.default_rng(0).normal(0, 0.005, 6)
+
+    def losses(length: Any, number: int) -> Any:
+        return own + luck[number] if length.arm == "slower" else np.zeros(8)
+
+    decisions = {}
+    for documents in ("fixed", "random"):
+        trial = Trial(settings(corpus_folder, tmp_path / documents, documents=documents, seeds=6))
+        with_losses(trial, losses, monkeypatch)
+        decisions[documents] = trial.run().comparisons[0]
+    assert decisions["fixed"].decision == "worse"
+    assert decisions["random"].decision == "undecided" and decisions["random"].further_seeds is None
+    assert "hold out more of them" in decisions["random"].sentence()
+
+
+def test_runs_that_took_another_time_than_planned_are_noted(corpus_folder, tmp_path, monkeypatch):
+    trial = Trial(settings(corpus_folder, tmp_path / "t", equal="time", seeds=2))
+    with_losses(trial, lambda length, number: number, monkeypatch)
+    notes = trial.run().notes
+    assert any("slower at 256 tokens took 1.50 times those of gpt2" in note for note in notes)
 
 
 # ---- what is equal ----
@@ -415,11 +439,12 @@ def test_after_a_look_the_question_stays(finished, corpus_folder):
     for changes, what in (
         ({"margin": 0.02}, "margin"),
         ({"tokens": 512}, "tokens"),
-        ({"arms": {"gpt2": None, "alike": [], "slower": SLOWER, "pm": None}}, "comparisons"),
         ({"arms": {"gpt2": None, "alike": []}}, "comparisons"),
     ):
         with pytest.raises(ConfigError, match=f"looked at with other settings .*{what}"):
             Trial(three(corpus_folder, finished, **changes))
+    with pytest.raises(ConfigError, match="pm cannot be added .* among 2 comparisons"):
+        Trial(three(corpus_folder, finished, arms={"gpt2": None, "alike": [], "slower": SLOWER, "pm": None}))
     Trial(three(corpus_folder, finished, seeds=50, budget="3h"))
 
 

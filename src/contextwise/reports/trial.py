@@ -1,12 +1,13 @@
 """A trial as terminal tables and as a page: the decision first, the path of the intervals, cost, rates, what was held fixed."""
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 
-from contextwise.base.estimates import count, duration, written
+from contextwise.base.estimates import Estimate, count, duration, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.experiments.trial.ledger import LedgerRow
 from contextwise.experiments.trial.result import READINGS, Comparison, TrialPlan, TrialResult
@@ -23,6 +24,10 @@ ANYTIME = (
     "The interval over seeds is a confidence sequence: it holds after all seeds at once, so the trial may stop after any of "
     "them and continue later."
 )
+
+
+SHOWN_WHOLE = 6
+"""The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""
 
 
 def trial_tables(result: TrialResult) -> RenderableType:
@@ -85,17 +90,19 @@ def rate_table(result: TrialResult) -> Table:
 
 
 def cost_table(result: TrialResult) -> Table:
-    """The runs of each arm: parameters, tokens, FLOPs, time, and mean loss over the seeds."""
+    """The runs of each arm: parameters, tokens, FLOPs, planned and median training time, and mean loss over the seeds."""
     rows: list[list[Cell]] = []
     for each in result.lengths:
         losses = result.losses.get(each.arm, {}).get(each.budget, [])
         mean = sum(losses) / len(losses) if losses else None
+        times = result.training_seconds.get(each.arm, {}).get(each.budget, [])
         rows.append(
             [
                 (each.arm, f"{count(result.parameters[each.arm])} parameters"),
                 float(each.tokens),
                 each.flops,
                 each.seconds,
+                statistics.median(times) if times else None,
                 len(losses),
                 mean,
             ]
@@ -104,7 +111,8 @@ def cost_table(result: TrialResult) -> Table:
         "arm",
         Column("tokens", "count"),
         Column("FLOPs", "estimate", ".2e"),
-        Column("planned\ntime", "duration"),
+        Column("planned", "duration"),
+        Column("trained", "duration"),
         Column("seeds", "integer"),
         Column("loss", "estimate", ".4f"),
     ]
@@ -293,25 +301,21 @@ def _plots(result: TrialResult) -> list[Plot]:
 
 
 def _plot(comparison: Comparison, number: int, result: TrialResult) -> Plot:
-    """The difference and its interval after each seed, for both readings."""
-    traces = []
+    """The difference of each seed, and the interval after each, for both readings."""
+    own = _own_differences(comparison, result)
+    seeds = [*range(1, len(own) + 1)]
+    dots = {"mode": "markers", "marker": {"symbol": "x-thin-open", "size": 8}}
+    traces = [page.scatter(seeds, own, None, "seed %{x}: %{y:+.4f}", name="each seed", **dots)]
+    shown: list[Estimate] = []
     for series, (reading, words) in enumerate(READINGS.items()):
-        shown = [look for look in comparison.looks if look.of(reading).has_interval]
-        if not shown:
-            continue
-        estimates = [look.of(reading) for look in shown]
-        seeds = [look.seeds + 0.15 * series for look in shown]
-        traces.append(
-            page.scatter(
-                seeds,
-                [estimate.value for estimate in estimates],
-                series,
-                "%{y:+.4f} nats per token",
-                name=words,
-                mode="markers",
-                error_y=page.error_bars(estimates),
-            )
-        )
+        known = [look for look in comparison.looks if look.of(reading).has_interval]
+        estimates = [look.of(reading) for look in known]
+        shown += estimates[-SHOWN_WHOLE:]
+        if known:
+            at = [look.seeds + 0.12 * series for look in known]
+            style = {"name": words, "mode": "markers", "error_y": page.error_bars(estimates)}
+            values = [estimate.value for estimate in estimates]
+            traces.append(page.scatter(at, values, series, "%{y:+.4f} nats per token", **style))
     margin = comparison.margin
     lines = [
         {
@@ -325,18 +329,35 @@ def _plot(comparison: Comparison, number: int, result: TrialResult) -> Plot:
         }
         for at, dash in ((0.0, "solid"), (margin, "dot"), (-margin, "dot"))
     ]
-    at = f" at {count(comparison.budget)} tokens" if len(result.budgets) > 1 else ""
-    name = f"{comparison.arm} − {comparison.reference}{at}"
+    where = f" at {count(comparison.budget)} tokens" if len(result.budgets) > 1 else ""
+    name = f"{comparison.arm} − {comparison.reference}{where}"
+    limits = [*own, margin, -margin, *(limit for estimate in shown for limit in estimate.limits)]
+    room = 0.05 * (max(limits) - min(limits))
     layout = page.figure(
         traces,
-        xaxis={"title": {"text": "seeds"}, "dtick": max(1, len(comparison.looks) // 10)},
-        yaxis={"title": {"text": page.plain(f"{name} (nats per token)")}},
+        xaxis={
+            "title": {"text": "seeds"},
+            "dtick": max(1, len(own) // 10),
+            "range": [0.5, max(4, len(own)) + 0.5],
+        },
+        yaxis={
+            "title": {"text": page.plain(f"{name} (nats per token)")},
+            "range": [min(limits) - room, max(limits) + room],
+        },
         shapes=lines,
     )
     caption = f"{name}: below zero {comparison.arm} is better; the dotted lines are the margin of ± {margin:g}. {ANYTIME}"
-    if not traces:
-        caption = f"{name}: no interval yet; the first one comes after three seeds."
+    if not shown:
+        caption = f"{name}: no interval yet; the first one comes after three seeds or four."
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)
+
+
+def _own_differences(comparison: Comparison, result: TrialResult) -> list[float]:
+    """The difference of each seed."""
+    arm, reference = (
+        result.losses[name][comparison.budget] for name in (comparison.arm, comparison.reference)
+    )
+    return [a - b for a, b in zip(arm, reference, strict=False)]
 
 
 def _path_tables(result: TrialResult) -> list[Table]:

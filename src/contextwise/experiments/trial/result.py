@@ -183,7 +183,8 @@ class TrialResult:
 
     Attributes:
         seeds: that all open comparisons have.
-        losses: arm -> budget -> loss of each seed on the documents of the decision, nats per token.
+        losses: arm -> budget -> loss of each seed on the documents of the decision, nats per token; training_seconds: the
+            same of the measured training times.
         rates: of the search; empty if the rates are fixed.
         stopped: why no further seed is trained: ``decided``, ``seeds`` or ``budget``; empty while it runs.
         seconds: wall time so far.
@@ -201,6 +202,7 @@ class TrialResult:
     lengths: list[Length]
     parameters: dict[str, int]
     losses: dict[str, dict[int, list[float]]]
+    training_seconds: dict[str, dict[int, list[float]]]
     rates: list[RateRow]
     stopped: str
     seconds: float
@@ -242,14 +244,17 @@ class TrialResult:
             "along_budgets": as_json(self.along),
             "lengths": as_json(self.lengths),
             "parameters": self.parameters,
-            "losses": {
-                arm: {str(at): losses for at, losses in each.items()} for arm, each in self.losses.items()
-            },
+            "losses": _with_text_keys(self.losses),
+            "training_seconds": _with_text_keys(self.training_seconds),
             "rates": as_json(self.rates),
             "seconds": round(self.seconds, 1),
             "unchanged": self.unchanged,
             "notes": self.notes,
         }
+
+
+def _with_text_keys(values: dict[str, dict[int, list[float]]]) -> dict[str, dict[str, list[float]]]:
+    return {arm: {str(at): each for at, each in budgets.items()} for arm, budgets in values.items()}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from the finished runs, so a trial that was killed at any instant resumes, and m
 
 import contextlib
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ import yaml
 
 from contextwise.base.config import read_yaml, validate
 from contextwise.base.errors import ConfigError, ContextwiseError, TrainingError
-from contextwise.base.estimates import duration
+from contextwise.base.estimates import count, duration
 from contextwise.base.files import atomic_write, exclusive, read_json, write_json
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder, differing_keys
@@ -37,6 +38,8 @@ from contextwise.experiments.trial.timing import seconds_per_step
 
 PLAN, RESULT, SECONDS = "plan.json", "result.json", "seconds.json"
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
+UNEQUAL_TIME = 0.1
+"""Runs at equal time whose measured times differ by a larger share have a note."""
 SEARCH_SEED = 1_000_000
 """First seed of the search; those of the decision are smaller."""
 
@@ -59,6 +62,7 @@ class Trial:
         self.factors: dict[str, float] = {}
         self.rates: list[RateRow] = []
         self._nats: dict[tuple[str, int, int], np.ndarray] = {}
+        self._seconds: dict[tuple[str, int, int], float] = {}
         self._tokens_N = np.zeros(0)
         self._spent, self._started = 0.0, time.monotonic()
 
@@ -81,6 +85,11 @@ class Trial:
         different = differing_keys(kept, new)
         added = [name for name in new["arms"] if name not in kept["arms"]]
         others = sorted(key for key in different if key.removeprefix("arms.") not in added)
+        if added and others == ["comparisons"]:
+            raise ConfigError(
+                f"{', '.join(added)} cannot be added to {path}: it was looked at, and its intervals share their error among "
+                f"{kept['comparisons']} comparisons; begin another trial, and reserve more (comparisons: N) if arms may follow"
+            )
         if others:
             raise ConfigError(
                 f"{path} holds a trial that was looked at with other settings ({', '.join(others[:5])}); choose another folder "
@@ -307,6 +316,7 @@ class Trial:
                     f"the run {run.folder} has no finite held-out loss; a lower rate is the usual fix"
                 )
             self._nats[length.arm, length.budget, number] = nats[first:]
+            self._seconds[length.arm, length.budget, number] = RunFolder(run.folder).summary()["seconds"]
             self._tokens_N = tokens[first:]
 
     def _scored(self, folder: Path, documents: int) -> Any:
@@ -376,10 +386,8 @@ class Trial:
 
     def _result(self, lengths: list[Length], seeds: int, stopped: str) -> TrialResult:
         settings, tokens = self.settings, float(self._tokens_N.sum())
-        losses: dict[str, dict[int, list[float]]] = {}
-        for (arm, budget, number), nats in sorted(self._nats.items(), key=lambda item: item[0][2]):
-            if number < seeds:
-                losses.setdefault(arm, {}).setdefault(budget, []).append(float(nats.sum() / tokens))
+        losses = self._by_arm({at: float(nats.sum() / tokens) for at, nats in self._nats.items()}, seeds)
+        times = self._by_arm(self._seconds, seeds)
         return TrialResult(
             name=settings.name,
             reference=settings.baseline,
@@ -391,15 +399,43 @@ class Trial:
             along=self._along_budgets(lengths, seeds),
             lengths=lengths,
             parameters={name: run.parameters for name, run in self.arms.planned.items()},
-            losses={name: losses[name] for name in settings.arms if name in losses},
+            losses=losses,
+            training_seconds=times,
             rates=self.rates,
             stopped=stopped,
             seconds=self.seconds,
             held_out=self.arms.documents - self.arms.search_documents,
             tokens=int(tokens),
             unchanged=held_fixed(self.arms),
-            notes=[*self.arms.notes(lengths), *self._edges()],
+            notes=[*self.arms.notes(lengths), *self._edges(), *self._unequal_times(times)],
         )
+
+    def _by_arm(
+        self, values: dict[tuple[str, int, int], float], seeds: int
+    ) -> dict[str, dict[int, list[float]]]:
+        """Values by arm and budget, seed by seed."""
+        result: dict[str, dict[int, list[float]]] = {}
+        for arm in self.settings.arms:
+            for budget in self.arms.budgets:
+                mine = [
+                    values[arm, budget, number] for number in range(seeds) if (arm, budget, number) in values
+                ]
+                if mine:
+                    result.setdefault(arm, {})[budget] = mine
+        return result
+
+    def _unequal_times(self, times: dict[str, dict[int, list[float]]]) -> list[str]:
+        """A note for each arm whose runs took another time than planned, where time is what is equal."""
+        base, notes = self.settings.baseline, []
+        for arm in self.settings.others if self.settings.equal == "time" else []:
+            for budget, mine in times.get(arm, {}).items():
+                ratio = statistics.median(a / b for a, b in zip(mine, times[base][budget], strict=False))
+                if abs(ratio - 1) > UNEQUAL_TIME:
+                    notes.append(
+                        f"The runs of {arm} at {count(budget)} tokens took {ratio:.2f} times those of {base}, although "
+                        "steps were timed in alternation: something else was running, or the first steps are not like the rest."
+                    )
+        return notes
 
     def _edges(self) -> list[str]:
         """A note for each arm whose best rate is at an edge of the search."""
