@@ -236,7 +236,9 @@ def test_what_is_not_equal_is_noted(corpus_folder, tmp_path):
     arms = {"gpt2": None, "contextlm": None, "wide": ["training.tokens_per_step=128"]}
     notes = Trial(settings(corpus_folder, tmp_path / "t", arms=arms, tokens=64)).plan().notes
     assert any("wide reads other batches than gpt2" in note for note in notes)
-    assert any("those of contextlm at 64 tokens have +" in note for note in notes)
+    assert any(
+        "contextlm at 64 tokens have" in note and "more FLOPs than those of gpt2" in note for note in notes
+    )
     far = (
         Trial(settings(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"], tokens=640_000))
         .plan()

@@ -9,7 +9,7 @@ look has refuted. Under the hypothesis μ = m the Bayes factor of the t statisti
 
 By Ville's inequality it ever exceeds 1/α with probability at most α. So the intervals {m : B_n < 1/α} hold the true mean after
 *all* seeds at once with confidence 1 - α, and a trial may stop after any of them. The interval has a closed form,
-``mean ± h_n · s`` with the sample standard deviation s; it is infinite below three seeds. Neither ``confseq`` (bounded
+``mean ± h_n · s`` with the sample standard deviation s; there is none below four seeds. Neither ``confseq`` (bounded
 or sub-Gaussian observations) nor ``ville`` (asymptotic intervals) nor scipy has it.
 
 Documents are random too. There are two readings of a difference:
@@ -37,6 +37,9 @@ from contextwise.base.intervals import leave_one_out, over_documents
 PRIOR_VARIANCE = 8.0
 """g, the variance of the effect size under the prior. Between 4 and 16 the width at 4 to 30 seeds changes by less than 10%;
 smaller values need more seeds for a first interval, larger ones have wider intervals later."""
+FEWEST_SEEDS = 4
+"""No interval is given for fewer: three seeds decide large differences only, and too easily where differences are not normal
+and three of them happen to lie close together."""
 Documents = Literal["fixed", "random"]
 Decision = Literal["better", "worse", "equivalent", "undecided"]
 
@@ -48,7 +51,7 @@ def half_widths(seeds: int, confidence: float = CONFIDENCE) -> np.ndarray:
     bound = (spread / (1 - confidence) ** 2) ** (1 / n)
     with np.errstate(divide="ignore", invalid="ignore"):
         squared = (bound - 1) / (1 - bound / spread) * (n - 1) / n
-    return np.where(bound < spread, np.sqrt(np.abs(squared)), np.inf)
+    return np.where((bound < spread) & (n >= FEWEST_SEEDS), np.sqrt(np.abs(squared)), np.inf)
 
 
 def sequence_limits(differences: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:

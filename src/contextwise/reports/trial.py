@@ -57,11 +57,11 @@ def comparison_table(result: TrialResult) -> Table:
     )
     columns: list[Column | str] = [
         "arm",
-        Column("decision", align="left"),
+        Column("decision", align="left", width=10),
         Column("these\ndocuments", "difference", interval="below"),
         Column("any such\ndocuments", "difference", interval="below"),
         Column("seeds", "integer"),
-        Column("std. dev.\nby seed", width=9),
+        Column("dev. by\nseed"),
     ]
     return Table(title, columns, rows, [f"Note: {ANYTIME}"])
 
@@ -187,10 +187,13 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
 
 def _expected(plan: TrialPlan) -> str:
     """What the seeds can decide."""
+    if plan.affordable < plan.first_interval:
+        return f"Nothing will be decided: the first interval comes after {plan.first_interval} seeds."
     if plan.deviation is None:
         return (
-            "The spread between seeds is not known before the first seeds; the first interval comes after three, and is about "
-            "3.3 standard deviations wide to each side after four, 1.3 after ten, 0.8 after twenty."
+            "The spread between seeds is not known before the first seeds; the first interval comes after "
+            f"{plan.first_interval}. At 95% it is about "
+            "3.3 standard deviations wide to each side, 1.3 after ten, 0.8 after twenty."
         )
     deviation, seeds = plan.deviation
     words = []
@@ -348,7 +351,7 @@ def _plot(comparison: Comparison, number: int, result: TrialResult) -> Plot:
     )
     caption = f"{name}: below zero {comparison.arm} is better; the dotted lines are the margin of ± {margin:g}. {ANYTIME}"
     if not shown:
-        caption = f"{name}: no interval yet; the first one comes after three seeds or four."
+        caption = f"{name}: no interval yet; the first one comes after four seeds or five."
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)
 
 

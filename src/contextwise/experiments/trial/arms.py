@@ -143,8 +143,9 @@ class Arms:
             share = value / reached[base, budget] - 1
             if abs(share) > UNEQUAL:
                 notes.append(
-                    f"A run is whole steps: those of {name} at {count(budget)} tokens have {share:+.1%} of the "
-                    f"{'FLOPs' if spent == 'flops' else spent} of {base}; longer runs or smaller steps are closer."
+                    f"Runs are whole steps, so those of {name} at {count(budget)} tokens have {abs(share):.1%} "
+                    f"{'more' if share > 0 else 'less'} {'FLOPs' if spent == 'flops' else spent} than those of {base}; longer "
+                    "runs or smaller steps are closer."
                 )
         text = Corpus.open(self.corpus, split=getattr(reference.data, "split", "train")).tokens
         times = max(each.tokens for each in lengths) / text

@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from contextwise.base.estimates import Estimate, as_json, count
 from contextwise.comparison.sequential import (
     Decision,
     Documents,
     Look,
     decide,
+    half_widths,
+    least_difference,
     seeds_to_decide,
     upper_deviation,
 )
@@ -298,6 +302,11 @@ class TrialPlan:
     def runs(self) -> int:
         return self.search_runs + self.affordable * len(self.lengths)
 
+    @property
+    def first_interval(self) -> int:
+        """The seeds after which there is an interval."""
+        return int(np.isinf(half_widths(100, self.confidence)).sum()) + 1
+
     def expected_seeds(self, difference: float) -> int | None:
         """Seeds within which a true difference is decided in 4 of 5 cases; None if not within those that are affordable."""
         if self.deviation is None:
@@ -321,8 +330,7 @@ class TrialPlan:
     @property
     def least(self) -> float | None:
         """The smallest observed difference that the affordable seeds decide, nats per token; None if it is not known."""
-        from contextwise.comparison.sequential import least_difference
-
-        if self.deviation is None or self.affordable < 3:
+        if self.deviation is None:
             return None
-        return least_difference(upper_deviation(*self.deviation), self.affordable, self.confidence)
+        least = least_difference(upper_deviation(*self.deviation), self.affordable, self.confidence)
+        return least if math.isfinite(least) else None
