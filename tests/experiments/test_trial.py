@@ -27,6 +27,7 @@ RECIPE = {
     "model": {"layers": 1, "width": 16, "heads": 2},
     "training": {"tokens_per_step": 64, "learning_rate": 3e-3, "evaluation_tokens": 16, "log_every": 1},
 }
+TRIALS = Path(__file__).parents[2] / "recipes/trials"
 SLOWER = ["training.learning_rate=1e-6"]
 
 
@@ -478,6 +479,16 @@ def test_the_corpus_may_be_named_by_another_path(finished, corpus_folder, tmp_pa
     Trial(three(Path("corpus"), finished))
     moved = shutil.copytree(corpus_folder, tmp_path / "moved")
     Trial(three(Path(moved), finished))
+
+
+@pytest.mark.parametrize("file", sorted(TRIALS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_trials_that_ship_fit_a_corpus(file, corpus_folder, tmp_path):
+    trial = Trial(load_trial(file, {"corpus": str(corpus_folder), "limit": 8}, output=tmp_path / "t"))
+    lengths = {(each.arm, each.budget): each for each in trial.lengths()}
+    assert set(trial.settings.arms) == {arm for arm, _ in lengths}
+    for (_, budget), length in lengths.items():
+        assert length.flops == pytest.approx(lengths["gpt2", budget].flops, rel=0.02)
+        assert trial.arms.recipes[length.arm].training.optimizer == "muon"
 
 
 # ---- the command line ----
