@@ -27,7 +27,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], [], ["prepar"], ["--nonsense"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], [], ["generat"], ["--nonsense"]])
 def test_nothing_heavy_is_imported_to_answer(arguments: list[str]) -> None:
     code = (
         "import sys\nsys.argv[0] = 'contextwise'\nfrom contextwise.cli import main\n"
@@ -48,8 +48,8 @@ def test_command_and_module_are_the_same(command: list[str]) -> None:
 
 
 def test_a_mistyped_command_is_a_usage_error() -> None:
-    done = run(COMMAND, "prepar")
-    assert done.returncode == 2 and "Did you mean 'prepare'?" in done.stderr
+    done = run(COMMAND, "generat")
+    assert done.returncode == 2 and "Did you mean 'generate'?" in done.stderr
 
 
 def test_an_error_has_one_message_and_no_traceback(
