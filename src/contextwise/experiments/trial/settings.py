@@ -109,9 +109,11 @@ class TrialSettings(Settings):
             if len(named) < len(arms):
                 raise ConfigError("two arms have the same name; give each a name of its own in a trial file")
             return {name: _arm(str(arm)) for name, arm in named.items()}
-        if isinstance(arms, dict):
-            return {name: _arm(str(name)) if arm is None else arm for name, arm in arms.items()}
-        return arms
+        return (
+            {name: _given_arm(str(name), arm) for name, arm in arms.items()}
+            if isinstance(arms, dict)
+            else arms
+        )
 
     @field_validator("tokens", mode="before")
     @classmethod
@@ -228,6 +230,15 @@ def load_trial(
 
 def _label(arm: Any) -> str:
     return Path(str(arm)).stem if _is_file(arm) else str(arm)
+
+
+def _given_arm(name: str, arm: Any) -> Any:
+    """An arm of a trial file: nothing (its name says it), another name or recipe file, or settings."""
+    if arm is None or isinstance(arm, str):
+        return _arm(arm or name)
+    if isinstance(arm, list) and name in BUILT_IN:
+        return [*BUILT_IN[name], *arm]
+    return arm
 
 
 def _is_file(arm: Any) -> bool:
