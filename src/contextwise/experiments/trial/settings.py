@@ -221,15 +221,14 @@ def load_trial(
     data = with_overrides(data, overrides or [])
     if output is not None:
         data["output"] = str(output)
-    arms = data.get("arms") or []
-    data.setdefault(
-        "name", path.stem if path is not None else "-vs-".join(_label(arm) for arm in arms) or "trial"
-    )
+    if path is not None:
+        data.setdefault("name", path.stem)
+    else:
+        arms = "-vs-".join(
+            Path(str(arm)).stem if _is_file(arm) else str(arm) for arm in data.get("arms") or []
+        )
+        data.setdefault("name", f"{arms or 'trial'}-on-{Path(str(data.get('corpus'))).name}")
     return validate(TrialSettings, data, "the trial" if path is None else f"the trial {path}")
-
-
-def _label(arm: Any) -> str:
-    return Path(str(arm)).stem if _is_file(arm) else str(arm)
 
 
 def _given_arm(name: str, arm: Any) -> Any:
