@@ -218,7 +218,8 @@ class TrainedModel(nn.Module):
             targets: number of target tokens of the whole step, if this batch is a part of it.
             per_token: return the loss of each label of a decoder instead, (B, T) float32, without gradients.
         """
-        device, exact = input_ids.device.type, contextlib.nullcontext()
+        device = input_ids.device.type
+        exact: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if not self.training and torch.amp.is_autocast_available(device):
             exact = torch.autocast(device, enabled=False)
         with exact:
