@@ -88,7 +88,7 @@ def contender(name: str, shape: tuple[Any, ...], nanogpt: Path, device: str) -> 
     torch.manual_seed(0)
     if name == LIMIT:
         a, b = torch.randn(2, SIDE, SIDE, dtype=torch.bfloat16, device=device)
-        multiply = lambda: [a @ b for _ in range(4)]  # noqa: E731
+        multiply: Any = lambda: [a @ b for _ in range(4)]  # noqa: E731
         return synchronised(multiply) if device == "cuda" else multiply
     who, mode = name.split(": ")
     tokens = torch.randint(0, vocabulary, (rows, context + 1), device=device)
@@ -120,7 +120,7 @@ def contender(name: str, shape: tuple[Any, ...], nanogpt: Path, device: str) -> 
 
 def measure(name: str, nanogpt: Path | None, rounds: int, modes: tuple[str, ...]) -> dict[str, Any]:
     """Speeds at one of the ``SHAPES``, each contender in a process of its own."""
-    shape = dict(zip(NAMES, SHAPES[name], strict=True))
+    shape: dict[str, Any] = dict(zip(NAMES, SHAPES[name], strict=True))
     peers = ["transformers", *(["nanogpt"] if nanogpt and shape["family"] == "gpt2" else [])]
     names = [f"{who}: {mode}" for who in ("contextwise", *peers) for mode in modes]
     names += [LIMIT, *(f"{who}: bf16" for who in OURS)]

@@ -216,7 +216,8 @@ def _decode(
         raise ConfigError("only greedy decoding and sampling are recorded; call the model's own generate()")
     if streamer is not None:
         streamer.put(input_ids.cpu())
-    cache, limit = model_kwargs.get("past_key_values"), generation_config.max_length
+    cache: Any = model_kwargs.get("past_key_values")
+    limit = generation_config.max_length
     fresh = type(cache) is DynamicCache and cache.get_seq_length() == 0
     short = limit - input_ids.shape[1] < LEAST_TOKENS
     if short or not fresh or generation_config.return_dict_in_generate or not can_record(model):
