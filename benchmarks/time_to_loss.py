@@ -3,8 +3,8 @@
 ``python -m benchmarks.time_to_loss --corpus corpora/stdlib --nanogpt ../nanoGPT --out runs/time-to-loss``
 
 1. nanoGPT's learning rate and batch size are chosen by short runs (``--minutes-of-the-search`` each).
-2. For each seed nanoGPT trains for ``--minutes`` on the CPU as its own ``train.py`` does: float32, AdamW, a cosine that ends with
-   the run. The held-out loss of its final weights is the goal of that seed.
+2. For each seed nanoGPT trains for ``--minutes`` on the CPU as its own ``train.py`` does: float32, AdamW, a cosine that ends
+   with the run. The held-out loss of its final weights is the goal of that seed.
 3. ``contextwise train RECIPE`` trains at several lengths, each a finished run. The time to the goal is interpolated between
    the runs around it, linearly in the logarithm of the time; runs are added until they surround it.
 
@@ -14,6 +14,7 @@ nothing else meanwhile. Losses are computed in float32 over the same held-out wi
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -34,7 +35,7 @@ from contextwise.base.progress import say
 from contextwise.data import Corpus
 from contextwise.data.windows import Windows
 from contextwise.models import load_model
-from contextwise.models.losses import causal_loss, linear_cross_entropy
+from contextwise.models.losses import causal_loss
 from contextwise.training.recipe import load_recipe
 
 NANOGPT = (  # its train.py with another seed: the seed is no setting of it
@@ -183,7 +184,7 @@ def contextwise(
 def time_to(goal: float, runs: list[dict[str, float]]) -> float | None:
     """Seconds to the loss ``goal``, between finished runs; None if they do not surround it."""
     runs = sorted(runs, key=lambda run: run["seconds"])
-    for shorter, longer in zip(runs, runs[1:], strict=False):
+    for shorter, longer in itertools.pairwise(runs):
         if shorter["loss"] >= goal >= longer["loss"]:
             share = (shorter["loss"] - goal) / max(shorter["loss"] - longer["loss"], 1e-9)
             low, high = math.log(shorter["seconds"]), math.log(longer["seconds"])
