@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from contextwise.experiments.run_set import FAST_TRAINING
 from contextwise.models import ContextLMConfig, MultiTokenConfig, backbone_config, named_size, parameter_count
 from contextwise.training import load_recipe
 from contextwise.training.model import model_config
@@ -69,6 +70,12 @@ def test_the_papers_models_have_the_published_parameters_and_two_blocks(
     recipe = recipe_of(FOLDER / "contextlm" / f"{name}.yaml", tmp_path, monkeypatch)
     assert parameter_count(model_config(recipe, None, None)) == backbone + 2 * block
     assert recipe.total_steps == steps
+
+
+def test_the_nano_recipes_train_as_the_demo_and_trials_do():
+    for name in ("gpt2", "pm", "contextlm"):
+        training = yaml.safe_load((FOLDER / "contextlm" / f"{name}-nano.yaml").read_text())["training"]
+        assert training.items() >= FAST_TRAINING.items()
 
 
 def test_there_are_recipes_of_the_paper_for_both_of_its_families():

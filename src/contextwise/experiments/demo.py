@@ -5,7 +5,7 @@ from pathlib import Path
 
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise.experiments.run_set import FAST_TRAINING, Arm, RunSet, RunSetSettings
 
 PROMPT = "def read(self, path):\n    "
 
@@ -20,7 +20,7 @@ class DemoScale:
         size: named size of the GPT-2 backbone.
         context: tokens of a training window.
         tokens: training tokens of each model.
-        warmup_steps, evaluate_every: in steps of ``tokens_per_step`` tokens.
+        evaluate_every: in steps of ``tokens_per_step`` tokens.
         evaluation_tokens: of the held-out text, for the curves; the table's losses are of all of it.
         timed_tokens: tokens of a text whose generation is timed.
     """
@@ -32,8 +32,6 @@ class DemoScale:
     context: int = 256
     tokens: int = 1_048_576
     tokens_per_step: int = 4096
-    learning_rate: float = 1.5e-3
-    warmup_steps: int = 30
     evaluate_every: int = 50
     evaluation_tokens: int = 32_768
     timed_tokens: int = 128
@@ -43,8 +41,6 @@ class DemoScale:
 TRAINING = (
     "tokens",
     "tokens_per_step",
-    "learning_rate",
-    "warmup_steps",
     "evaluate_every",
     "evaluation_tokens",
 )
@@ -53,7 +49,6 @@ QUICK = DemoScale(
     documents=160,
     tokens=81_920,
     tokens_per_step=2048,
-    warmup_steps=15,  # with fewer, the steps right after the warm-up are unstable
     evaluate_every=10,
     evaluation_tokens=8_192,
     timed_tokens=64,
@@ -100,7 +95,7 @@ def demo_runs(scale: DemoScale, out: Path, corpus: Path, seed: int) -> RunSet:
     recipe = {
         "data": {"context": scale.context},
         "model": {"family": "gpt2", "size": scale.size},
-        "training": training | {"log_every": max(1, scale.evaluate_every // 10)},
+        "training": training | FAST_TRAINING | {"log_every": max(1, scale.evaluate_every // 10)},
     }
     arms = {folder: Arm(settings=settings) for folder, settings in ARMS.items()}
     settings = RunSetSettings(recipe=recipe, arms=arms, seeds=[seed])

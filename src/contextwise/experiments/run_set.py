@@ -52,6 +52,15 @@ if TYPE_CHECKING:
     from contextwise.training.parameters import Upstream
 
 POLL_SECONDS = 0.5
+FAST_TRAINING: dict[str, Any] = {
+    "warmup_steps": 0.04,
+    "schedule": "linear",
+    "optimizer": "muon",
+    "muon_learning_rate": 0.04,
+    "learning_rate": 0.06,
+    "beta1": 0.8,
+}
+"""How the nano recipes train, and the demo and trials by default: Muon for the blocks, AdamW with a high rate for the rest."""
 
 
 class Arm(Settings):

@@ -10,7 +10,7 @@ from contextwise.base.config import Settings, read_yaml, validate, with_override
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.comparison.sequential import Documents
 from contextwise.experiments.executors import ExecutorSettings
-from contextwise.experiments.run_set import Arm
+from contextwise.experiments.run_set import FAST_TRAINING, Arm
 
 RESOLVED = "trial.yaml"
 """File of a trial's folder with all of its settings."""
@@ -18,7 +18,7 @@ DEFAULT_TOKENS = 524_288
 DEFAULT_RECIPE: dict[str, Any] = {
     "data": {"context": 256},
     "model": {"family": "gpt2", "size": "nano"},
-    "training": {"tokens_per_step": 4096, "warmup_steps": 0.05},
+    "training": {"tokens_per_step": 4096} | FAST_TRAINING,
 }
 """What arms share where the trial has no recipe; everything else is at the defaults of training."""
 BUILT_IN: dict[str, list[str]] = {
