@@ -2,15 +2,16 @@
 
 ``python -m benchmarks.time_to_loss --corpus corpora/stdlib --nanogpt ../nanoGPT --out runs/time-to-loss``
 
-1. nanoGPT's learning rate and batch size are chosen by short runs (``--minutes-of-the-search`` each).
-2. For each seed nanoGPT trains for ``--minutes`` on the CPU as its own ``train.py`` does: float32, AdamW, a cosine that ends
-   with the run. The held-out loss of its final weights is the goal of that seed.
-3. ``contextwise train RECIPE`` trains at several lengths, each a finished run. The time to the goal is interpolated between
-   the runs around it, linearly in the logarithm of the time; runs are added until they surround it.
+1. *Speeds*, on a quiet machine: short and longer runs of both in alternation, as whole commands. Their difference is the time
+   of a step; the rest is the time from start to exit without steps: imports, reading, validation, export.
+2. *Losses*: nanoGPT trains for as many steps as ``--minutes`` allow, as its own ``train.py`` does on a CPU: float32, AdamW, a
+   cosine that ends with the run; its learning rate is the best of ``--rates``, each tried at the whole length with the first
+   seed. The held-out loss of each seed is that seed's goal. ``contextwise train RECIPE`` trains at several lengths, each a
+   finished run, until they surround the goal; the tokens it needs are interpolated, linearly in their logarithm.
+3. Time to the goal: tokens over speed, and the time without steps.
 
-Times are those of whole commands, from start to exit: imports, reading, training, validation, export. Commands alternate; run
-nothing else meanwhile. Losses are computed in float32 over the same held-out windows. Finished commands are not run again.
-``--ingredients`` trains, at one length, the recipe with one ingredient replaced at a time.
+Losses do not depend on the load of the machine, so these runs may share it. They are computed in float32 over the same held-out
+windows. Finished commands are not run again.
 """
 
 import argparse
@@ -19,9 +20,11 @@ import json
 import math
 import os
 import pickle
+import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +46,8 @@ NANOGPT = (  # its train.py with another seed: the seed is no setting of it
     "torch.manual_seed = lambda s: seed(s + {seed}); sys.argv = ['train.py', *sys.argv[1:]]; "
     "runpy.run_path('train.py', run_name='__main__')"
 )
-INGREDIENTS = {
-    "all": {},
-    "precision fp32": {"training.precision": "fp32"},
-    "AdamW": {"training.optimizer": "adamw"},
-    "AdamW and cosine": {"training.optimizer": "adamw", "training.schedule": "cosine"},
-    "cosine": {"training.schedule": "cosine"},
-}
-"""Changes of the recipe that each take away one ingredient."""
+SPEED_STEPS = (40, 160)
+"""Steps of the short and the longer runs whose difference is the time of a step."""
 
 
 def timed(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> float:
@@ -181,15 +178,34 @@ def contextwise(
     }
 
 
-def time_to(goal: float, runs: list[dict[str, float]]) -> float | None:
-    """Seconds to the loss ``goal``, between finished runs; None if they do not surround it."""
-    runs = sorted(runs, key=lambda run: run["seconds"])
-    for shorter, longer in itertools.pairwise(runs):
+def tokens_to(goal: float, runs: list[dict[str, float]]) -> float | None:
+    """Tokens to the loss ``goal``, between finished runs; None if they do not surround it."""
+    for shorter, longer in itertools.pairwise(sorted(runs, key=lambda run: run["tokens"])):
         if shorter["loss"] >= goal >= longer["loss"]:
             share = (shorter["loss"] - goal) / max(shorter["loss"] - longer["loss"], 1e-9)
-            low, high = math.log(shorter["seconds"]), math.log(longer["seconds"])
+            low, high = math.log(shorter["tokens"]), math.log(longer["tokens"])
             return math.exp(low + share * (high - low))
     return None
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of a whole command: ``start + tokens * per_token``."""
+
+    start: float
+    per_token: float
+
+    @classmethod
+    def of(cls, pairs: list[tuple[dict[str, float], dict[str, float]]]) -> "Speed":
+        """From a short and a longer run of each round: medians over the rounds."""
+        per_token = statistics.median(
+            (long["seconds"] - short["seconds"]) / (long["tokens"] - short["tokens"]) for short, long in pairs
+        )
+        start = statistics.median(short["seconds"] - short["tokens"] * per_token for short, _ in pairs)
+        return cls(start, per_token)
+
+    def seconds(self, tokens: float) -> float:
+        return self.start + tokens * self.per_token
 
 
 def interval_of_ratio(ratios: list[float], confidence: float = 0.95) -> dict[str, float]:
@@ -206,127 +222,113 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--recipe", type=Path, default=Path("recipes/contextlm/gpt2-nano.yaml"))
-    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="further recipes, timed to the same losses")
+    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="further recipes")
     parser.add_argument("--corpus", type=Path, default=Path("corpora/stdlib"))
     parser.add_argument("--nanogpt", type=Path, default=Path(__file__).parents[2] / "nanoGPT")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of finished results")
+    parser.add_argument("--only", choices=["speeds", "losses"], help="one of the two parts that train")
+    parser.add_argument("--rounds", type=int, default=5, help="of the speeds")
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--minutes-of-the-search", type=float, default=1.5)
+    parser.add_argument("--steps", type=int, help="of nanoGPT, instead of as many as the minutes allow")
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 2e-3, 4e-3])
-    parser.add_argument("--rows", type=int, nargs="+", default=[4, 8, 16], help="windows per step of nanoGPT")
+    parser.add_argument("--rows", type=int, default=12, help="windows per step of nanoGPT; 12 in its guide")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--tokens", type=int, default=1_000_000, help="first length of contextwise's runs")
     parser.add_argument("--held-out-tokens", type=int, default=262_144)
-    parser.add_argument("--ingredients", action="store_true")
-    parser.add_argument("--name", default="time_to_loss", help="of the result file")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     kept = Kept(options.out / "results.json")
     recipe = load_recipe(options.recipe, [f"data.corpus={options.corpus}"])
     held_out = HeldOut(options.corpus, recipe.data.context, options.held_out_tokens)
-    same_corpus = {"data.corpus": str(options.corpus.resolve())}
-
-    if options.ingredients:
-        for name, changes in INGREDIENTS.items():
-            for seed in options.seeds:
-                kept.get(
-                    f"{name}, seed {seed}",
-                    lambda name=name, seed=seed, changes=changes: contextwise(
-                        options.recipe,
-                        options.out,
-                        f"{name.replace(' ', '-')}-{seed}",
-                        options.tokens,
-                        seed,
-                        held_out,
-                        **same_corpus,
-                        **changes,
-                    ),
-                )
-        publish(options.name, {"settings": _settings(options), "runs": kept.results})
-        return
-
     peer = NanoGPT(options.nanogpt, options.out, recipe, held_out)
+    recipes = {path.stem: path for path in [options.recipe, *options.beside]}
 
-    def steps_in(minutes: float, rows: int) -> int:
-        """Steps of nanoGPT in this time, from a pilot of 40 and one of 140 steps."""
-        short, long = (
-            kept.get(f"pilot of nanoGPT, {rows} rows, {n} steps", lambda n=n: peer.train("pilot", n, 1e-3, rows, 0))
-            for n in (40, 140)
+    def theirs(name: str, steps: int, rate: float, seed: int) -> dict[str, float]:
+        return kept.get(name, lambda: peer.train(name, steps, rate, options.rows, seed))
+
+    def ours(name: str, recipe: str, tokens: int, seed: int) -> dict[str, float]:
+        corpus = {"data.corpus": str(options.corpus.resolve())}
+        return kept.get(
+            name, lambda: contextwise(recipes[recipe], options.out, name, tokens, seed, held_out, **corpus)
         )
-        per_step = (long["seconds"] - short["seconds"]) / 100
-        return max(1, int((60 * minutes - short["seconds"] + 40 * per_step) / per_step))
 
-    search = {}
-    for rows in options.rows:
-        for rate in options.rates:
-            name = f"search: nanoGPT at {rate:g}, {rows} rows"
-            steps = steps_in(options.minutes_of_the_search, rows)
-            search[rate, rows] = kept.get(
-                name, lambda rate=rate, rows=rows, steps=steps: peer.train("search", steps, rate, rows, 0)
-            )["loss"]
-    rate, rows = min(search, key=lambda key: search[key])
-    say(f"nanoGPT trains at {rate:g} with {rows} rows")
+    speeds = {}
+    if options.only != "losses":
+        pairs: dict[str, list[Any]] = {who: [] for who in ("nanogpt", *recipes)}
+        for round_ in range(options.rounds):
+            for who, rounds in pairs.items():
+                runs = []
+                for steps in SPEED_STEPS:
+                    name = f"speed-{round_}-{who}-{steps}"
+                    if who == "nanogpt":
+                        runs.append(theirs(name, steps, options.rates[0], 0))
+                    else:
+                        runs.append(ours(name, who, steps * recipe.tokens_per_step, 0))
+                rounds.append(tuple(runs))
+        speeds = {who: Speed.of(rounds) for who, rounds in pairs.items()}
+        for who, speed in speeds.items():
+            say(f"{who}: {speed.start:.1f} s without steps, {1 / speed.per_token:,.0f} tokens/s")
+        if options.only:
+            return
 
-    steps = steps_in(options.minutes, rows)
-    recipes = [options.recipe, *options.beside]
-    outcome: dict[str, dict[str, Any]] = {path.stem: {} for path in recipes}
+    steps = options.steps
+    if steps is None:
+        per_step = speeds["nanogpt"].per_token * options.rows * recipe.data.context
+        steps = int((60 * options.minutes - speeds["nanogpt"].start) / per_step)
+    first = options.seeds[0]
+    tried = {
+        rate: theirs(f"nanogpt-{rate:g}-seed{first}", steps, rate, first)["loss"] for rate in options.rates
+    }
+    rate = min(tried, key=lambda rate: tried[rate])
+    say(f"nanoGPT trains at {rate:g}: {steps} steps")
+    outcome: dict[str, dict[int, Any]] = {name: {} for name in recipes}
     for seed in options.seeds:
-        theirs = kept.get(
-            f"nanoGPT, seed {seed}", lambda seed=seed: peer.train(f"nanogpt-{seed}", steps, rate, rows, seed)
-        )
-        for path in recipes:
-            runs: list[dict[str, float]] = []
+        goal = theirs(f"nanogpt-{rate:g}-seed{seed}", steps, rate, seed)
+        for name in recipes:
+            runs = []
             tokens: float = options.tokens
-            while (seconds := time_to(theirs["loss"], runs)) is None and len(runs) < 8:
-                runs.append(
-                    kept.get(
-                        f"{path.stem}, {tokens:.0f} tokens, seed {seed}",
-                        lambda path=path, tokens=tokens, seed=seed: contextwise(
-                            path,
-                            options.out,
-                            f"{path.stem}-{tokens:.0f}-{seed}",
-                            round(tokens),
-                            seed,
-                            held_out,
-                            **same_corpus,
-                        ),
-                    )
+            while (needed := tokens_to(goal["loss"], runs)) is None and len(runs) < 8:
+                runs.append(ours(f"{name}-{tokens:.0f}-seed{seed}", name, round(tokens), seed))
+                lowest = min(run["loss"] for run in runs)
+                lengths = [run["tokens"] for run in runs]
+                tokens = max(lengths) * 1.3 if lowest > goal["loss"] else min(lengths) / 1.3
+            if needed is None:
+                raise RuntimeError(
+                    f"the runs of {name} do not surround nanoGPT's loss {goal['loss']:.3f}; set --tokens"
                 )
-                losses = [run["loss"] for run in runs]
-                tokens = (
-                    max(run["tokens"] for run in runs) * 1.3
-                    if min(losses) > theirs["loss"]
-                    else min(run["tokens"] for run in runs) / 1.3
-                )
-            if seconds is None:
-                raise RuntimeError(f"the runs of {path} do not surround nanoGPT's loss {theirs['loss']:.3f}")
-            outcome[path.stem][str(seed)] = {
-                "seconds": seconds,
-                "nanogpt": theirs["seconds"],
-                "loss": theirs["loss"],
+            outcome[name][seed] = {
+                "goal": goal["loss"],
+                "tokens": needed,
+                "nanogpt_tokens": goal["tokens"],
             }
-    result = {}
+            say(
+                f"seed {seed}, {name}: {needed:,.0f} tokens to {goal['loss']:.4f}; nanoGPT {goal['tokens']:,.0f}"
+            )
+    if not speeds:
+        return
+    result: dict[str, Any] = {}
     for name, by_seed in outcome.items():
-        ratio = interval_of_ratio([each["seconds"] / each["nanogpt"] for each in by_seed.values()])
-        result[name] = {"share_of_nanogpt": ratio, "seeds": by_seed}
+        for each in by_seed.values():
+            each["seconds"] = speeds[name].seconds(each["tokens"])
+            each["nanogpt_seconds"] = speeds["nanogpt"].seconds(each["nanogpt_tokens"])
+        share = interval_of_ratio([each["seconds"] / each["nanogpt_seconds"] for each in by_seed.values()])
+        result[name] = {"share_of_nanogpt": share, "seeds": by_seed}
         say(
-            f"time to nanoGPT's loss, {name}: {ratio['mean']:.3f} of its time "
-            f"[{ratio['low']:.3f}, {ratio['high']:.3f}], {len(by_seed)} seeds"
+            f"time to nanoGPT's loss, {name}: {share['mean']:.3f} of its time "
+            f"[{share['low']:.3f}, {share['high']:.3f}], {len(by_seed)} seeds"
         )
-    publish(
-        options.name,
-        {
-            "settings": _settings(options) | {"nanogpt": {"learning_rate": rate, "rows": rows, "steps": steps}},
-            "time_to_loss": result,
-            "runs": kept.results,
+    settings = {
+        "recipe": options.recipe.name,
+        "corpus": options.corpus.name,
+        "minutes": options.minutes,
+        "held_out_tokens": options.held_out_tokens,
+        "nanogpt": {"rates": tried, "learning_rate": rate, "rows": options.rows, "steps": steps},
+        "speeds": {
+            who: {"start": speed.start, "tokens_per_second": 1 / speed.per_token}
+            for who, speed in speeds.items()
         },
-    )
-
-
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    paths = {"recipe": options.recipe.name, "corpus": options.corpus.name}
-    names = ("minutes", "minutes_of_the_search", "rates", "rows", "seeds", "held_out_tokens")
-    return paths | {name: getattr(options, name) for name in names}
+    }
+    publish("time_to_loss", {"settings": settings, "time_to_loss": result, "runs": kept.results})
 
 
 if __name__ == "__main__":
