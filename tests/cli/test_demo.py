@@ -22,7 +22,6 @@ TINY = dataclasses.replace(
     context=32,
     tokens=1024,
     tokens_per_step=256,
-    warmup_steps=1,
     evaluate_every=2,
     evaluation_tokens=256,
     timed_tokens=8,
