@@ -118,7 +118,12 @@ def measure_ways(shape: str, rows: int, rounds: int, device: str, compiled: bool
     size, vocabulary, new = SHAPES[shape]
     plain = backbone_config("gpt2", size, vocabulary, PROMPTS[0] + new)
     prompt = torch.randint(1, vocabulary, (rows, PROMPTS[0]), device=device)
-    options: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+    options: dict[str, Any] = {
+        "max_new_tokens": new,
+        "min_new_tokens": new,
+        "do_sample": False,
+        "pad_token_id": 0,
+    }
     options["attention_mask"] = torch.ones_like(prompt)
     results: dict[str, Any] = {}
     for name, config in {"gpt2": plain, "contextlm": ContextLMConfig(plain, chunk_size=4)}.items():
