@@ -105,7 +105,7 @@ def dry_run(recipe: Recipe) -> DryRun:
             weights = trainer.whole_weights()
             if processes.is_main_process:
                 export_model(trainer.run, inputs, weights)
-        peak = peak_memory()
+        peak = max(start, peak_memory())  # the system counts the two at different moments
     return DryRun(
         device="cpu" if on_cpu else torch.cuda.get_device_name(),
         processes=processes.num_processes,

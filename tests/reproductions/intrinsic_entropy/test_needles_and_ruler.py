@@ -44,7 +44,8 @@ def test_the_cost_of_each_needle_is_per_token_and_over_the_steps_between():
     assert first.low is None
     losses = needle_losses(needles((2.0, 4.0, 9.0, 10.0), (2.0, 4.0, 11.0, 10.0)))
     first, second, _ = needle_costs(losses)
-    assert (first.low, first.high) == (3.0, 4.0)
+    half = 12.706204736 * 0.5  # Student's t with one degree of freedom; the standard error of 3 and 4
+    assert (first.low, first.high) == pytest.approx((3.5 - half, 3.5 + half))
     assert second.value == pytest.approx(0.0)
 
 
