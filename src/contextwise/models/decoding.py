@@ -148,7 +148,9 @@ class StaticDecoding:
         completes = w is not None and any(length % w == 0 for length in self.lengths)
         if completes not in self.recorded:
             # A cache layer allocates its tensors at its first use; recorded, every step would allocate them anew.
-            if not all(getattr(layer, "is_initialized", True) for layer in self.cache.layers):
+            if self.chunk_size is not None and not all(
+                getattr(layer, "is_initialized", True) for layer in self.cache.layers
+            ):
                 with without_reading():
                     return self._step(completes)
             return self._record(completes)
