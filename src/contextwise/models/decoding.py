@@ -31,6 +31,7 @@ from transformers.generation.stopping_criteria import MaxLengthCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.contextlm.cache import StaticChunkLayer
 from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import adapter
 from contextwise.models.masks import takes_masks, without_reading
@@ -148,9 +149,7 @@ class StaticDecoding:
         completes = w is not None and any(length % w == 0 for length in self.lengths)
         if completes not in self.recorded:
             # A cache layer allocates its tensors at its first use; recorded, every step would allocate them anew.
-            if self.chunk_size is not None and not all(
-                getattr(layer, "is_initialized", True) for layer in self.cache.layers
-            ):
+            if not all(x.is_initialized for x in self.cache.layers if isinstance(x, StaticChunkLayer)):
                 with without_reading():
                     return self._step(completes)
             return self._record(completes)
