@@ -93,7 +93,7 @@ def trial(
 
     from contextwise.experiments.trial import Trial, load_trial
     from contextwise.experiments.trial.settings import RESOLVED
-    from contextwise.reports.trial import plan_tables, trial_tables, write_trial_page
+    from contextwise.reports.trial import plan_tables, trial_page, trial_tables
 
     if ledger is not None:
         _show_ledger(ledger, false_discoveries, bool(arms), as_json)
@@ -135,7 +135,7 @@ def trial(
     command = shlex.join(["contextwise", "trial", str(planned.path / RESOLVED)])
 
     def on_look(result: Any) -> None:
-        write_trial_page(result, page, (planned.path / RESOLVED).read_text(encoding="utf-8"), command)
+        trial_page(result, (planned.path / RESOLVED).read_text(encoding="utf-8"), command).write(page)
         for sentence in [] if result.stopped else result.sentences:
             say(sentence)
 

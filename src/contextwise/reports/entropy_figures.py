@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from contextwise.analysis.intrinsic import ByContext, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.estimates import Estimate
-from contextwise.reports.page import SYMBOLS, error_bars, figure, scatter
+from contextwise.reports.page import SYMBOLS, error_bars, figure, level, scatter
 
 MOST_POINTS = 400
 """Points of a spectrum, evenly spaced in the logarithm of the index; the CSV has them all."""
@@ -89,9 +89,7 @@ def _spectra(entropy: IntrinsicEntropy) -> dict[str, Any]:
         _curve(number, context, curves[context][curves[context] > 0], "%{y:.4g}")
         for number, context in enumerate(entropy.contexts)
     ]
-    line = {"color": "rgba(128, 128, 128, 0.5)", "width": 1, "dash": "dot"}
-    across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "yref": "y", "line": line}
-    shapes = [{**across, "y0": threshold, "y1": threshold} for threshold in shown_thresholds(entropy)]
+    shapes = [level(threshold) for threshold in shown_thresholds(entropy)]
     return _figure(traces, INDEX, f"relative eigenvalue {RELATIVE}", yaxis, shapes=shapes)
 
 

@@ -261,10 +261,16 @@ def figure(traces: Sequence[Any] = (), **layout: Any) -> dict[str, Any]:
     return go.Figure(traces, {**shared, **layout}).to_plotly_json()
 
 
-def scatter(x: Any, y: Any, series: int | None, hover: str = "", **style: Any) -> go.Scatter:
-    """Points or lines in the colour of a series; ``hover``: what the pointer shows, nothing if empty."""
+def scatter(x: Any, y: Any, series: int | None, hover: str = "", kind: Any = go.Scatter, **style: Any) -> Any:
+    """Points or lines (or bars: ``kind``) in the colour of a series; ``hover``: what the pointer shows, nothing if empty."""
     shown = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
-    return go.Scatter(x=as_json(x), y=as_json(y), meta={"series": series}, **shown, **style)
+    return kind(x=as_json(x), y=as_json(y), meta={"series": series}, **shown, **style)
+
+
+def level(y: float, dash: str = "dot") -> dict[str, Any]:
+    """A horizontal line across a figure, for the ``shapes`` of its layout."""
+    across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "y0": y, "y1": y}
+    return across | {"line": {"color": "rgba(128, 128, 128, 0.7)", "width": 1, "dash": dash}}
 
 
 def error_bars(values: Sequence[Estimate]) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import yaml
 
+from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Column, Table
 from contextwise.models.sizes import readable_count
 from contextwise.reports import page
@@ -67,44 +69,32 @@ def _making(outcome: dict[str, Any], command: str) -> list[Part]:
 
 def plot_figure(plot: dict[str, Any]) -> dict[str, Any]:
     """Plotly's form of a plot."""
-    series = enumerate(plot["series"].items())
-    traces = [_trace(name, number, points, plot["kind"]) for number, (name, points) in series]
-    across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"dash": "dot", "width": 1}}
+    series, levels = enumerate(plot["series"].items()), plot["levels"]
     beside = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "bottom", "showarrow": False}
-    levels = plot["levels"].items()
 
     def axis(name: str) -> dict[str, Any]:
-        kind = "log" if name in plot["logarithmic"] else None
-        return {"title": {"text": page.plain(plot[name])}, "type": kind}
+        return {"title": page.plain(plot[name]), "type": "log" if name in plot["logarithmic"] else None}
 
-    layout = {
-        "xaxis": axis("x"),
-        "yaxis": axis("y"),
-        "shapes": [{**across, "y0": y, "y1": y} for _, y in levels],
-        "annotations": [{**beside, "y": y, "text": page.plain(name)} for name, y in levels],
-        "height": 420,
-    }
-    return {"data": traces, "layout": layout}
+    return page.figure(
+        [_trace(name, number, points, plot["kind"]) for number, (name, points) in series],
+        xaxis=axis("x"),
+        yaxis=axis("y"),
+        height=420,
+        shapes=[page.level(y) for y in levels.values()],
+        annotations=[{**beside, "y": y, "text": page.plain(name)} for name, y in levels.items()],
+    )
 
 
-def _trace(name: str, series: int, points: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    trace: dict[str, Any] = {
-        "name": page.plain(name),
-        "x": [point["x"] for point in points],
-        "y": [point["y"] for point in points],
-        "type": "bar" if kind == "bars" else "scatter",
-        "meta": {"series": series},
-    }
+def _trace(name: str, series: int, points: list[dict[str, Any]], kind: str) -> Any:
+    x, y, texts = ([point.get(key) for point in points] for key in ("x", "y", "text"))
+    style: dict[str, Any] = {"name": page.plain(name), "kind": go.Bar}
     if kind != "bars":
-        trace["mode"] = "lines+markers" if kind == "lines" else "markers"
-    if any("low" in point for point in points):
-        trace["error_y"] = {
-            "type": "data",
-            "symmetric": False,
-            "array": [point.get("high", point["y"]) - point["y"] for point in points],
-            "arrayminus": [point["y"] - point.get("low", point["y"]) for point in points],
-        }
-    if any("text" in point for point in points):
-        trace["text"] = [page.plain(str(point.get("text", ""))) for point in points]
-        trace["hovertemplate"] = "%{text}<br>%{x}, %{y}<extra>%{fullData.name}</extra>"
-    return trace
+        style |= {"kind": go.Scatter, "mode": "lines+markers" if kind == "lines" else "markers"}
+    if any("low" in p for p in points):
+        estimates = [Estimate(p["y"], p.get("low", p["y"]), p.get("high", p["y"])) for p in points]
+        style["error_y"] = page.error_bars(estimates)
+    hover = "%{fullData.name}<br>%{x}, %{y}"
+    if any(texts):
+        style["text"] = [page.plain(str(text or "")) for text in texts]
+        hover = "%{fullData.name}<br>%{text}<br>%{x}, %{y}"
+    return page.scatter(x, y, series, hover, **style)

@@ -94,18 +94,14 @@ def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
     rows = [row for row in meter.bins() if row.shortest >= SHORTEST_SHOWN or row.documents]
     names = [token_count(row.shortest) for row in rows]
     spans = [f"{token_count(row.shortest)} to {token_count(row.longest + 1)}" for row in rows]
-    traces: list[Any] = [
-        go.Bar(
-            x=names,
-            y=[getattr(row, kind) / total for row in rows],
-            customdata=spans,
-            name=f"{kind} of l to 2l",
-            opacity=0.55,
-            hovertemplate="%{customdata} tokens: %{y:.1%} of the " + kind + "<extra></extra>",
-            meta={"series": number},
+    traces: list[Any] = []
+    for number, (kind, total) in enumerate({"documents": meter.documents, "tokens": meter.tokens}.items()):
+        hover, shares = (
+            f"%{{customdata}} tokens: %{{y:.1%}} of the {kind}",
+            [getattr(row, kind) / total for row in rows],
         )
-        for number, (kind, total) in enumerate({"documents": meter.documents, "tokens": meter.tokens}.items())
-    ]
+        style = {"kind": go.Bar, "customdata": spans, "name": f"{kind} of l to 2l", "opacity": 0.55}
+        traces.append(scatter(names, shares, number, hover, **style))
     hover, preceded = "%{y:.1%} of the tokens have %{x} or more before them", [row.preceded for row in rows]
     style = {"name": "tokens with l before them", "mode": "lines+markers"}
     traces.append(scatter(names, preceded, 2, hover, **style))

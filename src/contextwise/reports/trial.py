@@ -2,8 +2,6 @@
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from rich.console import RenderableType
 
@@ -26,22 +24,23 @@ ANYTIME = (
 )
 
 
+SPENT = (Column("tokens", "count"), Column("FLOPs", "estimate", ".2e"))
 SHOWN_WHOLE = 6
 """The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""
 
 
 def trial_tables(result: TrialResult) -> RenderableType:
     """The decisions, the comparisons, the rates and the cost."""
-    parts: list[Any] = [*result.sentences, ""]
-    parts.append(comparison_table(result))
-    if result.rates:
-        parts += ["", rate_table(result)]
-    parts += [
+    return terminal(
+        *result.sentences,
+        "",
+        comparison_table(result),
+        *(["", rate_table(result)] if result.rates else []),
         "",
         cost_table(result),
         f"The trial stopped after {duration(result.seconds)}: {STOPPED[result.stopped]}.",
-    ]
-    return terminal(*parts, *(f"Note: {note}" for note in result.notes))
+        *(f"Note: {note}" for note in result.notes),
+    )
 
 
 def comparison_table(result: TrialResult) -> Table:
@@ -96,21 +95,12 @@ def cost_table(result: TrialResult) -> Table:
         losses = result.losses.get(each.arm, {}).get(each.budget, [])
         mean = sum(losses) / len(losses) if losses else None
         times = result.training_seconds.get(each.arm, {}).get(each.budget, [])
-        rows.append(
-            [
-                (each.arm, f"{count(result.parameters[each.arm])} parameters"),
-                float(each.tokens),
-                each.flops,
-                each.seconds,
-                statistics.median(times) if times else None,
-                len(losses),
-                mean,
-            ]
-        )
+        arm = each.arm, f"{count(result.parameters[each.arm])} parameters"
+        time = statistics.median(times) if times else None
+        rows.append([arm, float(each.tokens), each.flops, each.seconds, time, len(losses), mean])
     columns: list[Column | str] = [
         "arm",
-        Column("tokens", "count"),
-        Column("FLOPs", "estimate", ".2e"),
+        *SPENT,
         Column("planned", "duration"),
         Column("trained", "duration"),
         Column("seeds", "integer"),
@@ -121,20 +111,10 @@ def cost_table(result: TrialResult) -> Table:
 
 def ledger_table(ledger: Sequence[LedgerRow], rate: float) -> Table:
     """A row for each comparison of many trials; those that are kept are bold."""
-    rows = [
-        Row(
-            [
-                (row.trial, row.arm),
-                row.difference,
-                row.seeds,
-                row.decision,
-                row.evidence,
-                "kept" if row.kept else "",
-            ],
-            bold=row.kept,
-        )
-        for row in ledger
-    ]
+    rows = []
+    for row in ledger:
+        cells = [(row.trial, row.arm), row.difference, row.seeds, row.decision, row.evidence]
+        rows.append(Row([*cells, "kept" if row.kept else ""], bold=row.kept))
     kept = sum(row.kept for row in ledger)
     title = (
         f"{kept} of {len(ledger)} changes are kept; at most {rate:.0%} of those that are kept gain nothing, on average over "
@@ -153,36 +133,25 @@ def ledger_table(ledger: Sequence[LedgerRow], rate: float) -> Table:
 
 def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
     """What a trial will cost, and what it can decide."""
-    rows: list[list[Cell]] = [
-        [
-            (each.arm, f"{count(plan.parameters[each.arm])} parameters"),
-            f"{plan.learning_rates[each.arm]:.2g}",
-            float(each.tokens),
-            each.flops,
-            each.seconds,
-            each.scoring,
-        ]
-        for each in plan.lengths
-    ]
-    columns: list[Column | str] = [
-        "arm",
-        "rate",
-        Column("tokens", "count"),
-        Column("FLOPs", "estimate", ".2e"),
-        Column("training", "duration"),
-        Column("scoring", "duration"),
-    ]
+    rows: list[list[Cell]] = []
+    for each in plan.lengths:
+        arm = each.arm, f"{count(plan.parameters[each.arm])} parameters"
+        rate = f"{plan.learning_rates[each.arm]:.2g}"
+        rows.append([arm, rate, float(each.tokens), each.flops, each.seconds, each.scoring])
+    times = (Column(name, "duration") for name in ("training", "scoring"))
     total = plan.search_seconds + plan.affordable * plan.seed_seconds
-    parts: list[Any] = [
-        Table(f"Each run, at equal {_equal(equal)}; times from timed steps:", columns, rows),
+    return terminal(
+        Table(
+            f"Each run, at equal {_equal(equal)}; times from timed steps:",
+            ["arm", "rate", *SPENT, *times],
+            rows,
+        ),
         "",
-    ]
-    parts.append(
         f"At most {plan.affordable} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
-        f"{plan.flops:.2e} FLOPs, about {duration(total)}; a seed takes {duration(plan.seed_seconds)}."
+        f"{plan.flops:.2e} FLOPs, about {duration(total)}; a seed takes {duration(plan.seed_seconds)}.",
+        _expected(plan),
+        *(f"Note: {note}" for note in plan.notes),
     )
-    parts.append(_expected(plan))
-    return terminal(*parts, *(f"Note: {note}" for note in plan.notes))
 
 
 def _expected(plan: TrialPlan) -> str:
@@ -197,16 +166,10 @@ def _expected(plan: TrialPlan) -> str:
         )
     deviation, seeds = plan.deviation
     words = []
-    for times in (1, 2, 4):
+    for times in (1, 2, 4, 0):
         expected = plan.expected_seeds(times * plan.margin)
         within = f"{expected} seeds" if expected is not None else f"not within {plan.affordable} seeds"
-        words.append(f"{times * plan.margin:g} nats: {within}")
-    none = plan.expected_seeds(0.0)
-    words.append(
-        f"no difference: {none} seeds"
-        if none is not None
-        else f"no difference: not within {plan.affordable} seeds"
-    )
+        words.append(f"{f'{times * plan.margin:g} nats' if times else 'no difference'}: {within}")
     least = (
         f" The least difference that {plan.affordable} seeds decide is {plan.least:.4f} nats."
         if plan.least
@@ -218,29 +181,24 @@ def _expected(plan: TrialPlan) -> str:
     )
 
 
-def write_trial_page(result: TrialResult, path: Path, recipe: str, command: str) -> None:
-    """Write the page of a trial.
+def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
+    """The page of a trial.
 
     Args:
         recipe: the text of ``trial.yaml``.
         command: the command line that continues the trial and makes the page again.
     """
-    trial_page(result, recipe, command).write(path)
-
-
-def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
-    """The page of a trial."""
-    rates: list[Part] = (
-        [rate_table(result)] if result.rates else ["Each arm has the learning rate of its recipe."]
-    )
+    own_rates = "Each arm has the learning rate of its recipe."
+    paths = [_plot(each, number, result) for number, each in enumerate(result.comparisons)]
+    numbers = page.details("The numbers", *(_path_table(each, result) for each in result.comparisons))
     fixed = {name: str(value) for name, value in result.unchanged.items()}
     seeds = f"{result.seeds} seed{'s' * (result.seeds != 1)}"
     sections = [
         Section("Comparisons", [comparison_table(result)]),
-        Section("Seed by seed", [*_plots(result), page.details("The numbers", *_path_tables(result))]),
+        Section("Seed by seed", [*paths, numbers]),
         Section("Along the budgets", _along(result)),
-        Section("Cost", [cost_table(result), *_wall_time(result)]),
-        Section("Learning rates", rates),
+        Section("Cost", [cost_table(result), f"Wall time so far: {duration(result.seconds)}."]),
+        Section("Learning rates", [rate_table(result) if result.rates else own_rates]),
         Section(
             "What was held fixed",
             [
@@ -267,20 +225,13 @@ def _along(result: TrialResult) -> list[Part]:
         shown = [comparison for comparison in mine if comparison.last.of(result.documents).has_interval]
         if shown:
             estimates = [comparison.last.of(result.documents) for comparison in shown]
-            trace = page.scatter(
-                [comparison.budget for comparison in shown],
-                [estimate.value for estimate in estimates],
-                number,
-                "%{x:.3s} tokens: %{y:+.4f}",
-                mode="lines+markers",
-                error_y=page.error_bars(estimates),
-            )
+            budgets, values = [each.budget for each in shown], [estimate.value for estimate in estimates]
+            style = {"mode": "lines+markers", "error_y": page.error_bars(estimates)}
+            trace = page.scatter(budgets, values, number, "%{x:.3s} tokens: %{y:+.4f}", **style)
             name = f"{each.arm} − {each.reference}"
-            layout = page.figure(
-                [trace],
-                xaxis={"title": {"text": "training tokens of the reference"}, "type": "log"},
-                yaxis={"title": {"text": page.plain(f"{name} (nats per token)")}},
-            )
+            xaxis = {"title": "training tokens of the reference", "type": "log"}
+            yaxis = {"title": page.plain(f"{name} (nats per token)")}
+            layout = page.figure([trace], xaxis=xaxis, yaxis=yaxis)
             parts.append(Plot(f"along-{number}", layout, f"{name} at each budget"))
         rows: list[list[Cell]] = [[count(budget), speedup] for budget, speedup in each.speedups.items()]
         title = f"How many times its compute {each.arm} is worth, on the curve through the runs of {each.reference}:"
@@ -294,18 +245,10 @@ def _along(result: TrialResult) -> list[Part]:
     return parts
 
 
-def _wall_time(result: TrialResult) -> Sequence[str]:
-    return [f"Wall time so far: {duration(result.seconds)}."]
-
-
-def _plots(result: TrialResult) -> list[Plot]:
-    """The path of each comparison's interval."""
-    return [_plot(each, number, result) for number, each in enumerate(result.comparisons)]
-
-
 def _plot(comparison: Comparison, number: int, result: TrialResult) -> Plot:
     """The difference of each seed, and the interval after each, for both readings."""
-    own = _own_differences(comparison, result)
+    both = (result.losses[name][comparison.budget] for name in (comparison.arm, comparison.reference))
+    own = [a - b for a, b in zip(*both, strict=False)]
     seeds = [*range(1, len(own) + 1)]
     dots = {"mode": "markers", "marker": {"symbol": "x-thin-open", "size": 8}}
     traces = [page.scatter(seeds, own, None, "seed %{x}: %{y:+.4f}", name="each seed", **dots)]
@@ -320,69 +263,36 @@ def _plot(comparison: Comparison, number: int, result: TrialResult) -> Plot:
             values = [estimate.value for estimate in estimates]
             traces.append(page.scatter(at, values, series, "%{y:+.4f} nats per token", **style))
     margin = comparison.margin
-    lines = [
-        {
-            "type": "line",
-            "xref": "paper",
-            "x0": 0,
-            "x1": 1,
-            "y0": at,
-            "y1": at,
-            "line": {"width": 1, "dash": dash},
-        }
-        for at, dash in ((0.0, "solid"), (margin, "dot"), (-margin, "dot"))
-    ]
-    where = f" at {count(comparison.budget)} tokens" if len(result.budgets) > 1 else ""
-    name = f"{comparison.arm} − {comparison.reference}{where}"
+    name = f"{comparison.arm} − {comparison.reference}{_at(comparison, result)}"
     limits = [*own, margin, -margin, *(limit for estimate in shown for limit in estimate.limits)]
     room = 0.05 * (max(limits) - min(limits))
-    layout = page.figure(
-        traces,
-        xaxis={
-            "title": {"text": "seeds"},
-            "dtick": max(1, len(own) // 10),
-            "range": [0.5, max(4, len(own)) + 0.5],
-        },
-        yaxis={
-            "title": {"text": page.plain(f"{name} (nats per token)")},
-            "range": [min(limits) - room, max(limits) + room],
-        },
-        shapes=lines,
-    )
+    xaxis = {"title": "seeds", "dtick": max(1, len(own) // 10), "range": [0.5, max(4, len(own)) + 0.5]}
+    span = [min(limits) - room, max(limits) + room]
+    yaxis = {"title": page.plain(f"{name} (nats per token)"), "range": span}
+    lines = [page.level(0.0, "solid"), page.level(margin), page.level(-margin)]
+    layout = page.figure(traces, xaxis=xaxis, yaxis=yaxis, shapes=lines)
     caption = f"{name}: below zero {comparison.arm} is better; the dotted lines are the margin of ± {margin:g}. {ANYTIME}"
     if not shown:
         caption = f"{name}: no interval yet; the first one comes after four seeds or five."
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)
 
 
-def _own_differences(comparison: Comparison, result: TrialResult) -> list[float]:
-    """The difference of each seed."""
-    arm, reference = (
-        result.losses[name][comparison.budget] for name in (comparison.arm, comparison.reference)
-    )
-    return [a - b for a, b in zip(arm, reference, strict=False)]
+def _path_table(comparison: Comparison, result: TrialResult) -> Table:
+    """The looks of a comparison."""
+    arms = comparison.arm, comparison.reference
+    losses = [dict(enumerate(result.losses[arm][comparison.budget])) for arm in arms]
+    rows = [
+        [written(look.seeds, "integer"), *(of_arm.get(number) for of_arm in losses), look.fixed, look.random]
+        for number, look in enumerate(comparison.looks)
+    ]
+    loss = [Column(f"loss of\n{arm}", "estimate", ".4f") for arm in arms]
+    readings = [Column(f"difference\n{words}", "difference", interval="below") for words in READINGS.values()]
+    return Table(" against ".join(arms) + _at(comparison, result), ["seeds", *loss, *readings], rows)
 
 
-def _path_tables(result: TrialResult) -> list[Table]:
-    """The looks of each comparison."""
-    tables = []
-    for each in result.comparisons:
-        rows = []
-        for number, look in enumerate(each.looks):
-            losses = [
-                result.losses[arm][each.budget][number]
-                if number < len(result.losses[arm][each.budget])
-                else None
-                for arm in (each.arm, each.reference)
-            ]
-            rows.append([written(look.seeds, "integer"), *losses, look.fixed, look.random])
-        loss = [Column(f"loss of\n{arm}", "estimate", ".4f") for arm in (each.arm, each.reference)]
-        readings = [
-            Column(f"difference\n{words}", "difference", interval="below") for words in READINGS.values()
-        ]
-        at = f" at {count(each.budget)} tokens" if len(result.budgets) > 1 else ""
-        tables.append(Table(f"{each.arm} against {each.reference}{at}", ["seeds", *loss, *readings], rows))
-    return tables
+def _at(comparison: Comparison, result: TrialResult) -> str:
+    """`` at 524k tokens``, where there are several budgets."""
+    return f" at {count(comparison.budget)} tokens" if len(result.budgets) > 1 else ""
 
 
 def _equal(equal: str) -> str:
