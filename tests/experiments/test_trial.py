@@ -16,7 +16,6 @@ from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial, run_trial
-from contextwise.experiments.trial import arms as arms_module
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
 from contextwise.experiments.trial.timing import seconds_per_step
@@ -434,22 +433,6 @@ def test_arms_with_another_tokenizer_or_corpus_are_refused(corpus_folder, tmp_pa
         arms = {"gpt2": None, "b": [f"data.corpus={tmp_path / name}"]}
         with pytest.raises(ConfigError, match=message):
             Trial(settings(corpus_folder, tmp_path / "t", arms=arms))
-
-
-def test_an_arm_that_leaks_is_refused(corpus_folder, tmp_path, monkeypatch):
-    from contextwise.evaluation.measures.causality import perturbations
-
-    class Leaks:
-        causal = False
-
-    monkeypatch.undo()
-    monkeypatch.setattr(perturbations, "measure_causality", lambda model: Leaks)
-    arms = Arms(settings(corpus_folder, tmp_path / "t"))
-    with pytest.raises(ConfigError, match="'gpt2' leaks"):
-        CHECK(arms)
-
-
-CHECK = arms_module.Arms.check_causality
 
 
 def test_after_a_look_the_question_stays(finished, corpus_folder):

@@ -21,6 +21,7 @@ KEPT_OUT_OF_COMPARISON = {
     "data.corpus",
     "data.replay.corpus",
     "data.watch",
+    "model.variant.file",
     "training.save_every",
     "training.keep_checkpoints",
     "training.trackers",

@@ -14,7 +14,7 @@ from contextwise.cli.common import AsJson, Label, show, show_json, show_line
 if TYPE_CHECKING:
     from contextwise.analysis.scaling import Budget, Observations
 
-ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-add, multitoken, or a recipe (.yaml)"
+ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-add, multitoken, a recipe (.yaml), or path.py:Name"
 ComparisonFile = Annotated[Path | None, Option(help="Write the comparison to this JSON file.")]
 
 

@@ -45,8 +45,10 @@ def train(
     if dry_run:
         _show_dry_run(loaded, recipe.parent, as_json)
         return
+    from contextwise.experiments.causality import refuse_leaking_variant
     from contextwise.training import train as train_model
 
+    refuse_leaking_variant(loaded)
     run = train_model(loaded)
     if first_process():
         print(run.path)

@@ -40,13 +40,14 @@ from contextwise.base.files import atomic_write, exclusive, is_held
 from contextwise.base.progress import first_process, interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
+from contextwise.experiments.causality import refuse_leaking_variant
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 from contextwise.experiments.grid import GRID, content_id, grid_points, set_value, size_name, slug
 from contextwise.experiments.scheduling import train_planned
 from contextwise.models.sizes import readable_count
 from contextwise.training.recipe import Recipe, with_newer_settings
-from contextwise.training.settings import CorpusData
+from contextwise.training.settings import CorpusData, VariantSettings
 
 if TYPE_CHECKING:
     from contextwise.training.parameters import Upstream
@@ -216,6 +217,8 @@ class RunSet(RunSetFolder):
             TrainingError: some runs failed; on an executor all others have finished.
             Interrupted: a signal asked to stop; the progress is saved.
         """
+        for run in self.trained:
+            refuse_leaking_variant(run.planned_recipe())
         if executor is None:
             for run in self.trained:
                 train_or_wait(run.recipe())
@@ -351,6 +354,7 @@ class _Expansion:
         values = _with_settings(values, arm.settings)
         for setting, value in point.items():
             set_value(values, setting, value)
+        values = with_identified_code(values)
         parents = {
             setting: self._make(parent, seed, number, (*children, name))
             for setting, parent in _named_parents(values)
@@ -406,6 +410,15 @@ def _with_settings(values: dict[str, Any], settings: list[str]) -> dict[str, Any
         for key, equals, text in parts
     ]
     return with_overrides(values, quoted)
+
+
+def with_identified_code(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The values of a recipe with the SHA-256 of the Python file that its model names, if any: an edit makes another run."""
+    model = recipe.get("model")
+    if not isinstance(model, dict) or model.get("variant") is None:
+        return recipe
+    variant = validate(VariantSettings, model["variant"], "model.variant").model_dump()
+    return {**recipe, "model": {**model, "variant": variant}}
 
 
 def _stand_in(values: dict[str, Any], parents: tuple[Run, ...]) -> dict[str, Any]:

@@ -181,7 +181,8 @@ def initialize_by_name(model: PreTrainedModel, seed: int) -> None:
 
     The prefix of the stock model inside a composition does not count: ``transformer.h.0`` of GPT-2 and ``backbone.h.0`` of
     ContextLM are one name, as are the vocabulary heads. A module keeps the distribution of its model: GPT-2 scales the
-    projections of a block with the number of blocks, so those of a deeper model are the same random numbers, scaled.
+    projections of a block with the number of blocks, so those of a deeper model are the same random numbers, scaled. Modules
+    that a variant of the user's own adds to a stock model (``keeps_initial_values``) stay as its code has set them.
     """
 
     def visit(module: nn.Module, owner: PreTrainedModel, name: str) -> None:
@@ -195,7 +196,8 @@ def initialize_by_name(model: PreTrainedModel, seed: int) -> None:
                 child_name = "head"
             visit(child, owner, f"{name}.{child_name}" if child_name else name)
         torch.manual_seed(zlib.crc32(f"{seed}{name}".encode()))
-        owner._init_weights(module)
+        if not getattr(module, "keeps_initial_values", False):
+            owner._init_weights(module)
 
     with torch.random.fork_rng(devices=[]):
         visit(model, model, "")

@@ -76,6 +76,8 @@ def _json(content: Any) -> str:
 def _classes(source: str | Path) -> dict[str, type]:
     """The classes of a model of this package, by the Auto class that loads each."""
     config = load_config(source)
+    if config.model_type == "variant":
+        raise ConfigError(f"{source} is a variant of your own, which Contextwise loads; leave out standalone")
     model = model_class(config)
     if not model.__module__.startswith(f"{PACKAGE}."):
         raise ConfigError(

@@ -20,6 +20,7 @@ from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
 from contextwise.models.sizes import readable_count
 from contextwise.models.spec import build_model
 from contextwise.models.tokenizers import put_around
+from contextwise.models.variant.modeling import VariantConfig
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import trained_parameters
 from contextwise.training.recipe import Recipe
@@ -108,12 +109,16 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     """
     summary, recipe = run.summary(), validate(Recipe, run.recipe(), f"the recipe of {run.path}")
     model, training = recipe.model, recipe.training
-    predictor, heads = (getattr(model, name, None) for name in ("context_predictor", "multi_token"))
+    predictor, heads, variant = (
+        getattr(model, name, None) for name in ("context_predictor", "multi_token", "variant")
+    )
     parity, unigrams = isinstance(model, ParityModel), isinstance(model, AutoencoderModel)
     cue = model.cue if isinstance(model, CueModel) else None
     contexts = getattr(recipe.data, "contexts", None)
     family = getattr(model, "family", None)
     ours = any(part is not None for part in (predictor, heads, cue)) or parity or unigrams or family == "lstm"
+    if variant is not None:  # one that is for training alone leaves a stock model
+        ours = isinstance(load_config(run.path), VariantConfig)
     kind = "parity" if parity else "unigrams" if unigrams else kind_of(load_config(run.path))
     loader, task = LOADERS[kind]
     data = ModelCardData(
@@ -139,6 +144,11 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         "backbone": backbone,
         "context predictor": composed,
         "multi-token heads": None if heads is None else _listed(heads.model_dump()),
+        "variant": None
+        if variant is None
+        else _listed(
+            {Path(variant.file).name: variant.name, **variant.options, "SHA-256": variant.sha256[:12]}
+        ),
         "CUE": _listed(stage) or None,
         "contexts": None if contexts is None else ", ".join(contexts.types),
         "objective": summary.get("objective", "causal"),

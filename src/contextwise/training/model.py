@@ -1,6 +1,7 @@
 """The model of a run: its configuration, its initial weights, and the module that computes the loss."""
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from contextwise.models.loading import kind_of, load_as, load_config, load_model
 from contextwise.models.losses import has_plain_head, token_losses
 from contextwise.models.multitoken import MultiTokenConfig
 from contextwise.models.parity import ParityMLPConfig, ParityTransformerConfig
-from contextwise.models.spec import Losses, build_model, pretraining_class, pretraining_losses
+from contextwise.models.spec import Losses, build_model, meta_model, pretraining_class, pretraining_losses
+from contextwise.models.variant.code import name_code
+from contextwise.models.variant.modeling import VariantConfig
 from contextwise.training import cue_model
 from contextwise.training.recipe import Recipe, wrong_kind
 from contextwise.training.settings import (
@@ -26,6 +29,7 @@ from contextwise.training.settings import (
     PretrainedModel,
     SizedModel,
     SyntheticData,
+    VariantSettings,
 )
 
 
@@ -116,6 +120,16 @@ def _composed(config: PreTrainedConfig, model: SizedModel | PretrainedModel, pai
         config = ContextLMConfig(backbone_config=config, **model.context_predictor.model_dump())
     if isinstance(model, SizedModel) and model.multi_token is not None:
         config = MultiTokenConfig(backbone_config=config, **model.multi_token.model_dump())
+    if isinstance(model, SizedModel) and model.variant is not None:
+        config = _variant_config(config, model.variant)
+    return config
+
+
+def _variant_config(backbone: PreTrainedConfig, variant: VariantSettings) -> VariantConfig:
+    """The configuration of a variant of the user's own, which is built once, so that what is wrong with it is found now."""
+    name_code(variant.file, variant.sha256)
+    config = VariantConfig(backbone, Path(variant.file).name, variant.name, variant.options, variant.sha256)
+    meta_model(config)
     return config
 
 

@@ -27,11 +27,14 @@ def create_optimizer(
     hidden: set[int] = set()
     if settings.optimizer == "muon":
         embeddings = {id(layer.weight) for layer in layers if isinstance(layer, nn.Embedding)}
-        heads = {
-            id(head.weight)
+        shapes = {
+            head.weight.shape
             for model in module.modules()
             if isinstance(model, PreTrainedModel) and (head := model.get_output_embeddings()) is not None
         }
+        heads = {
+            id(layer.weight) for layer in layers if layer.weight.shape in shapes
+        }  # those of training too
         hidden = matrices - embeddings - heads
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     decayed = [p for p in trained if id(p) in matrices - hidden]

@@ -176,7 +176,7 @@ class Recipe(Settings):
             if predictor is not None and predictor.chunk_size > context:
                 name, value = "model.context_predictor.chunk_size", predictor.chunk_size
                 yield Problem(f"more than data.context ({context})", name, value)
-            for section in ("context_predictor", "multi_token"):
+            for section in ("context_predictor", "multi_token", "variant"):
                 if self.objective.has_prefix and getattr(model, section, None) is not None:
                     yield Problem(
                         f"the objective {self.objective.name!r} has bidirectional attention in a prefix, which would leak "

@@ -13,13 +13,14 @@ from transformers import TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, Interrupted
-from contextwise.base.files import PARTIAL, read_json, write_json
+from contextwise.base.files import PARTIAL, atomic_write, read_json, write_json
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.models.attention import fast_attention
 from contextwise.models.sizes import readable_count
 from contextwise.models.spec import training_flops_per_example, training_flops_per_target
+from contextwise.models.variant.code import known_code
 from contextwise.training import checkpoints
 from contextwise.training.batches import micro_batch_size
 from contextwise.training.branching import trunk_checkpoint
@@ -121,6 +122,10 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
             run.write_recipe(recipe.resolved(), with_newer_settings)
             if not run.environment_file.exists():
                 write_json(run.environment_file, describe_environment(), "the environment")
+            variant = getattr(recipe.model, "variant", None)
+            if variant is not None:
+                code = known_code(variant.sha256, variant.file)
+                atomic_write(run.path / Path(variant.file).name, code.decode(), "the variant's code")
             for leftover in run.checkpoints.glob(f"*{PARTIAL}*"):
                 checkpoints.discard(leftover)
 

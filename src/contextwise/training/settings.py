@@ -5,6 +5,7 @@ small model of a synthetic task. Checking settings imports neither torch nor tra
 """
 
 import math
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
@@ -14,6 +15,7 @@ from contextwise.base.errors import ConfigError, Problem
 from contextwise.data.contexts import ContextSettings
 from contextwise.data.synthetic import ParityData
 from contextwise.models.sizes import KINDS, SIZES, ModelSize, named_size, shape_problems
+from contextwise.models.variant.code import digest, parse_variant, read_code
 from contextwise.objectives.kind import Kind
 
 
@@ -93,6 +95,27 @@ class MultiTokenSettings(Settings):
     head: Literal["layer", "linear"] = "layer"
 
 
+class VariantSettings(Settings):
+    """A model of the user's own; without this section the stock model is trained."""
+
+    file: str = Field(description="the Python file; path.py:Name in place of this section names both")
+    name: str = Field(description="of the class or function in it")
+    options: dict[str, Any] = Field(default_factory=dict, description="its keyword arguments")
+    sha256: str = Field("", description="of the file's content; read from the file if not given")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        return parse_variant(data) if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _identified(self) -> "VariantSettings":
+        # The values of a valid section change without further checks: a run may start in another folder.
+        self.__dict__["file"] = str(Path(self.file).expanduser().absolute())
+        self.__dict__["sha256"] = self.sha256 or digest(read_code(self.file))
+        return self
+
+
 class ModelSettings(Settings):
     """Base class of model settings."""
 
@@ -120,6 +143,7 @@ class SizedModel(ModelSettings):
     max_context: int | None = Field(None, ge=1, description="positions; by default the training context")
     context_predictor: ContextPredictorSettings | None = None
     multi_token: MultiTokenSettings | None = None
+    variant: VariantSettings | None = Field(None, description="a model of your own: path.py:Name")
 
     @property
     def kind(self) -> Kind:
@@ -154,7 +178,7 @@ class SizedModel(ModelSettings):
             raise ConfigError("given, but lstm has no such layers; remove it")
         return width
 
-    @field_validator("context_predictor", "multi_token")
+    @field_validator("context_predictor", "multi_token", "variant")
     @classmethod
     def _needs_a_decoder(cls, section: Any, info: ValidationInfo) -> Any:
         family = info.data.get("family")

@@ -13,6 +13,7 @@ from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import FEWEST_DOCUMENTS, count
 from contextwise.data import Corpus
+from contextwise.experiments.causality import refuse_leak
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
@@ -224,17 +225,8 @@ class Arms:
 
     def check_causality(self) -> None:
         """Refuse an arm whose predictions see later tokens."""
-        from contextwise.evaluation.measures.causality.perturbations import measure_causality
-        from contextwise.training.inputs import TrainingInputs
-        from contextwise.training.model import starting_model
-
         for name, recipe in self.recipes.items():
-            model = starting_model(recipe, TrainingInputs.open(recipe).config)
-            if not measure_causality(model).causal:
-                raise ConfigError(
-                    f"the arm {name!r} leaks: later tokens change its earlier predictions, so its loss means nothing; "
-                    "contextwise causality shows where"
-                )
+            refuse_leak(recipe, f"the arm {name!r}")
 
     def run_set(self, lengths: Sequence[Length], seed: int, factors: dict[str, float]) -> RunSet:
         """The runs of one seed, in the order of ``lengths``.

@@ -1,16 +1,20 @@
 """The settings of a trial, and its arms that have a name of their own."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.comparison.sequential import Documents
 from contextwise.experiments.executors import ExecutorSettings
-from contextwise.experiments.run_set import FAST_TRAINING, Arm
+from contextwise.experiments.run_set import FAST_TRAINING, Arm, with_identified_code
+from contextwise.models.variant.code import is_variant
+from contextwise.training.settings import VariantSettings
 
 RESOLVED = "trial.yaml"
 """File of a trial's folder with all of its settings."""
@@ -34,6 +38,7 @@ BUILT_IN: dict[str, list[str]] = {
 }
 """Arms that are known by name: the shared recipe as it is; parameter-matched to ContextLM; ContextLM with a gate, with a gate
 before every layer, and with the paper's addition; multi-token heads."""
+VARIANT = "model.variant="
 MAY_CHANGE = {"seeds", "budget", "keep_going", "executor", "output", "name"}
 """Settings that a later call may change: they are not part of the question."""
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -66,7 +71,8 @@ class TrialSettings(Settings):
     name: str = Field(pattern=r"^[^/\\]+$")
     arms: dict[str, Arm] = Field(
         min_length=2,
-        description=f"two or more; names ({', '.join(BUILT_IN)}), recipe files, or NAME: settings of its own",
+        description=f"two or more; names ({', '.join(BUILT_IN)}), recipe files, models of your own (path.py:Name), or "
+        "NAME: settings of its own",
     )
     reference: str = Field("", description="the arm that the others are compared to; the first if not given")
     corpus: str = Field(description="folder of a prepared corpus")
@@ -105,7 +111,7 @@ class TrialSettings(Settings):
     @classmethod
     def _named_arms(cls, arms: Any) -> Any:
         if isinstance(arms, list):
-            named = {Path(str(arm)).stem if _is_file(arm) else str(arm): arm for arm in arms}
+            named = {_arm_name(arm): arm for arm in arms}
             if len(named) < len(arms):
                 raise ConfigError("two arms have the same name; give each a name of its own in a trial file")
             return {name: _arm(str(arm)) for name, arm in named.items()}
@@ -114,6 +120,19 @@ class TrialSettings(Settings):
             if isinstance(arms, dict)
             else arms
         )
+
+    @field_validator("arms")
+    @classmethod
+    def _identified_arms(cls, arms: dict[str, Arm]) -> dict[str, Arm]:
+        for arm in arms.values():
+            arm.settings = [_identified_setting(setting) for setting in arm.settings]
+            arm.recipe = None if arm.recipe is None else with_identified_code(arm.recipe)
+        return arms
+
+    @field_validator("recipe")
+    @classmethod
+    def _identified_recipe(cls, recipe: dict[str, Any]) -> dict[str, Any]:
+        return with_identified_code(recipe)
 
     @field_validator("tokens", mode="before")
     @classmethod
@@ -224,20 +243,35 @@ def load_trial(
     if path is not None:
         data.setdefault("name", path.stem)
     else:
-        arms = "-vs-".join(
-            Path(str(arm)).stem if _is_file(arm) else str(arm) for arm in data.get("arms") or []
-        )
+        arms = "-vs-".join(map(_arm_name, data.get("arms") or []))
         data.setdefault("name", f"{arms or 'trial'}-on-{Path(str(data.get('corpus'))).name}")
     return validate(TrialSettings, data, "the trial" if path is None else f"the trial {path}")
+
+
+def _identified_setting(setting: str) -> str:
+    """A setting with the SHA-256 of the file that it names: another content of the file is another question."""
+    if not setting.startswith(VARIANT):
+        return setting
+    value = yaml.safe_load(setting.removeprefix(VARIANT))
+    return VARIANT + json.dumps(validate(VariantSettings, value, setting).model_dump())
 
 
 def _given_arm(name: str, arm: Any) -> Any:
     """An arm of a trial file: nothing (its name says it), another name or recipe file, or settings."""
     if arm is None or isinstance(arm, str):
         return _arm(arm or name)
+    if isinstance(arm, list) and arm and is_variant(arm[0]):
+        return [*_arm(arm[0]).settings, *arm[1:]]
     if isinstance(arm, list) and name in BUILT_IN:
         return [*BUILT_IN[name], *arm]
     return arm
+
+
+def _arm_name(arm: Any) -> str:
+    """The name of an arm that is given without one: that of its recipe file, or of its class with options."""
+    if is_variant(arm):
+        return str(arm).rpartition("/")[-1].rpartition(":")[-1]
+    return Path(str(arm)).stem if _is_file(arm) else str(arm)
 
 
 def _is_file(arm: Any) -> bool:
@@ -251,9 +285,11 @@ def _arm(name: str) -> Arm:
         return Arm(
             recipe={key: value for key, value in recipe.items() if key not in ("name", "seed", "output")}
         )
+    if is_variant(name):
+        return Arm(settings=[f"{VARIANT}{name}"])
     if name not in BUILT_IN:
         raise ConfigError(
-            f"{name!r} is no arm: give one of {', '.join(BUILT_IN)}, the path of a recipe (.yaml), or its settings in a "
-            "trial file"
+            f"{name!r} is no arm: give one of {', '.join(BUILT_IN)}, the path of a recipe (.yaml), a model of your own "
+            "(path.py:Name), or its settings in a trial file"
         )
     return Arm(settings=BUILT_IN[name])

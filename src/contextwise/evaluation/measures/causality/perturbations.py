@@ -41,6 +41,7 @@ from contextwise.evaluation.measures.causality.rows import (
     refusal,
     scale,
 )
+from contextwise.models.variant.modeling import VariantForCausalLM
 
 NONE, LEAK, NOT_SEPARATED, NOT_MEASURED = "none", "leak", "not separated", "not measured"
 SENTENCES = {
@@ -387,11 +388,14 @@ def _effect(check: Callable[[Rows], Iterator[Case]], rows: Rows, packed: bool) -
 def _evaluation_mode(model: Any, seed: int) -> Iterator[bool]:
     """Set evaluation mode and open zero gates, and restore both on exit; yields whether gates were opened.
 
-    A gate that is still zero disables the context pathway, so that a leak in it would become visible only with training.
+    A gate that is still zero disables the context pathway, so that a leak in it would become visible only with training. In a
+    variant of the user's own any weight that is zero may be a gate.
     """
     modes = {module: module.training for module in model.modules()}
     gate = getattr(getattr(model, "context", None), "gate", None)
-    closed = [p for p in gate.parameters() if not p.any()] if isinstance(gate, torch.nn.Module) else []
+    gate = model.model if isinstance(model, VariantForCausalLM) else gate
+    named = gate.named_parameters() if isinstance(gate, torch.nn.Module) else ()
+    closed = [p for name, p in named if not name.endswith("bias") and not p.any()]
     weights = [parameter.data for parameter in closed]
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices={p.device for p in model.parameters() if p.is_cuda}):

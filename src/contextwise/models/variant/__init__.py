@@ -1,0 +1,1 @@
+"""A model of the user's own: a class or a function in a Python file that a recipe names."""

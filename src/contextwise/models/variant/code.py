@@ -1,0 +1,137 @@
+"""Code of variants: Python files that the user names, identified by the SHA-256 of their bytes.
+
+Code is run from files that were named on this machine only: in a recipe or as a trial's arm. Naming a file keeps a copy of it,
+under its SHA-256, in the folder of Hugging Face's cache, where transformers keeps the code that it was told to trust. A run
+reads that copy, so that an edit of the file while it trains changes nothing. The folder of a model holds a copy too, for
+reading: it is run only if the same bytes were named on this machine.
+"""
+
+import contextlib
+import hashlib
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+from huggingface_hub.constants import HF_HOME
+
+from contextwise.base.errors import CheckpointError, ConfigError
+
+NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?P<options>(,\w+=[^,]*)*)")
+"""``path.py:Name``, or with options ``path.py:Name,window=8,weight=0.5``."""
+_CODE: dict[str, bytes] = {}
+_MODULES: dict[str, ModuleType] = {}
+
+
+def is_variant(text: Any) -> bool:
+    """Whether a text names a variant: ``path.py:Name``, with or without options."""
+    return isinstance(text, str) and (
+        NAMED.fullmatch(text) is not None or ".py:" in text or text.endswith(".py")
+    )
+
+
+def parse_variant(text: str) -> dict[str, Any]:
+    """``file``, ``name`` and ``options`` of ``path.py:Name,option=value``; a ConfigError if it has another form."""
+    match = NAMED.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"{text!r} names no variant; write path.py:ClassName, or path.py:ClassName,option=value"
+        )
+    pairs = (pair.partition("=") for pair in match["options"].split(",")[1:])
+    options = {key: yaml.safe_load(value) for key, _, value in pairs}
+    return {"file": match["file"], "name": match["name"], "options": options}
+
+
+def read_code(file: str | Path) -> bytes:
+    """The bytes of a file that a recipe names; a ConfigError if they cannot be read."""
+    try:
+        return Path(file).expanduser().read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"the variant's file {file} cannot be read ({error.strerror}); give the path of a Python file"
+        ) from None
+
+
+def digest(code: bytes) -> str:
+    return hashlib.sha256(code).hexdigest()
+
+
+def name_code(file: str | Path, sha256: str) -> None:
+    """Keep the code of a file that the user named, so that it may be run.
+
+    Raises:
+        ConfigError: the file has changed since its SHA-256 was recorded, and no copy of the recorded code is left.
+    """
+    if _known(sha256) is not None:
+        return
+    code = read_code(file)
+    if digest(code) != sha256:
+        raise ConfigError(
+            f"the variant's file {file} has changed since it was named (its SHA-256 begins with {digest(code)[:8]}, not "
+            f"{sha256[:8]}); restore it, or train the new one under another name"
+        )
+    _CODE[sha256] = code
+    with contextlib.suppress(OSError):  # a home that cannot be written to: this process alone knows the code
+        _kept(sha256).parent.mkdir(parents=True, exist_ok=True)
+        _kept(sha256).write_bytes(code)
+
+
+def _kept(sha256: str) -> Path:
+    return Path(HF_HOME) / "contextwise" / "variants" / f"{sha256}.py"
+
+
+def _known(sha256: str) -> bytes | None:
+    """The code with this SHA-256 if it was named on this machine."""
+    if (
+        sha256 not in _CODE
+        and _kept(sha256).is_file()
+        and digest(code := _kept(sha256).read_bytes()) == sha256
+    ):
+        _CODE[sha256] = code
+    return _CODE.get(sha256)
+
+
+def known_code(sha256: str, file: str) -> bytes:
+    """The code with this SHA-256.
+
+    Args:
+        file: its name, for the message.
+
+    Raises:
+        CheckpointError: no file with this content was named on this machine.
+    """
+    code = _known(sha256)
+    if code is None:
+        raise CheckpointError(
+            f"the model needs its own code, {file}, which was never named on this machine and is not run unasked; read the "
+            "copy in the model's folder, and name that in a recipe (model.variant) if you trust it"
+        )
+    return code
+
+
+def run_code(sha256: str, file: str) -> ModuleType:
+    """The module of a variant's code; it is run once in a process.
+
+    Raises:
+        ConfigError: the code fails.
+        CheckpointError: it was not named on this machine.
+    """
+    if sha256 not in _MODULES:
+        module = ModuleType(f"contextwise_variant_{sha256[:16]}")
+        module.__file__ = file
+        code = known_code(sha256, file)
+        sys.modules[module.__name__] = module  # classes look up their module
+        try:
+            exec(compile(code, file, "exec"), module.__dict__)
+        except Exception as error:
+            del sys.modules[module.__name__]
+            raise ConfigError(f"the variant's file {file} cannot be run: {one_line(error)}") from error
+        _MODULES[sha256] = module
+    return _MODULES[sha256]
+
+
+def one_line(error: Exception) -> str:
+    """Type and message of an error, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,0 +1,213 @@
+"""A variant as a model: a stock backbone with training losses of its own, or a causal language model of the user's class.
+
+Shapes: B rows, T positions, D channels.
+"""
+
+import copy
+import inspect
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+
+from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.models.composition import ComposedConfig
+from contextwise.models.losses import final_hidden_states
+from contextwise.models.spec import build_model, meta_model
+from contextwise.models.variant.code import known_code, one_line, run_code
+
+STOCK = ("transformers.", "contextwise.")
+"""Modules whose forward passes are known."""
+
+
+class VariantConfig(ComposedConfig):
+    """Configuration of :class:`VariantForCausalLM`.
+
+    Args:
+        backbone_config: configuration of the stock model that the variant starts from.
+        file: name of the Python file; ``name``: of the class or function in it; ``options``: its keyword arguments.
+        sha256: of the file's content, by which the code is found.
+    """
+
+    model_type = "variant"
+
+    def __init__(
+        self,
+        backbone_config: PreTrainedConfig | dict[str, Any] | None = None,
+        file: str = "",
+        name: str = "",
+        options: dict[str, Any] | None = None,
+        sha256: str = "",
+        **kwargs: Any,
+    ) -> None:
+        self._take_backbone(backbone_config, kwargs)
+        self.file, self.name, self.options, self.sha256 = file, name, options or {}, sha256
+        super().__init__(**kwargs)
+
+    @property
+    def source(self) -> str:
+        """The variant as a recipe names it, for messages."""
+        return f"{self.file}:{self.name}"
+
+
+class VariantForCausalLM(PreTrainedModel, GenerationMixin):
+    """A variant of the user's own around or in place of a stock model.
+
+    Attributes:
+        model: the causal language model; all calls are passed on to it.
+        part: the losses of training alone, or None: the model is then that of the user's class or function.
+
+    Raises:
+        ConfigError: the name is not in the file or is of another kind; an option is unknown; the user's code fails.
+    """
+
+    config_class = VariantConfig
+    config: Any
+    supports_gradient_checkpointing = True
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: VariantConfig) -> None:
+        super().__init__(config)
+        backbone = copy.deepcopy(config.backbone_config)  # the user's code may change it
+        backbone._attn_implementation = config._attn_implementation
+        own = getattr(run_code(config.sha256, config.file), config.name, None)
+        if not callable(own):
+            raise ConfigError(f"the file {config.file} has no class and no function {config.name!r}")
+        self.part: nn.Module | None = None
+        try:
+            if isinstance(own, type) and issubclass(own, PreTrainedModel):
+                self.model = self._of_class(own, backbone)
+            elif isinstance(own, type) and issubclass(own, nn.Module):
+                self.model = build_model(backbone)
+                self._check_options(own)
+                self.part = own(self.model, **config.options)
+                _keep_initial_values(self.part)
+            elif isinstance(own, type):
+                raise ConfigError(
+                    f"{config.source} is neither a causal language model of transformers (a PreTrainedModel) nor an nn.Module "
+                    "with training losses"
+                )
+            else:
+                self._check_options(own)
+                stock = build_model(backbone)
+                before = set(stock.modules())
+                self.model = own(stock, **config.options)
+                _keep_initial_values(self.model, before)
+        except ContextwiseError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{config.source} cannot be built: {one_line(error)}") from error
+        head = self.model.get_output_embeddings() if isinstance(self.model, PreTrainedModel) else None
+        if head is None:
+            raise ConfigError(
+                f"{config.source} is no causal language model: it gives {type(self.model).__name__} without a vocabulary head "
+                "(get_output_embeddings)"
+            )
+        self.post_init()
+
+    def init_weights(self) -> None:
+        """Tie the weights; the parts have initialized themselves."""
+        self.tie_weights(recompute_mapping=False)
+
+    def _of_class(self, own: type[PreTrainedModel], backbone: Any) -> Any:
+        expected = own.config_class
+        if expected is None or not isinstance(backbone, expected):
+            raise ConfigError(
+                f"{self.config.source} takes the configuration {getattr(expected, '__name__', None)}, but the recipe's family "
+                f"has {type(backbone).__name__}; set another model.family"
+            )
+        self._check_options(own.__init__)
+        model = own(backbone, **self.config.options)
+        stock = {name for name, _ in meta_model(backbone).named_modules()}
+        _keep_initial_values(model, {module for name, module in model.named_modules() if name in stock})
+        return model
+
+    def _check_options(self, function: Any) -> None:
+        parameters = list(inspect.signature(function).parameters.values())
+        first = 2 if inspect.isfunction(function) and function.__name__ == "__init__" else 1
+        if any(each.kind is each.VAR_KEYWORD for each in parameters):
+            return
+        known = [each.name for each in parameters[first:]]
+        unknown = [name for name in self.config.options if name not in known]
+        if unknown:
+            listed = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise ConfigError(f"{self.config.source} has no option {unknown[0]!r}; {listed}")
+
+    @property
+    def own_forward(self) -> bool:
+        """Whether the forward pass may be the user's: then its logits are trained as they are.
+
+        It is not where model, base model and head are run by methods of transformers or this package, without hooks.
+        """
+        model, head = self.model, self.model.get_output_embeddings()
+        stock = all(type(each).forward.__module__.startswith(STOCK) for each in (model, model.base_model))
+        parts = (model, model.base_model, head)
+        changed = any(
+            "forward" in vars(each) or each._forward_hooks or each._forward_pre_hooks for each in parts
+        )
+        return not stock or changed or type(head) is not nn.Linear
+
+    def training_losses(self, hidden_BTD: Tensor, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The losses of training beside the next-token loss: name -> mean over the targets."""
+        if self.part is not None:
+            return self.part(self.model, hidden_BTD, input_ids, labels)
+        own = getattr(self.model, "training_losses", None)
+        return {} if own is None else own(hidden_BTD, input_ids, labels)
+
+    def hidden_states(self, **inputs: Any) -> Tensor:
+        """The input (B, T, D) of the vocabulary head; a TypeError where only the user's forward pass knows the logits."""
+        if self.own_forward:
+            raise TypeError("the logits are those of the variant's own forward pass")
+        return final_hidden_states(self.model, **inputs)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the model; arguments and output are its own."""
+        given = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            "past_key_values": past_key_values,
+            "inputs_embeds": inputs_embeds,
+        }
+        return self.model(**{name: value for name, value in given.items() if value is not None}, **kwargs)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.model.get_output_embeddings()
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.model.set_output_embeddings(new_embeddings)
+
+    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        """Save as transformers does, with the variant's code: the stock model alone where the rest is for training."""
+        if self.part is not None:
+            self.model.save_pretrained(save_directory, **kwargs)
+            return
+        super().save_pretrained(save_directory, **kwargs)
+        (Path(save_directory) / self.config.file).write_bytes(
+            known_code(self.config.sha256, self.config.file)
+        )
+
+
+def _keep_initial_values(model: Any, stock: set[nn.Module] | None = None) -> None:
+    """Mark the modules that are the variant's own: a paired initialization leaves their values as the user's code set them."""
+    module: Any
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        if stock is None or module not in stock:
+            module.keeps_initial_values = True

@@ -1,0 +1,111 @@
+"""The specification of variants of the user's own: training losses, and FLOPs as torch counts them."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.models.losses import IGNORED
+from contextwise.models.spec import Batch, Losses, ModelSpec, Parts, labelled_losses, register_model
+from contextwise.models.variant.code import one_line
+from contextwise.models.variant.modeling import VariantConfig, VariantForCausalLM
+
+
+def _addmm_flops(total: Any, first: Any, second: Any, out_shape: Any = None, **_: Any) -> int:
+    """Operations of ``total.addmm_(first, second)``, which torch's counter lacks; the chunked loss has one."""
+    return 2 * first[0] * first[1] * second[1]
+
+
+class VariantSpec(ModelSpec):
+    """A model of the user's own: the next-token loss of its logits, and losses of its own in training."""
+
+    def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
+        """Operations of a training step on one example, without those of the vocabulary head, as torch counts them.
+
+        The matrix products and convolutions of forward and backward pass are counted, those of all losses among them. A stock
+        model has the same number as by :meth:`ModelSpec.flops_per_example`.
+        """
+        counted: dict[int, float] = model.__dict__.setdefault("counted_flops", {})
+        if inputs not in counted:
+            counted[inputs] = self._step_flops(model, inputs)
+        return counted[inputs] - inputs * self.flops_per_target(model.config)
+
+    def _step_flops(self, model: VariantForCausalLM, length: int) -> float:
+        """Operations of the forward and backward pass of one row of ``length`` tokens.
+
+        Code that reads values of tensors cannot run on the meta device, so it is counted on the CPU.
+
+        Raises:
+            ConfigError: the step fails.
+        """
+        try:
+            return self._counted(model, length)
+        except ContextwiseError:
+            raise
+        except Exception:
+            pass
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            model = VariantForCausalLM(copy.deepcopy(model.config))
+            try:
+                return self._counted(model, length)
+            except ContextwiseError:
+                raise
+            except Exception as error:
+                raise ConfigError(
+                    f"{model.config.source} fails in a training step of {length} tokens: {one_line(error)}"
+                ) from error
+
+    def _counted(self, model: VariantForCausalLM, length: int) -> float:
+        tokens = torch.zeros((1, length), dtype=torch.long, device=model.device)
+        counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _addmm_flops})
+        with counter, sdpa_kernel(SDPBackend.MATH):  # not all kinds of fused attention are counted
+            self.losses(model.train(), {"input_ids": tokens, "labels": tokens}).minimised().backward()
+        model.zero_grad()
+        return float(counter.get_total_flops())
+
+    def losses(self, model: VariantForCausalLM, batch: Batch) -> Losses:
+        """The next-token loss; in training with the model's own losses, as means over the targets times their number."""
+        hidden_BTD, tokens = _next_token_losses(model, batch, self.inputs(model, batch))
+        if not model.training:
+            return tokens
+        own = model.training_losses(hidden_BTD, batch["input_ids"], batch["labels"])
+        count = tokens.counts[0]
+        sums = [tokens.sums[0], *(mean * count for mean in own.values())]
+        return Losses(("tokens", *own), torch.stack(sums), count.expand(len(sums)))
+
+
+def _next_token_losses(
+    model: VariantForCausalLM, batch: Batch, inputs: dict[str, Any]
+) -> tuple[Tensor, Losses]:
+    """The input (B, T, D) of the vocabulary head, and the next-token loss.
+
+    Where the forward pass is not the user's own, the loss is computed without all logits in memory.
+    """
+    head, labels = model.get_output_embeddings(), batch["labels"]
+    if not model.own_forward:
+        hidden_BTD = model.hidden_states(input_ids=batch["input_ids"], **inputs)
+        return hidden_BTD, labelled_losses(hidden_BTD, labels, head, labelled=batch.get("labelled"))
+    seen: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    try:
+        out = model(input_ids=batch["input_ids"], **inputs)
+    finally:
+        hook.remove()
+    logits = getattr(out, "logits", None)
+    if logits is None or logits.dim() != 3 or logits.shape[:2] != labels.shape:
+        shape = None if logits is None else tuple(logits.shape)
+        raise ConfigError(
+            f"{model.config.source} is no causal language model: its output has logits of shape {shape}, which should be "
+            f"(rows, positions, vocabulary): ({labels.shape[0]}, {labels.shape[1]}, {model.config.vocab_size})"
+        )
+    total = nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return seen[-1] if seen else logits, Losses(("tokens",), total[None], labels.ne(IGNORED).sum()[None])
+
+
+register_model(VariantConfig, VariantForCausalLM, VariantSpec(VariantForCausalLM))

@@ -1,0 +1,165 @@
+"""The two variants of examples/variants, by hand-worked examples and by their definitions."""
+
+import importlib.util
+import math
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "variants"
+VOCABULARY = 7
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+token_order, next_latent = example("token_order"), example("next_latent")
+
+
+def small(family: str = "gpt2") -> nn.Module:
+    torch.manual_seed(0)
+    if family == "llama":
+        shape = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **shape))
+    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=16, n_embd=8, n_layer=1, n_head=2))
+
+
+def rows(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_examples_are_short():
+    assert all(len(path.read_text().splitlines()) < 150 for path in EXAMPLES.glob("*.py"))
+
+
+# ---- token order prediction ----
+
+
+def test_target_scores_worked_by_hand():
+    """After the first token come 3, 5, 3, 4 and the end: with W = 3 the second 3 has its score from its first occurrence."""
+    scores = token_order.target_scores(torch.tensor([[3, 5, 3, 4]]), 3)
+    none = -math.inf
+    assert scores.tolist() == [[[2, 1, none], [2, 1, 0], [2, 1, none], [2, none, none]]]
+    weights = scores.softmax(-1)[0, 0]
+    assert weights.tolist() == pytest.approx([math.e / (math.e + 1), 1 / (math.e + 1), 0])
+
+
+def dense_scores(labels: list[int], position: int, window: int) -> torch.Tensor:
+    """The definition: of each vocabulary item, W minus the distance to its next occurrence within W, or minus infinity."""
+    scores = torch.full((VOCABULARY,), -math.inf)
+    for item in range(VOCABULARY):
+        ahead = labels[position : position + window]
+        if item in ahead:
+            scores[item] = window - (ahead.index(item) + 1)
+    return scores
+
+
+@given(
+    labels=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12),
+    window=st.integers(1, 40),
+    unknown=st.integers(0, 3),
+)
+def test_scores_and_loss_are_those_of_the_definition(labels, window, unknown):
+    """For every row, window and number of unlabelled tokens at the end: ListNet over the whole vocabulary."""
+    tokens = torch.tensor([labels + [-100] * unknown])
+    hidden, head = rows(1, tokens.shape[1], 4), rows(VOCABULARY, 4, seed=1).requires_grad_()
+    hidden.requires_grad_()
+    reached = min(window, token_order.FARTHEST)
+    weights = token_order.target_scores(tokens, reached)[:, : len(labels)].softmax(-1)
+    expected = torch.zeros(())
+    for position in range(len(labels)):
+        target = dense_scores(labels, position, window).softmax(-1)
+        sparse = torch.zeros(VOCABULARY)
+        items = token_order.upcoming(tokens, reached)[0, position].clamp(min=0)
+        sparse.scatter_add_(0, items, weights[0, position])
+        assert torch.allclose(sparse, target, atol=1e-6)
+        expected = expected - (target * (hidden[0, position] @ head.T).log_softmax(-1)).sum()
+    target_BTW = nn.functional.pad(weights, (0, 0, 0, unknown))
+    total = token_order.order_loss(hidden, head, tokens, target_BTW)
+    assert total.item() == pytest.approx(expected.item(), rel=1e-4)
+    for mine, theirs in zip(
+        torch.autograd.grad(total, (hidden, head)), torch.autograd.grad(expected, (hidden, head)), strict=True
+    ):
+        assert torch.allclose(mine, theirs, atol=1e-4)
+
+
+def test_a_window_of_one_is_the_next_token_loss():
+    model = small()
+    part = token_order.TokenOrder(model, window=1)
+    hidden, labels = rows(2, 5, 8), torch.randint(VOCABULARY, (2, 5))
+    labels[1, 3:] = -100
+    logits = hidden @ part.head.weight.T
+    expected = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    assert part(model, hidden, labels, labels)["order"].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+# ---- next-latent prediction ----
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_state_that_does_not_change_is_predicted_exactly_at_the_start(family):
+    """The last layer is zero: nothing is predicted to change, so of equal hidden states both losses are zero."""
+    model = small(family)
+    part = next_latent.NextLatent(model, horizon=3)
+    tokens = torch.randint(VOCABULARY, (2, 6))
+    losses = part(model, rows(1, 1, 8).expand(2, 6, 8), tokens, tokens)
+    assert losses["regression"] == 0 and losses["divergence"].item() == pytest.approx(0, abs=1e-6)
+    assert part(model, rows(2, 6, 8), tokens, tokens)["regression"] > 0
+
+
+def test_the_losses_are_those_of_the_equations():
+    """Two steps, written out: the second starts from the first's prediction."""
+    model = small()
+    part = next_latent.NextLatent(model, horizon=2, regression=2.0, divergence=0.5)
+    nn.init.normal_(part.dynamics[-1].weight, std=0.5)
+    hidden, tokens = rows(1, 4, 8), torch.tensor([[1, 2, 3, 4]])
+    embedded, head = model.transformer.wte(tokens)[0], model.lm_head.weight
+    distance, divergence = [0.0, 0.0], [0.0, 0.0]
+    for t in range(4):
+        state = hidden[0, t]
+        for step in range(2):
+            if t + step + 1 < 4:
+                state = state + part.dynamics(torch.cat([embedded[t + step + 1], state]))
+                real = hidden[0, t + step + 1]
+                distance[step] += nn.functional.smooth_l1_loss(state, real).item() / (3 - step)
+                p, q = (head @ real).softmax(-1), (head @ state).softmax(-1)
+                divergence[step] += (p * (p / q).log()).sum().item() / (3 - step)
+    losses = part(model, hidden, tokens, tokens)
+    assert losses["regression"].item() == pytest.approx(2.0 * sum(distance) / 2, rel=1e-4)
+    assert losses["divergence"].item() == pytest.approx(0.5 * sum(divergence) / 2, rel=1e-4)
+
+
+def test_targets_and_head_get_no_gradient():
+    model = small()
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    part = next_latent.NextLatent(model)
+    nn.init.normal_(part.dynamics[-1].weight)
+    hidden, tokens = rows(1, 5, 8).requires_grad_(), torch.randint(VOCABULARY, (1, 5))
+    sum(part(model, hidden, tokens, tokens).values()).backward()
+    assert hidden.grad[0, -1].abs().max() == 0, "the last state is a target alone"
+    assert hidden.grad[0, :-1].abs().amin(0).max() > 0
+    assert model.lm_head.weight.grad is None
+    assert model.transformer.wte.weight.grad.abs().max() > 0
+    assert all(parameter.grad.abs().max() > 0 for parameter in part.parameters())
+
+
+def test_positions_without_a_label_do_not_count():
+    model = small()
+    part = next_latent.NextLatent(model)
+    hidden, tokens = rows(1, 6, 8), torch.randint(VOCABULARY, (1, 6))
+    labels = tokens.clone()
+    labels[:, 4:] = -100
+    whole = part(model, hidden[:, :4], tokens[:, :4], labels[:, :4])
+    for name, loss in part(model, hidden, tokens, labels).items():
+        assert loss.item() == pytest.approx(whole[name].item(), rel=1e-5)
