@@ -1,8 +1,12 @@
 """The demo from end to end, at a size that takes seconds."""
 
+import contextlib
 import dataclasses
+import io
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,21 +16,25 @@ from contextwise.cli import start
 from contextwise.cli.start import run_demo
 from contextwise.data import Corpus
 from contextwise.data.sources import stdlib
-from contextwise.experiments.demo import ARMS, FULL, PROMPT, QUICK
+from contextwise.experiments.demo import FULL, QUICK
+from contextwise.experiments.trial import trial as trial_module
 
 TINY = dataclasses.replace(
     QUICK,
-    documents=24,
-    held_out=0.3,
+    trial=(
+        "tokens=1024",
+        "seeds=2",
+        "recipe.data.context=32",
+        "recipe.model.size=pico",
+        "recipe.training.tokens_per_step=128",
+    ),
+    documents=40,
+    held_out=0.5,
     vocabulary=300,
-    context=32,
-    tokens=1024,
-    tokens_per_step=256,
-    evaluate_every=2,
-    evaluation_tokens=256,
     timed_tokens=8,
-    sample_tokens=8,
 )
+ARMS = ("gpt2", "pm", "contextlm")
+COMMAND = "contextwise demo --seed 3"
 
 
 @pytest.fixture(scope="module")
@@ -36,55 +44,82 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small = [(name, path) for name, path in stdlib.stdlib_files() if path.stat().st_size < 2000]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stdlib, "stdlib_files", lambda: small)
-        run_demo(TINY, folder, 3, "contextwise demo --seed 3")
+        patch.setattr(trial_module, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
+        run_demo(TINY, folder, 3, COMMAND)
     return folder
 
 
-def test_three_models_on_the_same_data(finished: Path) -> None:
-    runs = [RunFolder.open(finished / name) for name in ARMS]
-    summaries = [run.summary() for run in runs]
-    assert len({summary["corpus"]["fingerprint"] for summary in summaries}) == 1
-    assert {summary["tokens"] for summary in summaries} == {1024}
-    assert {summary["seed"] for summary in summaries} == {3}
-    plain, matched, context = (summary["parameters"] for summary in summaries)
-    assert plain < matched
-    assert abs(context / matched - 1) < 0.001  # PM has the parameters of ContextLM, but for the gate
+@pytest.fixture(scope="module")
+def output(finished: Path) -> str:
+    """What a finished demo prints when it is run again."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        run_demo(TINY, finished, 3, COMMAND)
+    return printed.getvalue()
 
 
-def test_every_part_is_written(finished: Path) -> None:
-    page = (finished / "report.html").read_text()
-    for folder, (name, *_) in ARMS.items():
-        run = finished / folder / "evaluation"
-        (result,) = run.glob("evaluate-corpus-validation-*/summary.json")
-        summary = json.loads(result.read_text())
-        assert summary["documents"] == len(Corpus.open(finished / "corpus", split="validation"))
-        assert f"{summary['loss']['value']:.4f}" in page
-        assert json.loads((run / "generation.json").read_text())["ms_per_token"] > 0
-        assert json.loads((run / "samples.json").read_text())[0]["prompt"] == PROMPT
-        assert name.removeprefix("name=") in page
-    assert "contextwise demo --seed 3" in page
-    assert "ContextLM − GPT-2 +2 layers (PM)" in page
+def summaries(folder: Path, seed: int) -> list[dict[str, Any]]:
+    runs = folder / "trial/runs"
+    return [RunFolder.open(next(runs.glob(f"{arm}-s{seed}-*"))).summary() for arm in ARMS]
 
 
-def test_a_finished_demo_trains_nothing_again(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [
-        file for file in finished.rglob("*") if file.is_file() and file.name not in ("report.html", ".lock")
-    ]
-    before = {file: file.stat().st_mtime_ns for file in files}
-    page = (finished / "report.html").read_text()
-    run_demo(TINY, finished, 3, "contextwise demo --seed 3")
-    assert {file: file.stat().st_mtime_ns for file in files} == before
-    assert (finished / "report.html").read_text() == page
-    output = capsys.readouterr().out
-    assert max(map(len, output.splitlines())) <= 80
-    for expected in ("GPT-2", "ContextLM", "nats", "bits/", "has the lowest held-out loss", "One seed of"):
-        assert expected in output
+def test_three_models_on_the_same_data_at_equal_flops(finished: Path) -> None:
+    for seed in (3, 4):
+        each = summaries(finished, seed)
+        assert len({summary["corpus"]["fingerprint"] for summary in each}) == 1
+        plain, matched, context = each
+        assert plain["tokens"] > context["tokens"] == 1024 > matched["tokens"]
+        # Runs are whole steps: an eighth of ContextLM's.
+        assert all(abs(summary["flops"] / context["flops"] - 1) < 1 / 8 for summary in each)
+        assert plain["parameters"] < matched["parameters"]
+        assert context["parameters"] == pytest.approx(matched["parameters"], rel=0.001)  # but for the gate
+
+
+def test_the_answer_is_the_trials_and_the_table_is_of_the_first_seed(finished: Path, output: str) -> None:
+    result = json.loads((finished / "trial/result.json").read_text())
+    words = " ".join(output.split())
+    assert [each["reference"] for each in result["comparisons"]] == ["contextlm", "contextlm"]
+    assert [each["arm"] for each in result["comparisons"]] == ["gpt2", "pm"]
+    assert all(sentence in words for sentence in result["sentences"])
+    documents = len(Corpus.open(finished / "corpus", split="validation"))
+    assert f"The runs of seed 3: {documents} documents, {result['held_out']['tokens']:,} tokens" in words
+    page = (finished / "trial/report.html").read_text()
+    assert COMMAND in page and "Trial demo" in page
+    for arm in ARMS:
+        assert f"{result['losses'][arm]['1024'][0]:.4f}" in output
+        (run,) = (finished / "trial/runs").glob(f"{arm}-s3-*")
+        assert json.loads((run / "evaluation/generation.json").read_text())["ms_per_token"] > 0
+
+
+def test_it_says_what_one_seed_says_and_cannot_show(finished: Path, output: str) -> None:
+    result = json.loads((finished / "trial/result.json").read_text())
+    words = " ".join(output.split())
+    base = result["losses"]["contextlm"]["1024"]
+    for arm in ("gpt2", "pm"):
+        first, second = (a - b for a, b in zip(result["losses"][arm]["1024"], base, strict=True))
+        assert f"{arm} − contextlm = {first:+.4f} [" in words
+        assert f"{arm} {min(first, second):+.4f} to {max(first, second):+.4f}" in words
+    assert "Seed 3 alone" in words and "over documents only. One seed cannot show" in words
+
+
+def test_a_finished_demo_trains_nothing_again(finished: Path, output: str) -> None:
+    files = [file for part in ("corpus", "trial/runs") for file in (finished / part).rglob("*")]
+    before = {file: file.stat().st_mtime_ns for file in files if file.is_file() and file.name != ".lock"}
+    run_demo(TINY, finished, 3, COMMAND)
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert max(len(line) for line in output.splitlines() if str(finished) not in line) <= 80
+
+
+def test_the_commands_that_it_names_work(finished: Path, output: str, contextwise: Any) -> None:
+    more, text = re.findall(r"^(?:more seeds|a text): contextwise (.*)$", output, re.MULTILINE)
+    assert more.endswith("--seeds 4") and "contextlm-s3-" in text
+    assert "At most 4 seeds" in contextwise.words(f"{more} --dry-run")
+    assert contextwise.words(f"{text} --max-new-tokens 4 --temperature 0.1")
 
 
 def test_another_demo_in_the_same_folder_is_refused(finished: Path) -> None:
     with pytest.raises(ConfigError, match=r"corpus holds another corpus .* choose another folder with --out"):
-        run_demo(dataclasses.replace(TINY, documents=25), finished, 3, "contextwise demo")
-    with pytest.raises(ConfigError, match=r"gpt2 contains another run \(its recipe differs in seed\)"):
+        run_demo(dataclasses.replace(TINY, documents=41), finished, 3, "contextwise demo")
+    with pytest.raises(ConfigError, match=r"other settings \(first_seed\); choose another folder with --out"):
         run_demo(TINY, finished, 4, "contextwise demo")
 
 
@@ -100,13 +135,8 @@ def test_another_demo_in_the_same_folder_is_refused(finished: Path) -> None:
 def test_scales_and_seeds_have_folders_of_their_own(
     options: dict, folder: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    called = []
-
-    def run(*arguments: object) -> Path:
-        called.append(arguments)
-        return Path("page")
-
-    monkeypatch.setattr(start, "run_demo", run)
+    called: list[Any] = []
+    monkeypatch.setattr(start, "run_demo", lambda *arguments: called.append(arguments))
     start.demo(**{"quick": False, "out": None, "seed": 0, **options})
     scale = QUICK if options.get("quick") else FULL
     assert called == [(scale, Path(folder), options.get("seed", 0), command)]

@@ -22,7 +22,6 @@ from contextwise.evaluation.generation import (
     encode_prompt,
     measure_generation,
     reads_sentences,
-    sample_runs,
     sample_text,
     time_runs,
 )
@@ -209,18 +208,6 @@ def test_runs_are_timed_once(runs: list[RunFolder]) -> None:
     assert [json.loads(file.read_text()) for file in files] == first
     time_runs(runs, prompt_tokens=4, new_tokens=12, repeats=1)
     assert json.loads(files[0].read_text())["new_tokens"] == 12
-
-
-def test_texts_of_runs_are_kept(runs: list[RunFolder]) -> None:
-    sample_runs(runs, "one", 8, Sampling(seed=1))
-    sample_runs(runs, "two", 8, Sampling(seed=1))
-    sample_runs(runs, "one", 8, Sampling(seed=1))
-    texts = json.loads((runs[1].evaluation / "samples.json").read_text())
-    assert [sample["prompt"] for sample in texts] == ["one", "two"]
-    assert texts[0]["sampling"]["seed"] == 1 and texts[0]["sampling"]["max_new_tokens"] == 8
-    assert [texts[0]["text"]] == sample_text(
-        context_lm(), TOKENIZER, "one", max_new_tokens=8, sampling=Sampling(seed=1)
-    )
 
 
 def test_a_run_without_a_model_is_refused(tmp_path: Path) -> None:

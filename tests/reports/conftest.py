@@ -29,7 +29,6 @@ def write_run(
     shift: float = 0.0,
     speed: float = 9000.0,
     parameters: int = 1_350_000,
-    sample: str | None = None,
     evaluated: bool = True,
     finished: bool = True,
 ) -> RunFolder:
@@ -75,11 +74,6 @@ def write_run(
     if evaluated:
         evaluate(run, name, shift, parameters)
         write_json(run.evaluation / "generation.json", {"ms_per_token": 2.5e4 / speed})
-    if sample is not None:
-        sampling = {"temperature": 0.8, "seed": 0}
-        write_json(
-            run.evaluation / "samples.json", [{"prompt": "def main(", "text": sample, "sampling": sampling}]
-        )
     return run
 
 

@@ -53,15 +53,15 @@ class Page(HTMLParser):
 @pytest.fixture
 def three(make_run: Callable[..., Any]) -> list[Any]:
     return [
-        make_run("GPT-2", sample="self):\n    return 1"),
-        make_run("GPT-2 +2 layers (PM)", shift=-0.1, speed=6000.0, sample="cls):\n    return 2"),
-        make_run("ContextLM", shift=-0.2, speed=8000.0, sample="x):\n    return 3"),
+        make_run("GPT-2"),
+        make_run("GPT-2 +2 layers (PM)", shift=-0.1, speed=6000.0),
+        make_run("ContextLM", shift=-0.2, speed=8000.0),
     ]
 
 
 def test_everything_is_there_without_javascript(three: list[Any], tmp_path: Path) -> None:
     comparison = compare([str(run.path) for run in three], all_pairs=True)
-    write_report(three, tmp_path / "page.html", comparison, title="Three models", command="contextwise demo")
+    write_report(three, tmp_path / "page.html", comparison)
     page = Page(tmp_path / "page.html")
     for group in comparison.groups:
         assert f"{group.loss.value:.4f}" in page.text
@@ -70,8 +70,7 @@ def test_everything_is_there_without_javascript(three: list[Any], tmp_path: Path
         assert f"{found.difference.value:+.4f}" in page.text
     assert "ContextLM has the lowest held-out loss" in page.text
     assert "One seed of" in page.text
-    assert "return 1" in page.text and "return 3" in page.text
-    assert "contextwise demo" in page.text
+    assert "contextwise compare" in page.text
     assert "c0ffee" in page.text and "2.13.0" in page.text  # the data and the versions
     assert set(page.figures()) == {"training", "differences"}
 
@@ -93,20 +92,20 @@ def test_the_page_loads_nothing(three: list[Any], tmp_path: Path) -> None:
 
 
 def test_text_of_users_is_text(make_run: Callable[..., Any], tmp_path: Path) -> None:
-    tame = [make_run("A", sample="text"), make_run("BB", shift=-0.1)]
-    wild = [make_run(HOSTILE, sample=HOSTILE), make_run("x" + HOSTILE, shift=-0.1)]
+    tame = [make_run("A"), make_run("BB", shift=-0.1)]
+    wild = [make_run(HOSTILE), make_run("x" + HOSTILE, shift=-0.1)]
     for name, runs in (("tame", tame), ("wild", wild)):
         comparison = compare([str(run.path) for run in runs])
         for run in runs:
             if name == "wild":
                 write_json(run.environment_file, {"processor": HOSTILE, "versions": {HOSTILE: HOSTILE}})
         title = HOSTILE if name == "wild" else "A"
-        write_report(runs, tmp_path / f"{name}.html", comparison, title=title, command=title, notes=[title])
+        write_report(runs, tmp_path / f"{name}.html", comparison, notes=[title])
     one, other = Page(tmp_path / "tame.html"), Page(tmp_path / "wild.html")
     assert sorted(set(other.tags())) == sorted(set(one.tags()))
     assert other.tags().count("script") == one.tags().count("script")
     assert "onerror" not in {name for _, attributes in other.elements for name in attributes}
-    # Title, headline, table, note, sample, recipe: each as it was given
+    # Title, headline, table, note, recipe: each as it was given
     assert other.text.count(HOSTILE) >= 6
     assert "49" not in other.text.split(HOSTILE)[1][:20]
 

@@ -93,7 +93,7 @@ def trial(
 
     from contextwise.experiments.trial import Trial, load_trial
     from contextwise.experiments.trial.settings import RESOLVED
-    from contextwise.reports.trial import plan_tables, trial_page, trial_tables
+    from contextwise.reports.trial import PAGE, plan_tables, run_with_page, trial_tables
 
     if ledger is not None:
         _show_ledger(ledger, false_discoveries, bool(arms), as_json)
@@ -131,20 +131,13 @@ def trial(
         else:
             show(plan_tables(plan, loaded.equal))
         return
-    page = planned.path / "report.html"
     command = shlex.join(["contextwise", "trial", str(planned.path / RESOLVED)])
-
-    def on_look(result: Any) -> None:
-        trial_page(result, (planned.path / RESOLVED).read_text(encoding="utf-8"), command).write(page)
-        for sentence in [] if result.stopped else result.sentences:
-            say(sentence)
-
-    result = planned.run(on_look)
+    result = run_with_page(planned, command)
     if as_json:
         show_json(result.to_dict(), allow_nan=False)
     else:
         show(trial_tables(result))
-        show_line(f"page: {page}")
+        show_line(f"page: {planned.path / PAGE}")
 
 
 def _show_ledger(folder: Path, rate: float, with_arms: bool, as_json: bool) -> None:
@@ -449,7 +442,7 @@ def report(
         Path | None, Option(help="Of a sweep: also write the table behind every figure into this folder.")
     ] = None,
 ) -> None:
-    """Write one page about runs: losses, differences, curves, texts, and how they were made.
+    """Write one page about runs: losses, differences, curves, and how they were made.
 
     About a sweep: the best training context at every budget, with a slider.
 

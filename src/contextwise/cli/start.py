@@ -11,13 +11,16 @@ from rich.table import Table as RichTable
 from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import listed
 from contextwise.base.progress import console, say
 from contextwise.base.tables import Column, Table
 from contextwise.cli.common import AsJson, Split, show, show_json, show_line
 
 if TYPE_CHECKING:
+    from contextwise.comparison.comparison import Comparison
     from contextwise.data.document_lengths import DocumentLengths
     from contextwise.experiments.demo import DemoScale
+    from contextwise.experiments.trial.result import TrialResult
 
 SHORTEST_ROW = 64
 
@@ -26,14 +29,14 @@ def demo(
     quick: Annotated[
         bool, Option("--quick", help="A smaller corpus and fewer steps: about a minute.")
     ] = False,
-    out: Annotated[
-        Path | None, Option(help="Folder for corpus, runs and page.", show_default="runs/demo")
-    ] = None,
-    seed: Annotated[int, Option(min=0, help="Of the weights and of the order of the data.")] = 0,
+    out: Annotated[Path | None, Option(help="Folder for corpus and trial.", show_default="runs/demo")] = None,
+    seed: Annotated[int, Option(min=0, help="The first seed.")] = 0,
 ) -> None:
-    """Train three small models on real text, and see which is better, by how much, at what cost.
+    """Decide on real text whether ContextLM beats GPT-2, and GPT-2 with as many parameters.
 
-    The text is the source of Python's own standard library. Run the same command again to resume.
+    A trial in its smallest form: seeds of all three models, at equal FLOPs,
+    until both differences are decided. The text is the source of Python's own
+    standard library. Run the same command again to resume.
     """
     from contextwise.experiments.demo import FULL, QUICK
 
@@ -44,19 +47,15 @@ def demo(
         out = Path("runs/demo" + "-quick" * quick + f"-seed{seed}" * bool(seed))
     else:
         command += f" --out {shlex.quote(str(out))}"
-    page = run_demo(QUICK if quick else FULL, out, seed, command)
-    say(f"{(time.monotonic() - started) / 60:.1f} minutes; runs and corpus: {out}/")
-    show_line(f"page: {page}")
+    run_demo(QUICK if quick else FULL, out, seed, command)
+    say(f"{(time.monotonic() - started) / 60:.1f} minutes; corpus and trial: {out}/")
 
 
-def run_demo(scale: "DemoScale", out: Path, seed: int, command: str) -> Path:
-    """Prepare, train, evaluate and compare; what an earlier call with the same settings finished is used again.
+def run_demo(scale: "DemoScale", out: Path, seed: int, command: str) -> None:
+    """Prepare the corpus, run the trial, and show what it decided; an earlier call with the same settings is resumed.
 
     Args:
         command: the command line that makes the page again.
-
-    Returns:
-        The page.
 
     Raises:
         ConfigError, DataError: ``out`` holds something else, or cannot be written to.
@@ -64,31 +63,63 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str) -> Path:
     from contextwise.base.runs import RunFolder
     from contextwise.comparison.compared_runs import evaluate_all
     from contextwise.comparison.comparison import compare
-    from contextwise.comparison.tables import comparison_tables, verdict
-    from contextwise.data import Corpus
-    from contextwise.evaluation.generation import Sampling, sample_runs, time_runs
-    from contextwise.experiments.demo import PROMPT, demo_corpus, demo_runs
-    from contextwise.reports.runs import write_report
+    from contextwise.comparison.tables import model_table
+    from contextwise.evaluation.generation import time_runs
+    from contextwise.experiments.demo import PROMPT, demo_corpus, demo_trial
+    from contextwise.experiments.trial import Trial
+    from contextwise.experiments.trial.settings import RESOLVED
+    from contextwise.reports.trial import PAGE, STOPPED, run_with_page
 
     say_step = partial(console.print, style="bold", markup=False)
-    say_step("1/4 the corpus: the source of Python's standard library")
-    corpus = demo_corpus(scale, out / "corpus")
-    say_step(f"2/4 three models, trained on the same {scale.tokens:,} tokens in the same order")
-    run_set = demo_runs(scale, out, corpus.path, seed)
-    run_set.train_missing()
-    runs = [RunFolder(run.folder) for run in run_set.runs]
-    sources = [str(run.path) for run in runs]
-    say_step("3/4 their loss on documents that none of them has seen")
-    results = evaluate_all(sources, Corpus.open(corpus.path, split="validation"))
-    say_step("4/4 the time of a generated token, and a text of each")
-    time_runs(runs, new_tokens=scale.timed_tokens)
-    sample_runs(runs, PROMPT, scale.sample_tokens, Sampling(seed=seed))
-    comparison = compare(sources, results=results, all_pairs=True)
-    page, title = out / "report.html", "Contextwise: three models on Python's standard library"
-    write_report(runs, page, comparison, title=title, command=command)
-    table_alone = dataclasses.replace(comparison, differences=[], budgets=[], notes=[])
-    show(comparison_tables(table_alone), *verdict(comparison), *comparison.notes)
-    return page
+    say_step("1/3 the corpus: the source of Python's standard library")
+    demo_corpus(scale, out / "corpus")
+    settings = demo_trial(scale, out, seed)
+    say_step(
+        f"2/3 a trial at equal FLOPs: gpt2, pm (two more layers), contextlm; at most {settings.seeds} seeds"
+    )
+    trial = Trial(settings)
+    result = run_with_page(trial, command)
+    say_step("3/3 the time of a generated token")
+    runs = trial.arms.run_set(result.lengths, seed, trial.factors).runs
+    time_runs([RunFolder(run.folder) for run in runs], new_tokens=scale.timed_tokens)
+    sources = [run.source for run in runs]
+    alone = compare(
+        sources,
+        results=evaluate_all(sources, trial.arms.held_out),
+        reference=settings.baseline,
+        budgets=False,
+    )
+    table = model_table(alone)
+    show(
+        dataclasses.replace(table, title=f"The runs of seed {seed}: {table.title} over documents"),
+        *result.sentences,
+        f"The trial stopped: {STOPPED[result.stopped]}. {_first_seed(alone, result, seed)}",
+        *(f"Note: {note}" for note in result.notes),
+    )
+    # All seeds are trained, and a comparison is open.
+    if result.stopped == "seeds":
+        words = ["contextwise", "trial", str(trial.path / RESOLVED), "--seeds", str(2 * settings.seeds)]
+        show_line(f"more seeds: {shlex.join(words)}")
+    show_line(f"a text: {shlex.join(['contextwise', 'generate', sources[-1], PROMPT])}")
+    show_line(f"page: {trial.path / PAGE}")
+
+
+def _first_seed(alone: "Comparison", result: "TrialResult", seed: int) -> str:
+    """What the first seed alone would have said, and what it cannot show.
+
+    Args:
+        alone: the runs of the first seed; its intervals are over documents.
+    """
+    said, ranges = [], []
+    for each in alone.differences:
+        own, reference = (next(iter(result.losses[arm].values())) for arm in (each.group, each.reference))
+        by_seed = [a - b for a, b in zip(own, reference, strict=False)]
+        said.append(f"{each.group} − {each.reference} = {each.difference:+.4f}")
+        ranges.append(f"{each.group} {min(by_seed):+.4f} to {max(by_seed):+.4f}")
+    return (
+        f"Seed {seed} alone would have said: {listed(said)}, with intervals over documents only. One seed cannot show what "
+        f"another would have said; the seeds' own differences are: {listed(ranges)}."
+    )
 
 
 def prepare(

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from contextwise.base.machine import describe_environment
 from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.subject import positions
-from contextwise.models import load_model, load_tokenizer
+from contextwise.models import load_model
 from contextwise.models.decoding import generate
 from contextwise.models.loading import load_config
 
@@ -230,26 +230,3 @@ def time_runs(
     environment = describe_environment()
     for run, file in zip(runs, files, strict=True):
         write_json(file, {**times[str(run.path)], **settings, "environment": environment}, what)
-
-
-def sample_runs(runs: list[RunFolder], prompt: str, max_new_tokens: int, sampling: Sampling) -> None:
-    """Continue one prompt with each trained run; writes ``evaluation/samples.json`` (``prompt``, ``text``, ``sampling``).
-
-    An existing text for this prompt and these settings is kept.
-    """
-    settings = {"max_new_tokens": max_new_tokens, **asdict(sampling)}
-    for run in runs:
-        file = run.evaluation / "samples.json"
-        existing = read_json(file, "the generated texts") if file.exists() else []
-        if any(sample["prompt"] == prompt and sample["sampling"] == settings for sample in existing):
-            continue
-        [text] = sample_text(
-            load_model(run.path),
-            load_tokenizer(run.path),
-            prompt,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            starts_sentence=reads_sentences(run.path),
-        )
-        sample = {"prompt": prompt, "text": text, "sampling": settings}
-        write_json(file, [*existing, sample], "the generated texts")

@@ -1,70 +1,40 @@
-"""The demo's corpus and run set: GPT-2, its parameter-matched form and ContextLM, on Python's own standard library."""
+"""The demo: a corpus of the standard library, and a trial of ContextLM against GPT-2 without and with two more layers."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.experiments.run_set import FAST_TRAINING, Arm, RunSet, RunSetSettings
+from contextwise.experiments.trial.settings import TrialSettings, load_trial
 
-PROMPT = "def read(self, path):\n    "
+PROMPT = "def main("
 
 
 @dataclass(frozen=True)
 class DemoScale:
-    """All the sizes of a demo.
+    """The sizes of a demo.
 
     Attributes:
         documents: modules of the standard library that make the corpus, the first by name; None: all.
         held_out: share of the documents that no model is trained on.
-        size: named size of the GPT-2 backbone.
-        context: tokens of a training window.
-        tokens: training tokens of each model.
-        evaluate_every: in steps of ``tokens_per_step`` tokens.
-        evaluation_tokens: of the held-out text, for the curves; the table's losses are of all of it.
+        trial: settings of the trial, as in ``contextwise trial --set``; the others are the defaults of trials.
         timed_tokens: tokens of a text whose generation is timed.
     """
 
+    trial: tuple[str, ...]
     documents: int | None = None
-    held_out: float = 0.1
+    held_out: float = 0.05
     vocabulary: int = 4096
-    size: str = "nano"
-    context: int = 256
-    tokens: int = 1_048_576
-    tokens_per_step: int = 4096
-    evaluate_every: int = 50
-    evaluation_tokens: int = 32_768
     timed_tokens: int = 128
-    sample_tokens: int = 120
 
 
-TRAINING = (
-    "tokens",
-    "tokens_per_step",
-    "evaluate_every",
-    "evaluation_tokens",
-)
-FULL = DemoScale()
+FULL = DemoScale(("tokens=262144", "seeds=6"))
 QUICK = DemoScale(
+    ("tokens=40960", "seeds=4", "recipe.model.size=pico", "recipe.training.tokens_per_step=1024"),
     documents=160,
-    tokens=81_920,
-    tokens_per_step=2048,
-    evaluate_every=10,
-    evaluation_tokens=8_192,
+    held_out=0.1,
     timed_tokens=64,
 )
-
-ARMS = {
-    "gpt2": ["name=GPT-2"],
-    "gpt2-plus-2": ["name=GPT-2 +2 layers (PM)", "model.extra_layers=2"],
-    "contextlm": [
-        "name=ContextLM",
-        "model.context_predictor.chunk_size=4",
-        "model.context_predictor.predictor_layers=2",
-        "model.context_predictor.injection=gate",
-    ],
-}
-"""Folder -> what sets the model apart: as it is, parameter-matched to ContextLM, and ContextLM."""
 
 
 def demo_corpus(scale: DemoScale, path: Path) -> Corpus:
@@ -89,14 +59,20 @@ def demo_corpus(scale: DemoScale, path: Path) -> Corpus:
     return corpus
 
 
-def demo_runs(scale: DemoScale, out: Path, corpus: Path, seed: int) -> RunSet:
-    """The demo's three runs, in folders of ``out`` that have the arms' names."""
-    training = {name: getattr(scale, name) for name in TRAINING}
-    recipe = {
-        "data": {"context": scale.context},
-        "model": {"family": "gpt2", "size": scale.size},
-        "training": training | FAST_TRAINING | {"log_every": max(1, scale.evaluate_every // 10)},
+def demo_trial(scale: DemoScale, out: Path, seed: int) -> TrialSettings:
+    """The demo's trial, in a folder of ``out``; each arm has the learning rates of its recipe.
+
+    ContextLM is the reference, so that it is compared both to the plain model and to the one with as many parameters.
+
+    Args:
+        seed: the first.
+    """
+    values = {
+        "name": "demo",
+        "arms": ["gpt2", "pm", "contextlm"],
+        "reference": "contextlm",
+        "corpus": str(out / "corpus"),
+        "rates": "fixed",
+        "first_seed": seed,
     }
-    arms = {folder: Arm(settings=settings) for folder, settings in ARMS.items()}
-    settings = RunSetSettings(recipe=recipe, arms=arms, seeds=[seed])
-    return RunSet.of(settings, out, corpus=corpus, content_ids=False)
+    return load_trial(None, values, list(scale.trial), out / "trial")

@@ -47,18 +47,13 @@ def write_report(
     path: Path,
     comparison: Comparison | None = None,
     *,
-    title: str | None = None,
-    command: str | None = None,
     notes: list[str] | None = None,
 ) -> None:
     """Write the page of some runs.
 
     Args:
-        runs: finished or not; what a run has not made yet is left out. Texts that the runs generated
-            (``evaluation/samples.json``) are shown side by side.
+        runs: finished or not; what a run has not made yet is left out.
         comparison: of the runs, and of other models if there are any.
-        title: the headline; by default the models' names.
-        command: the one command that made all this, if there is one.
         notes: sentences for the reader, besides the comparison's own.
 
     Raises:
@@ -97,13 +92,14 @@ def write_report(
             Section("At equal budgets", budget_tables(comparison, series)),
         ]
     remarks = [*(comparison.notes if comparison else []), *(notes or [])]
-    lines = [command] if command is not None else _commands(runs, comparison)
     sections += [
         Section("Notes", [page.bullets(remarks)] if remarks else []),
-        Section("What the models write", _samples(curves)),
-        Section("How it was made", ["To make it again:", page.commands(lines), *map(_run, curves)]),
+        Section(
+            "How it was made",
+            ["To make it again:", page.commands(_commands(runs, comparison)), *map(_run, curves)],
+        ),
     ]
-    title = title or (", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others")
+    title = ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
     Page(title, sections, subtitle, verdict(comparison) if comparison else [], "runs").write(path)
 
 
@@ -136,14 +132,6 @@ def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[
     return curves, series
 
 
-def _sampling(settings: dict[str, Any]) -> str:
-    """Format the sampling settings that have an effect, for example ``temperature 0.8, seed 0``."""
-    if settings.get("greedy"):
-        settings = {"max_new_tokens": settings.get("max_new_tokens"), "always the likeliest token": ""}
-    counting = {name: value for name, value in settings.items() if value is not None and value is not False}
-    return ", ".join(f"{name.replace('_', ' ')} {value}".strip() for name, value in counting.items())
-
-
 def _commands(runs: list[RunFolder], comparison: Comparison | None) -> list[str]:
     """Commands that make the runs and the figures again."""
     lines = [["train", str(run.recipe_file), "--out", f"{run.path}-again"] for run in runs]
@@ -169,25 +157,6 @@ def _evaluation_tables(runs: list[RunFolder]) -> list[Part]:
             )
             tables.append(evaluation_table(summary, title=title, known_only=True))
     return tables
-
-
-def _samples(curves: list[Curve]) -> list[Part]:
-    """Generated texts side by side, by prompt and settings."""
-    by_prompt: dict[tuple[str, str], list[Markup]] = {}
-    for curve in curves:
-        file = curve.run.evaluation / "samples.json"
-        for sample in read_json(file, "the generated texts") if file.is_file() else []:
-            prompt, head = sample["prompt"], page.subhead(curve.label, curve.series)
-            article = '<article>{head}<pre><span class="given">{prompt}</span>{text}</pre></article>'
-            text = page.markup(article, head=head, prompt=prompt, text=sample["text"])
-            by_prompt.setdefault((prompt, _sampling(sample["sampling"])), []).append(text)
-    parts: list[Part] = []
-    for (prompt, how), texts in by_prompt.items():
-        start = page.markup("<code>{prompt}</code>", prompt=prompt) if prompt else "the start of a document"
-        line = '<p class="prompt">Continuing {start} ({how}; not selected)</p>'
-        parts.append(page.markup(line, start=start, how=how))
-        parts.append(Markup(f'<div class="samples">\n{page.joined(texts)}\n</div>'))
-    return parts
 
 
 def _run(curve: Curve) -> Markup:

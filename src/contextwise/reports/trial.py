@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 
 from contextwise.base.estimates import Estimate, count, duration, written
+from contextwise.base.progress import say
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.experiments.trial.ledger import LedgerRow
 from contextwise.experiments.trial.result import READINGS, Comparison, TrialPlan, TrialResult
+from contextwise.experiments.trial.settings import RESOLVED
+from contextwise.experiments.trial.trial import Trial
 from contextwise.reports import page
 from contextwise.reports.page import Page, Part, Plot, Section
 
+PAGE = "report.html"
 STOPPED = {
     "decided": "every comparison is decided",
     "seeds": "all seeds are trained",
@@ -27,6 +31,24 @@ ANYTIME = (
 SPENT = (Column("tokens", "count"), Column("FLOPs", "estimate", ".2e"))
 SHOWN_WHOLE = 6
 """The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""
+
+
+def run_with_page(trial: Trial, command: str) -> TrialResult:
+    """Run a trial to its end, or resume it; after each seed write the page and print what is known so far.
+
+    Args:
+        command: as for :func:`trial_page`.
+
+    Raises what :meth:`~contextwise.experiments.trial.Trial.run` raises.
+    """
+
+    def on_look(result: TrialResult) -> None:
+        recipe = (trial.path / RESOLVED).read_text(encoding="utf-8")
+        trial_page(result, recipe, command).write(trial.path / PAGE)
+        for sentence in [] if result.stopped else result.sentences:
+            say(sentence)
+
+    return trial.run(on_look)
 
 
 def trial_tables(result: TrialResult) -> RenderableType:
