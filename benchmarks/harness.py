@@ -95,14 +95,22 @@ def peak_memory(module: str, *arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout.strip().split("\n")[-1])
 
 
-def publish(name: str, result: dict[str, Any]) -> Path:
-    """Keep a result as JSON, with the hardware and versions that it came from."""
+def publish(name: str, result: dict[str, Any], records: str | None = None) -> Path:
+    """Keep a result as JSON, with its date and the hardware and versions that it came from.
+
+    Args:
+        records: a key of ``result`` whose entries are measured apart from each other, as shapes are: each then has a date and an
+            environment of its own, and those of an earlier run that this one did not measure are kept.
+    """
     RESULTS.mkdir(exist_ok=True)
     environment = describe_environment()
     kind = environment["gpus"][0].split()[-1].lower() if environment["gpus"] else "cpu"
     path = RESULTS / f"{name}-{kind}.json"
     when = datetime.now(UTC).strftime("%Y-%m-%d")
-    path.write_text(
-        json.dumps({"benchmark": name, "date": when, **result, "environment": environment}, indent=2) + "\n"
-    )
+    date, where = {"date": when}, {"environment": environment}
+    if records is not None:
+        kept = json.loads(path.read_text())[records] if path.exists() else {}
+        measured = {key: {**date, **record, **where} for key, record in result[records].items()}
+        result, date, where = {**result, records: kept | measured}, {}, {}
+    path.write_text(json.dumps({"benchmark": name, **date, **result, **where}, indent=2) + "\n")
     return path

@@ -212,7 +212,7 @@ def main(arguments: list[str] | None = None) -> None:
         )
     if nanogpt is None:
         print(f"training step: nanoGPT was not measured; there is no model.py in {options.nanogpt}")
-    publish("training_step", {"shapes": results})
+    publish("training_step", {"shapes": results}, records="shapes")
 
 
 if __name__ == "__main__":

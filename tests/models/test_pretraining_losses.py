@@ -164,7 +164,7 @@ def test_flex_attention_gives_the_same():
 def test_attention_without_such_masks_is_rejected():
     model = decoder()
     model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ConfigError, match="supports no prefixes"):
+    with pytest.raises(ConfigError, match="takes no masks of prefixes"):
         as_attention_mask(torch.ones(1, 1, 2, 2, dtype=torch.bool), model)
 
 

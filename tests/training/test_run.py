@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from contextwise.base.runs import RunFolder
@@ -20,7 +20,7 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.windows import stack
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import Causal, Cut, Vocabulary
-from contextwise.training import Recipe, train
+from contextwise.training import Recipe, checkpoints, train
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training, start_training, torchrun, wait_for
 from small import recipe_values, write_documents
@@ -261,6 +261,42 @@ def test_when_all_checkpoints_are_damaged_it_says_so(corpus_folder, tmp_path):
     with pytest.raises(CheckpointError, match="all checkpoints in .* are damaged"):
         train(Recipe.model_validate(values))
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
+
+
+@pytest.fixture(scope="module")
+def stopped(corpus_folder, tmp_path_factory):
+    """The recipe and the folder of a run that was stopped."""
+    run = tmp_path_factory.mktemp("stopped") / "run"
+    return half_done(corpus_folder, run), run
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (lambda state: state["metrics"].pop("trunk"), "its state is without trunk"),
+        (lambda state: state["metrics"].update(carbon=1), "its state is with carbon"),
+        (lambda state: state.update(rate=1, schedule=state.pop("random")), "without random and with rate"),
+        (lambda state: state["random"][0].pop("numpy"), "its state is without numpy"),
+        (lambda state: state.update(metrics=None), "NoneType"),
+        (lambda state: state["optimizer_groups"][0].pop("lr"), "lr"),
+        (None, "model.renamed"),
+    ],
+)
+def test_a_checkpoint_of_another_version_refuses_to_resume(stopped, tmp_path, harm, why):
+    recipe, run = stopped
+    shutil.copytree(run, tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-8"
+    state = json.loads((checkpoint / "state.json").read_text())
+    if harm is None:
+        weights = load_file(checkpoint / checkpoints.WEIGHTS)
+        weights["model.renamed"] = weights.pop("model.context.gate.weight")
+        save_file(weights, checkpoint / checkpoints.WEIGHTS)
+    else:
+        harm(state)
+    (checkpoint / "state.json").write_text(json.dumps(state))
+    checkpoints.seal(checkpoint)
+    with pytest.raises(CheckpointError, match=rf"another version of Contextwise .*{why}.* train anew"):
+        train(Recipe.model_validate(recipe | {"output": str(tmp_path / "run")}))
 
 
 def test_changed_data_refuses_to_resume(corpus_folder, tmp_path):

@@ -128,17 +128,18 @@ class StaticDecoding:
         self.first_logits_BV = model(**inputs, return_dict=True).logits[:, -1].float()
         real_BT = prompt.get("attention_mask")
         real_BT = torch.ones_like(input_ids) if real_BT is None else real_BT
-        self.lengths = real_BT.sum(1).tolist()
         length = input_ids.shape[1]
         self.token_B1 = input_ids[:, -1:].clone()
         self.position_B1 = real_BT.sum(1, keepdim=True)
-        self.index_1 = torch.tensor([length], device=input_ids.device)
+        self.index_1 = torch.full((1,), length, device=input_ids.device)
         self.mask_B11S = torch.full(
             (rows, 1, 1, capacity), -torch.inf, dtype=model.dtype, device=input_ids.device
         )
         self.mask_B11S[:, 0, 0, :length].masked_fill_(real_BT.bool(), 0.0)
         pathway = context_pathway(model)
         self.chunk_size = None if pathway is None else pathway.chunk_size
+        # The only values that are read: the lengths of the rows say which steps complete a chunk.
+        self.lengths = [] if pathway is None else real_BT.sum(1).tolist()
         self.recorded: dict[bool, Callable[[], Tensor]] = {}
 
     def logits(self, token_B: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ def as_mask(allowed: Tensor, config: Any, dtype: torch.dtype) -> Tensor:
     if implementation == "eager":
         return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
     raise ConfigError(
-        f"attention {implementation!r} cannot run ContextLM on padded, packed or cached rows; use 'sdpa' or 'eager'"
+        f"attention {implementation!r} takes no masks of prefixes, padding, packed documents or chunks; use 'sdpa' or 'eager'"
     )
 
 

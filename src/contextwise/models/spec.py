@@ -38,7 +38,7 @@ from transformers.pytorch_utils import Conv1D
 from contextwise.base.errors import ConfigError
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
-from contextwise.models.masks import readable_without_sync
+from contextwise.models.masks import as_mask, readable_without_sync, takes_masks
 
 Batch = dict[str, Tensor]
 Parts = Sequence[str] | None
@@ -131,22 +131,26 @@ def as_attention_mask(allowed: Tensor, model: Any) -> Any:
     Raises:
         ConfigError: the implementation does not support such masks.
     """
-    implementation = model.config._attn_implementation
-    if implementation == "sdpa":
-        return allowed
-    if implementation == "eager":
-        lowest = torch.finfo(model.dtype).min
-        return torch.zeros_like(allowed, dtype=model.dtype).masked_fill(~allowed, lowest)
-    if implementation == "flex_attention":
-        rows, _, queries, keys = allowed.shape
+    if model.config._attn_implementation != "flex_attention":
+        return as_mask(allowed, model.config, model.dtype)
+    rows, _, queries, keys = allowed.shape
 
-        def may_attend(row: Any, _: Any, query: Any, key: Any) -> Tensor:
-            return allowed[row, 0, query, key]
+    def may_attend(row: Any, _: Any, query: Any, key: Any) -> Tensor:
+        return allowed[row, 0, query, key]
 
-        return create_block_mask(may_attend, rows, None, queries, keys, str(allowed.device))
-    raise ConfigError(
-        f"attention {implementation!r} supports no prefixes and no packed documents; use sdpa, flex_attention or eager"
-    )
+    return create_block_mask(may_attend, rows, None, queries, keys, str(allowed.device))
+
+
+def padding_mask(mask_BS: Tensor | None, queries: int, model: Any) -> Any:
+    """The mask of padding for a stock model with bidirectional attention: 0 in ``mask_BS`` (B, S) is padding.
+
+    transformers reads a mask of two dimensions, to leave it out where nothing is padding; where reading would wait for an
+    accelerator, the mask has four.
+    """
+    if mask_BS is None or readable_without_sync(mask_BS) or not takes_masks(model.config):
+        return mask_BS
+    rows, keys = mask_BS.shape
+    return as_attention_mask(mask_BS.bool()[:, None, None].expand(rows, 1, queries, keys), model)
 
 
 def matrix_weights(module: nn.Module) -> int:
@@ -237,11 +241,8 @@ class EncoderSpec(ModelSpec):
         mask = batch.get("attention_mask")
         if "position_ids" in batch:
             mask = as_attention_mask(same_document(batch["position_ids"])[:, None], model)
-        elif mask is not None and not readable_without_sync(
-            mask
-        ):  # transformers reads a mask of two dimensions
-            rows, length = mask.shape
-            mask = as_attention_mask(mask.bool()[:, None, None].expand(rows, 1, length, length), model)
+        else:
+            mask = padding_mask(mask, batch["input_ids"].shape[1], model)
         out = model.base_model(input_ids=batch["input_ids"], attention_mask=mask, **inputs)
         head = model.cls.predictions
         labels, labelled = batch["labels"], batch.get("labelled")
@@ -272,17 +273,18 @@ class EncoderDecoderSpec(ModelSpec):
         return 3.0 * (encoder + 2 * per_input * inputs + decoder)
 
     def losses(self, model: Any, batch: Batch) -> Losses:
-        mask = batch.get("attention_mask")
-        encoded = model.encoder(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
+        mask, inputs, targets = batch.get("attention_mask"), batch["input_ids"], batch["labels"]
+        own_mask = padding_mask(mask, inputs.shape[1], model)
+        encoded = model.encoder(input_ids=inputs, attention_mask=own_mask).last_hidden_state
         hidden = model.decoder(
-            input_ids=model._shift_right(batch["labels"]),
+            input_ids=model._shift_right(targets),
             encoder_hidden_states=encoded,
-            encoder_attention_mask=mask,
+            encoder_attention_mask=padding_mask(mask, targets.shape[1], model),
             use_cache=False,
         ).last_hidden_state
         if model.config.scale_decoder_outputs:
             hidden = hidden * model.config.d_model**-0.5
-        return labelled_losses(hidden, batch["labels"], model.lm_head, dense=True)
+        return labelled_losses(hidden, targets, model.lm_head, dense=True)
 
 
 def pretraining_class(config: PreTrainedConfig) -> Any:

@@ -5,9 +5,10 @@ holds the SHA-256 of every file. Weights and optimizer state are whole tensors b
 processes, so that a run can resume with another number of processes, sharded or not; all else is JSON. Nothing is pickled.
 """
 
+import contextlib
 import random
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,26 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
+
 from contextwise.base.errors import CheckpointError
 from contextwise.base.files import read_json, sha256_file, write_json
 from contextwise.base.progress import say
+from contextwise.training.metrics import RunMetrics
 
 MANIFEST, STATE = "manifest.json", "state.json"
 WEIGHTS, MOMENTS = "weights.safetensors", "optimizer.safetensors"
+STATE_KEYS = {
+    "format",
+    "step",
+    "metrics",
+    "fingerprints",
+    "optimizer_groups",
+    "schedule",
+    "evaluation_pending",
+    "random",
+}
 _GATHER = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -66,14 +81,56 @@ def restore(
     for name, twin in _ties(model).items():
         weights.setdefault(name, weights[twin])
     options = StateDictOptions(full_state_dict=True, strict=True)
-    set_model_state_dict(model, weights, options=options)
+    with _of_this_version(folder):
+        set_model_state_dict(model, weights, options=options)
     state: Any = {}
     for key, value in load_file(folder / MOMENTS).items():
         parameter, name = key.split("::")
         state.setdefault(parameter, {})[name] = value
     for group in groups:
         group |= {name: tuple(value) for name, value in group.items() if name in ("betas", "ns_coefficients")}
-    set_optimizer_state_dict(model, optimizer, {"state": state, "param_groups": groups}, options=options)
+    with _of_this_version(folder):
+        set_optimizer_state_dict(
+            model, optimizer, {"state": state, "param_groups": groups}, options=options
+        )
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Read the state of a checkpoint besides weights and moments, as this version of Contextwise writes it.
+
+    Raises:
+        CheckpointError: it was written by another version: keys are missing or unknown.
+    """
+    state = read_json(folder / STATE, "the checkpoint")
+    with _of_this_version(folder):
+        _check_keys(state, STATE_KEYS)
+        _check_keys(state["metrics"], RunMetrics.KEPT)
+        for random_of_process in state["random"]:
+            _check_keys(random_of_process, random_state().keys())
+        TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
+    return state
+
+
+def _check_keys(state: dict[str, Any], known: Set[str]) -> None:
+    missing, unknown = sorted(known - state.keys()), sorted(state.keys() - known)
+    problems = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(unknown)}"] * bool(unknown)
+    if problems:
+        raise KeyError(f"its state is {' and '.join(problems)}")
+
+
+@contextlib.contextmanager
+def _of_this_version(folder: Path) -> Iterator[None]:
+    """Raise errors of values that do not match as a :class:`CheckpointError`."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        why = str(error.args[0] if error.args else error).strip().split("\n")[0].rstrip(".:")
+        raise CheckpointError(
+            f"the checkpoint {folder} is of another version of Contextwise or of its libraries ({why}), and cannot be resumed; "
+            "remove its run folder, or choose another one with --out, and train anew"
+        ) from error
 
 
 _WRAPPERS = {"module", "_orig_mod"}  # added to parameter names by DDP and torch.compile

@@ -17,6 +17,9 @@ def peak_flops(gpu: str | None) -> float | None:
     return next((flops for name, flops in PEAK_FLOPS.items() if gpu and name in gpu), None)
 
 
+_ATTRIBUTES = ("steps", "seconds", "input_tokens", "target_tokens", "trunk")
+
+
 class RunMetrics:
     """Cumulative tokens, operations and training seconds, and the losses since the last row.
 
@@ -32,6 +35,9 @@ class RunMetrics:
         target_tokens: target tokens so far.
         trunk: the part of the trunk from which this run branched off: path, step, tokens, FLOPs and seconds; or None.
     """
+
+    KEPT = frozenset({*_ATTRIBUTES, "since", "norm"})
+    """The keys of :meth:`state`."""
 
     def __init__(
         self,
@@ -129,16 +135,15 @@ class RunMetrics:
 
     def state(self) -> dict[str, Any]:
         """The state that a checkpoint keeps."""
-        return {name: getattr(self, name) for name in _KEPT} | {"since": self._since, "norm": self._norm}
+        return {name: getattr(self, name) for name in _ATTRIBUTES} | {"since": self._since, "norm": self._norm}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Inverse of :meth:`state`."""
-        for name in _KEPT:
+        for name in _ATTRIBUTES:
             setattr(self, name, state[name])
         self._since, self._norm = _no_sums() | state["since"], state["norm"]
 
 
-_KEPT = ("steps", "seconds", "input_tokens", "target_tokens", "trunk")
 
 
 def _no_sums() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from transformers import TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, Interrupted
-from contextwise.base.files import PARTIAL, atomic_write, read_json, write_json
+from contextwise.base.files import PARTIAL, atomic_write, write_json
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
@@ -140,7 +140,8 @@ def _find_checkpoint(
 
     Raises:
         DataError: a corpus is not the one that was prepared.
-        CheckpointError: all checkpoints or that of the trunk are damaged, or the newest was trained on other data.
+        CheckpointError: all checkpoints or that of the trunk are damaged, or the newest was trained on other data or is of
+            another version.
     """
 
     def find() -> Path | None:
@@ -154,7 +155,7 @@ def _find_checkpoint(
             if problem is not None:
                 raise CheckpointError(f"the checkpoint {trunk} is damaged: {problem}; train the trunk again")
         if checkpoint is not None:
-            recorded = read_json(checkpoint / checkpoints.STATE, "the checkpoint")["fingerprints"]
+            recorded = checkpoints.read_state(checkpoint)["fingerprints"]
             for name, fingerprint in inputs.fingerprints.items():
                 if recorded.get(name) != fingerprint:
                     raise CheckpointError(

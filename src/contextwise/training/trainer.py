@@ -7,6 +7,8 @@ The order of operations in a step (the hooks are the Trainer's own):
    weights change.
 3. Optimizer and schedule.
 4. Log, evaluate, save; a stop signal is checked after each step, each micro-batch and each evaluation batch.
+
+The host waits for the accelerator once in a step, in ``check_step``, where all values that it needs are read together.
 """
 
 import contextlib
@@ -148,6 +150,12 @@ class PretrainingTrainer(Trainer):
             pin_memory=args.dataloader_pin_memory,
         )
 
+    def _prepare_input(self, data: Any) -> Any:
+        """Move tensors to the device as in the Trainer, but without waiting for it."""
+        if isinstance(data, torch.Tensor):
+            return data.to(self.args.device, non_blocking=True)
+        return super()._prepare_input(data)
+
     def training_step(self, model: nn.Module, inputs: Any, *args: Any) -> torch.Tensor:
         """Forward and backward of a step's micro-batches; returns the mean of their losses, ()."""
         self._inputs = [self._prepare_inputs(batch) for batch in inputs]
@@ -207,13 +215,13 @@ class PretrainingTrainer(Trainer):
         Raises:
             TrainingError: names step and windows; the weights are unchanged.
         """
-        stop_here = torch.tensor(float(interruption.requested), device=self.args.device)
         encoder_decoder = self.unwrapped(self.model_wrapped).model.config.is_encoder_decoder
         read = torch.stack([tokens_read(inputs, encoder_decoder) for inputs in self._inputs]).sum()
         processes = self.accelerator.num_processes
         loss_here = torch.stack(self._losses).sum() / processes
         parts_here = torch.stack(self._parts).sum(0).flatten()
-        norm = torch.zeros(()) if self._norm is None else self._norm
+        stop_here = torch.full_like(loss_here, interruption.requested)
+        norm = torch.zeros_like(loss_here) if self._norm is None else self._norm
         norm_here = (norm.full_tensor() if isinstance(norm, DTensor) else norm).to(loss_here) / processes
         here = torch.stack([loss_here, norm_here, stop_here, read]).to(self.wide)
         # One transfer from the device for all values: a step waits for the device once.
@@ -289,7 +297,7 @@ class PretrainingTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Write a row of ``metrics.jsonl``, and pass it to the trackers."""
-        if "loss" in logs:
+        if "learning_rate" in logs:
             row = self.metrics.training_row(self.state.global_step, logs["learning_rate"])
         elif "validation_loss" in logs:
             losses = {name.removeprefix("validation_"): value for name, value in logs.items()}
@@ -301,6 +309,10 @@ class PretrainingTrainer(Trainer):
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=row)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        # Log before the Trainer does, which would read loss and norm from the device: `check_step` has read them.
+        if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
+            self._globalstep_last_logged = self.state.global_step
+            self.log({"learning_rate": kwargs["learning_rate"]})
         super()._maybe_log_save_evaluate(*args, **kwargs)
         self.metrics.start_clock()
 
@@ -336,7 +348,7 @@ class PretrainingTrainer(Trainer):
 
     def _mean_loss(self, examples: Any) -> float | None:
         """Mean loss of all examples, in nats per target; None if a stop was requested in any process."""
-        total = torch.zeros(2, dtype=torch.float64)
+        total = torch.zeros(2, dtype=self.wide, device=self.args.device)
         model = self.model_wrapped
         model.eval()
         with torch.no_grad():
@@ -346,7 +358,7 @@ class PretrainingTrainer(Trainer):
                 with self.compute_loss_context_manager():
                     self.compute_loss(model, inputs)
                 if rows:
-                    total += self.part_sums(model)[:, 0].cpu()
+                    total += self.part_sums(model)[:, 0]
         total = self.sum_over_processes(total)
         return (total[0] / total[1]).item()
 

@@ -187,7 +187,7 @@ class ContextPathway(nn.Module):
         if kept_state is not None and kept_state.is_initialized and positions_BT.shape[1] == 1:
             if consecutive and isinstance(kept_state, ContextState):
                 inside_chunks = kept_state.length > 0 and (kept_state.length + 1) % w != 0
-            else:
+            elif readable_without_sync(positions_BT):  # else the predictor runs in every step
                 inside_chunks = bool((((positions_BT + 1) % w != 0) & (positions_BT > 0)).all())
         state = ContextState([], w) if kept_state is None else kept_state
         if not state.is_initialized:

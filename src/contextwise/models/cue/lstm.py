@@ -165,12 +165,15 @@ class LSTMForCausalLM(CausalLanguageModel):
         before = (layer.h, layer.c) if layer is not None and layer.is_initialized else None
         length = embeds_BTD.shape[1]
         real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
-        if real_BT is not None and layer is None and not readable_without_sync(real_BT):
-            return self._padded_without_state(embeds_BTD, real_BT)
-        if real_BT is None or bool(real_BT.all()):
+        readable = real_BT is None or readable_without_sync(real_BT)
+        if real_BT is None or (readable and bool(real_BT.all())):
             h_BTD, state = self.lstm(embeds_BTD, before)
-        else:
+        elif readable:
             h_BTD, state = self._padded(embeds_BTD, real_BT, before)
+        elif layer is None:
+            return self._padded_without_state(embeds_BTD, real_BT)
+        else:
+            h_BTD, state = self._padded_step_by_step(embeds_BTD, real_BT, before)
         if layer is not None:
             layer.keep(state, length)
         return h_BTD
@@ -180,6 +183,21 @@ class LSTMForCausalLM(CausalLanguageModel):
         order_BT = (~real_BT).int().argsort(dim=1, stable=True)
         h_BTD, _ = self.lstm(embeds_BTD.take_along_dim(order_BT[..., None], 1))
         return h_BTD.take_along_dim(order_BT.argsort(1)[..., None], 1) * real_BT[..., None]
+
+    def _padded_step_by_step(
+        self, embeds_BTD: Tensor, real_BT: Tensor, before: Any
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """As :meth:`_padded`, but reads no lengths: a row keeps its state over padding."""
+        if before is None:
+            shape = (self.config.num_hidden_layers, len(embeds_BTD), self.config.hidden_size)
+            before = (embeds_BTD.new_zeros(shape), embeds_BTD.new_zeros(shape))
+        h, c = before
+        outputs = []
+        for embeds_B1D, real_B1 in zip(embeds_BTD.split(1, 1), real_BT.split(1, 1), strict=True):
+            h_B1D, (next_h, next_c) = self.lstm(embeds_B1D, (h, c))
+            h, c = torch.where(real_B1, next_h, h), torch.where(real_B1, next_c, c)
+            outputs.append(h_B1D * real_B1[..., None])
+        return torch.cat(outputs, 1), (h, c)
 
     def _padded(
         self, embeds_BTD: Tensor, real_BT: Tensor, before: Any

@@ -86,7 +86,7 @@ class UnigramSpec(ModelSpec):
     def losses(self, model: Any, batch: Batch) -> Losses:
         """The sum of the divergences over a batch's sentences, and their number."""
         divergences = model.divergences(batch["labels"])
-        counts = batch["labels"].new_tensor([len(divergences)])
+        counts = batch["labels"].new_full((1,), len(divergences))
         return Losses(("sentences",), divergences.sum()[None], counts)
 
 

@@ -20,6 +20,7 @@ from transformers import (
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from contextwise.base.errors import ConfigError
+from contextwise.models.losses import final_hidden_states
 from contextwise.models.spec import ModelSpec, register_model
 
 ANSWERS = 2
@@ -184,7 +185,7 @@ class ParityTransformer(ParityModel):
         return self.hidden_states(input_ids)[:, 0]
 
     def hidden_states(self, input_ids: Tensor, **_: Any) -> Tensor:
-        return self.backbone(input_ids=input_ids, use_cache=False).last_hidden_state[:, -1:]
+        return final_hidden_states(self.backbone, input_ids=input_ids)[:, -1:]
 
 
 class ParityMLP(ParityModel):
