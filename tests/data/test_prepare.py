@@ -195,7 +195,9 @@ def test_splits_without_documents_are_left_out(
         write_jsonl({"text": text} for text in texts), "bytes", tmp_path / "a", validation=0.3
     )
     assert corpus.splits == ["train"]
-    assert "no document fell to the split 'validation'" in " ".join(capsys.readouterr().err.split())
+    warning = " ".join(capsys.readouterr().err.split())
+    assert "no document fell to the split 'validation'" in warning
+    assert "--validation with a larger share, or validation=FILE, holds documents out" in warning
     held = [text for text in map(str, range(1000)) if _split(SplitFractions(0.3), text) == "validation"][:2]
     source = write_jsonl({"text": text} for text in held)
     assert prepare_corpus(source, "bytes", tmp_path / "b", validation=0.3).split == "validation"
@@ -218,6 +220,7 @@ def test_the_default_share_holds_out_enough_for_a_verdict(
     prepare_corpus(stories, "bytes", tmp_path / "c", limit=20)
     warning = " ".join(capsys.readouterr().err.split())
     assert "the split 'validation' holds 4 documents; a comparison on it gives no verdict" in warning
+    assert "--validation with a larger share holds out more" in warning
     prepare_corpus(stories, "bytes", tmp_path / "d", limit=8)
     assert "holds 2 documents; a comparison" in " ".join(capsys.readouterr().err.split())
     assert "validation" not in prepare_corpus(stories, "bytes", tmp_path / "e", validation=0).splits
