@@ -99,8 +99,8 @@ def publish(name: str, result: dict[str, Any], records: str | None = None) -> Pa
     """Keep a result as JSON, with its date and the hardware and versions that it came from.
 
     Args:
-        records: a key of ``result`` whose entries are measured apart from each other, as shapes are: each then has a date and an
-            environment of its own, and those of an earlier run that this one did not measure are kept.
+        records: a key of ``result`` whose entries are measured apart from each other, as shapes are: each then has a date and
+            an environment of its own, and those of an earlier run that this one did not measure are kept.
     """
     RESULTS.mkdir(exist_ok=True)
     environment = describe_environment()

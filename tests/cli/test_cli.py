@@ -138,11 +138,26 @@ def test_control_characters_are_escaped(
 def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path) -> None:
     bad = tmp_path / "recipe.yaml"
     bad.write_text("name: x\ndata: {corpus: c, context: 8}\ntraining: {token: 5}\n")
+    good = tmp_path / "good.yaml"
+    good.write_text(
+        "name: x\ndata: {corpus: no/corpus, context: 8}\nmodel: {layers: 1, width: 8, heads: 1}\n"
+        "training: {steps: 5, tokens_per_step: 8}\n"
+    )
     commands = [
+        (0, ["--version"]),
         (0, ["reproduce", "--list"]),
         (2, ["reproduce", "contextlm/table1", "--scale", "huge"]),
         (2, ["train", str(bad)]),
         (2, ["train", "no/recipe.yaml"]),
+        (2, ["train", str(good)]),
+        (2, ["train", str(good), "--json"]),
+        (2, ["train", str(good), "--set", "training.step=3"]),
+        (2, ["train", str(good), "--set", f"output={tmp_path}"]),
+        (2, ["prepare", "no/text.jsonl", "--tokenizer", "bytes", "--out", str(tmp_path / "corpus")]),
+        (2, ["corpus", "no/corpus"]),
+        (2, ["trial", "no/trial.yaml"]),
+        (2, ["trial", "one"]),
+        (2, ["trial"]),
         (2, ["sweep", "no/sweep.yaml"]),
         (2, ["plan", "no/sweep"]),
         (2, ["evaluate", "no/run", "--corpus", "no/corpus"]),

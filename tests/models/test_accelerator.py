@@ -141,7 +141,11 @@ BATCHES: dict[str, dict[str, torch.Tensor]] = {
 def batch_of(name: str, kind: str) -> dict[str, torch.Tensor] | None:
     """A batch of this kind for the model of this name, as the trainer gives it; None if it takes no such batches."""
     if "parity" in name or name == "autoencoder":
-        return {"input_ids": tokens(), "labels": tokens(2, 1 if "parity" in name else LENGTH)} if not BATCHES[kind] else None
+        return (
+            {"input_ids": tokens(), "labels": tokens(2, 1 if "parity" in name else LENGTH)}
+            if not BATCHES[kind]
+            else None
+        )
     if kind == "packed" and (name in CUE or name == "T5"):
         return None  # one sentence in a row
     batch = {"input_ids": tokens(), "labels": tokens(), **BATCHES[kind]}
@@ -303,7 +307,9 @@ def test_recorded_steps_wait_for_nothing(name):
         with FakeAccelerator():
             for _ in range(5):
                 assert steps.logits(tokens()[:, 0]).device.type == DEVICE
-        assert all(not isinstance(step, partial) or step.func != steps._step for step in steps.recorded.values())
+        assert all(
+            not isinstance(step, partial) or step.func != steps._step for step in steps.recorded.values()
+        )
 
 
 READS: dict[str, Callable[[torch.Tensor], Any]] = {

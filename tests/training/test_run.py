@@ -294,6 +294,7 @@ def test_a_checkpoint_of_another_version_refuses_to_resume(stopped, tmp_path, ha
     else:
         harm(state)
     (checkpoint / "state.json").write_text(json.dumps(state))
+    (checkpoint / checkpoints.MANIFEST).unlink()
     checkpoints.seal(checkpoint)
     with pytest.raises(CheckpointError, match=rf"another version of Contextwise .*{why}.* train anew"):
         train(Recipe.model_validate(recipe | {"output": str(tmp_path / "run")}))

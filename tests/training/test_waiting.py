@@ -1,6 +1,7 @@
 """The trainer's whole loop on an accelerator that is waited for once in an optimizer step."""
 
 import math
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +22,10 @@ from small import recipe_values
 CASES = {
     "ContextLM": ({}, {"optimizer": "muon", "micro_batch_tokens": 64}),
     "without a limit of the gradient": ({}, {"clip": 0.0}),
-    "masked": ({"objective": "masked", "model": {"family": "bert", "layers": 1, "width": 32, "heads": 2}}, {}),
+    "masked": (
+        {"objective": "masked", "model": {"family": "bert", "layers": 1, "width": 32, "heads": 2}},
+        {},
+    ),
     "spans": ({"objective": "spans", "model": {"family": "t5", "layers": 1, "width": 32, "heads": 2}}, {}),
 }
 
@@ -29,7 +33,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_an_optimizer_step_waits_once(case, corpus_folder, tmp_path, monkeypatch):
     changes, training = CASES[case]
-    values = recipe_values(corpus_folder, tmp_path / "run", steps=3, evaluate_every=0, log_every=1, **training)
+    values = recipe_values(
+        corpus_folder, tmp_path / "run", steps=3, evaluate_every=0, log_every=1, **training
+    )
     recipe = validate(Recipe, values | changes, "the recipe")
     processes = SimpleNamespace(device=torch.device(DEVICE), num_processes=1)
     trainer = build_trainer(recipe, RunFolder(recipe.folder), TrainingInputs.open(recipe), processes)
@@ -53,7 +59,7 @@ def test_an_optimizer_step_waits_once(case, corpus_folder, tmp_path, monkeypatch
             group |= {"fused": False, "foreach": True}  # the meta device has no fused kernel
     with accelerator:
         trainer.train()
-    steps = [accelerator.reads[a:b] for a, b in zip(counts, counts[1:], strict=False)]
+    steps = [accelerator.reads[a:b] for a, b in pairwise(counts)]
     assert [len(reads) for reads in steps] == [1, 1, 1], steps
     assert all("values.tolist()" in reads[0] for reads in steps)
     assert [row["step"] for row in trainer.run.metrics("train")] == [1, 2, 3]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import RenderableType
 from typer import Argument, Option
 
+from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import write_json
 from contextwise.base.progress import say
@@ -91,10 +92,6 @@ def trial(
     """
     import shlex
 
-    from contextwise.experiments.trial import Trial, load_trial
-    from contextwise.experiments.trial.settings import RESOLVED
-    from contextwise.reports.trial import PAGE, plan_tables, run_with_page, trial_tables
-
     if ledger is not None:
         _show_ledger(ledger, false_discoveries, bool(arms), as_json)
         return
@@ -107,6 +104,12 @@ def trial(
         raise ConfigError(
             f"one arm ({arms[0]}) has nothing to be compared to; give two arms, or a trial file (.yaml)"
         )
+    if file is not None:
+        read_yaml(file)  # its errors need no torch, which takes seconds to import
+    from contextwise.experiments.trial import Trial, load_trial
+    from contextwise.experiments.trial.settings import RESOLVED
+    from contextwise.reports.trial import PAGE, plan_tables, run_with_page, trial_tables
+
     given: dict[str, Any] = {
         "corpus": None if corpus is None else str(corpus),
         "equal": equal,

@@ -45,6 +45,7 @@ def train(
     if dry_run:
         _show_dry_run(loaded, recipe.parent, as_json)
         return
+    _check_files(loaded)
     from contextwise.experiments.causality import refuse_leaking_variant
     from contextwise.training import train as train_model
 
@@ -52,6 +53,18 @@ def train(
     run = train_model(loaded)
     if first_process():
         print(run.path)
+
+
+def _check_files(recipe: "Recipe") -> None:
+    """Raise the errors of training that need no torch: a run folder that is taken, and a corpus or split that is missing."""
+    from contextwise.base.runs import RunFolder
+    from contextwise.data import Corpus
+    from contextwise.training.recipe import with_newer_settings
+    from contextwise.training.settings import CorpusData
+
+    RunFolder(recipe.folder).check_free(recipe.resolved(), with_newer_settings)
+    if isinstance(recipe.data, CorpusData):
+        Corpus.open(recipe.data.corpus, recipe.data.split)
 
 
 def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:

@@ -283,7 +283,8 @@ def _report_small_splits(reading: Reading, writers: dict[str, SplitWriter]) -> N
                 fix = f"; --{name} with a larger share holds out more" if reading.names is None else ""
                 console.print(
                     f"warning: the split {name!r} holds {documents} document{'s' * (documents > 1)}; a comparison on it "
-                    f"gives no verdict, which takes {FEWEST_DOCUMENTS} or more, and {ENOUGH_HELD_OUT} for a narrow interval{fix}",
+                    f"gives no verdict, which takes {FEWEST_DOCUMENTS} or more, and {ENOUGH_HELD_OUT} for a narrow interval"
+                    + fix,
                     markup=False,
                 )
             continue
@@ -294,6 +295,10 @@ def _report_small_splits(reading: Reading, writers: dict[str, SplitWriter]) -> N
         if name == "train" or getattr(reading.fractions, name):
             console.print(
                 f"warning: the text is so small that no document fell to the split {name!r}; it is left out"
-                + ("" if name == "train" else f"; --{name} with a larger share, or {name}=FILE, holds documents out"),
+                + (
+                    ""
+                    if name == "train"
+                    else f"; --{name} with a larger share, or {name}=FILE, holds documents out"
+                ),
                 markup=False,
             )

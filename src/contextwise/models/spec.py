@@ -35,7 +35,6 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from contextwise.base.errors import ConfigError
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
 from contextwise.models.masks import as_mask, readable_without_sync, takes_masks

@@ -23,7 +23,6 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -90,9 +89,7 @@ def restore(
     for group in groups:
         group |= {name: tuple(value) for name, value in group.items() if name in ("betas", "ns_coefficients")}
     with _of_this_version(folder):
-        set_optimizer_state_dict(
-            model, optimizer, {"state": state, "param_groups": groups}, options=options
-        )
+        set_optimizer_state_dict(model, optimizer, {"state": state, "param_groups": groups}, options=options)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -113,7 +110,9 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 def _check_keys(state: dict[str, Any], known: Set[str]) -> None:
     missing, unknown = sorted(known - state.keys()), sorted(state.keys() - known)
-    problems = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(unknown)}"] * bool(unknown)
+    problems = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(unknown)}"] * bool(
+        unknown
+    )
     if problems:
         raise KeyError(f"its state is {' and '.join(problems)}")
 

@@ -135,15 +135,16 @@ class RunMetrics:
 
     def state(self) -> dict[str, Any]:
         """The state that a checkpoint keeps."""
-        return {name: getattr(self, name) for name in _ATTRIBUTES} | {"since": self._since, "norm": self._norm}
+        return {name: getattr(self, name) for name in _ATTRIBUTES} | {
+            "since": self._since,
+            "norm": self._norm,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Inverse of :meth:`state`."""
         for name in _ATTRIBUTES:
             setattr(self, name, state[name])
         self._since, self._norm = _no_sums() | state["since"], state["norm"]
-
-
 
 
 def _no_sums() -> dict[str, Any]:
