@@ -5,16 +5,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import sha256_file
 from contextwise.base.machine import hub_problem
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 END_OF_TEXT = "<|endoftext|>"
 PIECE = 65_536  # characters after which a long text may be cut without changing its tokens
@@ -29,7 +30,7 @@ _CUT = re.compile(r"(?<=[!-~])\n")
 class CorpusTokenizer:
     """Tokenizer with the settings that a corpus needs."""
 
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: "PreTrainedTokenizerFast"
     kind: str  # folder, hub, trained or bytes
     name: str  # as the user entered it, without folders
     end_of_text: int  # id of the token that windows put between documents; never inside a document
@@ -146,6 +147,8 @@ def learn_bpe(texts: Iterable[str], vocab_size: int) -> CorpusTokenizer:
 
 def byte_tokenizer() -> CorpusTokenizer:
     """Build the byte tokenizer: each byte of the UTF-8 text is a token with the byte as its id; end-of-text is 256."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
     vocabulary = {character: byte for byte, character in bytes_to_unicode().items()}
     backend = _byte_level(models.BPE(vocab=vocabulary, merges=[]))
     backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
@@ -160,6 +163,8 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 
 def _wrap(backend: Tokenizer, kind: str, name: str) -> CorpusTokenizer:
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, eos_token=END_OF_TEXT, clean_up_tokenization_spaces=False
     )
@@ -232,6 +237,8 @@ def _from_files(file: Path, merges: Path | None = None) -> Any:
         raise DataError(f"the tokenizer {file} cannot be read: {str(error)[:200]}") from None
     if merges is not None and backend.token_to_id(END_OF_TEXT) is not None:
         backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    from transformers import PreTrainedTokenizerFast
+
     return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False)
 
 
