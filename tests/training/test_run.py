@@ -278,7 +278,6 @@ def stopped(corpus_folder, tmp_path_factory):
         (lambda state: state.update(rate=1, schedule=state.pop("random")), "without random and with rate"),
         (lambda state: state["random"][0].pop("numpy"), "its state is without numpy"),
         (lambda state: state.update(metrics=None), "NoneType"),
-        (lambda state: state["optimizer_groups"][0].pop("lr"), "lr"),
         (None, "model.renamed"),
     ],
 )
