@@ -125,7 +125,7 @@ def _of_this_version(folder: Path) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        why = str(error.args[0] if error.args else error).strip().split("\n")[0].rstrip(".:")
+        why = " ".join(str(error.args[0] if error.args else error).split())[:240].rstrip(".")
         raise CheckpointError(
             f"the checkpoint {folder} is of another version of Contextwise or of its libraries ({why}), and cannot be resumed; "
             "remove its run folder, or choose another one with --out, and train anew"
