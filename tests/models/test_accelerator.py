@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import contextlm_models
@@ -38,6 +39,8 @@ from contextwise.models.parity.spec import (
     ParityTransformerConfig,
 )
 from contextwise.models.spec import _SPECS, register_models
+from contextwise.models.variant.code import digest, name_code, read_code
+from contextwise.models.variant.modeling import VariantConfig, VariantForCausalLM
 from contextwise.training.model import TrainedModel, freeze_backbone
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.recipe import TrainingSettings
@@ -69,6 +72,14 @@ def contextlm(family: str, **options: Any) -> ContextLMForCausalLM:
 
 def over_context() -> MultiTokenForCausalLM:
     return MultiTokenForCausalLM(MultiTokenConfig(contextlm("llama").config, 3, "layer"))
+
+
+def variant(name: str) -> VariantForCausalLM:
+    file, _, own = name.partition(":")
+    path = Path(__file__).parents[2] / "examples" / "variants" / file
+    sha256 = digest(read_code(path))
+    name_code(path, sha256)
+    return VariantForCausalLM(VariantConfig(backbone("gpt2"), file, own, {}, sha256))
 
 
 def retrofitted() -> ContextLMForCausalLM:
@@ -110,6 +121,8 @@ CUE: dict[str, Callable[[], Any]] = {
     "proxy": proxy_model,
 }
 OTHERS: dict[str, Callable[[], Any]] = {
+    "token order": partial(variant, "token_order.py:TokenOrder"),
+    "next latent": partial(variant, "next_latent.py:NextLatent"),
     "LSTM": partial(sentence_encoder, "lstm"),
     "BERT": masked_model,
     "BERT of pairs": partial(masked_model, BertForPreTraining),
