@@ -30,7 +30,7 @@ def demo(
         bool, Option("--quick", help="A smaller corpus and fewer steps: about a minute.")
     ] = False,
     out: Annotated[Path | None, Option(help="Folder for corpus and trial.", show_default="runs/demo")] = None,
-    seed: Annotated[int, Option(min=0, help="The first seed.")] = 0,
+    seed: Annotated[int, Option(min=0, max=999_990, help="The first seed.")] = 0,
 ) -> None:
     """Decide on real text whether ContextLM beats GPT-2, and GPT-2 with as many parameters.
 
@@ -74,9 +74,7 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str) -> None:
     say_step("1/3 the corpus: the source of Python's standard library")
     demo_corpus(scale, out / "corpus")
     settings = demo_trial(scale, out, seed)
-    say_step(
-        f"2/3 a trial at equal FLOPs: gpt2, pm (two more layers), contextlm; at most {settings.seeds} seeds"
-    )
+    say_step(f"2/3 a trial: gpt2, pm (two more layers), contextlm; at most {settings.seeds} seeds")
     trial = Trial(settings)
     result = run_with_page(trial, command)
     say_step("3/3 the time of a generated token")
@@ -93,7 +91,8 @@ def run_demo(scale: "DemoScale", out: Path, seed: int, command: str) -> None:
     show(
         dataclasses.replace(table, title=f"The runs of seed {seed}: {table.title} over documents"),
         *result.sentences,
-        f"The trial stopped: {STOPPED[result.stopped]}. {_first_seed(alone, result, seed)}",
+        f"The trial stopped: {STOPPED[result.stopped]}.",
+        _first_seed(alone, result, seed),
         *(f"Note: {note}" for note in result.notes),
     )
     # All seeds are trained, and a comparison is open.
