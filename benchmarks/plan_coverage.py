@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import publish
-from contextwise.analysis.scaling.analysis import Analysis, analyse
+from contextwise.analysis.scaling.analysis import Analysis
 from contextwise.analysis.scaling.observations import observations
 from contextwise.analysis.scaling.optimum import Cost, best_anywhere, best_context, measured_cost
 from contextwise.base.errors import DataError
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
         points = observations(laws.drawn_points(law, sizes, **noise, seed=seed, count=12))
         cost = measured_cost(points, "flops")
         try:
-            fit = analyse(points, 100, 0.9, seed)
+            fit = Analysis(points, 100, 0.9, seed)
         except DataError:
             refused += 1
             continue

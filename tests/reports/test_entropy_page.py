@@ -12,7 +12,7 @@ import torch
 from browser import browser, needs_browser
 
 from contextwise.analysis import intrinsic
-from contextwise.analysis.intrinsic import analyse
+from contextwise.analysis.intrinsic import IntrinsicEntropy
 from contextwise.analysis.spectra import THRESHOLDS
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.kernel.result import write_result
@@ -81,7 +81,7 @@ def measurement(folder, contexts, name="a model", notes=()):
 
 @pytest.fixture
 def entropy(tmp_path):
-    return analyse(measurement(tmp_path, [4, 16, 64, 256, 1024]))
+    return IntrinsicEntropy(measurement(tmp_path, [4, 16, 64, 256, 1024]))
 
 
 def rows_of(text):
@@ -169,7 +169,7 @@ def test_csv_files_hold_everything(entropy, tmp_path):
 
 
 def test_two_contexts_make_a_page_without_fits(tmp_path):
-    entropy = analyse(measurement(tmp_path, [4, 64]))
+    entropy = IntrinsicEntropy(measurement(tmp_path, [4, 64]))
     assert entropy.power is None and not entropy.by_entropy and not entropy.names
     write_entropy_page(entropy, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
@@ -179,14 +179,14 @@ def test_two_contexts_make_a_page_without_fits(tmp_path):
 
 
 def test_one_context_makes_a_page_of_its_spectrum(tmp_path):
-    entropy = analyse(measurement(tmp_path, [64]))
+    entropy = IntrinsicEntropy(measurement(tmp_path, [64]))
     write_entropy_page(entropy, tmp_path / "page.html")
     assert "increments" not in figures_of(entropy) and "spectra" in figures_of(entropy)
 
 
 def test_further_estimates_are_on_the_page_and_in_the_csv(tmp_path, monkeypatch):
     monkeypatch.setattr(intrinsic, "further_dimensions", lambda features: {"TwoNN": 7.25 + len(features)})
-    entropy = analyse(measurement(tmp_path, [4, 64]))
+    entropy = IntrinsicEntropy(measurement(tmp_path, [4, 64]))
     write_entropy_page(entropy, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "dim, TwoNN" in page and page.count("<td>127.2</td>") == 2
@@ -194,14 +194,16 @@ def test_further_estimates_are_on_the_page_and_in_the_csv(tmp_path, monkeypatch)
 
 
 def test_names_are_escaped(tmp_path):
-    entropy = analyse(measurement(tmp_path, [4, 64], name="<b>x", notes=["<script>alert(1)</script>"]))
+    entropy = IntrinsicEntropy(
+        measurement(tmp_path, [4, 64], name="<b>x", notes=["<script>alert(1)</script>"])
+    )
     write_entropy_page(entropy, tmp_path / "page.html", ["contextwise", "<i>"])
     page = (tmp_path / "page.html").read_text()
     assert "<b>x" not in page and "<script>alert" not in page and "<i>" not in page
 
 
 def test_long_spectra_are_thinned_in_figures_only(tmp_path):
-    entropy = analyse(measurement(tmp_path, [4, 64]))
+    entropy = IntrinsicEntropy(measurement(tmp_path, [4, 64]))
     wide = {context: np.geomspace(1, 1e-4, 3000) for context in entropy.contexts}
     object.__setattr__(entropy, "spectra", wide)
     x = figures_of(entropy)["spectra"]["data"][0]["x"]

@@ -11,7 +11,7 @@ from browser import browser, needs_browser
 from sweep_pages import rows
 
 from contextwise.reports.sweep import sweep_tables
-from contextwise.reports.sweep_data import read_sweep
+from contextwise.reports.sweep_data import SweepData
 from contextwise.reports.sweep_figures import budget_words
 
 
@@ -72,7 +72,7 @@ def opened(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ope
 
 @pytest.fixture(scope="module")
 def tables(sweep: Path) -> dict[str, list[dict[str, str]]]:
-    return {name: rows(text) for name, text in sweep_tables(read_sweep(sweep)).items()}
+    return {name: rows(text) for name, text in sweep_tables(SweepData(sweep)).items()}
 
 
 def at(table: list[dict[str, str]], unit: str, step: int) -> list[dict[str, str]]:

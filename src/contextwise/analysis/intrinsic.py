@@ -4,7 +4,6 @@ Source: intrinsic entropy, Sections 2.2.2, C.2 and J.2. Everything is joined by 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,9 +33,11 @@ SHARE_OF_SUBSPACES = 0.1
 """Subspaces from this share of the channels on enter the least correlation; S of a few directions is mostly noise."""
 
 
-@dataclass(frozen=True)
 class IntrinsicEntropy:
-    """Entropies, dimensions and fits of one measurement.
+    """Entropies, dimensions and fits of one measurement; what its files do not allow becomes a note.
+
+    Args:
+        bandwidth: of the kernel density, in units of the features' own covariance; Scott's if None.
 
     Attributes:
         losses: context -> cross entropy with its interval over documents.
@@ -49,52 +50,83 @@ class IntrinsicEntropy:
         kde: context -> Gaussian-KDE entropy over ``directions`` leading directions; empty where it does not exist.
         kde_with_own: the same with each point in its own density, as in the source.
         further: estimator of scikit-dimension -> context -> dimension.
-        power: fit of the loss over context; None with the reason among :attr:`notes`.
+        power: fit of the loss over context; None with the reason among ``notes``.
         by_entropy: N -> fit of the loss over S_N, for every N where it can be fitted.
         by_dimension: threshold -> fit of the loss over the dimension.
-        by_kde: fit of the loss over the KDE entropy.
+        by_kde: fit of the loss over the KDE entropy; None without one.
         correlation: Pearson's, over contexts, between ``names``: ``−CE``, ``S_N``, and ``KDE`` where there is one.
+
+    Raises:
+        ConfigError: the bandwidth is not positive.
+        DataError: a file is damaged.
     """
 
-    measurement: EntropyResult
-    losses: dict[int, Estimate]
-    differences: dict[int, Estimate]
-    spectra: dict[int, np.ndarray]
-    entropies: dict[int, ByContext]
-    sizes: list[int]
-    dimensions: dict[float, ByContext]
-    kde: ByContext
-    kde_with_own: ByContext
-    directions: int
-    further: dict[str, ByContext]
-    power: PowerFit | None
-    by_entropy: dict[int, LineFit]
-    by_dimension: dict[float, LineFit]
-    by_kde: LineFit | None
-    names: list[str]
-    correlation: np.ndarray
-    notes: list[str] = field(default_factory=list)
+    def __init__(self, measurement: EntropyResult, bandwidth: float | None = None) -> None:
+        summary, means = measurement.summary, measurement.losses()
+        self.measurement, self.contexts = measurement, measurement.contexts
+        self.notes: list[str] = list(summary["notes"])
+        self.losses, self.differences = (
+            {int(context): Estimate(**values) for context, values in summary[name].items()}
+            for name in ("losses", "differences")
+        )
+        self.spectra = measurement.spectra()
+        shared = shared_rank(self.spectra)
+        sums = {context: intrinsic_entropies(values) for context, values in self.spectra.items()}
+        self.entropies = {n: {c: float(s[n - 1]) for c, s in sums.items()} for n in range(2, shared + 1)}
+        self.sizes = chosen_sizes(shared)
+        counts = {context: intrinsic_dimensions(values) for context, values in self.spectra.items()}
+        self.dimensions = {x: {c: float(of[i]) for c, of in counts.items()} for i, x in enumerate(THRESHOLDS)}
+        self.directions = density_directions(summary["kept"], min(summary["width"], shared))
+        self._estimate_densities(bandwidth)
+        series = {"−CE": {context: -loss for context, loss in means.items()}}
+        series |= {f"S_{n}": self.entropies[n] for n in self.sizes} | ({"KDE": self.kde} if self.kde else {})
+        fit = _fit_or_note(self.notes, correlations, series)
+        self.names, self.correlation = fit or ([], np.zeros((0, 0)))
+        self.power: PowerFit | None = _fit_or_note(self.notes, fit_power, means)
+        self.by_entropy = _lines(self.entropies, means, self.notes)
+        self.by_dimension = _lines(self.dimensions, means, [])
+        self.by_kde: LineFit | None = _fit_or_note([], fit_line, self.kde, means) if self.kde else None
+        fits = [fit for fit in (self.power, *self.by_entropy.values()) if fit is not None]
+        if fits and len(fits[0].contexts) < 6:
+            self.notes.append(
+                f"The fits go through {len(fits[0].contexts)} contexts: so few points fit many curves, and a high R² is weak "
+                "evidence."
+            )
+        if self.power is not None and not self.power.exponent.above(0.0):
+            self.notes.append(
+                "The exponent of the power law is not determined: its interval reaches below zero."
+            )
 
-    @property
-    def contexts(self) -> list[int]:
-        return self.measurement.contexts
+    def _estimate_densities(self, bandwidth: float | None) -> None:
+        """Entropies by kernel density without and with the own point, and further dimensions, of the kept features."""
+        self.kde: ByContext = {}
+        self.kde_with_own: ByContext = {}
+        self.further: dict[str, ByContext] = {}
+        for context in self.contexts:
+            features_KD = self.measurement.features(context)
+            points_KM = leading_directions(features_KD, self.directions)
+            try:
+                self.kde[context] = kde_entropy(points_KM, bandwidth)
+                self.kde_with_own[context] = kde_entropy(points_KM, bandwidth, leave_one_out=False)
+            except DataError as error:
+                self.notes.append(f"There is no kernel density at a context of {context:,} tokens: {error}.")
+            for name, value in further_dimensions(features_KD).items():
+                self.further.setdefault(name, {})[context] = value
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the eigenvalues themselves, as JSON-ready values; contexts, N and thresholds are keys."""
-        fits: dict[str, Any] = {"power": self.power, "by_kde": self.by_kde}
+        fits = {"power": self.power, "by_kde": self.by_kde}
         by_entropy = {n: self.by_entropy[n] for n in self.sizes if n in self.by_entropy}
-        fits = {name: fit for name, fit in fits.items() if fit is not None}
         values = {
+            name: getattr(self, name) for name in ("losses", "differences", "dimensions", "kde", "notes")
+        }
+        values |= {
             "measurement": self.measurement.summary,
-            "losses": {context: loss.to_dict() for context, loss in self.losses.items()},
-            "differences": {context: loss.to_dict() for context, loss in self.differences.items()},
             "entropies": {n: self.entropies[n] for n in self.sizes},
-            "dimensions": self.dimensions,
-            "kde": self.kde,
             "further_dimensions": self.further,
-            "fits": fits | {"by_entropy": by_entropy, "by_dimension": self.by_dimension},
-            "correlation": {"names": self.names, "values": self.correlation.tolist()},
-            "notes": self.notes,
+            "fits": {name: fit for name, fit in fits.items() if fit is not None}
+            | {"by_entropy": by_entropy, "by_dimension": self.by_dimension},
+            "correlation": {"names": self.names, "values": self.correlation},
         }
         return as_json(values)
 
@@ -103,92 +135,6 @@ class IntrinsicEntropy:
         least = SHARE_OF_SUBSPACES * len(self.spectra[self.contexts[0]])
         rows = [i for i, name in enumerate(self.names) if name.startswith("S_") and int(name[2:]) >= least]
         return float(self.correlation[np.ix_(rows, rows)].min()) if len(rows) > 1 else None
-
-
-def analyse(measurement: EntropyResult, bandwidth: float | None = None) -> IntrinsicEntropy:
-    """Compute all results of a measurement; what its files do not allow becomes a note.
-
-    Args:
-        bandwidth: of the kernel density, in units of the features' own covariance; Scott's if None.
-
-    Raises:
-        ConfigError: the bandwidth is not positive.
-        DataError: a file is damaged.
-    """
-    notes = list(measurement.summary["notes"])
-    losses = _estimates(measurement.summary["losses"])
-    means = measurement.losses()
-    spectra = measurement.spectra()
-    shared = shared_rank(spectra)
-    sums = {context: intrinsic_entropies(values) for context, values in spectra.items()}
-    entropies = {n: {context: float(s[n - 1]) for context, s in sums.items()} for n in range(2, shared + 1)}
-    counts = {context: intrinsic_dimensions(values) for context, values in spectra.items()}
-    dimensions = {
-        threshold: {context: float(by_threshold[i]) for context, by_threshold in counts.items()}
-        for i, threshold in enumerate(THRESHOLDS)
-    }
-    kept, width = measurement.summary["kept"], measurement.summary["width"]
-    directions = density_directions(kept, min(width, shared))
-    kde, with_own, further = _densities(measurement, directions, bandwidth, notes)
-    sizes = chosen_sizes(shared)
-    series = {"−CE": {context: -loss for context, loss in means.items()}}
-    series |= {f"S_{n}": entropies[n] for n in sizes}
-    series |= {"KDE": kde} if kde else {}
-    names, correlation = _fit_or_note(notes, correlations, series) or ([], np.zeros((0, 0)))
-    power = _fit_or_note(notes, fit_power, means)
-    by_entropy = _lines(entropies, means, notes)
-    fits = [fit for fit in (power, *by_entropy.values()) if fit is not None]
-    if fits and len(fits[0].contexts) < 6:
-        notes.append(
-            f"The fits go through {len(fits[0].contexts)} contexts: so few points fit many curves, and a high R² is weak "
-            "evidence."
-        )
-    if power is not None and not power.exponent.above(0.0):
-        notes.append("The exponent of the power law is not determined: its interval reaches below zero.")
-    return IntrinsicEntropy(
-        measurement,
-        losses,
-        _estimates(measurement.summary["differences"]),
-        spectra,
-        entropies,
-        sizes,
-        dimensions,
-        kde,
-        with_own,
-        directions,
-        further,
-        power,
-        by_entropy,
-        _lines(dimensions, means, []),
-        _fit_or_note([], fit_line, kde, means) if kde else None,
-        names,
-        correlation,
-        notes,
-    )
-
-
-def _estimates(rows: dict[str, dict[str, Any]]) -> dict[int, Estimate]:
-    return {int(context): Estimate(**values) for context, values in rows.items()}
-
-
-def _densities(
-    measurement: EntropyResult, directions: int, bandwidth: float | None, notes: list[str]
-) -> tuple[ByContext, ByContext, dict[str, ByContext]]:
-    """Entropies by kernel density without and with the own point, and further dimensions, of the kept features."""
-    kde: ByContext = {}
-    with_own: ByContext = {}
-    further: dict[str, ByContext] = {}
-    for context in measurement.contexts:
-        features_KD = measurement.features(context)
-        points_KM = leading_directions(features_KD, directions)
-        try:
-            kde[context] = kde_entropy(points_KM, bandwidth)
-            with_own[context] = kde_entropy(points_KM, bandwidth, leave_one_out=False)
-        except DataError as error:
-            notes.append(f"There is no kernel density at a context of {context:,} tokens: {error}.")
-        for name, value in further_dimensions(features_KD).items():
-            further.setdefault(name, {})[context] = value
-    return kde, with_own, further
 
 
 def _lines(x: Mapping[K, ByContext], means: ByContext, notes: list[str]) -> dict[K, LineFit]:

@@ -339,7 +339,7 @@ def plan(
     form chosen by held-out runs; every number has an interval over runs. Where
     the sweep does not determine an answer, the plan is refused, with the reason.
     """
-    from contextwise.analysis.scaling import analyse, hindcast, make_plan, read_observations
+    from contextwise.analysis.scaling import Analysis, Hindcast, Plan, read_observations
     from contextwise.reports.scaling import hindcast_tables, law_tables, plan_tables, residual_table
 
     checking = check or hide_above is not None
@@ -369,13 +369,13 @@ def plan(
     tables: list[RenderableType] = []
     if budget is not None or hours is not None:
         spent = _budget(observations, budget, hours or 0, tokens_per_second, measured_at)
-        analysis = analyse(observations, resamples, confidence, seed)
-        answer = make_plan(analysis, spent, far=far)
+        analysis = Analysis(observations, resamples, confidence, seed)
+        answer = Plan(analysis, spent, far=far)
         values |= {"plan": answer.to_dict(), "law": analysis.to_dict()}
         tables += [plan_tables(answer, analysis), law_tables(analysis)]
         tables += [residual_table(analysis)] if residuals else []
     if checking:
-        compared = hindcast(observations, hide_above, resamples, confidence, seed)
+        compared = Hindcast(observations, hide_above, resamples, confidence, seed)
         values["check"] = compared.to_dict() | {"law": compared.analysis.to_dict()}
         tables += [hindcast_tables(compared)]
         tables += [residual_table(compared.analysis)] if residuals and len(tables) == 1 else []

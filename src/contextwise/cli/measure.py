@@ -121,10 +121,10 @@ def show_analysis(
     ] = None,
 ) -> None:
     """Print losses, entropies, dimensions and fits, and write the page."""
-    from contextwise.analysis.intrinsic import analyse
+    from contextwise.analysis.intrinsic import IntrinsicEntropy
     from contextwise.reports.entropy import terminal_report, write_csv, write_entropy_page
 
-    analysis = analyse(result, bandwidth)
+    analysis = IntrinsicEntropy(result, bandwidth)
     if as_json:
         show_json(analysis.to_dict())
     else:

@@ -15,7 +15,7 @@ from contextwise.base.tables import Cell, Row, Table, csv_text
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.reports import page
 from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
-from contextwise.reports.sweep_data import SweepData, read_sweep
+from contextwise.reports.sweep_data import SweepData
 from contextwise.reports.sweep_figures import (
     budget_words,
     corpus_sentences,
@@ -61,7 +61,7 @@ def write_sweep_page(
         DataError: a file is damaged, or cannot be written.
     """
     page.check_file(path)
-    data = read_sweep(folder, others)
+    data = SweepData(folder, others)
     contexts = data.contexts
     texts = sweep_tables(data)
     interval = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
@@ -135,11 +135,7 @@ def _optimal_contexts(data: SweepData) -> list[Part]:
         "At no budget of this kind can the optimal context of a size be read off: the contexts next to the best one were not "
         "measured there."
     )
-    return [
-        Plot("context", figure(), label, caption),
-        page.missing(absent, ' id="no-context" hidden'),
-        _download("optimal-context", "Optimal contexts"),
-    ]
+    return _filled("context", label, caption, absent, "Optimal contexts")
 
 
 def _optimal_pairs() -> list[Part]:
@@ -152,11 +148,13 @@ def _optimal_pairs() -> list[Part]:
         "At no budget of this kind can an overall optimum be read off: the sizes next to the best one, or the contexts next to "
         "its own, were not measured there."
     )
-    return [
-        Plot("pair", figure(), label, caption),
-        page.missing(absent, ' id="no-pair" hidden'),
-        _download("optimal-pair", "Optimal pairs"),
-    ]
+    return _filled("pair", label, caption, absent, "Optimal pairs")
+
+
+def _filled(id: str, label: str, caption: str, absent: str, table: str) -> list[Part]:
+    """A figure that the page's script fills in, the note where there is nothing to draw, and the table behind it."""
+    note = page.missing(absent, f' id="no-{id}" hidden')
+    return [Plot(id, figure(), label, caption), note, _download(f"optimal-{id}", table)]
 
 
 def _curves(data: SweepData) -> list[Part]:
@@ -241,17 +239,16 @@ def runs_table(data: SweepData) -> Table:
     last = {point.run: point for point in data.points}
     rows = []
     for state in data.states:
-        run, point = state.run, last.get(state.run.id)
-        loss = NOT_KNOWN if point is None else f"{point.loss:.4f}"
-        error = "" if point is None or point.standard_error is None else f"± {point.standard_error:.4f}"
-        cells = [
+        run, point, loss, error = state.run, last.get(state.run.id), NOT_KNOWN, ""
+        if point is not None:
+            loss = f"{point.loss:.4f}"
+            error = "" if point.standard_error is None else f"± {point.standard_error:.4f}"
+        size, context = (
             (run.size, f"{count(run.parameters)} parameters"),
             (in_tokens(run.context), f"seed {run.seed}"),
-            state.state,
-            (count(point.tokens if point else 0), f"of {count(run.tokens)}"),
-            (loss, error),
-            run.id,
-        ]
+        )
+        trained = (count(point.tokens if point else 0), f"of {count(run.tokens)}")
+        cells = [size, context, state.state, trained, (loss, error), run.id]
         rows.append(Row(cells, list(data.sizes).index(run.size)))
     title = (
         "Best-context loss at the last measurement of each run: the mean over the last tenth of its training context, nats per "

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from contextwise.analysis.optimum import Landscape, landscape
-from contextwise.analysis.sweep_points import SweepPoint, sweep_points
+from contextwise.analysis.optimum import landscape
+from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
 from contextwise.base.files import read_json
 from contextwise.data.corpus import Corpus
-from contextwise.data.document_lengths import DocumentLengths, measure_lengths, token_count
+from contextwise.data.document_lengths import measure_lengths, token_count
 from contextwise.evaluation.kernel import Result, is_result, results_of
 from contextwise.evaluation.measures.curve import Curve
 from contextwise.experiments.folder import RunState
@@ -51,92 +51,67 @@ class CurveLine:
     bytes_per_token: float | None = None
 
 
-@dataclass(frozen=True)
 class SweepData:
-    """A sweep, read.
-
-    Attributes:
-        sizes: name -> parameters, in that order.
-        planned: size -> all its training contexts.
-        landscapes: one a kind of budget.
-        meter: of the corpus's training split; None if it cannot be reached, for the reason ``no_corpus``.
-        loss_unit: of the curves.
-        dropped: how many measurements had a loss that is no number.
-    """
-
-    path: Path
-    name: str
-    recipe: str
-    states: list[RunState]
-    points: list[SweepPoint]
-    sizes: dict[str, int]
-    planned: dict[str, list[int]]
-    landscapes: list[Landscape]
-    curves: list[CurveLine]
-    loss_unit: str
-    corpus: str
-    meter: DocumentLengths | None
-    no_corpus: str
-    dropped: int
-
-    @property
-    def contexts(self) -> list[int]:
-        """All training contexts of the grid, ascending."""
-        return sorted({context for some in self.planned.values() for context in some})
-
-
-def read_sweep(path: Path, others: Sequence[Path] = ()) -> SweepData:
-    """Read a sweep's folder, finished or not.
+    """A sweep's folder, read, finished or not.
 
     Args:
         others: runs, or folders of measured curves, whose context curves are shown beside the sweep's.
+
+    Attributes:
+        states, points: of the runs; measurements whose loss is a number.
+        sizes: name -> parameters, in that order.
+        planned: size -> all its training contexts.
+        landscapes: one a kind of budget.
+        corpus: path of the corpus.
+        meter: of its training split; None if it cannot be reached, for the reason ``no_corpus``.
+        curves, loss_unit: context curves in one unit, and its name.
+        dropped: how many measurements had a loss that is no number.
 
     Raises:
         CheckpointError: there is no sweep.
         ConfigError: nothing was measured yet, or curves of different tokenizers cannot be compared.
         DataError: a file is damaged, or no loss is a number.
     """
-    sweep = Sweep.open(path)
-    states = sweep.states()
-    points = sweep_points(path)
-    finite = [point for point in points if math.isfinite(point.loss)]
-    if points and not finite:
-        raise DataError(
-            f"none of the {len(points)} losses that the sweep {path} measured is a number: its runs diverged; lower their "
-            "learning rate and sweep again, into another folder"
+
+    def __init__(self, path: Path, others: Sequence[Path] = ()) -> None:
+        sweep, points = Sweep.open(path), sweep_points(path)
+        self.path, self.states = path, sweep.states()
+        self.points = [point for point in points if math.isfinite(point.loss)]
+        self.dropped = len(points) - len(self.points)
+        if points and not self.points:
+            raise DataError(
+                f"none of the {len(points)} losses that the sweep {path} measured is a number: its runs diverged; lower their "
+                "learning rate and sweep again, into another folder"
+            )
+        if not points:
+            done = ", ".join(f"{count} {state}" for state, count in sweep.count().items() if count)
+            raise ConfigError(
+                f"no run of the sweep {path} has measured a context curve yet ({done}); resume it with contextwise sweep, then "
+                "make the page again"
+            )
+        self.sizes, self.planned = sweep.sizes, sweep.contexts
+        gpus = _gpus(sweep, {point.run for point in self.points})
+        units = [unit for unit in UNITS if unit != "gpu_hours" or gpus]
+        landscapes = (landscape(self.points, unit, self.planned, gpus) for unit in units)
+        self.landscapes = [result for result in landscapes if result is not None]
+        self.recipe, recipe = (
+            (path / "sweep.yaml").read_text(encoding="utf-8"),
+            read_yaml(path / "sweep.yaml"),
         )
-    if not finite:
-        done = ", ".join(f"{count} {state}" for state, count in sweep.count().items() if count)
-        raise ConfigError(
-            f"no run of the sweep {path} has measured a context curve yet ({done}); resume it with contextwise sweep, then "
-            "make the page again"
-        )
-    planned, gpus = sweep.contexts, _gpus(sweep, {point.run for point in finite})
-    landscapes = [landscape(finite, unit, planned, gpus) for unit in UNITS if unit != "gpu_hours" or gpus]
-    recipe = read_yaml(path / "sweep.yaml")
-    corpus, opened, problem = _corpus(sweep, recipe)
-    curves = _sweep_curves(sweep, states, gpus)
-    tokenizer = corpus_tokenizer_hash(opened.path) if opened and opened.manifest else None
-    for curve in curves:
-        curve.tokenizer, curve.bytes_per_token = tokenizer, _bytes_per_token(opened)
-    curves += [curve for other in others for curve in _other_curves(other)]
-    comparable, loss_unit = per_byte_where_needed(curves)
-    return SweepData(
-        path=path,
-        name=str(recipe.get("name") or path.resolve().name),
-        recipe=(path / "sweep.yaml").read_text(encoding="utf-8"),
-        states=states,
-        points=finite,
-        sizes=sweep.sizes,
-        planned=planned,
-        landscapes=[result for result in landscapes if result is not None],
-        curves=comparable,
-        loss_unit=loss_unit,
-        corpus=corpus,
-        meter=measure_lengths(opened) if opened else None,
-        no_corpus=problem,
-        dropped=len(points) - len(finite),
-    )
+        self.name = str(recipe.get("name") or path.resolve().name)
+        self.corpus, opened, self.no_corpus = _corpus(sweep, recipe)
+        self.meter = measure_lengths(opened) if opened else None
+        curves = _sweep_curves(sweep, self.states, gpus)
+        tokenizer = corpus_tokenizer_hash(opened.path) if opened and opened.manifest else None
+        for curve in curves:
+            curve.tokenizer, curve.bytes_per_token = tokenizer, _bytes_per_token(opened)
+        curves += [curve for other in others for curve in _other_curves(other)]
+        self.curves, self.loss_unit = per_byte_where_needed(curves)
+
+    @property
+    def contexts(self) -> list[int]:
+        """All training contexts of the grid, ascending."""
+        return sorted({context for some in self.planned.values() for context in some})
 
 
 def _gpus(sweep: Sweep, runs: set[str]) -> dict[str, int]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from contextwise.analysis.optimum import cells, tracks
-from contextwise.analysis.scaling import analyse, hindcast
+from contextwise.analysis.scaling import Analysis, Hindcast
 from contextwise.analysis.scaling.observations import common_budgets, measured, observations
 from contextwise.base.errors import DataError
 from laws import CONTEXTS, drawn_points, flops_per_token, true_loss
@@ -21,7 +21,7 @@ def test_the_law_sees_nothing_of_what_is_hidden(observed):
     """Hidden losses may be anything: the fit and its predictions stay the same to the last bit."""
     above = 2e14
     changed = dataclasses.replace(observed, loss=np.where(observed.flops > above, 7.0, observed.loss))
-    one, other = hindcast(observed, above, resamples=30), hindcast(changed, above, resamples=30)
+    one, other = Hindcast(observed, above, resamples=30), Hindcast(changed, above, resamples=30)
     assert one.analysis.law.theta.tolist() == other.analysis.law.theta.tolist()
     assert [run.predicted for run in one.runs] == [run.predicted for run in other.runs]
     assert other.error > 0.5 > one.error
@@ -29,7 +29,7 @@ def test_the_law_sees_nothing_of_what_is_hidden(observed):
 
 
 def test_what_was_hidden_is_predicted(observed):
-    check = hindcast(observed, resamples=100)
+    check = Hindcast(observed, resamples=100)
     assert check.beyond > 10
     assert np.mean([run.inside for run in check.runs]) >= 0.7
     assert check.error < 0.02 < check.unchanged / 3
@@ -39,7 +39,7 @@ def test_what_was_hidden_is_predicted(observed):
 
 
 def test_without_noise_predicted_is_measured():
-    check = hindcast(observations(drawn_points(count=24)), resamples=30)
+    check = Hindcast(observations(drawn_points(count=24)), resamples=30)
     for run in check.runs:
         assert run.predicted.value == pytest.approx(run.measured, rel=1e-5)
     for row in check.optima:
@@ -84,9 +84,9 @@ def test_the_check_reads_losses_as_the_page_of_a_sweep_does():
 
 def test_hiding_nothing_or_all_is_refused(observed):
     with pytest.raises(DataError, match="no point of the sweep is above"):
-        hindcast(observed, observed.flops.max())
+        Hindcast(observed, observed.flops.max())
     with pytest.raises(DataError, match="all points of the sweep are above"):
-        hindcast(observed, observed.flops.min() / 2)
+        Hindcast(observed, observed.flops.min() / 2)
 
 
 def test_the_whole_sweep_and_the_check_are_quick(observed):
@@ -97,7 +97,7 @@ def test_the_whole_sweep_and_the_check_are_quick(observed):
     original = fitting.minimise
     fitting.minimise = lambda *arguments: calls.append(len(arguments[3])) or original(*arguments)
     try:
-        analyse(observed, resamples=200)
+        Analysis(observed, resamples=200)
     finally:
         fitting.minimise = original
     assert len(calls) < 30 and sum(calls) > 400

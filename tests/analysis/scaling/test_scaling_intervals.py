@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from contextwise.analysis.scaling import Budget, analyse, make_plan
+from contextwise.analysis.scaling import Analysis, Budget, Plan
 from contextwise.analysis.scaling.analysis import compare_forms, data_of, not_significantly_worse
 from contextwise.analysis.scaling.fitting import Data, ensemble, search, widened_residuals
 from contextwise.analysis.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
@@ -77,7 +77,7 @@ def covered(replicate, **settings):
         drawn_points(one_size_loss, NANO, run_noise=0.006, point_noise=0.002, count=10, seed=replicate)
     )
     budget = 4 * observed.flops.max()
-    plan = make_plan(analyse(observed, seed=replicate, **settings), Budget("flops", budget, ""))
+    plan = Plan(Analysis(observed, seed=replicate, **settings), Budget("flops", budget, ""))
     contexts = np.geomspace(32, 8 * 2048, 4000)
     losses = one_size_loss(contexts, 900e3, budget / flops_per_token(900e3, contexts))
     best = plan.best
@@ -100,6 +100,6 @@ def test_the_intervals_hold_the_truth_about_nine_times_in_ten():
 
 
 def test_the_interval_of_one_run_is_wider():
-    analysis = analyse(observations(drawn_points(run_noise=0.006)), resamples=200)
+    analysis = Analysis(observations(drawn_points(run_noise=0.006)), resamples=200)
     losses = np.log(analysis.ensemble.loss(256, np.array([900e3]), 20e6))
     assert analysis.one_run(losses).std() > 1.3 * losses.std()

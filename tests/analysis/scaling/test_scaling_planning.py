@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from contextwise.analysis.scaling import Budget, analyse, make_plan, read_observations
+from contextwise.analysis.scaling import Analysis, Budget, Plan, read_observations
 from contextwise.analysis.scaling.next_runs import remaining_widths
 from contextwise.analysis.scaling.observations import check_bracketed, check_enough, observations
 from contextwise.analysis.scaling.planning import bound_notes
@@ -21,17 +21,17 @@ def flops(amount):
 
 @pytest.fixture(scope="module")
 def exact():
-    return analyse(observations(drawn_points(count=8)), resamples=40)
+    return Analysis(observations(drawn_points(count=8)), resamples=40)
 
 
 @pytest.fixture(scope="module")
 def noisy():
-    return analyse(observations(drawn_points(run_noise=0.004, point_noise=0.002, count=10)), resamples=100)
+    return Analysis(observations(drawn_points(run_noise=0.004, point_noise=0.002, count=10)), resamples=100)
 
 
 def test_a_law_without_noise_is_followed_beyond_the_sweep(exact):
     budget = 6 * exact.observed.flops.max()
-    plan = make_plan(exact, flops(budget))
+    plan = Plan(exact, flops(budget))
     sizes, contexts = np.geomspace(1e5, 1e8, 601)[:, None], np.geomspace(32, 16384, 601)[None]
     losses = true_loss(contexts, sizes, budget / flops_per_token(sizes, contexts))
     row, column = np.unravel_index(losses.argmin(), losses.shape)
@@ -46,13 +46,13 @@ def test_a_law_without_noise_is_followed_beyond_the_sweep(exact):
 
 def test_a_budget_of_seconds_buys_what_the_machine_of_the_sweep_can_do(exact):
     spent = float(exact.observed.seconds.max())
-    by_time, by_flops = make_plan(exact, Budget("seconds", spent, "")), make_plan(exact, flops(spent * 1e10))
+    by_time, by_flops = Plan(exact, Budget("seconds", spent, "")), Plan(exact, flops(spent * 1e10))
     assert by_time.best.context.value == pytest.approx(by_flops.best.context.value, rel=1e-4)
     assert by_time.best.tokens.value == pytest.approx(by_flops.best.tokens.value, rel=1e-4)
 
 
 def test_every_number_has_an_interval_around_it(noisy):
-    plan = make_plan(noisy, flops(4 * noisy.observed.flops.max()))
+    plan = Plan(noisy, flops(4 * noisy.observed.flops.max()))
     for row in (plan.best, *plan.each_size):
         for name in ("context", "tokens", "loss", "parameters"):
             value = getattr(row, name)
@@ -63,13 +63,13 @@ def test_every_number_has_an_interval_around_it(noisy):
 
 
 def test_the_intervals_grow_with_the_distance(noisy):
-    near, far = (make_plan(noisy, flops(factor * noisy.observed.flops.max())).best.loss for factor in (1, 20))
+    near, far = (Plan(noisy, flops(factor * noisy.observed.flops.max())).best.loss for factor in (1, 20))
     assert far.high - far.low > 1.3 * (near.high - near.low)
 
 
 def test_the_power_of_two_costs_what_it_says(exact):
     budget = exact.observed.flops.max()
-    plan = make_plan(exact, flops(budget))
+    plan = Plan(exact, flops(budget))
     context, lost = plan.rounded
     size = plan.best.parameters.value
     loss = true_loss(context, size, budget / flops_per_token(size, context))
@@ -77,8 +77,8 @@ def test_the_power_of_two_costs_what_it_says(exact):
 
 
 def test_one_size_gives_a_context_and_no_size():
-    analysis = analyse(observations(drawn_points(one_size_loss, {"nano": 900e3}, count=8)), resamples=40)
-    plan = make_plan(analysis, flops(2 * analysis.observed.flops.max()))
+    analysis = Analysis(observations(drawn_points(one_size_loss, {"nano": 900e3}, count=8)), resamples=40)
+    plan = Plan(analysis, flops(2 * analysis.observed.flops.max()))
     assert (
         plan.best.parameters is None and plan.best.size == "nano" and "parameters" not in plan.extrapolation
     )
@@ -87,8 +87,8 @@ def test_one_size_gives_a_context_and_no_size():
 
 def test_two_sizes_are_chosen_from():
     sizes = {"pico": 150e3, "nano": 900e3}
-    analysis = analyse(observations(drawn_points(sizes=sizes, count=8)), resamples=40)
-    plan = make_plan(analysis, flops(2 * analysis.observed.flops.max()))
+    analysis = Analysis(observations(drawn_points(sizes=sizes, count=8)), resamples=40)
+    plan = Plan(analysis, flops(2 * analysis.observed.flops.max()))
     assert plan.best.size == "nano" and plan.best.parameters.value == pytest.approx(900e3)
     assert any("2 model sizes" in note for note in plan.notes)
 
@@ -99,7 +99,7 @@ def test_the_nearest_models_are_those_of_the_sweeps_family():
     sizes = {name: parameter_count(one) for name, one in config.items()}
     model = {name: {"family": "llama", "size": name} for name in sizes}
     observed = dataclasses.replace(observations(drawn_points(sizes=sizes, count=6)), model=model)
-    plan = make_plan(analyse(observed, resamples=20), flops(3 * observed.flops.max()))
+    plan = Plan(Analysis(observed, resamples=20), flops(3 * observed.flops.max()))
     near = plan.shapes[0]
     whole = backbone_config("llama", named_size("llama", near.name), vocabulary, 512)
     assert near.parameters == parameter_count(whole)
@@ -126,7 +126,7 @@ def test_luck_that_points_share_is_not_averaged_out():
 
 
 def test_the_runs_that_are_named_are_affordable_and_narrow_most_first(noisy):
-    plan = make_plan(noisy, flops(5 * noisy.observed.flops.max()))
+    plan = Plan(noisy, flops(5 * noisy.observed.flops.max()))
     left = [row.left for row in plan.next_runs]
     assert left == sorted(left) and 0 < left[0] < 1
     assert max(row.flops for row in plan.next_runs) <= noisy.observed.flops.max() * (1 + 1e-9)
@@ -135,14 +135,14 @@ def test_the_runs_that_are_named_are_affordable_and_narrow_most_first(noisy):
 
 def test_adding_the_named_run_does_narrow_the_interval(noisy):
     budget = flops(5 * noisy.observed.flops.max())
-    row = make_plan(noisy, budget).next_runs[0]
+    row = Plan(noisy, budget).next_runs[0]
     parameters = SIZES.get(row.size) or float(row.size.rstrip("M")) * 1e6
     more = drawn_points(
         sizes={"more": parameters}, contexts=(row.context,), tokens=row.tokens, count=10, seed=9
     )
-    before = make_plan(noisy, budget).best
+    before = Plan(noisy, budget).best
     points = drawn_points(run_noise=0.004, point_noise=0.002, count=10) + more
-    after = make_plan(analyse(observations(points), resamples=100), budget).best
+    after = Plan(Analysis(observations(points), resamples=100), budget).best
     assert after.parameters.high / after.parameters.low < before.parameters.high / before.parameters.low
 
 
@@ -152,17 +152,17 @@ def test_adding_the_named_run_does_narrow_the_interval(noisy):
 def test_a_budget_too_far_from_the_sweep_is_refused_unless_asked_for(exact):
     budget = flops(100 * exact.observed.flops.max())
     with pytest.raises(DataError, match="100 times the largest run of the sweep .* --far"):
-        make_plan(exact, budget)
-    assert make_plan(exact, budget, far=True).extrapolation["flops"] == pytest.approx(100)
+        Plan(exact, budget)
+    assert Plan(exact, budget, far=True).extrapolation["flops"] == pytest.approx(100)
 
 
 def test_a_plan_far_out_says_so(exact):
-    plan = make_plan(exact, flops(60 * exact.observed.flops.max()), far=True)
+    plan = Plan(exact, flops(60 * exact.observed.flops.max()), far=True)
     (said,) = [note for note in plan.notes if "of any run of the sweep" in note]
     for name in ("parameters", "tokens", "context"):
         factor = plan.extrapolation[name]
         assert (f"{factor:.0f} times the {name}" in said) is (factor > 10)
-    near = make_plan(exact, flops(exact.observed.flops.max()))
+    near = Plan(exact, flops(exact.observed.flops.max()))
     assert not [note for note in near.notes if "of any run of the sweep" in note]
 
 
@@ -172,13 +172,13 @@ def test_a_number_that_the_points_do_not_say_is_marked(exact):
     def sizeless(context, parameters, tokens):
         return one_size_loss(context, None, tokens)
 
-    analysis = analyse(observations(drawn_points(sizeless, count=6)), resamples=20)
+    analysis = Analysis(observations(drawn_points(sizeless, count=6)), resamples=20)
     assert not exact.at_bounds and analysis.at_bounds
-    plan = make_plan(analysis, flops(analysis.observed.flops.max()), far=True)
+    plan = Plan(analysis, flops(analysis.observed.flops.max()), far=True)
     (said,) = [note for note in plan.notes if "at a bound" in note]
     assert all(name in said for name in analysis.at_bounds) and "E" not in analysis.at_bounds
     assert "no floor" not in said
-    assert not any("at a bound" in note for note in make_plan(exact, flops(exact.observed.flops.max())).notes)
+    assert not any("at a bound" in note for note in Plan(exact, flops(exact.observed.flops.max())).notes)
 
 
 def test_a_law_without_a_floor_warns_of_its_losses():
@@ -186,7 +186,7 @@ def test_a_law_without_a_floor_warns_of_its_losses():
     points = drawn_points(
         lambda context, _, tokens: (2 / context**0.7 + 3e-3 * context**0.4) * (1e7 / tokens) ** 0.2
     )
-    analysis = analyse(observations(points), resamples=20)
+    analysis = Analysis(observations(points), resamples=20)
     assert "E" in analysis.at_bounds
     (said,) = bound_notes(analysis)
     assert "at a bound" in said and "the predicted loss may be too low" in said
@@ -194,12 +194,12 @@ def test_a_law_without_a_floor_warns_of_its_losses():
 
 def test_a_budget_of_any_size_is_said_in_few_digits(exact):
     with pytest.raises(DataError, match=r"is \d\.\d+e\+\d\d times the largest run"):
-        make_plan(exact, flops(1e40))
+        Plan(exact, flops(1e40))
 
 
 def test_a_budget_below_the_sweep_is_refused(exact):
     with pytest.raises(DataError, match="below the smallest that the sweep measured"):
-        make_plan(exact, flops(exact.observed.flops.min() / 2))
+        Plan(exact, flops(exact.observed.flops.min() / 2))
 
 
 def test_three_contexts_are_too_few():
@@ -253,11 +253,11 @@ def test_an_optimum_may_be_seen_in_seconds_only():
 
 
 def test_without_a_measured_optimum_there_is_a_guess_for_those_who_ask(exact):
-    shortest = analyse(observations(drawn_points(contexts=(512, 1024, 2048, 4096), count=8)), resamples=30)
+    shortest = Analysis(observations(drawn_points(contexts=(512, 1024, 2048, 4096), count=8)), resamples=30)
     budget = flops(2 * shortest.observed.flops.max())
     with pytest.raises(DataError, match="add shorter ones or larger budgets"):
-        make_plan(shortest, budget)
-    plan = make_plan(shortest, budget, far=True)
+        Plan(shortest, budget)
+    plan = Plan(shortest, budget, far=True)
     assert any("the law's alone" in note for note in plan.notes)
 
 
@@ -267,7 +267,7 @@ def test_a_loss_that_does_not_know_the_context_is_refused():
 
     points = drawn_points(blind, {"nano": 900e3}, run_noise=0.01, seed=3)
     with pytest.raises(DataError, match="does not show what the context is worth"):
-        analyse(observations(points), resamples=20)
+        Analysis(observations(points), resamples=20)
 
 
 def test_losses_without_a_law_are_refused():
@@ -276,7 +276,7 @@ def test_losses_without_a_law_are_refused():
     with pytest.raises(
         DataError, match=r"no law predicts held-out runs better than a constant|does not show what"
     ):
-        analyse(observations(points), resamples=20)
+        Analysis(observations(points), resamples=20)
 
 
 def test_early_points_are_left_out(tmp_path):

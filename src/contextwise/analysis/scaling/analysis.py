@@ -130,9 +130,8 @@ def ensemble_estimate(value: float | Array, samples: Array, confidence: float) -
     )
 
 
-@dataclass(frozen=True)
 class Analysis:
-    """A sweep's law.
+    """A sweep's law: the forms are compared, one is chosen and fitted with an ensemble of ``resamples`` laws.
 
     Attributes:
         scores: of all forms, the simplest first.
@@ -141,18 +140,36 @@ class Analysis:
         ensemble: R laws of the tied forms, as many of each: what intervals of predictions come from.
         residuals: (n,) ln of measured over fitted loss.
         run_effects: (G,) mean deviation of each run from the law, widened by its leverage.
+
+    Raises:
+        DataError: the points do not determine a law of the context.
     """
 
-    observed: Observations
-    scores: list[Score]
-    tied: list[Score]
-    law: Law
-    own: Law
-    ensemble: Law
-    residuals: Array
-    run_effects: Array
-    confidence: float
-    seed: int
+    def __init__(
+        self,
+        observed: Observations,
+        resamples: int = RESAMPLES,
+        confidence: float = CONFIDENCE,
+        seed: int = 0,
+    ) -> None:
+        check_enough(observed)
+        self.observed, self.confidence, self.seed = observed, confidence, seed
+        self.scores = compare_forms(observed)
+        self.tied = not_significantly_worse(self.scores)
+        _check_context_matters(self.scores)
+        data, chosen, forms = data_of(observed), self.chosen, len(self.tied)
+        own, *others = (
+            ensemble(score.form, score.theta, data, observed.run, count, seed)
+            for score, count in zip(self.tied, [resamples] + [resamples // forms] * forms, strict=False)
+        )
+        mixed = [widened(chosen.form, own[: resamples - sum(map(len, others))])]
+        mixed += [widened(score.form, theta) for score, theta in zip(self.tied[1:], others, strict=True)]
+        self.law, self.own = (Law(chosen.form, theta, observed.centre) for theta in (chosen.theta[0], own))
+        self.ensemble = Law(EVERY, np.concatenate(mixed), observed.centre)
+        wide = widened_residuals(chosen.form, chosen.theta[0], data, observed.run)
+        fitted = np.log(chosen.form.value_and_slope(chosen.theta[:1], data.features)[0][0])
+        self.residuals: Array = data.log_loss - fitted
+        self.run_effects = np.array([wide[observed.run == run].mean() for run in range(len(observed.runs))])
 
     @property
     def chosen(self) -> Score:
@@ -216,41 +233,6 @@ class Analysis:
         effects = self.run_effects[draw.integers(len(self.run_effects), size=count)]
         effects = effects * draw.choice([-1.0, 1.0], size=count)
         return log_losses + effects.reshape(-1, *[1] * (log_losses.ndim - 1))
-
-
-def analyse(
-    observed: Observations, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
-) -> Analysis:
-    """Compare the forms, choose one, and fit it with its ensemble of ``resamples`` laws.
-
-    Raises:
-        DataError: the points do not determine a law of the context.
-    """
-    check_enough(observed)
-    scores = compare_forms(observed)
-    tied = not_significantly_worse(scores)
-    _check_context_matters(scores)
-    data, chosen = data_of(observed), tied[0]
-    own, *others = (
-        ensemble(score.form, score.theta, data, observed.run, count, seed)
-        for score, count in zip(tied, [resamples] + [resamples // len(tied)] * len(tied), strict=False)
-    )
-    mixed = [widened(chosen.form, own[: resamples - sum(map(len, others))])]
-    mixed += [widened(score.form, theta) for score, theta in zip(tied[1:], others, strict=True)]
-    wide = widened_residuals(chosen.form, chosen.theta[0], data, observed.run)
-    fitted = np.log(chosen.form.value_and_slope(chosen.theta[:1], data.features)[0][0])
-    return Analysis(
-        observed=observed,
-        scores=scores,
-        tied=tied,
-        law=Law(chosen.form, chosen.theta[0], observed.centre),
-        own=Law(chosen.form, own, observed.centre),
-        ensemble=Law(EVERY, np.concatenate(mixed), observed.centre),
-        residuals=data.log_loss - fitted,
-        run_effects=np.array([wide[observed.run == run].mean() for run in range(len(observed.runs))]),
-        confidence=confidence,
-        seed=seed,
-    )
 
 
 def _check_context_matters(scores: list[Score]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from contextwise.analysis.scaling.analysis import CONFIDENCE, Analysis, analyse, ensemble_estimate
+from contextwise.analysis.scaling.analysis import CONFIDENCE, Analysis, ensemble_estimate
 from contextwise.analysis.scaling.fitting import RESAMPLES
 from contextwise.analysis.scaling.observations import Observations, common_budgets, measured
 from contextwise.analysis.scaling.optimum import best_context, measured_cost
@@ -60,9 +60,12 @@ class HiddenRun:
         return low <= self.measured <= high
 
 
-@dataclass(frozen=True)
 class Hindcast:
-    """Predicted against measured.
+    """Predicted against measured: the points below a budget are fitted, and those above it predicted.
+
+    Args:
+        above: FLOPs; by default the middle, in the logarithm, of the budgets that all contexts of a size passed through, of the
+            size that went furthest.
 
     Attributes:
         above: FLOPs above which points were hidden; ``beyond``: the largest hidden FLOPs over them.
@@ -70,71 +73,49 @@ class Hindcast:
         analysis: the law of the points that were shown.
         error: root mean square of ln L over the hidden runs' last points.
         unchanged: the same error if each run's last shown loss is the prediction.
+
+    Raises:
+        DataError: there are no points above, no such size, or a law cannot be fitted to the points below.
     """
 
-    above: float
-    shown: int
-    hidden: int
-    beyond: float
-    analysis: Analysis
-    optima: list[HiddenOptimum]
-    runs: list[HiddenRun]
-    error: float
-    unchanged: float | None
+    def __init__(
+        self,
+        observed: Observations,
+        above: float | None = None,
+        resamples: int = RESAMPLES,
+        confidence: float = CONFIDENCE,
+        seed: int = 0,
+    ) -> None:
+        if above is None:
+            spans = [common_budgets(observed, size) for size in range(len(observed.sizes))]
+            furthest = max(filter(len, spans), key=lambda budgets: float(budgets[-1]), default=None)
+            if furthest is None:
+                raise DataError(
+                    "no model size of the sweep was trained at three contexts with budgets (FLOPs) in common, so that there is "
+                    "no optimum to check; train the contexts of a size for about the same FLOPs"
+                )
+            above = float(np.sqrt(furthest[0] * furthest[-1]))
+        hidden = observed.flops > above
+        if not hidden.any():
+            raise DataError(
+                f"no point of the sweep is above {above:.2g} FLOPs (the largest is {observed.flops.max():.2g}); hide less"
+            )
+        if hidden.all():
+            raise DataError(f"all points of the sweep are above {above:.2g} FLOPs; hide less")
+        analysis = Analysis(observed.where(~hidden), resamples, confidence, seed)
+        runs, still = _hidden_runs(observed, analysis, above)
+        errors = np.log([run.predicted.value / run.measured for run in runs])
+        self.above, self.shown, self.hidden = above, len(analysis.observed), int(hidden.sum())
+        self.beyond, self.analysis = float(observed.flops.max() / above), analysis
+        self.optima, self.runs = _hidden_optima(observed, analysis, above), runs
+        self.error = float(np.sqrt((errors**2).mean()))
+        self.unchanged = float(np.sqrt((np.array(still) ** 2).mean())) if still else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         values = vars(self) | {"form": self.analysis.chosen.form.name, "optima": as_json(self.optima)}
         values["runs"] = [as_json(run) | {"inside": run.inside} for run in self.runs]
         return {name: value for name, value in values.items() if name != "analysis"}
-
-
-def hindcast(
-    observed: Observations,
-    above: float | None = None,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
-) -> Hindcast:
-    """Fit the points below a budget, and predict those above.
-
-    Args:
-        above: FLOPs; by default the middle, in the logarithm, of the budgets that all contexts of a size passed through, of the
-            size that went furthest.
-
-    Raises:
-        DataError: there are no points above, no such size, or a law cannot be fitted to the points below.
-    """
-    if above is None:
-        spans = [common_budgets(observed, size) for size in range(len(observed.sizes))]
-        furthest = max(filter(len, spans), key=lambda budgets: float(budgets[-1]), default=None)
-        if furthest is None:
-            raise DataError(
-                "no model size of the sweep was trained at three contexts with budgets (FLOPs) in common, so that there is no "
-                "optimum to check; train the contexts of a size for about the same FLOPs"
-            )
-        above = float(np.sqrt(furthest[0] * furthest[-1]))
-    hidden = observed.flops > above
-    if not hidden.any():
-        raise DataError(
-            f"no point of the sweep is above {above:.2g} FLOPs (the largest is {observed.flops.max():.2g}); hide less"
-        )
-    if hidden.all():
-        raise DataError(f"all points of the sweep are above {above:.2g} FLOPs; hide less")
-    analysis = analyse(observed.where(~hidden), resamples, confidence, seed)
-    runs, still = _hidden_runs(observed, analysis, above)
-    errors = np.log([run.predicted.value / run.measured for run in runs])
-    return Hindcast(
-        above=above,
-        shown=len(analysis.observed),
-        hidden=int(hidden.sum()),
-        beyond=float(observed.flops.max() / above),
-        analysis=analysis,
-        optima=_hidden_optima(observed, analysis, above),
-        runs=runs,
-        error=float(np.sqrt((errors**2).mean())),
-        unchanged=float(np.sqrt((np.array(still) ** 2).mean())) if still else None,
-    )
 
 
 def _hidden_runs(

@@ -83,111 +83,93 @@ class Shape:
     parameters: int
 
 
-@dataclass(frozen=True)
 class Plan:
-    """A recommendation for a budget, with alternatives and notes.
+    """A recommendation of size, context and tokens for a budget, with alternatives and notes.
+
+    Args:
+        far: answer beyond thirty times the sweep's FLOPs too, and where it shows no best context.
 
     Attributes:
         flops, seconds: that it takes, at the costs that the sweep measured.
         each_size: the best context of each size of the sweep.
         rounded: the power of two nearest to the context, and what it loses against it, nats.
         extrapolation: of flops, context, parameters and tokens, the recommended over the largest in the sweep.
+        rivals: what other forms of the law recommend.
         shapes: models that can be built, near the recommended parameters.
         next_runs: single runs that would narrow the answer, the best first.
-    """
-
-    budget: Budget
-    best: Recommendation
-    flops: float
-    seconds: float
-    each_size: list[Recommendation]
-    rounded: tuple[int, float]
-    extrapolation: dict[str, float]
-    rivals: list[Rival]
-    shapes: list[Shape]
-    next_runs: list[Candidate]
-    notes: list[str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return as_json(self)
-
-
-def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
-    """Recommend size, context and tokens for a budget.
-
-    Args:
-        far: answer beyond thirty times the sweep's FLOPs too, and where it shows no best context.
 
     Raises:
         DataError: the budget is too far from the sweep, or the law has no optimal context near its contexts.
     """
-    observed, own = analysis.observed, analysis.observed.size_parameters
-    laws = analysis.law, analysis.ensemble
-    cost, flops = measured_cost(observed, budget.unit), measured_cost(observed, "flops")
-    _check_reach(getattr(observed, budget.unit), budget, far)
-    notes = []
-    try:
-        check_bracketed(observed, budget.unit)
-    except DataError:
-        if not far:
-            raise
-        notes.append(
-            "At no budget does the sweep show a best context between its shortest and its longest: what is recommended is the "
-            "law's alone."
-        )
-    free, note = len(own) >= FREE_SIZES, ""
-    optima = [_optimum(analysis, law, cost, budget.amount, free) for law in laws]
-    if len(own) == 1:
-        note = "The sweep has one model size: the context and the tokens are recommended for it, and no size."
-    elif not free:
-        note = (
-            f"The sweep has {len(own)} model sizes: one of them is recommended; sizes between and beyond need "
-            f"{FREE_SIZES} at least."
-        )
-    else:
-        (low, high), size = size_bounds(analysis), float(optima[0].parameters[0])
-        if not low * 1.02 < size < high / 1.02:
-            where = f"below {count(low)}" if size < low * 1.05 else f"above {count(high)}"
-            note = (
-                f"The law's best size is {where} parameters, too far from the sweep's sizes: the best of those is "
-                "recommended."
+
+    def __init__(self, analysis: Analysis, budget: Budget, far: bool = False) -> None:
+        observed, own = analysis.observed, analysis.observed.size_parameters
+        laws = analysis.law, analysis.ensemble
+        cost, flops = measured_cost(observed, budget.unit), measured_cost(observed, "flops")
+        _check_reach(getattr(observed, budget.unit), budget, far)
+        notes = []
+        try:
+            check_bracketed(observed, budget.unit)
+        except DataError:
+            if not far:
+                raise
+            notes.append(
+                "At no budget does the sweep show a best context between its shortest and its longest: what is recommended is "
+                "the law's alone."
             )
-            free = False
-            optima = [_optimum(analysis, law, cost, budget.amount, free) for law in laws]
-    notes += [note] if note else []
-    centre, samples = optima
-    _check_inside(float(centre.context[0]), analysis)
-    nearest = int(np.abs(own - centre.parameters[0]).argmin())
-    best = _recommendation(analysis, optima, None if free else observed.sizes[nearest])
-    notes += _width_notes(analysis, best.context, samples, free)
-    context, tokens, parameters = best.context.value, best.tokens.value, float(centre.parameters[0])
-    rounded = 2 ** round(float(np.log2(context)))
-    at_rounded = analysis.law.loss(rounded, parameters, budget.amount / cost.per_token(parameters, rounded))
-    spent = float(tokens * flops.per_token(parameters, context))
-    times = {
-        "flops": spent / float(observed.flops.max()),
-        "tokens": tokens / float(observed.tokens.max()),
-        "context": context / float(observed.context.max()),
-        **({"parameters": parameters / float(own[-1])} if len(own) > 1 else {}),
-    }
-    each_size = []
-    for size, name in zip(own.tolist(), observed.sizes, strict=True):
-        of_size = [best_context(law, cost, budget.amount, size, context_bounds(analysis)) for law in laws]
-        each_size.append(_recommendation(analysis, of_size, name))
-    return Plan(
-        budget=budget,
-        best=best,
-        flops=spent,
-        seconds=float(tokens * measured_cost(observed, "seconds").per_token(parameters, context)),
-        each_size=each_size,
-        rounded=(rounded, float((at_rounded - analysis.law.loss(context, parameters, tokens))[0])),
-        extrapolation=times,
-        rivals=_rivals(analysis, cost, budget.amount),
-        shapes=_nearest_shapes(observed, parameters, rounded) if free else [],
-        next_runs=next_runs(analysis, samples, flops, spent),
-        notes=notes + bound_notes(analysis) + _distance_notes(times),
-    )
+        free, note = len(own) >= FREE_SIZES, ""
+        optima = [_optimum(analysis, law, cost, budget.amount, free) for law in laws]
+        if len(own) == 1:
+            note = "The sweep has one model size: the context and the tokens are recommended for it, and no size."
+        elif not free:
+            note = (
+                f"The sweep has {len(own)} model sizes: one of them is recommended; sizes between and beyond need "
+                f"{FREE_SIZES} at least."
+            )
+        else:
+            (low, high), size = size_bounds(analysis), float(optima[0].parameters[0])
+            if not low * 1.02 < size < high / 1.02:
+                where = f"below {count(low)}" if size < low * 1.05 else f"above {count(high)}"
+                note = (
+                    f"The law's best size is {where} parameters, too far from the sweep's sizes: the best of those is "
+                    "recommended."
+                )
+                free = False
+                optima = [_optimum(analysis, law, cost, budget.amount, free) for law in laws]
+        notes += [note] if note else []
+        centre, samples = optima
+        _check_inside(float(centre.context[0]), analysis)
+        nearest = int(np.abs(own - centre.parameters[0]).argmin())
+        best = _recommendation(analysis, optima, None if free else observed.sizes[nearest])
+        notes += _width_notes(analysis, best.context, samples, free)
+        context, tokens, parameters = best.context.value, best.tokens.value, float(centre.parameters[0])
+        rounded = 2 ** round(float(np.log2(context)))
+        at_rounded = analysis.law.loss(
+            rounded, parameters, budget.amount / cost.per_token(parameters, rounded)
+        )
+        spent = float(tokens * flops.per_token(parameters, context))
+        times = {
+            "flops": spent / float(observed.flops.max()),
+            "tokens": tokens / float(observed.tokens.max()),
+            "context": context / float(observed.context.max()),
+            **({"parameters": parameters / float(own[-1])} if len(own) > 1 else {}),
+        }
+        each_size = []
+        for size, name in zip(own.tolist(), observed.sizes, strict=True):
+            of_size = [best_context(law, cost, budget.amount, size, context_bounds(analysis)) for law in laws]
+            each_size.append(_recommendation(analysis, of_size, name))
+        self.budget, self.best, self.flops = budget, best, spent
+        self.seconds = float(tokens * measured_cost(observed, "seconds").per_token(parameters, context))
+        self.each_size = each_size
+        self.rounded = rounded, float((at_rounded - analysis.law.loss(context, parameters, tokens))[0])
+        self.extrapolation, self.rivals = times, _rivals(analysis, cost, budget.amount)
+        self.shapes = _nearest_shapes(observed, parameters, rounded) if free else []
+        self.next_runs: list[Candidate] = next_runs(analysis, samples, flops, spent)
+        self.notes = notes + bound_notes(analysis) + _distance_notes(times)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return as_json(vars(self))
 
 
 def context_bounds(analysis: Analysis) -> tuple[float, float]:

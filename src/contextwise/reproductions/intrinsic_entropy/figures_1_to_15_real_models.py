@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from contextwise.analysis.fits import LineFit
-from contextwise.analysis.intrinsic import SHARE_OF_SUBSPACES, IntrinsicEntropy, analyse
+from contextwise.analysis.intrinsic import SHARE_OF_SUBSPACES, IntrinsicEntropy
 from contextwise.analysis.spectra import increments, relative_eigenvalues
 from contextwise.base.config import Settings, validate
 from contextwise.base.intervals import correlation_estimate
@@ -61,7 +61,7 @@ class RealEntropy(GivenModel):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         settings = self.settings_of(Entropy, "contexts", "samples", density_samples=self.kept)
-        entropy = analyse(self.measured(settings, folder, "entropy", overwrite=True))
+        entropy = IntrinsicEntropy(self.measured(settings, folder, "entropy", overwrite=True))
         summary = entropy.measurement.summary
         tables, claims, plots = VIEWS[self.show](entropy, self.limits)
         if not (self.well_trained or self.model):
