@@ -14,7 +14,7 @@ from test_page import HOSTILE, Page
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.reports.sweep import write_sweep_page
-from contextwise.reports.sweep_data import CurveLine, per_byte_where_needed, read_sweep
+from contextwise.reports.sweep_data import CurveLine, SweepData, per_byte_where_needed
 from contextwise.reports.sweep_figures import budget_words
 from synthetic_sweep import write_sweep
 
@@ -195,7 +195,7 @@ def test_a_last_bin_that_is_cut_short_joins_the_one_before(tmp_path: Path) -> No
     sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64,), measurements=1)
     (row,) = sweep.run_folder("pico-c64-s0").metrics("curve")
     assert row["visible"][-3:] == [32, 45, 64]  # the last bin is one position, the one before it 19
-    (found,) = read_sweep(sweep.path).curves
+    (found,) = SweepData(sweep.path).curves
     assert found.bins[-2:] == [(32, 44), (45, 64)]
     assert found.losses[0][-1] == pytest.approx((19 * row["loss"][-2] + row["loss"][-1]) / 20)
     assert found.losses[0][:-1] == row["loss"][:-2]
@@ -219,7 +219,7 @@ def test_other_runs_beside_the_sweep(sweep: Path, tmp_path: Path) -> None:
     corpus = {"path": str(sweep.parent / "corpus")}
     folder = write_curve(tmp_path / "other" / "evaluation" / "x-curve", "another", **corpus)
     for given in (tmp_path / "other", folder):
-        data = read_sweep(sweep, [given])
+        data = SweepData(sweep, [given])
         assert data.loss_unit == "bits per byte"  # a token of that corpus is a byte
         assert data.curves[-1].group == "other runs" and data.curves[-1].label.startswith(
             "other, measured on x"
@@ -227,9 +227,9 @@ def test_other_runs_beside_the_sweep(sweep: Path, tmp_path: Path) -> None:
         assert data.curves[-1].losses[0][-1] == pytest.approx((2.5 + 1 / 128) / math.log(2))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="empty has no context curve to show beside the sweep"):
-        read_sweep(sweep, [tmp_path / "empty"])
+        SweepData(sweep, [tmp_path / "empty"])
     with pytest.raises(ConfigError, match="there is no folder .*nowhere; give a run"):
-        read_sweep(sweep, [tmp_path / "nowhere"])
+        SweepData(sweep, [tmp_path / "nowhere"])
 
 
 def test_budgets_in_words() -> None:
