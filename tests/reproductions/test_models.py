@@ -65,8 +65,9 @@ def test_a_measurement_in_miniature(tmp_path):
         scales={"tiny": Scale(machine="any", settings={})},
     )
     outcome = measure.measure(item, tmp_path / "out")
-    losses, curves = outcome.tables
-    assert [row[0] for row in losses.rows] == ["plain", "deeper", "slow"]
+    losses, differences, curves = outcome.tables
+    assert [row.cells[0][0] for row in losses.lines] == ["plain", "deeper", "slow"]
+    assert [row.cells[0] for row in differences.lines][:2] == ["deeper − plain", "slow − plain"]
     assert [claim.holds for claim in outcome.claims] == [True, False]
     # 4 and 8 steps of 64 tokens.
     assert [row[0] for row in curves.rows] == ["256", "512"]

@@ -35,6 +35,12 @@ AsJson = Annotated[bool, Option("--json", help="Print everything as JSON.")]
 Device = Annotated[str, Option(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")]
 Label = Annotated[str | None, Option(help="Which evaluation (CORPUS-SPLIT), where the runs have several.")]
 
+
+def set_option(help: str, **more: Any) -> Any:
+    """The repeatable option ``--set KEY=VALUE``; ``more`` are further arguments of the option."""
+    return Option("--set", metavar="KEY=VALUE", help=help, **more)
+
+
 COMMON: dict[str, tuple[Any, Any]] = {
     "batch_tokens": (BatchTokens, 16384),
     "dtype": (Dtype, "auto"),

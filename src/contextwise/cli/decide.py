@@ -1,5 +1,6 @@
 """Verbs that decide: ``trial``, and those that compare, plan and report."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import write_json
 from contextwise.base.progress import say
-from contextwise.cli.common import AsJson, Label, show, show_json, show_line
+from contextwise.cli.common import AsJson, Label, set_option, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.analysis.scaling import Budget, Observations
@@ -62,11 +63,7 @@ def trial(
     jobs: Annotated[int | None, Option(help="Runs at a time.", show_default="1, in this process")] = None,
     settings: Annotated[
         list[str] | None,
-        Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A setting before the file's: --set recipe.model.size=pico. Repeatable.",
-        ),
+        set_option("A setting before the file's: --set recipe.model.size=pico. Repeatable."),
     ] = None,
     keep_going: Annotated[
         bool, Option("--keep-going", help="Train all seeds even where the decision is made.")
@@ -204,7 +201,7 @@ def compare(
     comparison = compare_evaluations(
         runs, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit
     )
-    _show_and_write(comparison_tables(comparison), comparison, out)
+    _show_and_write([comparison_tables(comparison)], "the comparison", comparison.to_dict(), out)
     if html is not None:
         from contextwise.reports.runs import write_comparison_page
 
@@ -212,10 +209,10 @@ def compare(
         show_line(f"page: {html}")
 
 
-def _show_and_write(tables: RenderableType, result: Any, out: Path | None) -> None:
-    show(tables)
+def _show_and_write(tables: list[RenderableType], what: str, values: Any, out: Path | None) -> None:
+    show(*tables)
     if out is not None:
-        result.write(out)
+        write_json(out, values, what)
         show_line(f"written to {out}")
 
 
@@ -231,14 +228,12 @@ def compare_curves(
     from contextwise.comparison.curves import compare_curves, curves_table, open_curves
 
     curves = compare_curves(open_curves(runs))
-    show(
-        curves_table(curves),
+    note = (
         "Below a loss: minus the first model's, with its 95% interval over documents. Lower bins: of the numbers of visible "
-        "tokens that both have, so many at which it is lower than the first.",
+        "tokens that both have, so many at which it is lower than the first."
     )
-    if out is not None:
-        write_json(out, [curve.to_dict() for curve in curves], "the comparison")
-        show_line(f"written to {out}")
+    values = [curve.to_dict() for curve in curves]
+    _show_and_write([curves_table(curves), note], "the comparison", values, out)
 
 
 def ledger(
@@ -252,7 +247,7 @@ def ledger(
     from contextwise.comparison.budgets import ledger
 
     result = ledger(runs)
-    _show_and_write(result.table(), result, out)
+    _show_and_write([result.table()], "the ledger", asdict(result), out)
 
 
 def forgetting(
@@ -286,7 +281,7 @@ def forgetting(
 
     corpora = [Corpus.open(path, split=split) for path in (old, new)]
     result = measure_forgetting(models, *corpora, context=context, stride=stride, limit=limit)
-    _show_and_write(forgetting_tables(result), result, out)
+    _show_and_write([forgetting_tables(result)], "the report on forgetting", result.to_dict(), out)
 
 
 def plan(

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.tables import Column, Table
-from contextwise.cli.common import show, show_line
+from contextwise.cli.common import set_option, show, show_line
 
 if TYPE_CHECKING:
     from contextwise.reproductions.item import Item, ItemMeasure, Outcome, Scale
@@ -36,10 +36,8 @@ def reproduce(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A setting of the item's scale to change, such as corpus=corpora/mine; may be given again.",
+        set_option(
+            "A setting of the item's scale to change, such as corpus=corpora/mine; may be given again."
         ),
     ] = None,
     recipes: Annotated[

@@ -9,7 +9,7 @@ from typer import Argument, Option
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import first_process
 from contextwise.base.tables import Column, Row, Table
-from contextwise.cli.common import AsJson, show, show_json, show_line
+from contextwise.cli.common import AsJson, set_option, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.experiments.sweep import Sweep
@@ -20,11 +20,7 @@ def train(
     recipe: Annotated[Path, Argument(help="A YAML file; its settings are listed in the reference.")],
     settings: Annotated[
         list[str] | None,
-        Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A setting in place of the recipe's: --set training.steps=500. Repeatable.",
-        ),
+        set_option("A setting in place of the recipe's: --set training.steps=500. Repeatable."),
     ] = None,
     out: Annotated[Path | None, Option(help="The run folder.", show_default="runs/NAME-seedN")] = None,
     dry_run: Annotated[
@@ -151,11 +147,7 @@ def sweep(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A setting before the file's: --set base.training.weight_decay=0. Repeatable.",
-        ),
+        set_option("A setting before the file's: --set base.training.weight_decay=0. Repeatable."),
     ] = None,
     out: Annotated[Path | None, Option(help="The sweep's folder.", show_default="sweeps/NAME")] = None,
     jobs: Annotated[int | None, Option(help="Runs at a time here.")] = None,

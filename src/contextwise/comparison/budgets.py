@@ -6,16 +6,13 @@ is higher than that of a run planned to end there. So this view favours the run 
 budget from the start for a comparison without this flaw.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, count
-from contextwise.base.files import write_json
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Column, Table
@@ -149,10 +146,6 @@ class Ledger:
 
     rows: list[LedgerRow]
     budgets: dict[str, float]
-
-    def write(self, path: Path) -> None:
-        """Write it as JSON, complete or not at all."""
-        write_json(path, dataclasses.asdict(self), "the ledger")
 
     def table(self) -> Table:
         """What each objective read, predicted, spent and reached."""

@@ -4,14 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, as_json, exponential
-from contextwise.base.files import write_json
 from contextwise.base.intervals import Interval, estimate, per_seed, seed_interval
 from contextwise.comparison.budgets import Budget, equal_budgets
 from contextwise.comparison.compared_runs import ComparedRun, groups_of, open_compared
@@ -145,10 +143,6 @@ class Comparison:
             shown["relative_perplexity"] = None if relative is None else relative.to_dict()
         return content
 
-    def write(self, path: Path) -> None:
-        """Write :meth:`to_dict` as JSON, complete or not at all."""
-        write_json(path, self.to_dict(), "the comparison")
-
 
 def compare(
     sources: list[str],
@@ -221,10 +215,16 @@ def _group(name: str, runs: list[ComparedRun]) -> Group:
     loss = estimate([nats], tokens)
     per_byte = None if n_bytes is None or not n_bytes.sum() else estimate([nats / math.log(2)], n_bytes)
 
-    timed = [compared.generation.get("together", []) for compared in runs]
+    timed, costs = [compared.generation.get("together", []) for compared in runs], []
+    for compared in runs:
+        own = compared.summary | {"ms_per_token": compared.generation.get("ms_per_token")}
+        if own.get("flops") and own.get("tokens"):
+            own["flops_per_token"] = own["flops"] / own["tokens"]
+        costs.append(own)
 
-    def mean(values: list[Any]) -> float | None:
-        return None if any(value is None for value in values) else float(np.mean(values))
+    def mean(name: str) -> float | None:
+        values = [own.get(name) for own in costs]
+        return None if None in values else float(np.mean(values))  # type: ignore[arg-type]
 
     return Group(
         name=name,
@@ -235,17 +235,13 @@ def _group(name: str, runs: list[ComparedRun]) -> Group:
         losses=per_seed(nats, tokens).tolist(),
         perplexity=loss.map(exponential),
         bits_per_byte=per_byte,
-        training_tokens=mean([compared.summary.get("tokens") for compared in runs]),
-        tokens_per_second=mean([compared.summary.get("tokens_per_second") for compared in runs]),
-        training_seconds=mean([compared.summary.get("seconds") for compared in runs]),
-        ms_per_token=mean([compared.generation.get("ms_per_token") for compared in runs]),
-        flops_per_token=mean([_flops_per_token(compared.summary) for compared in runs]),
+        training_tokens=mean("tokens"),
+        tokens_per_second=mean("tokens_per_second"),
+        training_seconds=mean("seconds"),
+        ms_per_token=mean("ms_per_token"),
+        flops_per_token=mean("flops_per_token"),
         timed_with=timed[0] if all(other == timed[0] for other in timed) else [],
     )
-
-
-def _flops_per_token(summary: dict[str, Any]) -> float | None:
-    return summary["flops"] / summary["tokens"] if summary.get("flops") and summary.get("tokens") else None
 
 
 def _difference(

@@ -145,7 +145,7 @@ def _shared_bins(curve: CurveResult, first: CurveResult) -> dict[tuple[int, int]
     return {bin: (positions[bin], others[bin]) for bin in positions if bin in others}
 
 
-def curves_table(curves: list[ComparedCurve]) -> Table:
+def curves_table(curves: list[ComparedCurve], title: str = "") -> Table:
     """Average and best-context loss of each curve, with the differences to the first."""
     rows: list[Row] = []
     for curve in curves:
@@ -163,4 +163,4 @@ def curves_table(curves: list[ComparedCurve]) -> Table:
         Column("at"),
         Column("lower\nbins"),
     ]
-    return Table("", columns, rows)
+    return Table(title, columns, rows)

@@ -14,7 +14,6 @@ from rich.console import RenderableType
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, as_json
-from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Cell, Column, Table, terminal
 from contextwise.comparison.budgets import number_of_seeds
@@ -87,10 +86,6 @@ class Forgetting:
             "new": self.new.to_dict(),
             "notes": self.notes,
         }
-
-    def write(self, path: Path) -> None:
-        """Write :meth:`to_dict` as JSON, complete or not at all."""
-        write_json(path, self.to_dict(), "the report on forgetting")
 
 
 def measure_forgetting(sources: list[str], old: Corpus, new: Corpus, **options: Any) -> Forgetting:

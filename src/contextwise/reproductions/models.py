@@ -12,6 +12,7 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import Comparison, compare
+from contextwise.comparison.tables import difference_table, model_table
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Measure, measure
 from contextwise.experiments.cost import RunCost, cost_of
@@ -140,7 +141,7 @@ class TrainedModels(CorpusMeasure):
         held_out = Corpus.open(self.prepared(folder), split="validation")
         results = evaluate_all(sources, held_out, limit=self.limit_documents)
         comparison = compare(sources, results=results, reference=self.reference, all_pairs=True)
-        tables = [losses_table(comparison, self.reference, self.with_seeds)]
+        tables = [model_table(comparison), difference_table(comparison)]
         if self.curves:
             tables.append(curves_table(runs))
         figures = comparison.to_dict()
@@ -161,27 +162,6 @@ def paths_of(runs: dict[str, list[RunFolder]]) -> list[Path]:
 def measured_by_model(runs: dict[str, list[RunFolder]], settings: Measure) -> dict[str, list[Any]]:
     """Each model's results of a measure, seed by seed."""
     return {name: [measure(run.path, settings) for run in folders] for name, folders in runs.items()}
-
-
-def losses_table(comparison: Comparison, reference: str, seeds: str) -> Table:
-    """Loss, perplexity, difference to the reference, and cost of each model."""
-
-    def counted(count: float | None) -> str | None:
-        return None if count is None else readable_count(round(count))
-
-    rows = []
-    for group in comparison.groups:
-        row = [group.name, counted(group.parameters), counted(group.training_tokens)]
-        own = group.name == reference
-        difference = None if own else difference_between(comparison, group.name, reference)
-        cost = [counted(group.tokens_per_second), group.ms_per_token]
-        rows.append([*row, group.loss.value, group.perplexity.value, difference, *cost])
-    return table_of(
-        f"{comparison.documents} held-out documents, {comparison.tokens:,} tokens; {seeds}; 95% intervals",
-        ["model", "size", "tokens", ("loss", ".4f"), ("ppl", ".2f"), (f"minus {reference}", "+.3f"), "train tok/s",
-         ("ms/token", ".2f")],
-        rows,
-    )  # fmt: skip
 
 
 def difference_between(comparison: Comparison, name: str, than: str) -> Estimate:

@@ -64,7 +64,9 @@ def test_two_contexts_are_ranked_by_average_and_by_best_context(corpus, tmp_path
     assert len(outcome.tables) == 4 and len(outcome.claims) == 6
     ends = [row[0] for row in outcome.tables[0].rows]
     assert ends[0] == "1" and ends[-1].endswith("64")
-    assert outcome.tables[1].columns == ["", "context 16", "context 64", "long minus short"]
+    short, long, difference = (row.cells for row in outcome.tables[1].lines)
+    assert (short[1], long[1]) == (16, 64) and difference[0] == "  minus the first"
+    assert difference[2].value == pytest.approx(long[2].value - short[2].value)
 
 
 def test_lengths_are_counted_over_all_splits(corpus, tmp_path):

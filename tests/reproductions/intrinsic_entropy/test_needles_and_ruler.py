@@ -106,7 +106,7 @@ def test_needles_in_miniature(corpus, tmp_path):
     measure = validate(NeedleCurves, values, "the settings")
     outcome = measure.measure(ITEM, tmp_path / "out")
     assert len(outcome.tables[0].rows) == 17
-    assert outcome.tables[0].rows[0][3] == "100%" and outcome.tables[0].rows[-1][3] == "0%"
+    assert outcome.tables[0].rows[0][3] == 1 and outcome.tables[0].rows[-1][3] == 0
     assert len(outcome.claims) == 2
     assert measure.tokens_read() == 2 * 320 * 17 // 2
     again = measure.measure(ITEM, tmp_path / "out")

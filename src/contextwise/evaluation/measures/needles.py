@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from transformers import PreTrainedModel
 
+    from contextwise.base.tables import Table
     from contextwise.data import Corpus
 
 STEPS = 16
@@ -117,26 +118,32 @@ class Needles(Measure):
     def table(cls, summary: dict[str, Any]) -> "RenderableType":
         from rich.text import Text
 
-        from contextwise.base.tables import Column, Table, terminal
+        from contextwise.base.tables import terminal
 
         settings = summary["settings"]
-        columns = (
-            Column("masked", "integer", align="right"),
-            Column("nats/token", "estimate", interval="own"),
-            Column("perplexity", "estimate"),
-            Column("far\nneedle", "percent", ".0%"),
-            Column("near\nneedle", "percent", ".0%"),
-        )
-        rows = []
-        for row in summary["rows"]:
-            nats, perplexity = Estimate.from_dict(row["nats"]), row["perplexity"]["value"]
-            rows.append((row["masked"], nats, perplexity, row["far_in_view"], row["near_in_view"]))
         heading = (
             f"{summary['model']}: {settings['samples']:,} texts of up to {settings['length']:,} tokens, needles at "
             f"{settings['far']:g} and {settings['near']:g} of the length from the end: loss of the answer with the first "
             "tokens cut off, and the share of texts that still hold each needle"
         )
-        return terminal(Text(heading), Table("", columns, rows))
+        return terminal(Text(heading), needles_table(summary))
+
+
+def needles_table(summary: dict[str, Any], title: str = "") -> "Table":
+    """Loss of the answer by masked tokens, and the share of texts that still hold each needle."""
+    from contextwise.base.tables import Column, Table
+
+    columns = (
+        Column("masked", "integer", align="right"),
+        Column("nats/token", "estimate", interval="own"),
+        Column("perplexity", "estimate"),
+        *(Column(f"{name}\nneedle", "percent", ".0%") for name in ("far", "near")),
+    )
+    rows = []
+    for row in summary["rows"]:
+        nats, perplexity = Estimate.from_dict(row["nats"]), row["perplexity"]["value"]
+        rows.append((row["masked"], nats, perplexity, row["far_in_view"], row["near_in_view"]))
+    return Table(title, columns, rows)
 
 
 def two_needle_question(size: Size, index: int, far: float = 0.75, near: float = 0.25) -> Question:

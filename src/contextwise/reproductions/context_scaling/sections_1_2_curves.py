@@ -9,10 +9,11 @@ from pydantic import Field
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import ratio_difference, wilson
 from contextwise.base.tables import Table
-from contextwise.comparison.curves import compare_curves
+from contextwise.comparison.curves import compare_curves, curves_table
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.curve import Curve, CurveResult
+from contextwise.evaluation.measures.curve.readings import measures_table
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.reproductions.claims import Claim, above, all_hold, below
 from contextwise.reproductions.item import CorpusMeasure, Item, Outcome, registered
@@ -41,7 +42,7 @@ class ContextCurve(GivenModel):
         if self.trained < self.context:
             claims.append(_deteriorates(curve, self.trained))
         figures = {"bins": curve.bins, "measures": curve.measures}
-        tables = [bins_table([curve]), _read_off(curve)]
+        tables = [bins_table([curve]), measures_table(curve.summary, "Read off the curve")]
         return Outcome(tables, claims, figures, self.run_set(folder).paths, [curves_plot([curve])])
 
 
@@ -57,18 +58,6 @@ def bins_table(curves: list[CurveResult]) -> Table:
         ["visible tokens", *((Path(curve.summary["model"]).name, ".3f") for curve in curves)],
         rows,
     )
-
-
-def _read_off(curve: CurveResult) -> Table:
-    best, effective = curve.measures["best_context_loss"], curve.measures["effective_context"]
-    where = f"{best['visible_from']:,} to {best['visible_to']:,} tokens"
-    reached = "none measured" if effective["value"] is None else f"{effective['value']:,.0f}"
-    rows = [
-        ["best-context loss", f"{Estimate.from_dict(best):.3f} at {where}"],
-        ["average loss", curve.measures["average_loss"]],
-        [f"context from which a doubling brings less than {effective['worth']:g} nats", reached],
-    ]
-    return table_of("Read off the curve", ["", ("", ".3f")], rows)
 
 
 def _bin_loss(row: dict[str, Any]) -> Estimate:
@@ -136,23 +125,13 @@ class TrainingLossMisleads(CorpusMeasure):
         tables, claims, figures = [], [], {}
         for index, seed in enumerate(self.seeds):
             pair = curves[2 * index : 2 * index + 2]
-            tables += [bins_table(pair), compared_table(pair)]
+            tables += [
+                bins_table(pair),
+                curves_table(compare_curves(pair), "By average, and by best context"),
+            ]
             claims += misleading_claims(pair, "" if len(self.seeds) == 1 else f"seed {seed}: ")
             figures[str(seed)] = [curve.measures for curve in pair]
         return Outcome(tables, claims, figures, runs, [curves_plot(curves)])
-
-
-def compared_table(pair: list[CurveResult]) -> Table:
-    """Average and best-context loss of two models, and the long one's minus the short one's."""
-    short, long = compare_curves(pair)
-    contexts = ((f"context {curve.context:,}", ".3f") for curve in (short, long))
-    average = [short.average, long.average, long.average_difference]
-    rows = [
-        ["average over all positions (the training loss)", *average],
-        ["best-context loss", short.best, long.best, long.best_difference],
-    ]
-    columns = ["", *contexts, ("long minus short", "+.3f")]
-    return table_of("By average, and by best context", columns, rows)
 
 
 def misleading_claims(pair: list[CurveResult], prefix: str = "") -> list[Claim]:

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate
-from contextwise.evaluation.measures.needles import STEPS, Needles
+from contextwise.evaluation.measures.needles import STEPS, Needles, needles_table
 from contextwise.evaluation.measures.ruler import FRACTIONS, Ruler, TaskName
 from contextwise.reproductions.claims import Claim, Verdict, above, all_hold, exact, undecided
 from contextwise.reproductions.item import Item, Outcome, registered
@@ -43,15 +43,8 @@ class NeedleCurves(GivenModel):
         kind = f"needles-{self.length}-{self.samples}-{self.seed}"
         summary = self.measured(settings, folder, kind).summary
         rows = summary["rows"]
-        in_view = [("first needle seen", ".0%"), ("second", ".0%")]
-        table = table_of(
-            f"{self.samples} texts of up to {self.length:,} tokens, the answer's perplexity; 95% intervals over texts",
-            [("masked", ","), ("perplexity", ",.2f"), ("nats per token", ".3f"), *in_view],
-            [
-                [r["masked"], r["perplexity"]["value"], r["nats"], r["far_in_view"], r["near_in_view"]]
-                for r in rows
-            ],
-        )
+        title = f"{self.samples} texts of up to {self.length:,} tokens, the answer's loss; 95% intervals over texts"
+        table = needles_table(summary, title)
         series = {"perplexity": points({row["masked"]: row["perplexity"] for row in rows})}
         plot = Plot("Perplexity of the answer", "masked left tokens", "perplexity", series, logarithmic="y")
         return Outcome([table], needle_claims(summary), {"rows": rows}, self.run_set(folder).paths, [plot])

@@ -144,7 +144,7 @@ def curve_tables(summary: dict[str, Any]) -> Group:
         head += ". One document allows no interval"
     elif summary["documents"] < FEWEST_DOCUMENTS:
         head += f". {FEWEST_DOCUMENTS} documents are the fewest for an interval of a context"
-    parts: list[Any] = [Text(f"{head}."), _bins_table(summary), _measures_table(summary)]
+    parts: list[Any] = [Text(f"{head}."), _bins_table(summary), measures_table(summary)]
     best = summary["measures"]["best_context_loss"]
     targets = next(row["targets"] for row in summary["bins"] if row["visible_from"] == best["visible_from"])
     if settings["mode"] == "running" and targets < ENOUGH_TARGETS and len(summary["bins"]) > 1:
@@ -180,7 +180,7 @@ def _bins_table(summary: dict[str, Any]) -> Table:
     return Table("", columns, rows, [f"* beyond the training context of {trained:,}"] if beyond else [])
 
 
-def _measures_table(summary: dict[str, Any]) -> Table:
+def measures_table(summary: dict[str, Any], title: str = "") -> Table:
     """Best context, effective context and average, with the bins that each is read from."""
     measures = summary["measures"]
     best, tenth, average = (measures[name] for name in ("best_context_loss", "last_tenth", "average_loss"))
@@ -197,7 +197,7 @@ def _measures_table(summary: dict[str, Any]) -> Table:
     rows.append(["effective context", *_effective_cells(effective), worth])
     if average is not None:
         rows.append(["average loss", *loss(average), f"mean of 1–{summary['settings']['context']:,}"])
-    return Table("", ["", "value", "95% interval", Column("", align="left")], rows)
+    return Table(title, ["", "value", "95% interval", Column("", align="left")], rows)
 
 
 def _effective_cells(effective: dict[str, Any]) -> tuple[str, str]:

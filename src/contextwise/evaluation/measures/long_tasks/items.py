@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, PositiveInt
 
@@ -209,20 +210,19 @@ def _leval_items(line: LEvalLine, path: Path, where: str) -> list[Item]:
         raise DataError(
             f"{where}: 'evaluation' is {line.evaluation!r}; it must be one of {', '.join(LEVAL)}, LLM, human"
         )
-    known = replace(known, new_tokens=line.max_new_tokens or known.new_tokens)
     name = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json").removeprefix("leval_")
+    about: dict[str, Any] = {
+        "metric": known.metric,
+        "group": known.group,
+        "prompt": line.prompt,
+        "context": line.input,
+        "dataset": name,
+    }
+    about["max_new_tokens"] = line.max_new_tokens or known.new_tokens
+    pairs = zip(line.instructions, line.outputs, strict=True)
     return [
-        Item(
-            **vars(known),
-            dataset=name,
-            where=f"{where}, question {i}",
-            context=line.input,
-            question=question,
-            answers=(answer,),
-            length=len(line.input.split()),
-            template=line.prompt,
-        )
-        for i, (question, answer) in enumerate(zip(line.instructions, line.outputs, strict=True), start=1)
+        _longbench_item(LongBenchLine(input=question, answers=[answer], **about), f"{where}, question {i}")
+        for i, (question, answer) in enumerate(pairs, start=1)
     ]
 
 
