@@ -24,8 +24,8 @@ from contextwise.reports.attention import (
     standing_out,
     terminal_report,
     write_attention_page,
-    write_csv,
 )
+from contextwise.reports.page import write_csv_files
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_the_page_holds_the_numbers(found, page):
 
 
 def test_csv_files_hold_every_head(found, tmp_path):
-    write_csv(found, tmp_path / "numbers")
+    write_csv_files(csv_files(found), tmp_path / "numbers")
     tokens = table_of((tmp_path / "numbers" / "tokens.csv").read_text())
     assert [row["token"] for row in tokens] == PIECES
     assert [int(row["chunk"]) for row in tokens] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
@@ -124,7 +124,7 @@ def test_places_that_cannot_be_written_are_refused(found, tmp_path):
         write_attention_page(found, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="is a file; give a folder for the CSV"):
-        write_csv(found, tmp_path / "file")
+        write_csv_files(csv_files(found), tmp_path / "file")
 
 
 class Opened:

@@ -20,8 +20,9 @@ from contextwise.evaluation.measures.entropy import EntropyResult
 from contextwise.evaluation.measures.entropy.covariance import RunningCovariance
 from contextwise.evaluation.measures.entropy.running import ContextState, entropy_files
 from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch
-from contextwise.reports.entropy import FIGURES, csv_files, verdict, write_csv, write_entropy_page
+from contextwise.reports.entropy import FIGURES, csv_files, fits_csv, verdict, write_entropy_page
 from contextwise.reports.entropy_figures import MOST_POINTS, figures_of
+from contextwise.reports.page import write_csv_files
 
 SAMPLES, WIDTH = 120, 12
 
@@ -142,7 +143,7 @@ def test_every_figure_is_on_the_page_with_its_headline_and_numbers(entropy, tmp_
 
 
 def test_csv_files_hold_everything(entropy, tmp_path):
-    written = write_csv(entropy, tmp_path / "numbers")
+    written = write_csv_files(csv_files(entropy) | {"fits": fits_csv(entropy)}, tmp_path / "numbers")
     tables = {path.stem: rows_of(path.read_text()) for path in written}
     assert set(tables) == {*FIGURES, "fits"}
     fits = {(row["fit"], row["term"]): row for row in tables["fits"]}
@@ -216,7 +217,7 @@ def test_paths_that_cannot_be_written_are_refused(entropy, tmp_path):
         write_entropy_page(entropy, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="is a file; give a folder for the CSV"):
-        write_csv(entropy, tmp_path / "file")
+        write_csv_files(csv_files(entropy), tmp_path / "file")
 
 
 def test_the_made_features_have_the_spectrum_meant(tmp_path):

@@ -1,6 +1,5 @@
 """Verbs that decide: ``trial``, and those that compare, plan and report."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -244,10 +243,10 @@ def ledger(
 
     The losses are each objective's own, at equal tokens and at equal FLOPs.
     """
-    from contextwise.comparison.budgets import ledger
+    from contextwise.comparison.budgets import ledger, ledger_table
 
     result = ledger(runs)
-    _show_and_write([result.table()], "the ledger", asdict(result), out)
+    _show_and_write([ledger_table(result)], "the ledger", result, out)
 
 
 def forgetting(

@@ -60,14 +60,15 @@ def attention(
     words = _read_text(text)
 
     from contextwise.evaluation.attention import read_with_models
-    from contextwise.reports.attention import numbers, terminal_report, write_attention_page, write_csv
+    from contextwise.reports.attention import csv_files, numbers, terminal_report, write_attention_page
+    from contextwise.reports.page import write_csv_files
 
     reading = read_with_models(
         models, words, context_chunk=context_chunk, start=start, dtype=dtype, device=device
     )
     write_attention_page(reading, out, ["contextwise", *sys.argv[1:]])
     if csv is not None:
-        write_csv(reading, csv)
+        write_csv_files(csv_files(reading), csv)
     if as_json:
         show_json(numbers(reading), allow_nan=False)
         return
@@ -122,7 +123,8 @@ def show_analysis(
 ) -> None:
     """Print losses, entropies, dimensions and fits, and write the page."""
     from contextwise.analysis.intrinsic import IntrinsicEntropy
-    from contextwise.reports.entropy import terminal_report, write_csv, write_entropy_page
+    from contextwise.reports.entropy import csv_files, fits_csv, terminal_report, write_entropy_page
+    from contextwise.reports.page import write_csv_files
 
     analysis = IntrinsicEntropy(result, bandwidth)
     if as_json:
@@ -132,7 +134,7 @@ def show_analysis(
     page = html or result.path / "entropy.html"
     write_entropy_page(analysis, page, ["contextwise", *sys.argv[1:]])
     if csv is not None:
-        write_csv(analysis, csv)
+        write_csv_files(csv_files(analysis) | {"fits": fits_csv(analysis)}, csv)
     written = f"measurement: {result.path}\npage: {page}" + (f"\nCSV: {csv}" if csv is not None else "")
     (say if as_json else show_line)(written)
 

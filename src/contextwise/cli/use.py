@@ -222,24 +222,10 @@ def embed(
         from contextwise.evaluation.measures.rescoring.contexts import write_cue_vectors
 
         rows, width = write_cue_vectors(model, contexts, out, dtype=dtype, device=device)
-        what = "e_cue of contexts"
-    elif file is None:
+        _say_written(rows, width, "e_cue of contexts", out)
+        return
+    if file is None:
         raise ConfigError("there is nothing to embed; give a file of texts, or contexts with --contexts FILE")
-    else:
-        rows, width, what = _embed_texts(model, file, text_field, out, dtype, device, options)
-    say(f"{'1 vector' if rows == 1 else f'{rows:,} vectors'} of {width} numbers ({what}) in {out}")
-
-
-def _embed_texts(
-    source: str,
-    file: str,
-    text_field: str | None,
-    out: Path,
-    dtype: str,
-    device: str,
-    options: dict[str, Any],
-) -> tuple[int, int, str]:
-    """Write the vectors of the texts of a file; returns their number, their width, and a description."""
     from contextwise.data.input_files import open_lines
 
     with open_lines(file, text_field) as lines:
@@ -248,10 +234,10 @@ def _embed_texts(
         from contextwise.evaluation.kernel import Subject
         from contextwise.models.embedding import Embedder, load_text_model
 
-        subject = Subject(source, dtype=dtype, device=device)
+        subject = Subject(model, dtype=dtype, device=device)
         tokenizer = subject.tokenizer  # before the weights: a folder without one is refused at once
         given = {name: value for name, value in options.items() if value is not None}
-        embedder = Embedder(load_text_model(source, subject.dtype, subject.device), tokenizer, **given)
+        embedder = Embedder(load_text_model(model, subject.dtype, subject.device), tokenizer, **given)
 
         def blocks() -> Iterator["np.ndarray"]:
             with progress_bar("embed", count, "texts") as advance:
@@ -266,7 +252,11 @@ def _embed_texts(
             f"note: {embedder.cut:,} of {rows:,} texts {were} longer than {embedder.max_tokens} tokens, and cut there"
         )
     pooled = {"cls": "[CLS]", "mean": "mean", "last": "last token"}[embedder.pooling]
-    return rows, width, f"{pooled}, layer {embedder.layer.number} of {embedder.layer.last}"
+    _say_written(rows, width, f"{pooled}, layer {embedder.layer.number} of {embedder.layer.last}", out)
+
+
+def _say_written(rows: int, width: int, what: str, out: Path) -> None:
+    say(f"{'1 vector' if rows == 1 else f'{rows:,} vectors'} of {width} numbers ({what}) in {out}")
 
 
 def serve(

@@ -8,6 +8,7 @@ budget from the start for a comparison without this flaw.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -110,72 +111,16 @@ def _curve(run: RunFolder, kind: str) -> tuple[np.ndarray, np.ndarray]:
     return spent, losses
 
 
-@dataclass(frozen=True)
-class LedgerRow:
-    """One recipe; means over its seeds.
-
-    Attributes:
-        input_tokens, target_tokens, flops: for each step: tokens read (padding left out; an encoder-decoder's targets
-            included), tokens that counted in the loss, operations.
-        loss: of the tokens, nats per target on the validation split, at the end.
-        at: the same where each budget ("tokens" of text, "flops") ends for the run that took least; None where the run had
-            not validated yet.
-    """
-
-    name: str
-    objective: str
-    family: str
-    parameters: int
-    seeds: list[int]
-    steps: int
-    input_tokens: float
-    target_tokens: float
-    flops: float
-    loss: float
-    at: dict[str, float | None]
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """Runs with different objectives: tokens read, targets, FLOPs and losses at the ``budgets``.
+def ledger(sources: list[str]) -> dict[str, Any]:
+    """Put finished runs with different objectives side by side: tokens read, targets, FLOPs and losses.
 
     A nat per target under one objective is not a nat under another: a masked token is predicted from both sides, a suffix from
     the text before it. The ledger therefore has no differences, but what each objective predicted of the same text, at what
     cost, and its own loss at the same budget.
-    """
 
-    rows: list[LedgerRow]
-    budgets: dict[str, float]
-
-    def table(self) -> Table:
-        """What each objective read, predicted, spent and reached."""
-        rows = [
-            [
-                (row.name, count(row.parameters) + number_of_seeds(row.seeds)),
-                row.input_tokens,
-                row.target_tokens,
-                row.flops,
-                row.loss,
-                row.at["tokens"],
-                row.at["flops"],
-            ]
-            for row in self.rows
-        ]
-        columns = [
-            Column("run,\nparameters", width=14),
-            Column("read", "integer", ",.0f"),
-            Column("asked", "integer", ",.0f"),
-            Column("FLOPs", "estimate", ".2e"),
-            Column("nats/\ntarget", "estimate", ".4f"),
-            Column(f"at\n{count(self.budgets['tokens'])}", "estimate", ".4f"),
-            Column(f"at {self.budgets['flops']:.1e}\nFLOPs", "estimate", ".4f"),
-        ]
-        note = "Note: nats per target of different objectives are not comparable: each predicts other tokens from other tokens."
-        return Table("for each training step", columns, rows, [note])
-
-
-def ledger(sources: list[str]) -> Ledger:
-    """Read finished runs.
+    Returns:
+        ``budgets``: where the run that took least ``tokens`` of text, or ``flops``, ends; and ``rows``, one for each recipe,
+        means over its seeds (:func:`_ledger_row`).
 
     Raises:
         CheckpointError: one of them is no run, or has not finished.
@@ -189,33 +134,53 @@ def ledger(sources: list[str]) -> Ledger:
         runs.setdefault(str(run.summary()["name"]), []).append(run)
     every = [run.summary() for group in runs.values() for run in group]
     budgets = {kind: min(summary[kind] for summary in every) for kind in ("tokens", "flops")}
-    return Ledger([_ledger_row(name, group, budgets) for name, group in runs.items()], budgets)
+    return {"rows": [_ledger_row(name, group, budgets) for name, group in runs.items()], "budgets": budgets}
 
 
-def _ledger_row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> LedgerRow:
+def _ledger_row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> dict[str, Any]:
+    """A recipe's means over seeds: of each step the tokens read (padding left out; an encoder-decoder's targets included), the
+    tokens that counted in the loss, and operations; the loss at the end, nats per target on the validation split, and ``at``
+    each budget; None where the run had not validated yet.
+    """
     summaries, recipe = [run.summary() for run in runs], runs[0].recipe()
-
-    def per_step(key: str) -> float:
-        return float(np.mean([s[key] / s["steps"] for s in summaries]))
-
     at: dict[str, float | None] = {}
     for kind, budget in budgets.items():
         curves = [_curve(run, kind) for run in runs]
         validated = all(spent[0] <= budget for spent, _ in curves)
         at[kind] = float(np.mean([np.interp(budget, *curve) for curve in curves])) if validated else None
-    return LedgerRow(
-        name=name,
-        objective=summaries[0]["objective"],
-        family=recipe["model"].get("pretrained") or recipe["model"].get("family", "cue"),
-        parameters=summaries[0]["parameters"],
-        seeds=[s["seed"] for s in summaries],
-        steps=round(float(np.mean([s["steps"] for s in summaries]))),
-        input_tokens=per_step("input_tokens"),
-        target_tokens=per_step("target_tokens"),
-        flops=per_step("flops"),
-        loss=float(np.mean([s["validation_loss"] for s in summaries])),
-        at=at,
-    )
+    per_step = ("input_tokens", "target_tokens", "flops")
+    return {
+        "name": name,
+        "objective": summaries[0]["objective"],
+        "family": recipe["model"].get("pretrained") or recipe["model"].get("family", "cue"),
+        "parameters": summaries[0]["parameters"],
+        "seeds": [s["seed"] for s in summaries],
+        "steps": round(float(np.mean([s["steps"] for s in summaries]))),
+        **{key: float(np.mean([s[key] / s["steps"] for s in summaries])) for key in per_step},
+        "loss": float(np.mean([s["validation_loss"] for s in summaries])),
+        "at": at,
+    }
+
+
+def ledger_table(ledger: dict[str, Any]) -> Table:
+    """What each objective read, predicted, spent and reached."""
+    columns = {
+        "input_tokens": Column("read", "integer", ",.0f"),
+        "target_tokens": Column("asked", "integer", ",.0f"),
+        "flops": Column("FLOPs", "estimate", ".2e"),
+        "loss": Column("nats/\ntarget", "estimate", ".4f"),
+    }
+    at = {
+        "tokens": Column(f"at\n{count(ledger['budgets']['tokens'])}", "estimate", ".4f"),
+        "flops": Column(f"at {ledger['budgets']['flops']:.1e}\nFLOPs", "estimate", ".4f"),
+    }
+    rows = []
+    for row in ledger["rows"]:
+        name = row["name"], count(row["parameters"]) + number_of_seeds(row["seeds"])
+        rows.append([name, *(row[key] for key in columns), *(row["at"][kind] for kind in at)])
+    note = "Note: nats per target of different objectives are not comparable: each predicts other tokens from other tokens."
+    head = [Column("run,\nparameters", width=14), *columns.values(), *at.values()]
+    return Table("for each training step", head, rows, [note])
 
 
 def number_of_seeds(seeds: Sequence[int | None]) -> str:

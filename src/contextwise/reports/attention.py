@@ -70,11 +70,6 @@ def write_attention_page(reading: Reading, path: Path, command: list[str] | None
     Page(title, sections, subtitle, result, "attention", data, [READOUT]).write(path)
 
 
-def write_csv(reading: Reading, folder: Path) -> None:
-    """Write ``tokens.csv`` and ``attention.csv`` into a folder (:func:`~contextwise.reports.page.write_csv_files`)."""
-    page.write_csv_files(csv_files(reading), folder)
-
-
 def page_data(reading: Reading) -> dict[str, Any]:
     """What the page's script draws from: sums over queries for each layer and head, and losses."""
     return {

@@ -136,11 +136,6 @@ def terminal_report(entropy: IntrinsicEntropy) -> RenderableType:
     )
 
 
-def write_csv(entropy: IntrinsicEntropy, folder: Path) -> list[Path]:
-    """Write the CSV of each figure, and ``fits.csv``, into a folder (:func:`~contextwise.reports.page.write_csv_files`)."""
-    return page.write_csv_files({**csv_files(entropy), "fits": fits_csv(entropy)}, folder)
-
-
 def csv_files(entropy: IntrinsicEntropy) -> dict[str, str]:
     """Name of a figure -> the CSV with all its numbers (and more of them than it draws)."""
     tables: dict[str, str] = {}

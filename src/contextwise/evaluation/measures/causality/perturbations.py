@@ -24,12 +24,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from rich import box
 from rich.console import Console, Group
-from rich.table import Table
 from rich.text import Text
 from transformers import PreTrainedModel
 
+from contextwise.base.tables import Column, Table
 from contextwise.evaluation.measures.causality.rows import (
     ALL_CUTS,
     REFUSALS,
@@ -135,16 +134,14 @@ class Causality:
         verdict = "no leak found" if self.causal else "not measured"
         if self.leaks:
             verdict = f"leaks ({', '.join(effect.name for effect in self.leaks)})"
-        columns = ("perturbation", "effect", "tolerance", "allowed", "outcome")
-        table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in table.columns[1:-1]:
-            column.justify = "right"
-        for e in self.effects:
-            table.add_row(e.name, *map(_number, (e.largest, e.tolerance, e.allowed)), e.outcome)
+        columns = ["perturbation", "effect", "tolerance", "allowed", Column("outcome", align="left")]
+        rows = [[e.name, *map(_number, (e.largest, e.tolerance, e.allowed)), e.outcome] for e in self.effects]
         notes = [effect.sentence for effect in self.effects if effect.outcome != NONE]
         if self.gates_opened:
             notes.append("the context's gates are all zero; random values showed what is behind them")
-        return Group(Text(f"{self.architecture}, {self.dtype}: {verdict}"), table, *map(Text, notes))
+        return Group(
+            Text(f"{self.architecture}, {self.dtype}: {verdict}"), Table("", columns, rows), *map(Text, notes)
+        )
 
     def __str__(self) -> str:
         console = Console(file=(text := io.StringIO()), width=400)

@@ -9,10 +9,11 @@ answers: pairs of a position and a token that is scored there.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
@@ -21,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.base.progress import interruption, progress_bar
-from contextwise.evaluation.scoring.windows import vocabulary_size
+from contextwise.evaluation.scoring.windows import batches, vocabulary_size
 from contextwise.models.losses import final_hidden_states, has_plain_head, rows_at_once
 
 LEAST_ROWS = 128
@@ -122,12 +123,13 @@ class BoundedLM(HFLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[Encoded], disable_tqdm: bool = True, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        rows = sorted(self._rows(requests), key=lambda row: len(row.inputs), reverse=True)
+        rows = self._rows(requests)
+        lengths = np.array([len(row.inputs) for row in rows])
         results: dict[int, tuple[float, bool]] = {}
         with progress_bar(self.stage, len(requests), "requests") as advance:
-            for batch in batches(rows, self.batch_tokens):
+            for batch in batches(lengths, self.batch_tokens):
                 interruption.check("stopped before all requests were answered")
-                answers = score_rows(self.model, batch)
+                answers = score_rows(self.model, [rows[i] for i in batch])
                 results |= answers
                 advance(len(answers))
         return [results[index] for index in range(len(requests))]
@@ -148,15 +150,6 @@ class BoundedLM(HFLM):
                 self.cut[task].add(document)
             rows[tuple(tokens[-(limit + 1) : -1])].append((index, tuple(continuation)))
         return [Row(inputs, tuple(continuations)) for inputs, continuations in rows.items()]
-
-
-def batches(rows: Sequence[Row], batch_tokens: int) -> Iterator[Sequence[Row]]:
-    """Split rows, longest first, into batches of at most ``batch_tokens`` positions with padding (a longer row is a batch)."""
-    first = 0
-    while first < len(rows):
-        count = max(1, batch_tokens // len(rows[first].inputs))
-        yield rows[first : first + count]
-        first += count
 
 
 @torch.no_grad()

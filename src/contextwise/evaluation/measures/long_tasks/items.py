@@ -211,14 +211,12 @@ def _leval_items(line: LEvalLine, path: Path, where: str) -> list[Item]:
             f"{where}: 'evaluation' is {line.evaluation!r}; it must be one of {', '.join(LEVAL)}, LLM, human"
         )
     name = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json").removeprefix("leval_")
-    about: dict[str, Any] = {
-        "metric": known.metric,
-        "group": known.group,
-        "prompt": line.prompt,
+    about: dict[str, Any] = {"metric": known.metric, "group": known.group, "prompt": line.prompt}
+    about |= {
         "context": line.input,
         "dataset": name,
+        "max_new_tokens": line.max_new_tokens or known.new_tokens,
     }
-    about["max_new_tokens"] = line.max_new_tokens or known.new_tokens
     pairs = zip(line.instructions, line.outputs, strict=True)
     return [
         _longbench_item(LongBenchLine(input=question, answers=[answer], **about), f"{where}, question {i}")
