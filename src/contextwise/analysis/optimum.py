@@ -196,15 +196,12 @@ def mode_smoothed(values: Sequence[Item | None], reach: int) -> list[Item | None
     """
     smoothed: list[Item | None] = []
     for step, own in enumerate(values):
-        start = max(0, step - reach)
-        window = list(enumerate(values[start : step + reach + 1], start=start))
-        counts = Counter(value for _, value in window if value is not None)
-        if own is None:
-            smoothed.append(None)
-            continue
-        most = max(counts.values())
-        near = sorted(window, key=lambda item: abs(item[0] - step))
-        smoothed.append(next(value for _, value in near if value is not None and counts[value] == most))
+        window = range(max(0, step - reach), min(len(values), step + reach + 1))
+        near = (values[i] for i in sorted(window, key=lambda i: abs(i - step)))
+        counts = Counter(
+            value for value in near if value is not None
+        )  # of equal counts the first is the most common
+        smoothed.append(None if own is None else counts.most_common(1)[0][0])
     return smoothed
 
 

@@ -275,11 +275,11 @@ def forgetting(
     that lack an evaluation on one of the corpora are evaluated first. The 95%
     intervals are over documents, and over seeds where there are several.
     """
-    from contextwise.comparison.forgetting import forgetting_tables, measure_forgetting
+    from contextwise.comparison.forgetting import Forgetting, forgetting_tables
     from contextwise.data import Corpus
 
     corpora = [Corpus.open(path, split=split) for path in (old, new)]
-    result = measure_forgetting(models, *corpora, context=context, stride=stride, limit=limit)
+    result = Forgetting(models, *corpora, context=context, stride=stride, limit=limit)
     _show_and_write([forgetting_tables(result)], "the report on forgetting", result.to_dict(), out)
 
 

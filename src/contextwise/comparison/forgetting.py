@@ -60,21 +60,58 @@ class Change:
     during: list[Point]
 
 
-@dataclass(frozen=True)
 class Forgetting:
-    """Result of :func:`measure_forgetting`.
+    """Models before and after continued training, compared on the held-out documents of both corpora.
+
+    Args:
+        sources: runs and models. The first one is the model before; others of its recipe with other seeds belong to it.
+        old: documents as the model before was trained on.
+        new: documents as the others were continued on.
+        options: settings of the evaluations (:class:`~contextwise.evaluation.measures.loss.Loss`); by
+            default all are scored with the smallest context that one of the runs was trained with.
 
     Attributes:
         before: name of the model that training continued from.
         old, new: all models on the old and on the new documents, every pair of them.
         notes: sentences that a reader of the figures has to know.
+
+    Raises:
+        ConfigError: nothing to compare, or both corpora hold the same documents.
+        CheckpointError, DataError: a model that cannot be evaluated on both corpora.
     """
 
-    before: str
-    old: Comparison
-    new: Comparison
-    changes: list[Change]
-    notes: list[str]
+    def __init__(self, sources: list[str], old: Corpus, new: Corpus, **options: Any) -> None:
+        if len(sources) < 2:
+            raise ConfigError("give the model before, then one or more runs that continued from it")
+        for source in filter(is_result, sources):
+            raise ConfigError(
+                f"{source} is an evaluation on one corpus; name the run or the model, which is evaluated on both"
+            )
+        if old.fingerprint == new.fingerprint:
+            raise ConfigError(f"{old.path} and {new.path} hold the same documents; name two corpora")
+        if options.get("context") is None:
+            contexts = [_data(source).get("context") for source in sources]
+            options["context"] = min((size for size in contexts if isinstance(size, int)), default=None)
+        # Without the comparison at equal budgets: these models were trained one after the other.
+        on_old, on_new = (
+            compare(sources, results=evaluate_all(sources, corpus, **options), all_pairs=True, budgets=False)
+            for corpus in (old, new)
+        )
+        if not on_old.differences:
+            raise ConfigError(
+                "all the given runs are of one recipe, so none of them is the model before the others; name that one first"
+            )
+        forgotten, learned = map(_since_before, (on_old, on_new))
+        self.changes: list[Change] = []
+        for group in on_old.groups:
+            if group.name != on_old.reference:
+                replay = _data(group.sources[0]).get("replay")
+                share, during = replay["share"] if replay else None, _validations(group)
+                self.changes.append(
+                    Change(group.name, share, forgotten[group.name], learned[group.name], during)
+                )
+        self.before, self.old, self.new = on_old.reference, on_old, on_new
+        self.notes = [*_notes_on_starts(on_old), *dict.fromkeys([*on_old.notes, *on_new.notes])]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values."""
@@ -86,51 +123,6 @@ class Forgetting:
             "new": self.new.to_dict(),
             "notes": self.notes,
         }
-
-
-def measure_forgetting(sources: list[str], old: Corpus, new: Corpus, **options: Any) -> Forgetting:
-    """Compare models before and after continued training, on the held-out documents of both corpora.
-
-    Args:
-        sources: runs and models. The first one is the model before; others of its recipe with other seeds belong to it.
-        old: documents as the model before was trained on.
-        new: documents as the others were continued on.
-        options: settings of the evaluations (:class:`~contextwise.evaluation.measures.loss.Loss`); by
-            default all are scored with the smallest context that one of the runs was trained with.
-
-    Raises:
-        ConfigError: nothing to compare, or both corpora hold the same documents.
-        CheckpointError, DataError: a model that cannot be evaluated on both corpora.
-    """
-    if len(sources) < 2:
-        raise ConfigError("give the model before, then one or more runs that continued from it")
-    for source in filter(is_result, sources):
-        raise ConfigError(
-            f"{source} is an evaluation on one corpus; name the run or the model, which is evaluated on both"
-        )
-    if old.fingerprint == new.fingerprint:
-        raise ConfigError(f"{old.path} and {new.path} hold the same documents; name two corpora")
-    if options.get("context") is None:
-        contexts = [_data(source).get("context") for source in sources]
-        options["context"] = min((size for size in contexts if isinstance(size, int)), default=None)
-    # Without the comparison at equal budgets: these models were trained one after the other.
-    on_old, on_new = (
-        compare(sources, results=evaluate_all(sources, corpus, **options), all_pairs=True, budgets=False)
-        for corpus in (old, new)
-    )
-    if not on_old.differences:
-        raise ConfigError(
-            "all the given runs are of one recipe, so none of them is the model before the others; name that one first"
-        )
-    forgotten, learned = map(_since_before, (on_old, on_new))
-    changes = []
-    for group in on_old.groups:
-        if group.name != on_old.reference:
-            replay = _data(group.sources[0]).get("replay")
-            share, during = replay["share"] if replay else None, _validations(group)
-            changes.append(Change(group.name, share, forgotten[group.name], learned[group.name], during))
-    notes = [*_notes_on_starts(on_old), *dict.fromkeys([*on_old.notes, *on_new.notes])]
-    return Forgetting(on_old.reference, on_old, on_new, changes, notes)
 
 
 def _data(source: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import atomic_write
 from contextwise.base.tables import Table
-from contextwise.comparison.forgetting import Forgetting, measure_forgetting
+from contextwise.comparison.forgetting import Forgetting
 from contextwise.data import Corpus
 from contextwise.data.corpus import MANIFEST
 from contextwise.data.sources.stdlib import iter_stdlib_documents
@@ -88,7 +88,7 @@ class ContinualPretraining(CorpusMeasure):
         (start,) = runs.of_arm("before")
         sources = [start.source, *(run.source for way in self.ways for run in runs.of_arm(way))]
         folders = (self.corpus_folder(folder), self.new_folder(folder))
-        forgetting = measure_forgetting(sources, *(Corpus.open(path, split="validation") for path in folders))
+        forgetting = Forgetting(sources, *(Corpus.open(path, split="validation") for path in folders))
         first, *others = self.ways
         figures = {
             change.group: {"forgetting": change.forgetting, "learning": change.learning}

@@ -6,12 +6,10 @@ and shown. ``summary.json`` has the ratings or win rates.
 """
 
 import os
-import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,24 +191,23 @@ def judge_answers(
     with Journal.opened(out / JUDGMENTS) as journal:
         # Equal requests (two models that answered alike) are made once.
         missing = {key: request for key, request in requests if key not in journal.rows}
-        judging = Judging(endpoint, journal, missing)
         longest = endpoint.parameters.get("max_completion_tokens", endpoint.parameters.get("max_tokens"))
         kept = sum(key in journal.rows for key, _ in requests)
         say(cost_sentence(list(missing.values()), len(requests), kept, longest, price_in, price_out))
         if dry_run:
             return None
         with interruption.listening():
-            judging.run(concurrency)
+            why = _ask_all(endpoint, journal, missing, concurrency)
         rows = [{**journal.rows[key], **request.row()} for key, request in requests if key in journal.rows]
     if not rows:
-        raise ConfigError(f"nothing was judged: {judging.why()}; check the endpoint and the judge's name")
+        raise ConfigError(f"nothing was judged: {why}; check the endpoint and the judge's name")
     summary = {
         **summarize(match.questions, match.models, match.against, rows),
         "judge": endpoint.model,
         "endpoint": endpoint.url,
         "parameters": endpoint.parameters,
         "missing": len(requests) - len(rows),
-        "why_missing": judging.why() if len(rows) < len(requests) else None,
+        "why_missing": why if len(rows) < len(requests) else None,
         "length_controlled": None,
     }
     write_json(out / SUMMARY, summary, "the summary")
@@ -220,76 +217,53 @@ def judge_answers(
     return summary
 
 
-class Judging:
-    """The missing requests (key -> request), made by several threads."""
-
-    def __init__(self, endpoint: Endpoint, journal: Journal, missing: dict[str, Request]) -> None:
-        self.endpoint, self.journal, self.waiting = endpoint, journal, deque(missing.items())
-        self.failures: list[str] = []
-        self.stopped: str | None = None
-        self.fatal: Exception | None = None
-        self._in_a_row = 0
-        self._counting = threading.Lock()
-
-    def run(self, concurrency: int) -> None:
-        """Make all requests."""
-        if not self.waiting:
-            return
-        with (
-            self.endpoint.client() as client,
-            progress_bar("judge", len(self.waiting), "requests") as advance,
-            ThreadPoolExecutor(concurrency) as pool,
-        ):
-            for worker in [pool.submit(self._work, client, advance) for _ in range(concurrency)]:
-                worker.result()
-        if self.fatal is not None:
-            raise self.fatal
-
-    def _work(self, client: Any, advance: Callable[..., None]) -> None:
-        while self.fatal is None and self.stopped is None:
+def _ask_all(endpoint: Endpoint, journal: Journal, missing: dict[str, Request], concurrency: int) -> str:
+    """Make the missing requests (key -> request), some at a time, and keep the answers; returns why some have none."""
+    if not missing:
+        return ""
+    failures: list[str] = []
+    in_a_row, stopped = 0, ""
+    waiting = iter(missing.items())
+    running: dict[Future[dict[str, Any]], tuple[str, Request]] = {}
+    with (
+        endpoint.client() as client,
+        progress_bar("judge", len(missing), "requests") as advance,
+        ThreadPoolExecutor(concurrency) as pool,
+    ):
+        while True:
             if interruption.requested:
-                self.stopped = "stopped by a signal"
-                return
-            try:
-                key, request = self.waiting.popleft()
-            except IndexError:
-                return
-            try:
-                self._ask(client, key, request)
-            except (RequestFailed, EndpointDown) as error:
-                self._failed(request, error)
-            except Exception as error:
-                self.fatal = error
-            advance()
+                stopped = stopped or "stopped by a signal"
+            for key, request in islice(waiting, 0 if stopped else concurrency - len(running)):
+                running[pool.submit(endpoint.ask, client, request.messages)] = key, request
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                key, request = running.pop(future)
+                try:
+                    journal.add({"key": key, **_judgment(endpoint, request, future.result())})
+                    in_a_row = 0
+                except (RequestFailed, EndpointDown) as error:
+                    in_a_row, name = in_a_row + 1, request.question.id
+                    shown = repr(name[:40]) if isinstance(name, str) else name
+                    failures.append(f"question {shown}, turn {request.turn}: {error}")
+                    if isinstance(error, EndpointDown):
+                        stopped = f"nothing answers at {endpoint.url} ({error})"
+                    elif in_a_row >= MOST_FAILURES:
+                        stopped = f"{in_a_row} requests failed one after the other, the last: {error}"
+                advance()
+    if stopped or not failures:
+        return stopped
+    several = f"{len(failures):,} requests failed, the first: "
+    return f"{several if len(failures) > 1 else '1 request failed, '}{failures[0]}"
 
-    def _ask(self, client: Any, key: str, request: Request) -> None:
-        answer = self.endpoint.ask(client, request.messages)
-        text = answer.pop("text")
-        judgment = {
-            "judge": self.endpoint.model,
-            "user_prompt": request.messages[-1]["content"],
-            "judgment": text,
-            "verdict": read_rating(text) if len(request.models) == 1 else read_verdict(text),
-        }
-        self.journal.add({"key": key, **request.row(), **judgment, **answer, "tstamp": time.time()})
-        with self._counting:
-            self._in_a_row = 0
 
-    def _failed(self, request: Request, error: Exception) -> None:
-        name = request.question.id
-        with self._counting:
-            shown = repr(name[:40]) if isinstance(name, str) else name
-            self.failures.append(f"question {shown}, turn {request.turn}: {error}")
-            self._in_a_row += 1
-            if isinstance(error, EndpointDown):
-                self.stopped = f"nothing answers at {self.endpoint.url} ({error})"
-            elif self._in_a_row >= MOST_FAILURES:
-                self.stopped = f"{self._in_a_row} requests failed one after the other, the last: {error}"
-
-    def why(self) -> str:
-        """Why judgments are missing."""
-        if self.stopped is not None:
-            return self.stopped
-        if len(self.failures) == 1:
-            return f"1 request failed, {self.failures[0]}"
-        return f"{len(self.failures):,} requests failed, the first: {self.failures[0]}"
+def _judgment(endpoint: Endpoint, request: Request, answer: dict[str, Any]) -> dict[str, Any]:
+    """The line of ``judgments.jsonl`` of an answer, without its key."""
+    text = answer.pop("text")
+    judgment = {
+        "judge": endpoint.model,
+        "user_prompt": request.messages[-1]["content"],
+        "judgment": text,
+        "verdict": read_rating(text) if len(request.models) == 1 else read_verdict(text),
+    }
+    return {**request.row(), **judgment, **answer, "tstamp": time.time()}

@@ -13,6 +13,7 @@ greater γ draws nearer to the end. The law is over positions between pieces of 
 are n + 1 positions, each with its own distance.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -124,27 +125,17 @@ def largest_fit(tokens_of: Callable[[int], int], room: int, guess: int, most: in
         guess: the search begins here; the nearer to the result, the fewer calls.
         most: upper limit of n.
     """
-    top = None if most is None else most + 1
-    low, step = max(0, guess if most is None else min(guess, most)), 1
-    if tokens_of(low) <= room:
-        high = low
-        while top is None or high < top:
-            high = low + step if top is None else min(low + step, top)
-            if high == top or tokens_of(high) > room:
-                break
-            low, step = high, 2 * step
-    else:
-        high = low
-        while high > 0:
-            low = max(-1, high - step)
-            if low < 0 or tokens_of(low) <= room:
-                break
-            high, step = low, 2 * step
-        else:
-            return -1
+    beyond = sys.maxsize if most is None else most + 1
+    low, high, step, n = -1, beyond, 1, max(0, min(guess, beyond - 1))
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if tokens_of(middle) <= room else (low, middle)
+        low, high = (n, high) if tokens_of(n) <= room else (low, n)
+        if high == beyond:
+            n = min(low + step, beyond - 1)
+        elif low < 0:
+            n = max(high - step, 0)
+        else:
+            n = (low + high) // 2
+        step *= 2
     return low
 
 
