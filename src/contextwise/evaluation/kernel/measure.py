@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args
 
+from rich.console import RenderableType
+
 from contextwise.base.config import Settings
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.base.estimates import CONFIDENCE
 from contextwise.base.files import sha256_file
 from contextwise.base.progress import interruption, say
 from contextwise.evaluation.kernel.result import Result, finished, write_result
@@ -18,7 +21,6 @@ from contextwise.evaluation.kernel.subject import Subject
 from contextwise.evaluation.kernel.work import Work, content_key
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from transformers import PreTrainedModel
 
     from contextwise.data import Corpus
@@ -80,7 +82,7 @@ class Measure(Settings):
 
     @classmethod
     @abstractmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         """The summary for the terminal, in 80 columns."""
 
     @classmethod
@@ -192,7 +194,6 @@ def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Wor
 
 def _about(subject: Subject, corpus: "Corpus | None") -> dict[str, Any]:
     """The part of ``summary.json`` about model, data, intervals and machine."""
-    from contextwise.base.estimates import CONFIDENCE
     from contextwise.base.machine import describe_environment
     from contextwise.models.tokenizers import corpus_tokenizer_hash
 

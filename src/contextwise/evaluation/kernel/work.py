@@ -13,12 +13,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
+
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.files import atomic_write, disk_errors, exclusive, read_json, write_json
 from contextwise.base.progress import interruption
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
 QUESTION = "question.json"
@@ -178,7 +179,6 @@ class Work:
         Raises:
             DataError: the disk is full, or the folder cannot be written.
         """
-        import numpy as np
         import torch
         from safetensors.torch import save
 

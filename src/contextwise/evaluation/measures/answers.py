@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field
+from rich.console import RenderableType
+from rich.text import Text
 
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Result, Subject, Work, content_key
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from contextwise.data import Corpus
     from contextwise.evaluation.generation import Sampling
     from contextwise.evaluation.measures.judging.files import Question
@@ -130,9 +130,7 @@ class Answers(Measure):
         return row | ({"errors": problems} if any(problems) else {})
 
     @classmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
-        from rich.text import Text
-
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         text = f"{summary['model']}: answers to {summary['questions']:,} questions, in {summary['file']}."
         if summary["unanswered"]:
             text += f" {summary['unanswered']:,} of them have a turn without an answer; the first: {summary['first_error']}."

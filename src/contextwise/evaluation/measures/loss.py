@@ -3,16 +3,20 @@
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from pydantic import Field
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
+from contextwise.base.progress import progress_bar
+from contextwise.base.tables import Column, Table
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.console import RenderableType
 
-    from contextwise.base.tables import Table
     from contextwise.data import Corpus
 
 MEASURES = {
@@ -79,9 +83,6 @@ class Loss(Measure):
         return self.model_copy(update={"context": context, "stride": stride})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        import numpy as np
-
-        from contextwise.base.progress import progress_bar
         from contextwise.evaluation.scoring.windows import documents_table, score_documents, totals
 
         assert corpus is not None and self.context is not None and self.stride is not None
@@ -102,10 +103,7 @@ class Loss(Measure):
         return Outcome(summary, {"documents": documents, "tokens": scores.table()})
 
     @classmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
-        from rich.console import Group
-        from rich.text import Text
-
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         context, stride = summary["settings"]["context"], summary["settings"]["stride"]
         heading = (
             f"{summary['model']} on {summary['label']}: {summary['documents']:,} documents, "
@@ -123,16 +121,13 @@ class Loss(Measure):
 
 def evaluation_table(
     summary: dict[str, Any], measures: dict[str, str] = MEASURES, title: str = "", known_only: bool = False
-) -> "Table":
+) -> Table:
     """Build a table of the measures of an evaluation.
 
     Args:
         measures: key in the summary -> name of its row.
         known_only: omit unknown measures.
     """
-    from contextwise.base.estimates import Estimate
-    from contextwise.base.tables import Column, Table
-
     rows: list[list[Any]] = []
     for key, name in measures.items():
         known = summary[key] is not None and summary[key]["value"] is not None

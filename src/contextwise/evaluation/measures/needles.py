@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from pydantic import Field, model_validator
+from rich.console import RenderableType
+from rich.text import Text
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.estimates import Estimate, exponential
 from contextwise.base.progress import interruption, progress_bar
+from contextwise.base.tables import Column, Table, terminal
 from contextwise.evaluation.answering.prompts import (
     Encoded,
     Encoder,
@@ -33,10 +36,8 @@ from contextwise.evaluation.measures.ruler import LONGEST
 from contextwise.evaluation.measures.ruler.questions import NOISE, Size, Spans, join_pieces, largest_fit
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from transformers import PreTrainedModel
 
-    from contextwise.base.tables import Table
     from contextwise.data import Corpus
 
 STEPS = 16
@@ -115,11 +116,7 @@ class Needles(Measure):
         return Outcome({"rows": by_masked, "examples": rows})
 
     @classmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
-        from rich.text import Text
-
-        from contextwise.base.tables import terminal
-
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         settings = summary["settings"]
         heading = (
             f"{summary['model']}: {settings['samples']:,} texts of up to {settings['length']:,} tokens, needles at "
@@ -129,10 +126,8 @@ class Needles(Measure):
         return terminal(Text(heading), needles_table(summary))
 
 
-def needles_table(summary: dict[str, Any], title: str = "") -> "Table":
+def needles_table(summary: dict[str, Any], title: str = "") -> Table:
     """Loss of the answer by masked tokens, and the share of texts that still hold each needle."""
-    from contextwise.base.tables import Column, Table
-
     columns = (
         Column("masked", "integer", align="right"),
         Column("nats/token", "estimate", interval="own"),

@@ -3,12 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
+from rich.console import RenderableType
 
 from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from contextwise.data import Corpus
 
 
@@ -55,7 +54,7 @@ class CausalityCheck(Measure):
         return summary["causal"]
 
     @classmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         from contextwise.evaluation.measures.causality.perturbations import Causality
 
         return Causality.from_dict(summary)

@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
+from rich.console import RenderableType
 
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.console import RenderableType
 
     from contextwise.data import Corpus
 
@@ -155,7 +155,7 @@ class Curve(Measure):
         return None
 
     @classmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         from contextwise.evaluation.measures.curve.readings import curve_tables
 
         return curve_tables(summary)

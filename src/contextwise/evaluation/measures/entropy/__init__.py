@@ -8,16 +8,17 @@ them is computed from the files (:mod:`contextwise.analysis`).
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
+from rich.console import RenderableType
+from rich.text import Text
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
     import torch
-    from rich.console import RenderableType
 
     from contextwise.data import Corpus
 
@@ -122,8 +123,6 @@ class Entropy(Measure):
         return self.model_copy(update={"contexts": contexts})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        import numpy as np
-
         from contextwise.evaluation.measures.entropy.running import (
             entropy_files,
             mean_nats,
@@ -152,9 +151,7 @@ class Entropy(Measure):
         return Outcome(summary, entropy_files(targets, states))
 
     @classmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
-        from rich.text import Text
-
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         return Text(
             f"{summary['model']}: losses and spectra at {len(summary['settings']['contexts'])} contexts"
         )

@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
+from rich.console import Group, RenderableType
 
+from contextwise.base.progress import progress_bar
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
 from contextwise.evaluation.measures.loss import evaluation_table
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from contextwise.data import Corpus
 
 
@@ -51,7 +51,6 @@ class Infill(Measure):
         return self.model_copy(update={"context": self.context or subject.run_context})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.base.progress import progress_bar
         from contextwise.evaluation.measures.infill.filling import Infiller, filling_objective
         from contextwise.evaluation.measures.infill.tasks import fill, open_tasks, scores
 
@@ -75,9 +74,7 @@ class Infill(Measure):
         return Outcome(about | summary, {"holes": rows})
 
     @classmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
-        from rich.console import Group
-
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         from contextwise.evaluation.measures.infill.tasks import SCORES, infill_heading
 
         return Group(infill_heading(summary), evaluation_table(summary, SCORES))

@@ -12,13 +12,12 @@ import importlib.util
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr, field_validator
+from rich.console import RenderableType
 
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work, content_key
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from contextwise.data import Corpus
     from contextwise.evaluation.measures.lm_eval.tasks import Missing, Planned
 
@@ -97,7 +96,7 @@ class HarnessTasks(Measure):
         return Outcome(*ask_tasks(subject, planned, missing, self.context, self.limit))
 
     @classmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         from contextwise.evaluation.measures.lm_eval.tables import tasks_table
 
         return tasks_table(summary)

@@ -7,13 +7,12 @@ import re
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
+from rich.console import RenderableType
 
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from contextwise.data import Corpus
     from contextwise.evaluation.measures.long_tasks.prompts import LongPrompt
 
@@ -164,7 +163,7 @@ class LongBench(Measure):
         return visible, None
 
     @classmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         from contextwise.evaluation.measures.long_tasks.results import longbench_tables
 
         return longbench_tables(summary)

@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
+from rich.console import RenderableType
+from rich.text import Text
 
+from contextwise.base.tables import Column, Table, terminal
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Result, Subject, Work
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from contextwise.data import Corpus
 
 
@@ -51,11 +52,7 @@ class Rescore(Measure):
         return Outcome(summary, {"ranked": rows})
 
     @classmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
-        from rich.text import Text
-
-        from contextwise.base.tables import Column, Table, terminal
-
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         lists = summary["lists"]
         contexts = f" ({summary['with_contexts']:,} with contexts)" if summary["takes_contexts"] else ""
         heading = (

@@ -7,14 +7,13 @@ nearest part of the text, and the accuracy against that part's size may have an 
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
+from rich.console import RenderableType
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from contextwise.data import Corpus
     from contextwise.evaluation.answering.prompts import Encoded, Encoder
     from contextwise.evaluation.measures.ruler.questions import Task
@@ -167,7 +166,7 @@ class Ruler(Measure):
         return questions
 
     @classmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         from contextwise.evaluation.measures.ruler.results import ruler_tables
 
         return ruler_tables(summary)

@@ -3,13 +3,12 @@
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
+from rich.console import RenderableType
 
 from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
 from contextwise.evaluation.measures.loss import Evaluation
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from contextwise.data import Corpus
 
 
@@ -48,7 +47,7 @@ class SentenceLoss(Measure):
         return Outcome(*score_sentences(subject, corpus, self.contexts, self.drop_contexts, self.limit))
 
     @classmethod
-    def table(cls, summary: dict[str, Any]) -> "RenderableType":
+    def table(cls, summary: dict[str, Any]) -> RenderableType:
         from contextwise.evaluation.measures.sentences.running import sentences_tables
 
         return sentences_tables(summary)
