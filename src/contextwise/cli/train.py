@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -80,20 +80,11 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     if not first_process():
         return
     if as_json:
-        known = {
-            "name": recipe.name,
-            "folder": str(recipe.folder),
-            "parameters": cost.parameters,
-            "parts": parts,
-            "tokens": cost.tokens,
-            "steps": cost.steps,
-            "tokens_per_step": recipe.tokens_per_step,
-            "flops": cost.flops,
-            "optimizer": settings.optimizer,
-            "learning_rate": recipe.learning_rate,
-            "schedule": settings.schedule,
-            "warmup_steps": settings.warmup(recipe.full_steps),
-        }
+        known: dict[str, Any] = {"name": recipe.name, "folder": str(recipe.folder), "parts": parts}
+        known |= {name: getattr(cost, name) for name in ("parameters", "tokens", "steps", "flops")}
+        known |= {name: getattr(recipe, name) for name in ("tokens_per_step", "learning_rate")}
+        known |= {name: getattr(settings, name) for name in ("optimizer", "schedule")}
+        known["warmup_steps"] = settings.warmup(recipe.full_steps)
         show_json({**known, **asdict(taken)})
         return
     listed = ", ".join(f"{name} {count(number)}" for name, number in parts.items())
@@ -103,34 +94,23 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     first = recipe.batch_sizes.first * recipe.data.context
     smallest = f"{first:,} to " if first < recipe.tokens_per_step else ""
     auto = " (auto)" if settings.precision == "auto" else ""
-    rates = f"{settings.optimizer}, learning rate {recipe.learning_rate:g}"
+    step = f"{passes} of up to {taken.micro_batch_tokens:,} tokens" + " in each process" * bool(several)
+    schedule = f"{settings.schedule}, {settings.warmup(recipe.full_steps):,} steps of warm-up"
     rows = [
         ["parameters", f"{cost.parameters:,}" + f" ({listed})" * (len(parts) > 1)],
         ["tokens", f"{cost.tokens:,}: {cost.steps:,} steps of {smallest}{recipe.tokens_per_step:,}"],
-        [
-            "a step",
-            f"{passes} of up to {taken.micro_batch_tokens:,} tokens" + " in each process" * bool(several),
-        ],
+        ["a step", step],
         ["FLOPs", f"{cost.flops:.2e}"],
-        [
-            "optimizer",
-            f"{rates}; {settings.schedule}, {settings.warmup(recipe.full_steps):,} steps of warm-up",
-        ],
+        ["optimizer", f"{settings.optimizer}, learning rate {recipe.learning_rate:g}; {schedule}"],
         ["device", f"{taken.device}{threads}{several}; precision {taken.precision}{auto}"],
     ]
     if taken.step_seconds is None or taken.training_seconds is None:
         rows.append(["time", "not measured: the machine has too little free memory"])
     else:
         held_out = f", and about {duration(taken.validation_seconds or 0)} of validation"
-        speed = (
-            f"{recipe.tokens_per_step / taken.step_seconds:,.0f} tokens/s over {taken.timed_steps} timed step"
-        )
-        rows.append(
-            [
-                "time",
-                f"about {duration(taken.training_seconds)} ({speed}{'s' * (taken.timed_steps > 1)}){held_out}",
-            ]
-        )
+        timed = f"{taken.timed_steps} timed step{'s' * (taken.timed_steps > 1)}"
+        speed = f"{recipe.tokens_per_step / taken.step_seconds:,.0f} tokens/s over {timed}"
+        rows.append(["time", f"about {duration(taken.training_seconds)} ({speed}){held_out}"])
     how = "estimated" if taken.step_seconds is None else "measured"
     of = "of each process" if several else "of the process" if taken.device == "cpu" else "of the GPU"
     before = f", {taken.start_bytes / 1e9:.2f} GB before the model" if taken.device == "cpu" else ""

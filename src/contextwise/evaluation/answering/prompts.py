@@ -40,6 +40,12 @@ class Prompt:
         return [*self.head, *self.visible_body(visible), *self.tail]
 
 
+def body_lengths(prompts: "Sequence[Prompt]") -> dict[str, float]:
+    """The mean, the least and the most tokens of the prompts' bodies."""
+    lengths = [len(prompt.body) for prompt in prompts]
+    return {"mean": sum(lengths) / len(lengths), "least": min(lengths), "most": max(lengths)}
+
+
 @dataclass(frozen=True)
 class Question:
     """One question on a text; a model reads ``opening + body + ending``, and then ``answer_prefix``.

@@ -88,16 +88,9 @@ class Loss(Measure):
         assert corpus is not None and self.context is not None and self.stride is not None
         tokens = int(np.sum(corpus.lengths[: self.limit]))
         with progress_bar(f"evaluate {subject.name}", tokens, "tokens") as advance:
-            scores = score_documents(
-                subject.model,
-                corpus,
-                self.context,
-                self.stride,
-                full_windows=self.full_windows,
-                limit=self.limit,
-                batch_tokens=subject.batch_tokens,
-                on_progress=advance,
-            )
+            options: dict[str, Any] = {"full_windows": self.full_windows, "limit": self.limit}
+            options |= {"batch_tokens": subject.batch_tokens, "on_progress": advance}
+            scores = score_documents(subject.model, corpus, self.context, self.stride, **options)
         documents = documents_table(corpus, scores)
         summary = {"first_token_scored": scores.first_position == 0, **totals(documents)}
         return Outcome(summary, {"documents": documents, "tokens": scores.table()})

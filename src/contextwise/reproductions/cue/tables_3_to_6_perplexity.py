@@ -163,11 +163,11 @@ class CuePerplexity(CueRuns):
             f"{len(reference.targets)} articles of the split {self.split}, {targets}; {seeds}; 95% intervals"
         )
         columns = ["", ("perplexity", ".2f"), (f"to {self.reference}", "+.1%"), ("nats to it", "+.3f")]
-        rows = [
-            [name, s.perplexity, s.relative(reference).value, s.minus(reference)]
-            for name, s in scores.items()
-        ]
-        rows = [[*row[:2], None, None] if row[0] == self.reference else row for row in rows]
+        rows = []
+        for name, row in scores.items():
+            own = name == self.reference
+            difference = [None] * 2 if own else [row.relative(reference).value, row.minus(reference)]
+            rows.append([name, row.perplexity, *difference])
         claims = []
         for better in self.claims:
             difference = scores[better.better].minus(scores[better.than])

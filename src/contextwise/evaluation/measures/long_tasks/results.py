@@ -28,7 +28,7 @@ from rich.text import Text
 from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
 from contextwise.base.intervals import Interval, leave_one_out, over_documents, wilson
 from contextwise.base.tables import Column, Row, Table, terminal
-from contextwise.evaluation.answering.prompts import Key
+from contextwise.evaluation.answering.prompts import Key, body_lengths
 from contextwise.evaluation.measures.long_tasks.metrics import score
 from contextwise.evaluation.measures.long_tasks.prompts import LongPrompt, shown_at
 
@@ -145,11 +145,7 @@ def summarize(
             "new_tokens": max(prompt.item.new_tokens for prompt in encoded),
             "questions": len(encoded),
             "documents": len(set(documents)),
-            "prompt_tokens": {
-                "mean": sum(lengths) / len(lengths),
-                "least": min(lengths),
-                "most": max(lengths),
-            },
+            "prompt_tokens": body_lengths(encoded),
             "whole": [float(np.mean([length <= context for length in lengths])) for context in visible],
             **level_rows(level, visible),
         }

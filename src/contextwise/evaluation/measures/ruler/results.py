@@ -11,7 +11,6 @@ same questions, so each resample draws questions with all their scores, and its 
 Legend of shapes: Q questions, V visible contexts.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from rich.text import Text
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import RESAMPLES, draw_counts, wilson
 from contextwise.base.tables import Column, Table, terminal
-from contextwise.evaluation.answering.prompts import Encoded, Key
+from contextwise.evaluation.answering.prompts import Encoded, Key, body_lengths
 from contextwise.evaluation.measures.ruler.questions import Task
 
 EQUAL = 1e-12
@@ -91,17 +90,12 @@ def task_results(
     if np.ptp(means) >= EQUAL:
         best = int(np.flatnonzero(means >= means.max() - EQUAL)[0])
         optimum = {"visible": visible[best], "share": float(shares[best]), "accuracy": float(means[best])}
-    lengths = [len(question.body) for question in questions]
     summary = {
         "title": task.title,
         "match": task.match,
         "new_tokens": task.new_tokens,
         "questions": len(questions),
-        "body_tokens": {
-            "mean": math.fsum(lengths) / len(lengths),
-            "least": min(lengths),
-            "most": max(lengths),
-        },
+        "body_tokens": body_lengths(questions),
         "accuracies": [
             {
                 "visible": context,
