@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from contextwise.analysis.optimum import (
     Cell,
+    Landscape,
     Optimum,
     Track,
     budget_steps,
     cells,
-    landscape,
     mode_smoothed,
     overall_optimum,
     size_optima,
@@ -94,7 +94,7 @@ def test_what_is_no_number_or_cost_nothing_is_left_out() -> None:
     (track,) = tracks(points, "tokens")
     assert track.budgets.tolist() == [200, 400]
     assert tracks([point(loss=float("inf"))], "tokens") == []
-    assert landscape([point(loss=float("nan"))], "tokens", {"pico": [64]}) is None
+    assert not len(Landscape([point(loss=float("nan"))], "tokens", {"pico": [64]}).budgets)
 
 
 def test_seeds_are_averaged_and_their_spread_is_counted() -> None:
@@ -140,7 +140,7 @@ def test_the_overall_optimum_is_told_only_beside_told_sizes() -> None:
 
 def test_the_largest_budgets_are_not_won_by_those_that_are_left() -> None:
     """Runs of equal tokens: only the longest context, the costliest, reaches the largest FLOPs."""
-    found = landscape(lawful(sizes=("pico",)), "flops", {"pico": list(CONTEXTS)})
+    found = Landscape(lawful(sizes=("pico",)), "flops", {"pico": list(CONTEXTS)})
     assert found is not None
     last = found.cells[-1]
     assert (
@@ -153,7 +153,7 @@ def test_the_largest_budgets_are_not_won_by_those_that_are_left() -> None:
 
 @pytest.mark.parametrize("unit", ["tokens", "flops"])
 def test_the_optimum_of_a_law_is_found(unit: str) -> None:
-    found = landscape(lawful(budgets=range(1, 400, 3)), unit, {size: list(CONTEXTS) for size in SIZES})
+    found = Landscape(lawful(budgets=range(1, 400, 3)), unit, {size: list(CONTEXTS) for size in SIZES})
     assert found is not None
     checked = Counter()
     for budget, optima in zip(found.budgets, found.optima, strict=True):

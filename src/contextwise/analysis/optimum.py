@@ -205,9 +205,12 @@ def mode_smoothed(values: Sequence[Item | None], reach: int) -> list[Item | None
     return smoothed
 
 
-@dataclass(frozen=True)
 class Landscape:
-    """Losses and optima over one kind of budget.
+    """Losses and optima over one kind of budget; without budgets if nothing was measured.
+
+    Args:
+        points, unit, gpus: as for :func:`tracks`.
+        planned: size -> all its training contexts; sizes by parameters.
 
     Attributes:
         budgets: (B,), evenly spaced in the logarithm.
@@ -218,14 +221,25 @@ class Landscape:
         reach: steps on each side of a budget in the windows of the smoothing.
     """
 
-    unit: str
-    budgets: np.ndarray
-    cells: list[list[Cell]]
-    optima: list[dict[str, Optimum]]
-    overall: list[Optimum | None]
-    contexts: dict[str, list[int | None]]
-    pairs: list[tuple[str, int] | None]
-    reach: int
+    def __init__(
+        self,
+        points: Iterable[SweepPoint],
+        unit: str,
+        planned: Mapping[str, Sequence[int]],
+        gpus: Mapping[str, int] | None = None,
+    ) -> None:
+        lines = tracks(points, unit, gpus)
+        self.unit, self.budgets = unit, budget_steps(lines)
+        self.cells = [cells(lines, budget) for budget in self.budgets]
+        self.optima = [size_optima(some, planned) for some in self.cells]
+        self.overall = [overall_optimum(some, list(planned)) for some in self.optima]
+        self.reach = window_reach(self.budgets)
+        known = [{size: o.cell.context for size, o in some.items() if o.decided} for some in self.optima]
+        self.contexts = {
+            size: mode_smoothed([some.get(size) for some in known], self.reach) for size in planned
+        }
+        best = [(o.cell.size, o.cell.context) if o and o.decided else None for o in self.overall]
+        self.pairs = mode_smoothed(best, self.reach)
 
     @property
     def last_decided(self) -> int:
@@ -234,27 +248,3 @@ class Landscape:
         if decided:
             return decided[-1]
         return max(range(len(self.cells)), key=lambda step: (len(self.cells[step]), step))
-
-
-def landscape(
-    points: Iterable[SweepPoint],
-    unit: str,
-    planned: Mapping[str, Sequence[int]],
-    gpus: Mapping[str, int] | None = None,
-) -> Landscape | None:
-    """Losses and optima over one kind of budget (:func:`tracks`); None if nothing was measured.
-
-    ``planned``: size -> all its training contexts; sizes by parameters.
-    """
-    lines = tracks(points, unit, gpus)
-    budgets = budget_steps(lines)
-    if not len(budgets):
-        return None
-    by_budget = [cells(lines, budget) for budget in budgets]
-    optima = [size_optima(some, planned) for some in by_budget]
-    overall = [overall_optimum(some, list(planned)) for some in optima]
-    reach = window_reach(budgets)
-    decided = [{size: best.cell.context for size, best in some.items() if best.decided} for some in optima]
-    contexts = {size: mode_smoothed([some.get(size) for some in decided], reach) for size in planned}
-    pairs = [(best.cell.size, best.cell.context) if best and best.decided else None for best in overall]
-    return Landscape(unit, budgets, by_budget, optima, overall, contexts, mode_smoothed(pairs, reach), reach)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from contextwise.analysis.optimum import landscape
+from contextwise.analysis.optimum import Landscape
 from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError
@@ -92,8 +92,8 @@ class SweepData:
         self.sizes, self.planned = sweep.sizes, sweep.contexts
         gpus = _gpus(sweep, {point.run for point in self.points})
         units = [unit for unit in UNITS if unit != "gpu_hours" or gpus]
-        landscapes = (landscape(self.points, unit, self.planned, gpus) for unit in units)
-        self.landscapes = [result for result in landscapes if result is not None]
+        landscapes = (Landscape(self.points, unit, self.planned, gpus) for unit in units)
+        self.landscapes = [result for result in landscapes if len(result.budgets)]
         self.recipe, recipe = (
             (path / "sweep.yaml").read_text(encoding="utf-8"),
             read_yaml(path / "sweep.yaml"),

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from contextwise.analysis.optimum import Cell, Landscape, Optimum
+from contextwise.analysis.optimum import Cell, Optimum
 from contextwise.base.config import validate
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.reproductions.context_scaling.section_3_optimum import OptimalContext, context_claims
@@ -93,7 +93,8 @@ def scene(contexts, edge="", decided=True):
         for i, context in enumerate(contexts[sizes[0]])
     ]
     budgets = np.geomspace(1e9, 1e12, steps)
-    return Landscape("flops", budgets, [cells] * steps, [optima] * steps, [None] * steps, contexts, pairs, 1)
+    values = {"cells": [cells] * steps, "optima": [optima] * steps, "overall": [None] * steps, "pairs": pairs}
+    return SimpleNamespace(budgets=budgets, contexts=contexts, last_decided=steps - 1, **values)
 
 
 def test_growth_is_read_off_the_decided_optima():

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from contextwise.analysis.optimum import Landscape, landscape
+from contextwise.analysis.optimum import Landscape
 from contextwise.analysis.sweep_points import sweep_points
 from contextwise.base.config import validate
 from contextwise.base.intervals import plus_minus
@@ -52,8 +52,8 @@ class OptimalContext(CorpusMeasure):
         self.prepared(folder)
         sweep = run_sweep(self.sweep(folder))
         planned, runs = sweep.contexts, sweep.paths
-        result = landscape(sweep_points(sweep.path), self.budget, planned)
-        if result is None:
+        result = Landscape(sweep_points(sweep.path), self.budget, planned)
+        if not len(result.budgets):
             claim = Claim.of("an optimal context was measured", undecided("nothing was measured"))
             return Outcome([], [claim], {}, runs)
         tables = [losses_table(result, planned, self.budget), optima_table(result, planned, self.budget)]
