@@ -8,7 +8,6 @@ curves have.
 Legend of shapes: D documents, K bins.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,12 @@ from contextwise.evaluation.measures.curve import Curve, CurveResult
 from contextwise.evaluation.measures.curve.readings import visible
 
 
-@dataclass(frozen=True)
 class ComparedCurve:
     """One curve, and its differences to the first one; nats per token.
+
+    Args:
+        documents: indices of the documents that all curves have.
+        first: the first curve; None for itself.
 
     Attributes:
         name: of the run or model.
@@ -38,15 +40,33 @@ class ComparedCurve:
             itself.
     """
 
-    name: str
-    context: int
-    average: Estimate
-    best: Estimate
-    best_from: int
-    best_to: int
-    average_difference: Estimate | None
-    best_difference: Estimate | None
-    bin_differences: dict[tuple[int, int], Estimate] | None
+    def __init__(
+        self, curve: CurveResult, documents: list[int], first: "ComparedCurve | None" = None
+    ) -> None:
+        limits = [(each["visible_from"], each["visible_to"]) for each in curve.bins]
+        self.name, self.context = str(curve.summary["model"]), limits[-1][1]
+        self._sums = _sums(curve, documents)
+        nats, targets = self._sums.sum(axis=1)
+        self._lowest = 1 + int((nats[1:] / targets[1:]).argmin())
+        self._column = {bin: i for i, bin in enumerate(limits, 1)}
+        self.average, self.best = (
+            ratios(self._sums[0][:, i], {"loss": self._sums[1][:, i]})["loss"] for i in (0, self._lowest)
+        )
+        self.best_from, self.best_to = limits[self._lowest - 1]
+        self.average_difference: Estimate | None = None
+        self.best_difference: Estimate | None = None
+        self.bin_differences: dict[tuple[int, int], Estimate] | None = None
+        if first is not None:
+            self.average_difference = self._minus(first, 0, 0)
+            self.best_difference = self._minus(first, self._lowest, first._lowest)
+            shared = [bin for bin in limits if bin in first._column]
+            self.bin_differences = {
+                bin: self._minus(first, self._column[bin], first._column[bin]) for bin in shared
+            }
+
+    def _minus(self, first: "ComparedCurve", own: int, other: int) -> Estimate:
+        """The difference of two columns of the sums."""
+        return ratio_difference(self._sums[:, :, own], first._sums[:, :, other])
 
     @property
     def below(self) -> tuple[int, int] | None:
@@ -57,7 +77,9 @@ class ComparedCurve:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; the differences of the bins are counted in ``below``."""
-        values = {name: value for name, value in vars(self).items() if name != "bin_differences"}
+        values = {
+            name: value for name, value in vars(self).items() if name[0] != "_" and name != "bin_differences"
+        }
         return as_json(values | {"below": self.below})
 
 
@@ -104,27 +126,8 @@ def compare_curves(curves: list[CurveResult]) -> list[ComparedCurve]:
     common = set.intersection(*(set(curve.documents["document"].to_pylist()) for curve in curves))
     if not common:
         raise DataError("the curves have no document in common; measure them on longer documents")
-    sums = [_sums(curve, sorted(common)) for curve in curves]
-    compared, first = [], sums[0]
-    lowest_of_first = int((first[0, :, 1:].sum(0) / first[1, :, 1:].sum(0)).argmin())
-    for curve, own in zip(curves, sums, strict=True):
-        nats, targets = own
-        best, bins = int((nats[:, 1:].sum(0) / targets[:, 1:].sum(0)).argmin()), curve.bins
-        average, lowest = (ratios(nats[:, i], {"loss": targets[:, i]})["loss"] for i in (0, 1 + best))
-        differences: tuple[Any, ...] = (None, None, None)
-        if curve is not curves[0]:
-            shared = _shared_bins(curve, curves[0])
-            differences = (
-                ratio_difference(own[:, :, 0], first[:, :, 0]),
-                ratio_difference(own[:, :, 1 + best], first[:, :, 1 + lowest_of_first]),
-                {
-                    bin: ratio_difference(own[:, :, 1 + i], first[:, :, 1 + j])
-                    for bin, (i, j) in shared.items()
-                },
-            )
-        name, bounds = str(curve.summary["model"]), (bins[best]["visible_from"], bins[best]["visible_to"])
-        compared.append(ComparedCurve(name, bins[-1]["visible_to"], average, lowest, *bounds, *differences))
-    return compared
+    first = ComparedCurve(curves[0], sorted(common))
+    return [first, *(ComparedCurve(curve, sorted(common), first) for curve in curves[1:])]
 
 
 def _sums(curve: CurveResult, documents: list[int]) -> np.ndarray:
@@ -135,14 +138,6 @@ def _sums(curve: CurveResult, documents: list[int]) -> np.ndarray:
         table[name].to_numpy()[kept].reshape(-1, len(curve.bins)) for name in ("nats", "targets")
     )
     return np.array([np.hstack([x.sum(1, keepdims=True), x]) for x in (nats_DK, targets_DK.astype(float))])
-
-
-def _shared_bins(curve: CurveResult, first: CurveResult) -> dict[tuple[int, int], tuple[int, int]]:
-    """(visible from, visible to) of the bins that both curves have -> their positions in the two."""
-    positions, others = (
-        {(b["visible_from"], b["visible_to"]): i for i, b in enumerate(c.bins)} for c in (curve, first)
-    )
-    return {bin: (positions[bin], others[bin]) for bin in positions if bin in others}
 
 
 def curves_table(curves: list[ComparedCurve], title: str = "") -> Table:

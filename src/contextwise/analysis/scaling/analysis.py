@@ -12,7 +12,6 @@ the points of a run are correlated: a form that overfits a run in its first thir
 Legend: R laws, G runs, S minima, P parameters, n points.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,9 +41,8 @@ SAME = 1e-6
 """Errors of ln L below this are equal."""
 
 
-@dataclass(frozen=True)
 class Score:
-    """Errors of a form.
+    """A form fitted to the data, and its errors.
 
     Attributes:
         theta: (S, P) the fit to all points first, then other minima.
@@ -53,11 +51,30 @@ class Score:
         errors: (G,) of each run when it is held out.
     """
 
-    form: Form
-    theta: Array
-    fitted: float
-    held_out_budgets: float
-    errors: Array
+    def __init__(self, form: Form, data: Data, observed: Observations) -> None:
+        theta = search(form, data)
+        runs = np.arange(len(observed.runs))
+        inside = (observed.run[None] == runs[:, None]).astype(np.float64)  # (G, n)
+        last = np.array([observed.tokens[observed.run == run].max() for run in runs])
+        late = (observed.tokens > LATE * last[observed.run]).astype(np.float64)
+        if (inside * (1 - late)).sum(1).min() == 0:
+            late = (observed.tokens == last[observed.run]).astype(np.float64)
+        without = refit(form, data, np.concatenate([1 - inside, 1 - late[None]]), theta[:2])
+
+        def squares(theta: Array) -> Array:
+            return (np.log(form.value_and_slope(theta, data.features)[0]) - data.log_loss) ** 2
+
+        def errors(squares: Array, points: Array) -> Array:
+            """Root mean square over the points of each run that ``points`` (G, n) marks."""
+            return np.asarray(np.sqrt((squares * points).sum(1) / points.sum(1)))
+
+        def mean(errors: Array) -> float:
+            return float(np.exp(np.log(np.maximum(errors, 1e-12)).mean()))
+
+        held_out = squares(without)
+        self.form, self.theta, self.errors = form, theta, errors(held_out[:-1], inside)
+        self.fitted = mean(errors(squares(theta[:1]), inside))
+        self.held_out_budgets = mean(errors(held_out[-1:], inside * late))
 
     @property
     def error(self) -> float:
@@ -80,7 +97,7 @@ def compare_forms(observed: Observations) -> list[Score]:
     """Every form that the sweep allows, with its errors; the simplest first."""
     forms = ONE_SIZE if len(observed.sizes) == 1 else SEVERAL_SIZES
     data = data_of(observed)
-    return [_score(form, data, observed) for form in forms if len(form.parameters) < len(observed.runs) + 2]
+    return [Score(form, data, observed) for form in forms if len(form.parameters) < len(observed.runs) + 2]
 
 
 def not_significantly_worse(scores: list[Score]) -> list[Score]:
@@ -94,31 +111,6 @@ def not_significantly_worse(scores: list[Score]) -> list[Score]:
 
     kept = (score for score in seeing if not worse(score))
     return sorted(kept, key=lambda score: len(score.form.parameters))
-
-
-def _score(form: Form, data: Data, observed: Observations) -> Score:
-    theta = search(form, data)
-    runs = np.arange(len(observed.runs))
-    inside = (observed.run[None] == runs[:, None]).astype(np.float64)  # (G, n)
-    last = np.array([observed.tokens[observed.run == run].max() for run in runs])
-    late = (observed.tokens > LATE * last[observed.run]).astype(np.float64)
-    if (inside * (1 - late)).sum(1).min() == 0:
-        late = (observed.tokens == last[observed.run]).astype(np.float64)
-    without = refit(form, data, np.concatenate([1 - inside, 1 - late[None]]), theta[:2])
-
-    def squares(theta: Array) -> Array:
-        return (np.log(form.value_and_slope(theta, data.features)[0]) - data.log_loss) ** 2
-
-    def errors(squares: Array, points: Array) -> Array:
-        """Root mean square over the points of each run that ``points`` (G, n) marks."""
-        return np.asarray(np.sqrt((squares * points).sum(1) / points.sum(1)))
-
-    def mean(errors: Array) -> float:
-        return float(np.exp(np.log(np.maximum(errors, 1e-12)).mean()))
-
-    held_out = squares(without)
-    fitted, unseen_late = errors(squares(theta[:1]), inside), errors(held_out[-1:], inside * late)
-    return Score(form, theta, mean(fitted), mean(unseen_late), errors(held_out[:-1], inside))
 
 
 def ensemble_estimate(value: float | Array, samples: Array, confidence: float) -> Estimate:

@@ -61,28 +61,49 @@ class Tail:
     targets: np.ndarray
 
 
-@dataclass(frozen=True)
 class CurveSums:
-    """Result of a scoring pass.
+    """Result of a scoring pass: s_d nats of document d at each number of visible tokens, and n_d targets.
+
+    Args:
+        visible: (P,) numbers of visible tokens.
+        nats, squares, crossed: (P,) Σ s_d, Σ s_d² and Σ s_d n_d.
+        sizes: (D,) n_d.
+        documents: (D,) index of each scored document in the corpus.
+        bin_nats: (D, K) sums.
+        tail: of the training context; None for the truncated mode, which has no positions of a window.
 
     Attributes:
-        visible: (P,) numbers of visible tokens.
-        loss, error, targets: (P,) mean loss at each, in nats; its standard error over documents, NaN with one document; and
-            the number of targets.
-        documents: (D,) index of each scored document in the corpus.
-        bin_nats, bin_targets: (D, K) sums and counts.
-        tail: of the training context; None for the truncated mode, which has no positions of a window.
+        loss, error, targets: (P,) mean loss at each, in nats; its standard error over documents, that of a ratio of sums,
+            linearised, NaN with one document; and the number of targets.
+        bin_targets: (D, K) counts.
     """
 
-    visible: np.ndarray
-    loss: np.ndarray
-    error: np.ndarray
-    targets: np.ndarray
-    bins: Bins
-    documents: np.ndarray
-    bin_nats: np.ndarray
-    bin_targets: np.ndarray
-    tail: Tail | None = None
+    def __init__(
+        self,
+        visible: np.ndarray,
+        nats: np.ndarray,
+        squares: np.ndarray,
+        crossed: np.ndarray,
+        sizes: np.ndarray,
+        documents: np.ndarray,
+        bins: Bins,
+        bin_nats: np.ndarray,
+        tail: Tail | None = None,
+    ) -> None:
+        self.visible, self.documents, self.bins, self.bin_nats, self.tail = (
+            visible,
+            documents,
+            bins,
+            bin_nats,
+            tail,
+        )
+        self.bin_targets = sizes[:, None] * (bins.high - bins.low + 1)
+        self.targets = np.full(len(visible), sizes.sum(), dtype=np.int64)
+        self.loss = nats / sizes.sum()
+        self.error = np.full_like(self.loss, np.nan)
+        if (count := len(sizes)) > 1:
+            residuals = squares - 2 * self.loss * crossed + self.loss**2 * (sizes.astype(float) ** 2).sum()
+            self.error = np.sqrt(np.maximum(0, residuals) * count / (count - 1)) / sizes.sum()
 
     def curve_table(self) -> pa.Table:
         """Loss at each number of visible tokens, with its 95% interval (Student's t over documents), null for one document."""
@@ -140,28 +161,11 @@ class RunningSums:
 
     def finish(self) -> CurveSums:
         """The sums, once all windows were added."""
-        state, (low, high), count = self.state, self.tail, len(self.row_of)
-        loss = state["position_nats"] / count
-        return CurveSums(
-            visible=np.arange(1, self.context + 1),
-            loss=loss,
-            error=_ratio_error(state["squares"], state["crossed"], loss, self.windows),
-            targets=np.full(self.context, count, dtype=np.int64),
-            bins=self.bins,
-            documents=self.documents,
-            bin_nats=state["bin_nats"],
-            bin_targets=self.windows[:, None] * (self.bins.high - self.bins.low + 1),
-            tail=Tail(low, high, state["tail_nats"], self.windows * (high - low + 1)),
-        )
-
-
-def _ratio_error(squares: np.ndarray, crossed: np.ndarray, mean: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Standard error of a ratio Σ s_d / Σ n_d of sums over documents, linearised, from Σ s_d² and Σ s_d n_d; NaN for one."""
-    count, sizes = len(sizes), sizes.astype(float)
-    if count < 2:
-        return np.full_like(mean, np.nan)
-    residuals = squares - 2 * mean * crossed + mean**2 * (sizes**2).sum()
-    return np.sqrt(np.maximum(0, residuals) * count / (count - 1)) / sizes.sum()
+        state, (low, high), windows = self.state, self.tail, self.windows
+        tail = Tail(low, high, state["tail_nats"], windows * (high - low + 1))
+        sums = (state[name] for name in ("position_nats", "squares", "crossed"))
+        visible = np.arange(1, self.context + 1)
+        return CurveSums(visible, *sums, windows, self.documents, self.bins, state["bin_nats"], tail)
 
 
 def _saved(work: Work, like: dict[str, np.ndarray]) -> dict[str, np.ndarray] | None:
@@ -247,17 +251,9 @@ def truncated_pass(
                 work.checkpoint(PART, lambda: {"nats": nats_CN, "done": done_C}, where)
     documents, row_of, sizes = np.unique(targets.document, return_inverse=True, return_counts=True)
     sums_CD = np.stack([np.bincount(row_of, weights=nats, minlength=len(documents)) for nats in nats_CN])
-    loss, exact = sums_CD.sum(1) / count, np.array(contexts, dtype=np.int64)
-    return CurveSums(
-        visible=exact,
-        loss=loss,
-        error=_ratio_error((sums_CD**2).sum(1), (sums_CD * sizes).sum(1), loss, sizes),
-        targets=np.full(len(contexts), count, dtype=np.int64),
-        bins=Bins(exact, exact),
-        documents=documents,
-        bin_nats=sums_CD.T,
-        bin_targets=np.repeat(sizes[:, None], len(contexts), axis=1),
-    )
+    sums = sums_CD.sum(1), (sums_CD**2).sum(1), (sums_CD * sizes).sum(1)
+    exact = np.array(contexts, dtype=np.int64)
+    return CurveSums(exact, *sums, sizes, documents, Bins(exact, exact), sums_CD.T)
 
 
 def whole_windows(corpus: Documents, context: int, limit: int | None = None) -> Plan:
