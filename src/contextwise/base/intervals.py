@@ -249,8 +249,9 @@ def student_t(freedom: float) -> float:
 
 
 def plus_minus(value: float, half: float, **about: Any) -> Estimate:
-    """``value ± half``; ``about`` are the estimate's other fields, such as its method."""
-    return Estimate(float(value), float(value - half), float(value + half), **about)
+    """``value ± half``, without an interval if that is not finite; ``about``: the other fields, such as the method."""
+    limits = (float(value - half), float(value + half)) if math.isfinite(half) else (None, None)
+    return Estimate(float(value), *limits, **about)
 
 
 def wilson(value: float, n: int) -> Estimate:

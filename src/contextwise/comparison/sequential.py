@@ -32,7 +32,7 @@ from scipy import stats
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate
-from contextwise.base.intervals import leave_one_out, over_documents
+from contextwise.base.intervals import leave_one_out, over_documents, plus_minus
 
 PRIOR_VARIANCE = 8.0
 """g, the variance of the effect size under the prior. Between 4 and 16 the width at 4 to 30 seeds changes by less than 10%;
@@ -140,14 +140,13 @@ def looks(differences_SN: np.ndarray, tokens_N: np.ndarray, confidence: float = 
     for seeds in range(1, len(by_seed) + 1):
         half = float(halves[seeds - 1])
         of_documents = document_half_width(differences_SN[:seeds], tokens_N, confidence)
-        common = {"unit": "nats per token", "seeds": seeds, "confidence": confidence}
+        about = {"unit": "nats per token", "seeds": seeds, "confidence": confidence}
         mean, scored = float(means[seeds - 1]), int((tokens_N > 0).sum())
-        fixed = _plus_minus(mean, half, method="mixture t sequence", **common)
-        both = math.hypot(half, of_documents)
-        random = _plus_minus(mean, both, method="mixture t sequence and t", documents=scored, **common)
+        fixed = plus_minus(mean, half, method="mixture t sequence", **about)
+        about |= {"method": "mixture t sequence and t", "documents": scored}
+        random = plus_minus(mean, math.hypot(half, of_documents), **about)
         deviation = float(by_seed[:seeds].std(ddof=1)) if seeds > 1 else 0.0
-        against = evidence(mean, deviation, seeds)
-        result.append(Look(seeds, fixed, random, deviation, against))
+        result.append(Look(seeds, fixed, random, deviation, evidence(mean, deviation, seeds)))
     return result
 
 
@@ -242,9 +241,3 @@ def pooled_deviation(differences: Sequence[Sequence[float]]) -> tuple[float, int
         return None
     squares = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
     return math.sqrt(squares / freedom), freedom + 1
-
-
-def _plus_minus(value: float, half: float, **about: object) -> Estimate:
-    if not math.isfinite(half):
-        return Estimate(value, **about)  # type: ignore[arg-type]
-    return Estimate(value, value - half, value + half, **about)  # type: ignore[arg-type]

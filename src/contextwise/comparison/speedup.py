@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from contextwise.base.estimates import CONFIDENCE, Estimate
+from contextwise.base.intervals import plus_minus
 from contextwise.comparison.sequential import sequence_limits
 
 POINTS = 801
@@ -50,9 +51,8 @@ def trend(differences_SB: np.ndarray, budgets_B: np.ndarray, confidence: float =
     means, halves = sequence_limits(lines_2S[0], confidence)
     if not np.isfinite(halves[-1]):
         return None
-    value, half = float(means[-1]), float(halves[-1])
     about = {"seeds": len(differences_SB), "method": "mixture t sequence", "confidence": confidence}
-    slope = Estimate(value, value - half, value + half, unit="nats per token and doubling", **about)  # type: ignore[arg-type]
+    slope = plus_minus(means[-1], halves[-1], unit="nats per token and doubling", **about)
     grid = _around(doublings)
     values_SX = lines_2S[0][:, None] * grid + lines_2S[1][:, None]
     return Trend(slope, _solution(values_SX, grid, confidence))

@@ -16,8 +16,8 @@ from harness_sets import BYTES, POSITIONS, model_of_bytes, request, sentence
 from lm_eval.models.huggingface import HFLM
 
 from contextwise.base.errors import CheckpointError, DataError, Interrupted
-from contextwise.evaluation.measures.lm_eval.model import BoundedLM, Row, batches, score_rows
-from contextwise.evaluation.scoring.windows import score_documents
+from contextwise.evaluation.measures.lm_eval.model import BoundedLM, Row, score_rows
+from contextwise.evaluation.scoring.windows import batches, score_documents
 
 KINDS = ("gpt2", "contextlm", "multitoken", "gemma2")
 
@@ -129,10 +129,9 @@ def test_pieces_change_nothing(monkeypatch):
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(1, 64))
 def test_batches_hold_every_row_once_within_the_budget(lengths, batch_tokens):
-    rows = [Row((0,) * length, ((i, (1,)),)) for i, length in enumerate(sorted(lengths, reverse=True))]
-    found = list(batches(rows, batch_tokens))
-    assert [row for batch in found for row in batch] == rows
-    assert all(len(b) == 1 or len(b) * len(b[0].inputs) <= batch_tokens for b in found)
+    found = [batch.tolist() for batch in batches(np.array(lengths), batch_tokens)]
+    assert sorted(row for batch in found for row in batch) == list(range(len(lengths)))
+    assert all(len(batch) == 1 or len(batch) * lengths[batch[0]] <= batch_tokens for batch in found)
 
 
 def test_texts_that_were_cut_are_counted_by_document():
