@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Any
 
 import torch
 from jinja2 import TemplateError
@@ -48,16 +49,9 @@ class ModelReader:
         ids = pad_sequence(rows, batch_first=True, padding_value=self.pad, padding_side="left")
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
         with frequencies_for(self.model, ids.shape[1] + new_tokens):
-            out = generate(
-                self.model,
-                ids.to(self.model.device),
-                attention_mask=mask.to(self.model.device),
-                max_new_tokens=new_tokens,
-                pad_token_id=self.pad,
-                repetition_penalty=1.0,
-                logits_processor=LogitsProcessorList([RefuseNaN()]),
-                **Sampling(greedy=True).arguments(),
-            )
+            options = _options(new_tokens, self.pad, Sampling(greedy=True))
+            ids, mask = ids.to(self.model.device), mask.to(self.model.device)
+            out = generate(self.model, ids, attention_mask=mask, **options)
         return self.tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
 
 
@@ -131,22 +125,20 @@ class Speaker:
                 return texts + [""] * left, [None] * len(texts) + [str(error)] * left
             rows = torch.tensor([ids], device=self.model.device)
             with frequencies_for(self.model, len(ids) + count):
-                out = self.model.generate(
-                    rows,
-                    attention_mask=torch.ones_like(rows),
-                    past_key_values=_common(cache, read, ids) if self.reuse else None,
-                    max_new_tokens=count,
-                    pad_token_id=self.pad,
-                    eos_token_id=self.ends or None,
-                    repetition_penalty=1.0,
-                    logits_processor=LogitsProcessorList([RefuseNaN()]),
-                    return_dict_in_generate=True,
-                    **sampling.arguments(),
-                )
+                options = _options(count, self.pad, sampling) | {"eos_token_id": self.ends or None}
+                options |= {"past_key_values": _common(cache, read, ids) if self.reuse else None}
+                mask = torch.ones_like(rows)
+                out = self.model.generate(rows, attention_mask=mask, return_dict_in_generate=True, **options)
             read, cache = out.sequences[0].tolist(), out.past_key_values
             texts.append(self.tokenizer.decode(read[len(ids) :], skip_special_tokens=True).strip())
             messages.append({"role": "assistant", "content": texts[-1]})
         return texts, [None] * len(texts)
+
+
+def _options(new_tokens: int, pad: int, sampling: Sampling) -> dict[str, Any]:
+    """Arguments of ``generate()`` that all answers share."""
+    options = {"max_new_tokens": new_tokens, "pad_token_id": pad, "repetition_penalty": 1.0}
+    return options | {"logits_processor": LogitsProcessorList([RefuseNaN()])} | sampling.arguments()
 
 
 def _padding(tokenizer: PreTrainedTokenizerBase) -> int:
