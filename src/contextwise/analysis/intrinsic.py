@@ -81,6 +81,8 @@ class IntrinsicEntropy:
         series = {"−CE": {context: -loss for context, loss in means.items()}}
         series |= {f"S_{n}": self.entropies[n] for n in self.sizes} | ({"KDE": self.kde} if self.kde else {})
         fit = _fit_or_note(self.notes, correlations, series)
+        self.names: list[str]
+        self.correlation: np.ndarray
         self.names, self.correlation = fit or ([], np.zeros((0, 0)))
         self.power: PowerFit | None = _fit_or_note(self.notes, fit_power, means)
         self.by_entropy = _lines(self.entropies, means, self.notes)

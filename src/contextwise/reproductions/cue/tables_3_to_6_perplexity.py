@@ -165,9 +165,10 @@ class CuePerplexity(CueRuns):
         columns = ["", ("perplexity", ".2f"), (f"to {self.reference}", "+.1%"), ("nats to it", "+.3f")]
         rows = []
         for name, row in scores.items():
-            own = name == self.reference
-            difference = [None] * 2 if own else [row.relative(reference).value, row.minus(reference)]
-            rows.append([name, row.perplexity, *difference])
+            to_it: list[Any] = [None, None]
+            if name != self.reference:
+                to_it = [row.relative(reference).value, row.minus(reference)]
+            rows.append([name, row.perplexity, *to_it])
         claims = []
         for better in self.claims:
             difference = scores[better.better].minus(scores[better.than])

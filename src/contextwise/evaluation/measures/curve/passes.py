@@ -163,9 +163,9 @@ class RunningSums:
         """The sums, once all windows were added."""
         state, (low, high), windows = self.state, self.tail, self.windows
         tail = Tail(low, high, state["tail_nats"], windows * (high - low + 1))
-        sums = (state[name] for name in ("position_nats", "squares", "crossed"))
-        visible = np.arange(1, self.context + 1)
-        return CurveSums(visible, *sums, windows, self.documents, self.bins, state["bin_nats"], tail)
+        nats, squares, crossed = (state[name] for name in ("position_nats", "squares", "crossed"))
+        sums = (np.arange(1, self.context + 1), nats, squares, crossed, windows)
+        return CurveSums(*sums, self.documents, self.bins, state["bin_nats"], tail)
 
 
 def _saved(work: Work, like: dict[str, np.ndarray]) -> dict[str, np.ndarray] | None:
