@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -80,11 +80,20 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     if not first_process():
         return
     if as_json:
-        known: dict[str, Any] = {"name": recipe.name, "folder": str(recipe.folder), "parts": parts}
-        known |= {name: getattr(cost, name) for name in ("parameters", "tokens", "steps", "flops")}
-        known |= {name: getattr(recipe, name) for name in ("tokens_per_step", "learning_rate")}
-        known |= {name: getattr(settings, name) for name in ("optimizer", "schedule")}
-        known["warmup_steps"] = settings.warmup(recipe.full_steps)
+        known = {
+            "name": recipe.name,
+            "folder": str(recipe.folder),
+            "parameters": cost.parameters,
+            "parts": parts,
+            "tokens": cost.tokens,
+            "steps": cost.steps,
+            "tokens_per_step": recipe.tokens_per_step,
+            "flops": cost.flops,
+            "optimizer": settings.optimizer,
+            "learning_rate": recipe.learning_rate,
+            "schedule": settings.schedule,
+            "warmup_steps": settings.warmup(recipe.full_steps),
+        }
         show_json({**known, **asdict(taken)})
         return
     listed = ", ".join(f"{name} {count(number)}" for name, number in parts.items())

@@ -215,16 +215,10 @@ def _group(name: str, runs: list[ComparedRun]) -> Group:
     loss = estimate([nats], tokens)
     per_byte = None if n_bytes is None or not n_bytes.sum() else estimate([nats / math.log(2)], n_bytes)
 
-    timed, costs = [compared.generation.get("together", []) for compared in runs], []
-    for compared in runs:
-        own = compared.summary | {"ms_per_token": compared.generation.get("ms_per_token")}
-        if own.get("flops") and own.get("tokens"):
-            own["flops_per_token"] = own["flops"] / own["tokens"]
-        costs.append(own)
+    timed = [compared.generation.get("together", []) for compared in runs]
 
-    def mean(name: str) -> float | None:
-        values = [own.get(name) for own in costs]
-        return None if None in values else float(np.mean(values))  # type: ignore[arg-type]
+    def mean(values: list[Any]) -> float | None:
+        return None if any(value is None for value in values) else float(np.mean(values))
 
     return Group(
         name=name,
@@ -235,13 +229,17 @@ def _group(name: str, runs: list[ComparedRun]) -> Group:
         losses=per_seed(nats, tokens).tolist(),
         perplexity=loss.map(exponential),
         bits_per_byte=per_byte,
-        training_tokens=mean("tokens"),
-        tokens_per_second=mean("tokens_per_second"),
-        training_seconds=mean("seconds"),
-        ms_per_token=mean("ms_per_token"),
-        flops_per_token=mean("flops_per_token"),
+        training_tokens=mean([compared.summary.get("tokens") for compared in runs]),
+        tokens_per_second=mean([compared.summary.get("tokens_per_second") for compared in runs]),
+        training_seconds=mean([compared.summary.get("seconds") for compared in runs]),
+        ms_per_token=mean([compared.generation.get("ms_per_token") for compared in runs]),
+        flops_per_token=mean([_flops_per_token(compared.summary) for compared in runs]),
         timed_with=timed[0] if all(other == timed[0] for other in timed) else [],
     )
+
+
+def _flops_per_token(summary: dict[str, Any]) -> float | None:
+    return summary["flops"] / summary["tokens"] if summary.get("flops") and summary.get("tokens") else None
 
 
 def _difference(

@@ -152,14 +152,8 @@ class TrainedModels(CorpusMeasure):
         for better in self.claims:
             difference = difference_between(comparison, better.better, better.than)
             claims.append(better.decided(below(difference), f": {difference:+.3f} nats per token"))
-        if (
-            self.growing is not None
-        ):  # the last gain is larger than the first where their intervals do not overlap
-            pairs = self.growing.pairs
-            gains = [difference_between(comparison, *pair) for pair in pairs]
-            named = zip(pairs, gains, strict=True)
-            evidence = "; ".join(f"{name} minus {than}: {gain:+.3f}" for (name, than), gain in named)
-            claims.append(Claim.of(self.growing.text, higher(gains[0], gains[-1]), evidence))
+        if self.growing is not None:
+            claims.append(growing_claim(self.growing, comparison))
         return Outcome(tables, claims, {"comparison": figures}, paths)
 
 
@@ -181,6 +175,14 @@ def difference_between(comparison: Comparison, name: str, than: str) -> Estimate
         if (each.group, each.reference) == (than, name):
             return -each.difference
     raise KeyError((name, than))
+
+
+def growing_claim(claim: Growing, comparison: Comparison) -> Claim:
+    """Whether the last pair's gain is larger than the first pair's; decided where their intervals do not overlap."""
+    gains = [difference_between(comparison, *pair) for pair in claim.pairs]
+    named = zip(claim.pairs, gains, strict=True)
+    evidence = "; ".join(f"{name} minus {than}: {gain:+.3f}" for (name, than), gain in named)
+    return Claim.of(claim.text, higher(gains[0], gains[-1]), evidence)
 
 
 def curves_table(runs: dict[str, list[RunFolder]]) -> Table:
