@@ -198,9 +198,8 @@ def mode_smoothed(values: Sequence[Item | None], reach: int) -> list[Item | None
     for step, own in enumerate(values):
         window = range(max(0, step - reach), min(len(values), step + reach + 1))
         near = (values[i] for i in sorted(window, key=lambda i: abs(i - step)))
-        counts = Counter(
-            value for value in near if value is not None
-        )  # of equal counts the first is the most common
+        counts = Counter(value for value in near if value is not None)
+        # Of equal counts the first is the most common.
         smoothed.append(None if own is None else counts.most_common(1)[0][0])
     return smoothed
 

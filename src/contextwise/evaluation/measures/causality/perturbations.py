@@ -134,13 +134,8 @@ class Causality:
         verdict = "no leak found" if self.causal else "not measured"
         if self.leaks:
             verdict = f"leaks ({', '.join(effect.name for effect in self.leaks)})"
-        columns: list[Column | str] = [
-            "perturbation",
-            "effect",
-            "tolerance",
-            "allowed",
-            Column("outcome", align="left"),
-        ]
+        columns = [Column(name) for name in ("perturbation", "effect", "tolerance", "allowed")]
+        columns.append(Column("outcome", align="left"))
         rows = [[e.name, *map(_number, (e.largest, e.tolerance, e.allowed)), e.outcome] for e in self.effects]
         notes = [effect.sentence for effect in self.effects if effect.outcome != NONE]
         if self.gates_opened:

@@ -90,13 +90,8 @@ class CurveSums:
         bin_nats: np.ndarray,
         tail: Tail | None = None,
     ) -> None:
-        self.visible, self.documents, self.bins, self.bin_nats, self.tail = (
-            visible,
-            documents,
-            bins,
-            bin_nats,
-            tail,
-        )
+        self.visible, self.documents = visible, documents
+        self.bins, self.bin_nats, self.tail = bins, bin_nats, tail
         self.bin_targets = sizes[:, None] * (bins.high - bins.low + 1)
         self.targets = np.full(len(visible), sizes.sum(), dtype=np.int64)
         self.loss = nats / sizes.sum()
