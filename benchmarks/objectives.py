@@ -6,7 +6,6 @@ held-out documents, and keeps it all as JSON.
 """
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from benchmarks.harness import publish
 from contextwise.base.config import read_yaml
 from contextwise.base.progress import say
-from contextwise.comparison.budgets import LedgerRow, ledger
+from contextwise.comparison.budgets import ledger
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.data import Corpus
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
@@ -31,20 +30,20 @@ def next_token_losses(runs: list[Path], corpus: Path) -> dict[str, dict[str, Any
     return {run.name: result.summary["loss"] for run, result in zip(decoders, results, strict=True)}
 
 
-def table(rows: list[LedgerRow], next_token: dict[str, dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]], next_token: dict[str, dict[str, Any]]) -> str:
     """The ledger in Markdown, a row an objective."""
     heads = ["objective", "model", "parameters", "read", "asked", "FLOPs", "nats a target", "next token"]
     lines = [f"| {' | '.join(heads)} |", "|---|---|" + "---:|" * 6]
     for row in rows:
-        loss = next_token.get(row.name)
+        loss = next_token.get(row["name"])
         cells = [
-            row.name,
-            row.family,
-            f"{row.parameters / 1e6:.2f}M",
-            f"{row.input_tokens:,.0f}",
-            f"{row.target_tokens:,.0f}",
-            f"{row.flops:.2e}",
-            f"{row.loss:.3f}",
+            row["name"],
+            row["family"],
+            f"{row['parameters'] / 1e6:.2f}M",
+            f"{row['input_tokens']:,.0f}",
+            f"{row['target_tokens']:,.0f}",
+            f"{row['flops']:.2e}",
+            f"{row['loss']:.3f}",
             "" if loss is None else f"{loss['value']:.3f} [{loss['low']:.3f}, {loss['high']:.3f}]",
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -77,11 +76,10 @@ def main(arguments: list[str] | None = None) -> None:
     runs = [run.folder for run in run_set.runs]
     costs = ledger([str(run) for run in runs])
     next_token = next_token_losses(runs, options.corpus)
-    print(table(costs.rows, next_token))
-    rows = [dataclasses.asdict(row) for row in costs.rows]
+    print(table(costs["rows"], next_token))
     path = publish(
         options.name,
-        {"corpus": options.corpus.name, "rows": rows, "budgets": costs.budgets, "next_token": next_token},
+        {"corpus": options.corpus.name, **costs, "next_token": next_token},
     )
     say(f"{path}")
 
