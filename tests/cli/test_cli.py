@@ -165,6 +165,11 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
         (2, ["ledger", "no/run"]),
         (2, ["report", "no/run"]),
         (2, ["judge", "no/answers"]),
+        (2, ["compare", "no/run", "no/other", "--corpus", "no/corpus"]),
+        (2, ["forgetting", "no/run", "no/other", "--corpus", "no/corpus"]),
+        (2, ["attention", "no/run", "--text", "a"]),
+        (2, ["entropy", "no/run"]),
+        (2, ["generate", "no/run", "--prompt", "a"]),
     ]
     code = (
         "import sys\nsys.argv[0] = 'contextwise'\nfrom contextwise import cli\n"

@@ -121,6 +121,7 @@ class PretrainingTrainer(Trainer):
         self._norm: torch.Tensor | None = None
         self.optimizer: Any = None
         self.control: Any = None
+        self._globalstep_last_logged = 0
         super().__init__(
             model=TrainedModel(model),
             args=args,
