@@ -58,6 +58,7 @@ FAST_TRAINING: dict[str, Any] = {
     "schedule": "linear",
     "optimizer": "muon",
     "muon_learning_rate": 0.04,
+    "muon_momentum": 0.9,
     "learning_rate": 0.06,
     "beta1": 0.8,
 }
