@@ -53,11 +53,12 @@ def run_with_page(trial: Trial, command: str) -> TrialResult:
 
 def trial_tables(result: TrialResult) -> RenderableType:
     """The decisions, the comparisons, the rates and the cost."""
+    rates: list[str | Table] = ["", rate_table(result)] if result.rates else []
     return terminal(
         *result.sentences,
         "",
         comparison_table(result),
-        *(["", rate_table(result)] if result.rates else []),
+        *rates,
         "",
         cost_table(result),
         f"The trial stopped after {duration(result.seconds)}: {STOPPED[result.stopped]}.",
@@ -135,7 +136,7 @@ def ledger_table(ledger: Sequence[LedgerRow], rate: float) -> Table:
     """A row for each comparison of many trials; those that are kept are bold."""
     rows = []
     for row in ledger:
-        cells = [(row.trial, row.arm), row.difference, row.seeds, row.decision, row.evidence]
+        cells: list[Cell] = [(row.trial, row.arm), row.difference, row.seeds, row.decision, row.evidence]
         rows.append(Row([*cells, "kept" if row.kept else ""], bold=row.kept))
     kept = sum(row.kept for row in ledger)
     title = (
